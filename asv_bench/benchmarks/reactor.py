@@ -1,0 +1,187 @@
+"""Round trips through the reactor and an echoing control plane, over loopback.
+
+There is no other engine: the Python handlers are what every faster path is compared with. Client
+and server share the machine, so the figures move with whatever else it does; compare runs of one
+machine, and CPU time (`track_cpu_us_per_request`) before wall time.
+"""
+
+import asyncio
+import os
+import socket
+import struct
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from plog._native.partition_log import PartitionLog, Segment
+from plog._native.reactor import Reactor
+from plog.network.control_plane import ControlPlane
+from plog.network.listeners import bind_listeners, parse_listeners
+
+from . import common
+
+
+def frame(size):
+    """A request of `size` bytes behind its length prefix."""
+    return struct.pack(">i", size) + struct.pack(">hhi", 18, 0, 1) + bytes(size - 8)
+
+
+class Serving:
+    """A control plane in a thread of its own, and one connected client."""
+
+    def start(self, dispatch, **options):
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.reactor = Reactor(**options)
+        self.control_plane = ControlPlane(self.reactor, dispatch, self.loop)
+        (bound,) = bind_listeners(parse_listeners("PLAINTEXT://127.0.0.1:0"))
+        self.control_plane.add_listener(bound)
+        self.reactor.start()
+        self.loop.call_soon_threadsafe(self.control_plane.start)
+        self.client = socket.create_connection(bound.socket.getsockname())
+        self.client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.buffer = memoryview(bytearray(1 << 20))
+        bound.socket.close()
+
+    def teardown(self, *params):
+        self.client.close()
+        asyncio.run_coroutine_threadsafe(self.control_plane.stop(1000, 1000), self.loop).result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+    def exchange(self, sent, expected):
+        self.client.sendall(sent)
+        while expected > 0:
+            expected -= self.client.recv_into(self.buffer, min(expected, len(self.buffer)))
+
+
+class Echo(Serving):
+    param_names = ("size", "handler")
+
+    def setup(self, size, handler):
+        async def at_once(connection, frame):
+            return [frame]
+
+        async def after_a_wait(connection, frame):
+            await asyncio.sleep(0)
+            return [frame]
+
+        handlers = {"plain": lambda c, f: [f], "async": at_once, "waiting": after_a_wait}
+        self.start(handlers[handler])
+        self.request = frame(size)
+
+
+class RoundTrip(Echo):
+    params = ([100, 16_384, 1_000_000], ["plain", "async", "waiting"])
+
+    def time_one(self, size, handler):
+        self.exchange(self.request, len(self.request))
+
+    def track_cpu_us_per_request(self, size, handler):
+        """Of the whole process: client, reactor and control plane."""
+        count = 2000 if size < 100_000 else 100
+        began = time.process_time()
+        for _ in range(count):
+            self.exchange(self.request, len(self.request))
+        return (time.process_time() - began) / count * 1e6
+
+    track_cpu_us_per_request.unit = "us"
+
+
+class Pipelined(Echo):
+    params = ([100, 16_384], ["plain", "async", "waiting"])
+
+    def setup(self, size, handler):
+        super().setup(size, handler)
+        self.requests = 16 * self.request
+
+    def time_sixteen(self, size, handler):
+        """Sixteen requests sent together; each is handed over when the one before is answered."""
+        self.exchange(self.requests, len(self.requests))
+
+
+class LatencyBesideBusyPython(Echo):
+    """What a Python thread that never waits costs a handler: about a switch interval."""
+
+    params = ([100], ["plain"])
+
+    def setup(self, size, handler):
+        super().setup(size, handler)
+        self.busy = True
+
+        def spin():
+            while self.busy:
+                pass
+
+        self.spinner = threading.Thread(target=spin)
+        self.spinner.start()
+
+    def teardown(self, size, handler):
+        self.busy = False
+        self.spinner.join()
+        super().teardown()
+
+    def time_one(self, size, handler):
+        self.exchange(self.request, len(self.request))
+
+
+class SendFile(Serving):
+    """Answers of one range of a segment that is in the page cache."""
+
+    params = ([65_536, 1_000_000], ["sendfile", "pread"])
+    param_names = ("size", "engine")
+
+    def setup(self, size, engine):
+        self.directory = tempfile.TemporaryDirectory(prefix="plog-bench-")
+        path = Path(self.directory.name)
+        fds = [
+            os.open(path / f"{0:020d}.{suffix}", os.O_RDWR | os.O_CREAT)
+            for suffix in ("log", "index", "timeindex")
+        ]
+        segment = Segment(
+            0,
+            log_fd=fds[0],
+            offset_index_fd=fds[1],
+            time_index_fd=fds[2],
+            size_bytes=0,
+            next_offset=0,
+            offset_entries=0,
+            time_entries=0,
+            max_timestamp=-1,
+            max_timestamp_offset=0,
+            bytes_since_index_entry=0,
+            first_append_ms=-1,
+            max_index_bytes=10 << 20,
+        )
+        directory_fd = os.open(path, os.O_RDONLY)
+        self.log = PartitionLog(
+            [segment],
+            log_start_offset=0,
+            high_watermark=0,
+            durable_end=0,
+            leader_epoch=0,
+            directory_fd=directory_fd,
+            index_interval_bytes=4096,
+        )
+        os.close(directory_fd)
+        self.log.set_leader(0, writable=True, sole_replica=True)
+        batch = bytearray(common.RECORD_BATCHES["150 x 100 B"])
+        while self.log.state().size_bytes < size:
+            self.log.append(batch, 0)
+        end = self.log.log_end_offset
+        self.start(
+            lambda connection, frame: [bytes(20), self.log.read(0, size, end, False)],
+            use_sendfile=engine == "sendfile",
+        )
+        self.request = frame(100)
+
+    def teardown(self, size, engine):
+        super().teardown()
+        self.log.close()
+        self.directory.cleanup()
+
+    def time_fetch(self, size, engine):
+        self.exchange(self.request, 4 + 20 + size)

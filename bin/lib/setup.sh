@@ -1,0 +1,217 @@
+# What bin/test and bin/demo have in common: from a fresh Debian or Ubuntu machine to a .venv that
+# can build and run plog. Sourced with the checkout as working directory; needs no git and no HOME.
+#
+#   set_up <extra>   installs what is missing, creates .venv, installs plog[<extra>], builds kernels
+#
+# Says one line for each step that has something to do. What is done is remembered by stamps in
+# .venv, which hold a hash of what it was done from; the second time takes a moment.
+
+python_at_least="3.11"
+java_at_least=17
+venv=.venv
+venv_python=$venv/bin/python
+
+say() { printf '== %s\n' "$*" >&2; }
+
+die() {
+    printf '%s\n' "$*" >&2
+    exit 1
+}
+
+# quietly WHAT COMMAND... : one line; the command's output only if it fails.
+quietly() {
+    local what=$1 log status
+    shift
+    say "$what"
+    log=$(mktemp)
+    status=0
+    "$@" >"$log" 2>&1 </dev/null || status=$?
+    if [ "$status" -ne 0 ]; then
+        cat "$log" >&2
+        rm -f "$log"
+        die "failed ($status): $*"
+    fi
+    rm -f "$log"
+}
+
+# -- what the machine has
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    else
+        sudo "$@"
+    fi
+}
+
+can_install() {
+    command -v apt-get >/dev/null && { [ "$(id -u)" -eq 0 ] || command -v sudo >/dev/null; }
+}
+
+apt_updated=no
+
+apt_update() {
+    if [ "$apt_updated" = no ]; then
+        quietly "reading the package lists (apt)" as_root apt-get update
+        apt_updated=yes
+    fi
+}
+
+apt_install() {
+    can_install ||
+        die "missing: $*. Install these packages as root (elsewhere than on Debian and Ubuntu: what they hold), then try again."
+    apt_update
+    quietly "installing $* (apt)" \
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
+}
+
+# first_available PACKAGE... : the first that apt knows.
+first_available() {
+    local package
+    for package in "$@"; do
+        if apt-cache show "$package" >/dev/null 2>&1; then
+            echo "$package"
+            return
+        fi
+    done
+    return 1
+}
+
+is_new_enough() {
+    command -v "$1" >/dev/null &&
+        "$1" -c "import sys; sys.exit(sys.version_info < tuple(map(int, '$python_at_least'.split('.'))))" \
+            2>/dev/null
+}
+
+# Sets `python`.
+find_python() {
+    local candidate
+    for candidate in python3 python3.14 python3.13 python3.12 python3.11; do
+        if is_new_enough "$candidate"; then
+            python=$candidate
+            return
+        fi
+    done
+    can_install || die "needs Python $python_at_least or newer, and may not install it"
+    apt_update
+    command -v python3 >/dev/null || apt_install python3
+    if is_new_enough python3; then
+        python=python3
+        return
+    fi
+    python=$(first_available python3.14 python3.13 python3.12 python3.11) ||
+        die "needs Python $python_at_least or newer; this system's packages end at $(python3 --version)"
+    apt_install "$python"
+}
+
+python_has_header() {
+    "$python" -c '
+import os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
+}
+
+has_header() { printf '#include <%s>\n' "$1" | gcc -E - >/dev/null 2>&1; }
+
+java_major() {
+    # java -version says: openjdk version "17.0.15" 2025-04-15
+    java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1
+}
+
+install_system_packages() {
+    local missing=() header package major
+    find_python
+    command -v gcc >/dev/null || missing+=(gcc libc6-dev)
+    "$python" -c 'import venv, ensurepip' 2>/dev/null || missing+=("$(basename "$python")-venv")
+    python_has_header || missing+=("$(basename "$python")-dev")
+    while read -r header package; do
+        has_header "$header" || missing+=("$package")
+    done <<HEADERS
+zlib.h zlib1g-dev
+lz4frame.h liblz4-dev
+zstd.h libzstd-dev
+snappy-c.h libsnappy-dev
+HEADERS
+    major=$(java_major || true)
+    if [ "${major:-0}" -lt "$java_at_least" ]; then
+        # Which of them there is, the lists tell.
+        ! can_install || apt_update
+        missing+=("$(first_available openjdk-17-jre-headless openjdk-21-jre-headless || echo default-jre-headless)")
+    fi
+    if [ "${#missing[@]}" -gt 0 ]; then
+        apt_install "${missing[@]}"
+    fi
+}
+
+# -- .venv
+
+stamp_of() { cat "$venv/plog-$1.stamp" 2>/dev/null || true; }
+put_stamp() { printf '%s\n' "$2" >"$venv/plog-$1.stamp"; }
+
+hash_of() { sha256sum | cut -d' ' -f1; }
+
+# A checkout that moved has another hash: what pip installed points into the old place.
+hash_of_packages() {
+    { pwd -P && "$venv_python" --version && cat pyproject.toml setup.py; } | hash_of
+}
+
+hash_of_kernels() {
+    {
+        "$venv_python" --version
+        echo "${PLOG_BUILD:-release}"
+        cat setup.py plog/_native/*.pyx plog/_native/*.pxd plog/_native/*.h
+    } | hash_of
+}
+
+kernels_are_there() {
+    local source
+    for source in plog/_native/*.pyx; do
+        compgen -G "${source%.pyx}.*.so" >/dev/null || return 1
+    done
+}
+
+create_venv() {
+    is_new_enough "$venv_python" && "$venv_python" -m pip --version >/dev/null 2>&1 && return
+    rm -rf "$venv"
+    quietly "creating $venv with $("$python" --version)" "$python" -m venv "$venv"
+}
+
+pip_install() { "$venv_python" -m pip install --disable-pip-version-check --no-input "$@"; }
+
+install_packages() {
+    local extra=$1 hash
+    hash=$(hash_of_packages)
+    # The test extra holds the others.
+    if [ "$(stamp_of "$extra")" = "$hash" ] || [ "$(stamp_of test)" = "$hash" ]; then
+        return
+    fi
+    quietly "installing what the kernels are built with (pip)" \
+        pip_install "setuptools>=77" "cython>=3.0"
+    quietly "installing plog[$extra] and building its kernels (pip; minutes the first time)" \
+        pip_install --no-build-isolation -e ".[$extra]"
+    put_stamp "$extra" "$hash"
+    put_stamp kernels "$(hash_of_kernels)"
+    put_stamp build "${PLOG_BUILD:-release}"
+}
+
+build_kernels() {
+    local hash
+    hash=$(hash_of_kernels)
+    if [ "$(stamp_of kernels)" = "$hash" ] && kernels_are_there; then
+        return
+    fi
+    quietly "building the kernels" "$venv_python" setup.py build_ext --inplace
+    put_stamp kernels "$hash"
+    put_stamp build "${PLOG_BUILD:-release}"
+}
+
+set_up() {
+    # With every stamp fresh, nothing of the system was lost either, or using it will say so.
+    if ! is_new_enough "$venv_python" ||
+        { [ "$(stamp_of "$1")" != "$(hash_of_packages)" ] &&
+            [ "$(stamp_of test)" != "$(hash_of_packages)" ]; }; then
+        install_system_packages
+        create_venv
+    fi
+    install_packages "$1"
+    build_kernels
+}

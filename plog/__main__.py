@@ -1,0 +1,5 @@
+"""`python -m plog` is the `plog` command."""
+
+from plog.cli import main
+
+main()

@@ -1,0 +1,123 @@
+# One client connection: its receive buffer, the frames in it, and the answers waiting to be sent.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from plog._native.acceptor cimport ADDRESS_BYTES
+
+cdef enum:
+    REASON_BYTES = 200
+
+# What `next_frame` found.
+cdef enum:
+    FRAME_READY = 1
+    FRAME_PARTIAL = 2
+    FRAME_REFUSED = 3  # `reason` of the connection says why
+
+# What `send_queued` came to.
+cdef enum:
+    SENT_ALL = 1
+    SENT_BLOCKED = 2  # the kernel takes no more for now
+    SENT_ENOUGH = 3   # the turn's budget is used up; there is more
+    SENT_FAILED = 4   # `reason` of the connection says why
+
+# A place in one of the reactor's lists: doubly linked, circular, alone when linked to itself.
+ctypedef struct Link:
+    Link* previous
+    Link* next
+    Connection* owner
+
+# A stretch of an answer: memory (it follows the struct), or a pinned range of a file.
+ctypedef struct Piece:
+    Piece* next
+    int fd              # -1: memory
+    int64_t position    # of the next byte to send, in the memory or in the file
+    int64_t remaining
+    void* pin           # keeps fd open and its bytes in place; given back through `unpin`
+    void (*unpin)(void* pin) noexcept nogil
+
+# What requests and receive buffers may take, and take; atomic, shared by all reactors.
+ctypedef struct Budget:
+    int64_t max_bytes
+    int64_t frame_bytes
+    int64_t buffer_bytes
+
+# Reactor-wide memory that connections use during their turn.
+ctypedef struct Scratch:
+    uint8_t* receive_buffer
+    int64_t receive_bytes
+    uint8_t* send_buffer  # NULL: sendfile
+    int64_t send_bytes
+
+# How bytes pass; another table would be TLS. Each returns bytes, or -errno.
+ctypedef struct Transport:
+    int64_t (*receive)(Connection* c, void* buffer, int64_t size) noexcept nogil
+    int64_t (*send)(Connection* c, const void* data, int64_t size, bint more) noexcept nogil
+    int64_t (*send_file)(Connection* c, int fd, int64_t position, int64_t size, Scratch* scratch) noexcept nogil
+
+ctypedef struct Connection:
+    int kind               # what an epoll event points to begins with it
+    int fd
+    int listener_id
+    int64_t id
+    const Transport* transport
+    uint8_t address[ADDRESS_BYTES]
+    # Reading. The bytes from start to end are not handed over yet.
+    uint8_t* buffer        # NULL: none needed now
+    int64_t start
+    int64_t end
+    int64_t capacity
+    bint borrowed          # `buffer` is the scratch one, until `settle`
+    bint readable          # the kernel may have bytes (edge triggered)
+    bint peer_closed       # the peer sends no more
+    # Writing.
+    Piece* first
+    Piece* last
+    int64_t unsent_bytes
+    bint writable
+    # State.
+    bint handed_over       # a request is out; the next waits for its answer
+    bint closing           # closes once everything is sent
+    bint abnormal          # it ends by a broken rule or a failure, not by anyone's wish
+    bint dead              # closed; the struct lives to the end of the reactor's round
+    int64_t muted_until_us
+    int64_t active_us      # when bytes last passed, or an answer was queued
+    char reason[REASON_BYTES]
+    # What Python hears of its beginning and its end, allocated while there was memory for it.
+    void* opened
+    void* closed
+    # The reactor's lists.
+    Link by_activity
+    Link ready
+    Link waiting           # muted, or short of memory
+    Connection* next_in_bucket
+
+cdef void link_init(Link* link, Connection* owner) noexcept nogil
+cdef void link_append(Link* sentinel, Link* link) noexcept nogil
+cdef void link_remove(Link* link) noexcept nogil
+
+# NULL: no memory. Takes the descriptor over.
+cdef Connection* connection_new(int fd, int64_t id, int listener_id, const uint8_t* address) noexcept nogil
+# Close the socket, free buffers, give pins back. The struct stays, for `free`.
+cdef void connection_shut(Connection* c, Budget* budget) noexcept nogil
+
+# Read once: bytes, 0 at the end of the stream, -errno (-ENOMEM: no memory for the frame that is coming).
+# To be called only after `next_frame` said FRAME_PARTIAL.
+cdef int64_t receive(Connection* c, Scratch* scratch, Budget* budget) noexcept nogil
+# Is a whole frame in the buffer? `size` is its size without the prefix.
+cdef int next_frame(Connection* c, int64_t max_request_bytes, int64_t* size) noexcept nogil
+# Cut the frame that `next_frame` found: `data` and its size lie in `base`, malloc'ed memory of `capacity` bytes,
+# counted as a frame's. -ENOMEM leaves all as it was.
+cdef int cut_frame(
+    Connection* c, int64_t size, Budget* budget, void** base, uint8_t** data, int64_t* capacity) noexcept nogil
+# End of a turn: what is left moves out of the scratch buffer; an empty buffer is given back. 0, or -ENOMEM.
+cdef int settle(Connection* c, Budget* budget) noexcept nogil
+
+# Memory for `size` bytes of an answer (NULL: none); fill `piece_bytes`.
+cdef Piece* memory_piece(int64_t size) noexcept nogil
+cdef uint8_t* piece_bytes(Piece* piece) noexcept nogil
+cdef Piece* file_piece(
+    int fd, int64_t position, int64_t size, void* pin, void (*unpin)(void*) noexcept nogil) noexcept nogil
+cdef void free_pieces(Piece* first) noexcept nogil
+# Append a chain of pieces, `size` bytes in all.
+cdef void queue_pieces(Connection* c, Piece* first, Piece* last, int64_t size) noexcept nogil
+# Send what is queued, `most` bytes at most (roughly); `sent` grows by what passed.
+cdef int send_queued(Connection* c, int64_t most, Scratch* scratch, int64_t* sent) noexcept nogil

@@ -1,0 +1,365 @@
+"""One client connection: bytes into frames, answers into bytes.
+
+Owns the receive buffer, the queue of answers and the socket. Never waits, knows
+no other connection, and never takes the interpreter lock. A frame's memory grows
+with the bytes that have really come, not with what its length field says.
+"""
+
+from libc.errno cimport EAGAIN, ECONNRESET, EINTR, ENOMEM, EPIPE, errno
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memmove
+from posix.unistd cimport close
+
+from plog._native.files cimport calls
+from plog._native.locks cimport add as atomic_add
+
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t recv(int fd, void* buffer, size_t size, int flags)
+    ssize_t send(int fd, const void* data, size_t size, int flags)
+    enum:
+        MSG_MORE
+        MSG_NOSIGNAL
+
+cdef extern from "<string.h>" nogil:
+    char* strerror_r(int error, char* text, size_t size)  # GNU's, which returns the text
+
+cdef enum:
+    PREFIX_BYTES = 4
+    SMALLEST_BUFFER_BYTES = 512
+
+
+# --- lists ----------------------------------------------------------------------------------------
+
+cdef void link_init(Link* link, Connection* owner) noexcept nogil:
+    link.previous = link
+    link.next = link
+    link.owner = owner
+
+
+cdef void link_append(Link* sentinel, Link* link) noexcept nogil:
+    """Put `link` last, wherever it was before."""
+    link_remove(link)
+    link.previous = sentinel.previous
+    link.next = sentinel
+    sentinel.previous.next = link
+    sentinel.previous = link
+
+
+cdef void link_remove(Link* link) noexcept nogil:
+    link.previous.next = link.next
+    link.next.previous = link.previous
+    link.previous = link
+    link.next = link
+
+
+# --- life -----------------------------------------------------------------------------------------
+
+cdef Connection* connection_new(int fd, int64_t id, int listener_id, const uint8_t* address) noexcept nogil:
+    cdef Connection* c = <Connection*>calloc(1, sizeof(Connection))
+    if c == NULL:
+        return NULL
+    c.fd = fd
+    c.id = id
+    c.listener_id = listener_id
+    c.transport = &PLAIN
+    memcpy(c.address, address, ADDRESS_BYTES)
+    link_init(&c.by_activity, c)
+    link_init(&c.ready, c)
+    link_init(&c.waiting, c)
+    return c
+
+
+cdef void connection_shut(Connection* c, Budget* budget) noexcept nogil:
+    close(c.fd)
+    c.fd = -1
+    drop_buffer(c, budget)
+    free_pieces(c.first)
+    c.first = NULL
+    c.last = NULL
+    c.unsent_bytes = 0
+
+
+# --- the plain transport --------------------------------------------------------------------------
+
+cdef int64_t plain_receive(Connection* c, void* buffer, int64_t size) noexcept nogil:
+    cdef ssize_t n = recv(c.fd, buffer, size, 0)
+    return n if n >= 0 else -errno
+
+
+cdef int64_t plain_send(Connection* c, const void* data, int64_t size, bint more) noexcept nogil:
+    cdef ssize_t n = send(c.fd, data, size, MSG_NOSIGNAL | (MSG_MORE if more else 0))
+    return n if n >= 0 else -errno
+
+
+cdef int64_t plain_send_file(
+        Connection* c, int fd, int64_t position, int64_t size, Scratch* scratch) noexcept nogil:
+    cdef int64_t at = position
+    cdef int64_t n
+    if scratch.send_buffer == NULL:
+        return calls().sendfile(c.fd, fd, &at, size)
+    n = calls().pread(fd, scratch.send_buffer, min(size, scratch.send_bytes), position)
+    # What the socket does not take is read again next time: the page cache has it.
+    return plain_send(c, scratch.send_buffer, n, n < size) if n > 0 else n
+
+
+cdef Transport PLAIN
+PLAIN.receive = plain_receive
+PLAIN.send = plain_send
+PLAIN.send_file = plain_send_file
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+cdef inline uint32_t be32(const uint8_t* p) noexcept nogil:
+    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
+
+
+cdef inline int64_t bytes_needed(const Connection* c) noexcept nogil:
+    """What the frame at `start` takes in all, or the prefix alone while that is not there. Its size was checked."""
+    if c.end - c.start < PREFIX_BYTES:
+        return PREFIX_BYTES
+    return PREFIX_BYTES + <int64_t>be32(c.buffer + c.start)
+
+
+cdef void drop_buffer(Connection* c, Budget* budget) noexcept nogil:
+    if c.buffer != NULL and not c.borrowed:
+        free(c.buffer)
+        atomic_add(&budget.buffer_bytes, -c.capacity)
+    c.buffer = NULL
+    c.borrowed = False
+    c.start = 0
+    c.end = 0
+    c.capacity = 0
+
+
+cdef int own_rest(Connection* c, int64_t capacity, Budget* budget) noexcept nogil:
+    """Move the bytes from start to end into a buffer of the connection's own; the old one stays with the caller."""
+    cdef int64_t rest = c.end - c.start
+    cdef uint8_t* fresh = <uint8_t*>malloc(capacity)
+    if fresh == NULL:
+        return -ENOMEM
+    memcpy(fresh, c.buffer + c.start, rest)
+    atomic_add(&budget.buffer_bytes, capacity)
+    c.buffer = fresh
+    c.borrowed = False
+    c.start = 0
+    c.end = rest
+    c.capacity = capacity
+    return 0
+
+
+cdef int make_room(Connection* c, Budget* budget) noexcept nogil:
+    """Let the buffer, which is full, take at least one byte more of the frame at its start."""
+    cdef int64_t rest = c.end - c.start
+    cdef int64_t capacity
+    cdef uint8_t* grown
+    if c.start > 0:
+        memmove(c.buffer, c.buffer + c.start, rest)
+        c.start = 0
+        c.end = rest
+        return 0
+    # Twice what has come, but no more than the frame takes.
+    capacity = min(bytes_needed(c), 2 * c.capacity)
+    if c.borrowed:
+        return own_rest(c, capacity, budget)
+    grown = <uint8_t*>realloc(c.buffer, capacity)
+    if grown == NULL:
+        return -ENOMEM
+    atomic_add(&budget.buffer_bytes, capacity - c.capacity)
+    c.buffer = grown
+    c.capacity = capacity
+    return 0
+
+
+cdef int64_t receive(Connection* c, Scratch* scratch, Budget* budget) noexcept nogil:
+    cdef int64_t asked
+    cdef int64_t n
+    if c.buffer == NULL:
+        # Most requests come whole and leave at once: they pass through memory that is shared and warm.
+        c.buffer = scratch.receive_buffer
+        c.capacity = scratch.receive_bytes
+        c.borrowed = True
+        c.start = 0
+        c.end = 0
+    elif c.end == c.capacity and make_room(c, budget) < 0:
+        return -ENOMEM
+    asked = c.capacity - c.end
+    n = c.transport.receive(c, c.buffer + c.end, asked)
+    if n > 0:
+        c.end += n
+        # A short read has emptied the kernel's queue: what comes later is a new edge. The end of the stream,
+        # once announced, is not.
+        if n < asked and not c.peer_closed:
+            c.readable = False
+    elif n == -EAGAIN:
+        c.readable = False
+    return n
+
+
+cdef int next_frame(Connection* c, int64_t max_request_bytes, int64_t* size) noexcept nogil:
+    cdef const uint8_t* p
+    cdef int32_t asked
+    cdef const char* guess = ""
+    if c.end - c.start < PREFIX_BYTES:
+        return FRAME_PARTIAL
+    p = c.buffer + c.start
+    asked = <int32_t>be32(p)
+    if asked < 0 or asked > max_request_bytes:
+        if p[0] == 0x16 and p[1] == 3:
+            guess = " (looks like TLS)"
+        elif b"A"[0] <= p[0] <= b"Z"[0] and b"A"[0] <= p[1] <= b"Z"[0] and b"A"[0] <= p[2] <= b"Z"[0]:
+            guess = " (looks like HTTP)"
+        if asked < 0:
+            snprintf(c.reason, REASON_BYTES, "request of negative size %d%s", asked, guess)
+        else:
+            snprintf(c.reason, REASON_BYTES, "request of %d bytes exceeds socket.request.max.bytes %lld%s",
+                     asked, <long long>max_request_bytes, guess)
+        c.abnormal = True
+        return FRAME_REFUSED
+    if c.end - c.start - PREFIX_BYTES < asked:
+        return FRAME_PARTIAL
+    size[0] = asked
+    return FRAME_READY
+
+
+cdef int cut_frame(
+        Connection* c, int64_t size, Budget* budget, void** base, uint8_t** data, int64_t* capacity) noexcept nogil:
+    cdef int64_t total = PREFIX_BYTES + size
+    cdef int64_t rest = c.end - c.start - total
+    cdef uint8_t* whole = c.buffer
+    cdef uint8_t* copy
+    data[0] = c.buffer + c.start + PREFIX_BYTES
+    if not c.borrowed and total >= c.capacity - c.capacity // 4:
+        # The frame is nearly the whole buffer: it takes the buffer along, and the few bytes behind it move.
+        capacity[0] = c.capacity
+        c.start += total
+        if rest > 0:
+            if own_rest(c, rest, budget) < 0:
+                c.start -= total
+                return -ENOMEM
+        else:
+            c.buffer = NULL
+            c.start = 0
+            c.end = 0
+            c.capacity = 0
+        base[0] = whole
+        atomic_add(&budget.frame_bytes, capacity[0])
+        atomic_add(&budget.buffer_bytes, -capacity[0])
+        return 0
+    capacity[0] = size if size > 0 else 1
+    copy = <uint8_t*>malloc(capacity[0])
+    if copy == NULL:
+        return -ENOMEM
+    memcpy(copy, data[0], size)
+    base[0] = copy
+    data[0] = copy
+    c.start += total
+    atomic_add(&budget.frame_bytes, capacity[0])
+    return 0
+
+
+cdef int settle(Connection* c, Budget* budget) noexcept nogil:
+    cdef int64_t rest = c.end - c.start
+    cdef int64_t needed
+    if rest == 0:
+        drop_buffer(c, budget)
+        return 0
+    if not c.borrowed:
+        return 0
+    needed = bytes_needed(c)
+    return own_rest(c, rest if needed <= rest else min(needed, max(2 * rest, SMALLEST_BUFFER_BYTES)), budget)
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+cdef Piece* memory_piece(int64_t size) noexcept nogil:
+    cdef Piece* piece = <Piece*>malloc(sizeof(Piece) + size)
+    if piece == NULL:
+        return NULL
+    piece.next = NULL
+    piece.fd = -1
+    piece.position = 0
+    piece.remaining = size
+    piece.pin = NULL
+    piece.unpin = NULL
+    return piece
+
+
+cdef uint8_t* piece_bytes(Piece* piece) noexcept nogil:
+    return <uint8_t*>(piece + 1)
+
+
+cdef Piece* file_piece(
+        int fd, int64_t position, int64_t size, void* pin, void (*unpin)(void*) noexcept nogil) noexcept nogil:
+    cdef Piece* piece = memory_piece(0)
+    if piece == NULL:
+        return NULL
+    piece.fd = fd
+    piece.position = position
+    piece.remaining = size
+    piece.pin = pin
+    piece.unpin = unpin
+    return piece
+
+
+cdef inline Piece* free_piece(Piece* piece) noexcept nogil:
+    cdef Piece* next_piece = piece.next
+    if piece.unpin != NULL:
+        piece.unpin(piece.pin)
+    free(piece)
+    return next_piece
+
+
+cdef void free_pieces(Piece* first) noexcept nogil:
+    while first != NULL:
+        first = free_piece(first)
+
+
+cdef void queue_pieces(Connection* c, Piece* first, Piece* last, int64_t size) noexcept nogil:
+    if c.first == NULL:
+        c.first = first
+    else:
+        c.last.next = first
+    c.last = last
+    c.unsent_bytes += size
+
+
+cdef int send_queued(Connection* c, int64_t most, Scratch* scratch, int64_t* sent) noexcept nogil:
+    cdef Piece* piece
+    cdef int64_t n
+    cdef int64_t budget = most
+    cdef char text[96]
+    while c.first != NULL:
+        piece = c.first
+        if piece.remaining == 0:
+            c.first = free_piece(piece)
+            continue
+        if budget <= 0:
+            return SENT_ENOUGH
+        if piece.fd < 0:
+            n = c.transport.send(c, piece_bytes(piece) + piece.position, piece.remaining, piece.next != NULL)
+        else:
+            n = c.transport.send_file(c, piece.fd, piece.position, min(piece.remaining, budget), scratch)
+            if n == 0:
+                c.abnormal = True
+                snprintf(c.reason, REASON_BYTES, "a segment file ended %lld bytes before the answer did",
+                         <long long>piece.remaining)
+                return SENT_FAILED
+        if n == -EINTR:
+            continue
+        if n == -EAGAIN:
+            c.writable = False
+            return SENT_BLOCKED
+        if n < 0:
+            c.abnormal = n != -EPIPE and n != -ECONNRESET
+            snprintf(c.reason, REASON_BYTES, "sending failed: %s", strerror_r(<int>-n, text, sizeof(text)))
+            return SENT_FAILED
+        piece.position += n
+        piece.remaining -= n
+        c.unsent_bytes -= n
+        sent[0] += n
+        budget -= n
+    c.last = NULL
+    return SENT_ALL

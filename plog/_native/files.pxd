@@ -1,0 +1,26 @@
+# The table of file and clock calls that the data path makes, so that tests can put short writes, EIO,
+# ENOSPC, delays, lost un-synced bytes and clock jumps underneath the real code.
+from libc.stdint cimport int64_t
+from posix.types cimport off_t
+
+cdef extern from "<sys/uio.h>" nogil:
+    struct iovec:
+        void* iov_base
+        size_t iov_len
+
+# Each call behaves as the system call of its name, but returns -errno instead of setting errno.
+ctypedef struct FileCalls:
+    int64_t (*pwritev)(int fd, const iovec* pieces, int count, int64_t offset) noexcept nogil
+    int64_t (*pread)(int fd, void* buffer, size_t size, int64_t offset) noexcept nogil
+    int64_t (*sendfile)(int to_socket, int fd, int64_t* offset, size_t size) noexcept nogil
+    int (*fdatasync)(int fd) noexcept nogil
+    int (*fsync)(int fd) noexcept nogil
+    int (*ftruncate)(int fd, int64_t size) noexcept nogil
+    int64_t (*now_ms)() noexcept nogil         # wall clock, ms since 1970
+    int64_t (*monotonic_us)() noexcept nogil
+
+cdef FileCalls* calls() noexcept nogil
+# Loops over short writes (and EINTR); 0, or -errno with an unknown part written.
+cdef int write_all(int fd, const void* data, size_t size, int64_t offset) noexcept nogil
+# Loops over short reads; bytes read (less than size only at the end of the file), or -errno.
+cdef int64_t read_fully(int fd, void* data, size_t size, int64_t offset) noexcept nogil

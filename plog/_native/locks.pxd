@@ -1,0 +1,33 @@
+# What the kernels that share state between threads are built from: POSIX mutexes and the compiler's atomics.
+# Declarations only; there is nothing to link or import.
+from libc.stdint cimport int64_t, uint8_t
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t* mutex, const void* attributes)
+    int pthread_mutex_destroy(pthread_mutex_t* mutex)
+    int pthread_mutex_lock(pthread_mutex_t* mutex)
+    int pthread_mutex_unlock(pthread_mutex_t* mutex)
+
+cdef extern from * nogil:
+    """
+    /* Acquire loads and release stores: who sees a number sees all that was written before it. */
+    static inline int64_t plog_load(const int64_t* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+    static inline void plog_store(int64_t* at, int64_t value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
+    /* Both return the number after the addition. */
+    static inline int64_t plog_add(int64_t* at, int64_t by) { return __atomic_add_fetch(at, by, __ATOMIC_ACQ_REL); }
+    static inline void* plog_load_pointer(void** at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+    static inline void plog_store_pointer(void** at, void* value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
+    /* Puts `value` where NULL is and returns 1, or leaves what is there and returns 0. */
+    static inline int plog_claim_pointer(void** at, void* value) {
+        void* expected = 0;
+        return __atomic_compare_exchange_n(at, &expected, value, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    }
+    """
+    int64_t load "plog_load"(const int64_t* at)
+    void store "plog_store"(int64_t* at, int64_t value)
+    int64_t add "plog_add"(int64_t* at, int64_t by)
+    void* load_pointer "plog_load_pointer"(void** at)
+    void store_pointer "plog_store_pointer"(void** at, void* value)
+    bint claim_pointer "plog_claim_pointer"(void** at, void* value)

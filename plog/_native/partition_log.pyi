@@ -1,0 +1,164 @@
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from plog._native.producers import ProducerEntry as ProducerEntry
+from plog._native.producers import SequencedBatch as SequencedBatch
+from plog._native.segment import FileRange as FileRange
+from plog._native.segment import Segment as Segment
+from plog.types import Buffer
+
+# Statuses of PartitionLog.append.
+APPENDED: int
+# One of the producer's last five batches; base_offset and timestamp are the first copy's.
+DUPLICATE: int
+# The active segment has no room (bytes, index, offset span) or is past its time: roll, then again.
+ROLL_NEEDED: int
+# Not the ordinary next batch of a known producer: storage/producer_state.py decides.
+PRODUCER_UNUSUAL: int
+# errno says why; the file was cut back to what it was (or the log is offline now).
+WRITE_FAILED: int
+# Closed, offline or being moved; errno says why it is offline.
+NOT_WRITABLE: int
+
+class Appended(NamedTuple):
+    status: int
+    base_offset: int  # of the first batch
+    last_offset: int
+    timestamp: int  # DUPLICATE: the max timestamp (or append time) of the first copy
+    log_start_offset: int
+    errno: int
+
+class PartitionState(NamedTuple):
+    """A consistent copy of the struct's numbers."""
+
+    log_start_offset: int
+    log_end_offset: int
+    durable_end: int
+    high_watermark: int
+    last_stable_offset: int
+    leader_epoch: int
+    size_bytes: int
+    segment_count: int
+
+class PartitionLog:
+    """The mutable state of one partition, under one lock, for Python and the reactor alike.
+
+    It never decides: Python publishes segments, limits, epochs and producers into it; it keeps
+    order, offsets and bytes consistent. `high_watermark` moves by `advance_high_watermark` or, with
+    `sole_replica`, with every append.
+    """
+
+    def __init__(
+        self,
+        segments: Sequence[Segment],  # ascending, the last is active
+        *,
+        log_start_offset: int,
+        high_watermark: int,
+        durable_end: int,
+        leader_epoch: int,
+        directory_fd: int,  # duplicated; fsync'ed before a new segment's bytes count as durable
+        index_interval_bytes: int,
+    ) -> None: ...
+    # -- state
+    def state(self) -> PartitionState: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def log_end_offset(self) -> int: ...
+    @property
+    def durable_end(self) -> int: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def last_stable_offset(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def segments(self) -> list[Segment]: ...
+    @property
+    def change_count(self) -> int:
+        """How many changes of end, durable end, high watermark, last stable offset, epoch or
+        existence there were.
+        """
+    # -- what Python publishes
+    def set_limits(
+        self,
+        *,
+        segment_bytes: int,
+        segment_ms: int,
+        segment_jitter_ms: int,
+        index_interval_bytes: int,
+    ) -> None: ...
+    def set_leader(self, leader_epoch: int, *, writable: bool, sole_replica: bool) -> None: ...
+    def set_log_start_offset(self, offset: int) -> None: ...
+    def advance_high_watermark(self, offset: int) -> bool: ...
+    def replace_segments(self, segments: Sequence[Segment]) -> None:
+        """Publish a new list (roll, deletion, compaction). The last one is active; pins keep the
+        old ones open.
+
+        ValueError if it does not end where the log does; after a ROLL_NEEDED the end stands still
+        until the active segment is another one (or `set_limits`). A replaced segment that lies
+        below the durable end must be synced (file and directory) by the caller before.
+        """
+    def truncate(self, segments: Sequence[Segment], log_end_offset: int) -> None:
+        """Publish a list that ends earlier, and lower every offset that lies past its end, the
+        durable slot first.
+
+        Cut the files afterwards; an index file that an old Segment has mapped must be replaced
+        (rename), never cut.
+        """
+    def set_durable_slot(self, fd: int, position: int, key: bytes) -> None:
+        """Where to write the durable end after each flush (and now): 20 bytes of key, then i64 end,
+        then u32 CRC-32C.
+
+        The descriptor stays the caller's, open until replaced (-1) or the log is closed. Raises
+        OSError.
+        """
+    def close(self) -> None:
+        """Give the segments up: appends are NOT_WRITABLE, reads raise KafkaStorageError. Flushes
+        nothing.
+        """
+    def offline(self) -> None:
+        """Refuse appends (NOT_WRITABLE), reads (KafkaStorageError) and flushes (OSError) from now
+        on.
+        """
+    # -- producers
+    def producer(self, producer_id: int) -> ProducerEntry | None: ...
+    def producers(self) -> list[ProducerEntry]: ...
+    def put_producer(self, entry: ProducerEntry, if_version: int) -> bool:
+        """Publish Python's decision unless the entry has changed since `if_version` (0: it must not
+        exist).
+        """
+    def load_producers(self, entries: Sequence[ProducerEntry]) -> None: ...
+    def remove_producers(self, producer_ids: Sequence[int]) -> None: ...
+    # -- data
+    def append(
+        self, records: Buffer, now_ms: int, decided: ProducerEntry | None = None
+    ) -> Appended:
+        """Append one validated batch as leader: sequence check, offsets and epoch stamped into
+        `records` in place, index entries, one pwritev, publication, in one critical section.
+        Releases the interpreter lock.
+
+        With `decided` (Python's answer to PRODUCER_UNUSUAL, markers included) the producer is not
+        checked: its entry becomes `decided` and takes the batch in, unless it has changed since
+        `decided.version` (0: it must not exist), which is PRODUCER_UNUSUAL again. A transactional
+        batch opens a transaction at its base offset if `decided` has none; a control batch is not
+        remembered, and ends the entry's transaction if `decided` has none. Nothing of it is
+        published unless the batch is appended. Raises CorruptRecord if `records` is not one whole
+        v2 batch.
+        """
+    def read(
+        self, fetch_offset: int, max_bytes: int, upper_offset: int, whole_first_batch: bool
+    ) -> FileRange | None:
+        """Bytes from the batch that holds `fetch_offset`, of one segment, ending before the first
+        batch that starts at or past `upper_offset`, at most `max_bytes` (the last batch may be cut)
+        unless the first batch alone is larger and `whole_first_batch`. None when there is nothing,
+        also outside the log and when the first batch does not fit. Raises CorruptRecord (bad header
+        on the way), KafkaStorageError (closed or offline) and OSError.
+        """
+    def flush(self) -> int:
+        """fdatasync what is not durable yet (old segments, the directory, the active one), advance
+        durable_end and write its slot. Returns durable_end. Raises OSError (a failed sync is final:
+        the log is offline) and KafkaStorageError (closed with bytes that are not durable). Releases
+        the interpreter lock; safe beside appends.
+        """

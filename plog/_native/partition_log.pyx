@@ -1,0 +1,492 @@
+"""One partition's log, for Python: the skin over `plog._native.partition`.
+
+Owns the conversions, the exceptions, and the Segment objects of the published list. Never holds
+state of its own beside them: whatever both planes must agree upon is in the struct.
+"""
+
+from cpython.buffer cimport PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING
+from libc.errno cimport EIO, ESHUTDOWN
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free
+
+import fcntl
+import os
+from typing import NamedTuple
+
+from plog._native.locks cimport load, pthread_mutex_lock, pthread_mutex_unlock
+from plog._native.partition cimport (
+    APPEND_BAD_BATCH, APPEND_DONE, APPEND_DUPLICATE, APPEND_NOT_WRITABLE, APPEND_PRODUCER_UNUSUAL,
+    APPEND_ROLL_NEEDED, APPEND_WRITE_FAILED, PUBLISH_CLOSED, PUBLISH_DONE, PUBLISH_MISFIT,
+    READ_CORRUPT, READ_FOUND, READ_NOTHING, READ_OFFLINE, READ_OUT_OF_RANGE, SLOT_KEY_BYTES,
+    AppendResult, Partition, PublishStatus, ReadResult, SegmentList, active_of, list_new,
+    partition_advance_high_watermark, partition_append, partition_changed, partition_close,
+    partition_copy_producer, partition_copy_producers, partition_flush, partition_go_offline,
+    partition_load_producers, partition_new, partition_put_producer, partition_read,
+    partition_release, partition_remove_producer, partition_replace_segments,
+    partition_set_durable_slot, partition_set_leader, partition_set_limits,
+    partition_set_log_start_offset, partition_truncate, settle)
+from plog._native.producers cimport (
+    Producer, ProducerTable, producer_entry, producers_assign, producers_free, producers_init,
+    producers_obtain, read_producer_entry)
+from plog._native.segment cimport FileRange, Segment, new_file_range, segment_retain
+
+from plog.errors import CorruptRecord, KafkaStorageError
+
+from plog._native.producers import ProducerEntry, SequencedBatch  # noqa: F401
+
+# The contract names them here.
+globals().update(FileRange=FileRange, Segment=Segment)
+
+APPENDED = APPEND_DONE
+DUPLICATE = APPEND_DUPLICATE
+ROLL_NEEDED = APPEND_ROLL_NEEDED
+PRODUCER_UNUSUAL = APPEND_PRODUCER_UNUSUAL
+WRITE_FAILED = APPEND_WRITE_FAILED
+NOT_WRITABLE = APPEND_NOT_WRITABLE
+
+
+class Appended(NamedTuple):
+    """What became of one append."""
+
+    status: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+    log_start_offset: int
+    errno: int
+
+
+class PartitionState(NamedTuple):
+    """A consistent copy of the struct's numbers."""
+
+    log_start_offset: int
+    log_end_offset: int
+    durable_end: int
+    high_watermark: int
+    last_stable_offset: int
+    leader_epoch: int
+    size_bytes: int
+    segment_count: int
+
+
+cdef object os_error(int64_t negative):
+    return OSError(-negative, os.strerror(-negative))
+
+
+cdef SegmentList* list_of(object segments) except NULL:
+    """Check a list from Python and pin its segments. Raises ValueError, TypeError."""
+    cdef int64_t count = len(segments)
+    cdef SegmentList* made
+    cdef Segment segment
+    cdef Segment before = None
+    cdef int64_t number = 0
+    if count == 0:
+        raise ValueError("a log has at least one segment")
+    for segment in segments:
+        if segment is None:
+            raise TypeError("None is no Segment")
+        if before is not None and segment.files.base_offset < max(
+                load(&before.files.next_offset), before.files.base_offset + 1):
+            raise ValueError(f"segment {segment.files.base_offset} begins below the end of the one "
+                             f"before it, {before.files.base_offset} to {before.next_offset}")
+        before = segment
+    made = list_new(count)
+    if made == NULL:
+        raise MemoryError
+    for segment in segments:
+        segment_retain(segment.files)
+        made.segments[number] = segment.files
+        number += 1
+        if number < count:
+            made.size_before_active += load(&segment.files.size_bytes)
+    return made
+
+
+cdef class PartitionLog:
+    """One partition's log for both planes.
+
+    Python publishes segments, limits, epochs and producers into it; it keeps order, offsets and
+    bytes consistent. `high_watermark` moves by `advance_high_watermark` or, with `sole_replica`,
+    with every append. Nothing is writable before `set_leader`.
+
+    Raises:
+        ValueError: no segments, segments that overlap, or ends past the last one's.
+        OSError: the directory's descriptor cannot be duplicated.
+    """
+
+    def __cinit__(
+        self,
+        segments,
+        *,
+        int64_t log_start_offset,
+        int64_t high_watermark,
+        int64_t durable_end,
+        int32_t leader_epoch,
+        int directory_fd,
+        int64_t index_interval_bytes,
+    ):
+        cdef Partition* partition
+        cdef int64_t log_end_offset
+        self._segments = tuple(segments)
+        partition = partition_new()
+        if partition == NULL:
+            raise MemoryError
+        self.partition = partition
+        partition.segments = list_of(self._segments)
+        log_end_offset = active_of(partition.segments).next_offset
+        if log_start_offset > log_end_offset or durable_end > log_end_offset:
+            raise ValueError(
+                f"the log ends at {log_end_offset}, before its start {log_start_offset} "
+                f"or its durable end {durable_end}")
+        partition.directory_fd = fcntl.fcntl(directory_fd, fcntl.F_DUPFD_CLOEXEC, 0)
+        partition.index_interval_bytes = index_interval_bytes
+        partition.log_start_offset = log_start_offset
+        partition.log_end_offset = log_end_offset
+        partition.high_watermark = high_watermark
+        partition.durable_end = durable_end
+        partition.leader_epoch = leader_epoch
+        settle(partition)
+
+    def __dealloc__(self):
+        partition_release(self.partition)
+
+    # -- state
+
+    def state(self):
+        """Return a consistent copy of the numbers."""
+        cdef Partition* p = self.partition
+        cdef int64_t start, end, durable_end, high_watermark, stable, leader_epoch
+        cdef int64_t size_bytes = 0
+        cdef int64_t count = 0
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            start = p.log_start_offset
+            end = p.log_end_offset
+            durable_end = p.durable_end
+            high_watermark = p.high_watermark
+            stable = p.last_stable_offset
+            leader_epoch = p.leader_epoch
+            if p.segments != NULL:
+                count = p.segments.count
+                size_bytes = p.segments.size_before_active + active_of(p.segments).size_bytes
+            pthread_mutex_unlock(&p.lock)
+        return PartitionState(
+            start, end, durable_end, high_watermark, stable, leader_epoch, size_bytes, count)
+
+    @property
+    def log_start_offset(self):
+        """First offset that may be read."""
+        return load(&self.partition.log_start_offset)
+
+    @property
+    def log_end_offset(self):
+        """Offset of the next record."""
+        return load(&self.partition.log_end_offset)
+
+    @property
+    def durable_end(self):
+        """All below it has been fdatasync'ed."""
+        return load(&self.partition.durable_end)
+
+    @property
+    def high_watermark(self):
+        """All below it is committed: what consumers may see."""
+        return load(&self.partition.high_watermark)
+
+    @property
+    def last_stable_offset(self):
+        """All below it is committed and of no undecided transaction."""
+        return load(&self.partition.last_stable_offset)
+
+    @property
+    def leader_epoch(self):
+        """Epoch that is stamped into appended batches."""
+        return load(&self.partition.leader_epoch)
+
+    @property
+    def segments(self):
+        """The published list, ascending; the last is active. Empty after close."""
+        return list(self._segments)
+
+    @property
+    def change_count(self):
+        """How many changes others could have waited for."""
+        return load(&self.partition.changes)
+
+    # -- what Python publishes
+
+    def set_limits(
+        self,
+        *,
+        int64_t segment_bytes,
+        int64_t segment_ms,
+        int64_t segment_jitter_ms,
+        int64_t index_interval_bytes,
+    ):
+        """Set when `append` asks for a roll, and how dense the indexes are."""
+        cdef Partition* p = self.partition
+        with nogil:
+            partition_set_limits(
+                p, segment_bytes, segment_ms, segment_jitter_ms, index_interval_bytes)
+
+    def set_leader(self, int32_t leader_epoch, *, bint writable, bint sole_replica):
+        """Set the epoch to stamp, whether appends are allowed, and whether they commit at once.
+
+        When it returns, no append under the old epoch is under way.
+        """
+        cdef Partition* p = self.partition
+        with nogil:
+            partition_set_leader(p, leader_epoch, writable, sole_replica)
+
+    def set_log_start_offset(self, int64_t offset):
+        """Make all below `offset` unreadable; the high watermark follows when it lies below.
+
+        Raises:
+            ValueError: past the log end offset.
+        """
+        cdef bint fits
+        with nogil:
+            fits = partition_set_log_start_offset(self.partition, offset)
+        if not fits:
+            raise ValueError(f"log start offset {offset} past the end, {self.log_end_offset}")
+
+    def advance_high_watermark(self, int64_t offset):
+        """Raise the high watermark, at most to the log end offset; tell whether it moved."""
+        cdef bint moved
+        with nogil:
+            moved = partition_advance_high_watermark(self.partition, offset)
+        return moved
+
+    def replace_segments(self, segments):
+        """Publish a new list (roll, deletion, compaction); pins keep the old ones open.
+
+        Raises:
+            ValueError: the list is empty, overlaps, or does not end where the log does. After a
+                ROLL_NEEDED the end stands still until the active segment is another one.
+            KafkaStorageError: the log is closed.
+        """
+        cdef tuple kept = tuple(segments)
+        cdef SegmentList* fresh = list_of(kept)
+        cdef PublishStatus status
+        with nogil:
+            status = partition_replace_segments(self.partition, fresh)
+        if status == PUBLISH_CLOSED:
+            raise KafkaStorageError("the log is closed")
+        if status == PUBLISH_MISFIT:
+            raise ValueError(f"the segments end at {kept[len(kept) - 1].next_offset}, "
+                             f"the log at {self.log_end_offset}")
+        self._segments = kept
+
+    def truncate(self, segments, int64_t log_end_offset):
+        """Publish a list that ends earlier (or anew); lower every offset that lies past its end.
+
+        The durable end's slot is lowered and synced before this returns: cut the files afterwards.
+        An index file that an old segment may have mapped must be replaced, never cut: touching a
+        mapping past the end of its file kills. What the producers are then is Python's to load.
+
+        Raises:
+            ValueError: the list is empty, overlaps, or ends past `log_end_offset`.
+            KafkaStorageError: the log is closed.
+            OSError: the slot cannot be written; nothing has changed.
+        """
+        cdef tuple kept = tuple(segments)
+        cdef SegmentList* fresh = list_of(kept)
+        cdef PublishStatus status
+        cdef int error
+        with nogil:
+            status = partition_truncate(self.partition, fresh, log_end_offset, &error)
+        if status == PUBLISH_CLOSED:
+            raise KafkaStorageError("the log is closed")
+        if status == PUBLISH_MISFIT:
+            raise ValueError(
+                f"the segments end at {kept[len(kept) - 1].next_offset}, past {log_end_offset}")
+        if status != PUBLISH_DONE:
+            raise os_error(-error)
+        self._segments = kept
+
+    def set_durable_slot(self, int fd, int64_t position, bytes key):
+        """Say where the durable end is written after each flush, and write it there now.
+
+        A slot is 20 bytes of key, the end (i64) and the CRC-32C of those 28 bytes, big-endian. The
+        descriptor stays the caller's, open until it is replaced or the log is closed; -1 for none.
+
+        Raises:
+            ValueError: the key has another size.
+            OSError: the slot cannot be written.
+        """
+        cdef const char* at = PyBytes_AS_STRING(key)
+        cdef int failed
+        if len(key) != SLOT_KEY_BYTES and fd >= 0:
+            raise ValueError(f"a slot's key of {len(key)} bytes, not {SLOT_KEY_BYTES}")
+        with nogil:
+            failed = partition_set_durable_slot(self.partition, fd, position, at)
+        if failed:
+            raise os_error(failed)
+
+    def close(self):
+        """Give the segments up: appends are NOT_WRITABLE from now on, reads raise.
+
+        Waits for an append or a flush under way. Nothing is flushed; ranges keep their pins.
+        """
+        with nogil:
+            partition_close(self.partition)
+        self._segments = ()
+
+    def offline(self):
+        """Refuse appends, reads and flushes from now on: the log directory has failed."""
+        with nogil:
+            partition_go_offline(self.partition, EIO)
+            partition_changed(self.partition)
+
+    # -- producers
+
+    def producer(self, int64_t producer_id):
+        """Return the entry of one producer id, or None."""
+        cdef Producer copy
+        cdef bint known
+        with nogil:
+            known = partition_copy_producer(self.partition, producer_id, &copy)
+        return producer_entry(&copy) if known else None
+
+    def producers(self):
+        """Return all entries, in no order."""
+        cdef Producer* copies
+        cdef int64_t count, number
+        with nogil:
+            count = partition_copy_producers(self.partition, &copies)
+        if count < 0:
+            raise MemoryError
+        try:
+            return [producer_entry(&copies[number]) for number in range(count)]
+        finally:
+            free(copies)
+
+    def put_producer(self, entry, int64_t if_version):
+        """Publish Python's decision unless the entry has changed since `if_version`; tell whether.
+
+        0 stands for an entry that must not exist yet. The entry's own `version` is not looked at;
+        the published one is new.
+        """
+        cdef Producer source
+        cdef int done
+        read_producer_entry(entry, &source)
+        with nogil:
+            done = partition_put_producer(self.partition, &source, if_version)
+        if done < 0:
+            raise MemoryError
+        return done == 1
+
+    def load_producers(self, entries):
+        """Replace all entries (start, truncation)."""
+        cdef ProducerTable fresh
+        cdef Producer source
+        cdef Producer* made
+        if producers_init(&fresh):
+            raise MemoryError
+        try:
+            for entry in entries:
+                read_producer_entry(entry, &source)
+                made = producers_obtain(&fresh, source.producer_id)
+                if made == NULL:
+                    raise MemoryError
+                producers_assign(&fresh, made, &source)
+        except BaseException:
+            producers_free(&fresh)
+            raise
+        with nogil:
+            partition_load_producers(self.partition, &fresh)
+
+    def remove_producers(self, producer_ids):
+        """Forget these ids; unknown ones are ignored."""
+        cdef int64_t producer_id
+        for producer_id in producer_ids:
+            with nogil:
+                partition_remove_producer(self.partition, producer_id)
+
+    # -- data
+
+    def append(self, records, int64_t now_ms, decided=None):
+        """Append one validated batch as leader, in one critical section.
+
+        Sequence check, offsets and epoch stamped into `records` in place, index entries, write,
+        publication. Releases the interpreter lock.
+
+        With `decided` the producer is not checked: its entry becomes `decided` and then takes the
+        batch in, unless it has changed since `decided.version` (0: it must not exist), which is
+        PRODUCER_UNUSUAL again. A transactional batch opens a transaction at its base offset if
+        `decided` has none; a control batch is not remembered, and ends the entry's transaction if
+        `decided` has none. Nothing of it is published unless the batch is appended.
+
+        Raises:
+            CorruptRecord: `records` is not one whole v2 batch.
+            BufferError: it is not writable.
+        """
+        cdef Partition* p = self.partition
+        cdef Py_buffer view
+        cdef Producer source
+        cdef Producer* chosen = NULL
+        cdef AppendResult out
+        if decided is not None:
+            read_producer_entry(decided, &source)
+            chosen = &source
+        PyObject_GetBuffer(records, &view, PyBUF_WRITABLE)
+        with nogil:
+            partition_append(p, <uint8_t*>view.buf, view.len, now_ms, chosen, &out)
+        PyBuffer_Release(&view)
+        if out.status == APPEND_BAD_BATCH:
+            raise CorruptRecord("not one whole record batch of format 2")
+        return Appended(
+            out.status, out.base_offset, out.last_offset, out.timestamp, out.log_start_offset,
+            out.error)
+
+    def read(
+        self, int64_t fetch_offset, int64_t max_bytes, int64_t upper_offset, bint whole_first_batch
+    ):
+        """Return the bytes from the batch that holds `fetch_offset`, of one segment, or None.
+
+        They end before the first batch that starts at or past `upper_offset`, after at most
+        `max_bytes` (the last batch may be cut). A first batch larger than that comes whole with
+        `whole_first_batch`, else nothing does. None also for offsets outside the log.
+
+        Raises:
+            CorruptRecord: a bad header on the way.
+            KafkaStorageError: the log is closed or offline.
+            OSError: a file cannot be read.
+        """
+        cdef Partition* p = self.partition
+        cdef ReadResult out
+        with nogil:
+            partition_read(
+                p, fetch_offset, max_bytes, upper_offset, whole_first_batch, &out)
+        if out.status == READ_FOUND:
+            return new_file_range(out.segment, out.position, out.size, out.next_offset_hint)
+        if out.status == READ_NOTHING or out.status == READ_OUT_OF_RANGE:
+            return None
+        if out.status == READ_OFFLINE:
+            raise KafkaStorageError("the log is closed or offline")
+        if out.status == READ_CORRUPT:
+            raise CorruptRecord(
+                f"segment {out.base_offset}: no valid batch header at {out.position}")
+        raise os_error(-out.error)
+
+    def flush(self):
+        """Sync what is not durable yet and return the durable end.
+
+        In order: old segments, the directory before a new segment's bytes, the active segment; then
+        the slot. Only bytes appended before the call count. Releases the interpreter lock; safe
+        beside appends and other flushes.
+
+        Raises:
+            OSError: a sync failed. That is final: the log is offline, and every later flush fails.
+            KafkaStorageError: the log was closed with bytes that are not durable.
+        """
+        cdef int64_t durable_end
+        cdef int failed
+        with nogil:
+            failed = partition_flush(self.partition, &durable_end)
+        if failed == -ESHUTDOWN:
+            raise KafkaStorageError(f"the log was closed when it was durable to {durable_end} only")
+        if failed:
+            raise os_error(failed)
+        return durable_end

@@ -1,0 +1,437 @@
+"""The sockets' side of the broker: threads that accept, cut frames and send answers.
+
+Owns every client connection from accept to close, and the memory of requests
+until Python lets go of it. Never looks into a frame, and its threads never take
+the interpreter lock: what Python should know lies in a mailbox (`take`), what it
+answers comes back through the mailbox of the thread that owns the connection.
+So a connection is touched by one thread only and needs no lock.
+
+This is the skin; `reactor_loop` is a thread, `turn` what it does for one
+connection, `connection` the bytes of one, `acceptor` the door.
+"""
+
+cimport cython
+from cpython.buffer cimport (
+    PyBUF_SIMPLE, Py_buffer, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
+)
+from cpython.memoryview cimport PyMemoryView_FromObject
+from libc.errno cimport errno
+from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t, uint8_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+from posix.fcntl cimport F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_NONBLOCK, fcntl
+from posix.unistd cimport close
+
+import os
+import threading
+from typing import NamedTuple
+
+from plog._native.acceptor cimport door_open, door_prepare, door_release
+from plog._native.connection cimport REASON_BYTES, Piece, file_piece, memory_piece, piece_bytes
+from plog._native.files cimport calls
+from plog._native.locks cimport add as atomic_add, load as atomic_load, store as atomic_store
+from plog._native.mailbox cimport (
+    Letter, mailbox_close, mailbox_knock, mailbox_open, mailbox_put, mailbox_release, mailbox_take,
+)
+from plog._native.reactor_loop cimport (
+    ASK_CLOSE, ASK_LISTEN, ASK_MUTE, ASK_RESPOND,
+    EVENT_CLOSED, EVENT_OPENED, EVENT_REFUSED, EVENT_REQUEST,
+    SOURCE_LISTENER,
+    Command, Listener, Loop, Note, Shared,
+    free_command, loop_discard_letters, loop_open, loop_release, loop_run,
+)
+from plog._native.segment cimport FileRange, SegmentFiles, segment_release, segment_retain
+from plog._native.turn cimport note_free, note_text
+
+cdef enum:
+    PREFIX_BYTES = 4
+    DEFAULT_QUEUED_MAX_BYTES = 512 * 1024 * 1024
+
+OPENED = EVENT_OPENED
+REQUEST = EVENT_REQUEST
+CLOSED = EVENT_CLOSED
+REFUSED = EVENT_REFUSED
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+cdef void unpin_segment(void* pin) noexcept nogil:
+    segment_release(<SegmentFiles*>pin)
+
+
+cdef int append_piece(Command* command, Piece* piece) except -1:
+    if piece == NULL:
+        raise MemoryError
+    if command.first == NULL:
+        command.first = piece
+    else:
+        command.last.next = piece
+    command.last = piece
+    return 0
+
+
+cdef int append_range(Command* command, FileRange file_range) except -1:
+    cdef Piece* piece = file_piece(
+        file_range.segment.log_fd, file_range.position, file_range.size, file_range.segment, unpin_segment)
+    if piece != NULL:
+        segment_retain(file_range.segment)
+    return append_piece(command, piece)
+
+
+cdef int append_views(Command* command, Py_buffer* views, Py_ssize_t count, int64_t room) except -1:
+    """Copy neighbouring pieces of memory into one, after `room` bytes that are left free."""
+    cdef int64_t size = room
+    cdef uint8_t* at
+    cdef Piece* piece
+    cdef Py_ssize_t i
+    for i in range(count):
+        size += views[i].len
+    piece = memory_piece(size)
+    append_piece(command, piece)
+    at = piece_bytes(piece) + room
+    for i in range(count):
+        memcpy(at, views[i].buf, views[i].len)
+        at += views[i].len
+    return 0
+
+
+cdef int fill_answer(Command* command, list pieces) except -1:
+    """Turn an answer's pieces into the command's: length prefix and memory copied together, files pinned."""
+    cdef Py_ssize_t count = len(pieces)
+    cdef Py_ssize_t opened = 0
+    cdef Py_ssize_t run_start = 0
+    cdef Py_ssize_t i
+    cdef int64_t size = 0
+    cdef uint8_t* prefix
+    cdef Py_buffer* views = <Py_buffer*>calloc(count + 1, sizeof(Py_buffer))
+    if views == NULL:
+        raise MemoryError
+    try:
+        for i in range(count):
+            piece = pieces[i]
+            if isinstance(piece, FileRange):
+                size += (<FileRange>piece).size
+            else:
+                PyObject_GetBuffer(piece, &views[i], PyBUF_SIMPLE)
+                size += views[i].len
+            opened = i + 1
+        if size > INT32_MAX:
+            raise ValueError(f"an answer of {size} bytes is larger than its length prefix can say")
+        for i in range(count):
+            piece = pieces[i]
+            if isinstance(piece, FileRange):
+                if i > run_start or i == 0:
+                    append_views(command, views + run_start, i - run_start, PREFIX_BYTES if run_start == 0 else 0)
+                append_range(command, <FileRange>piece)
+                run_start = i + 1
+        if count > run_start or count == 0:
+            append_views(command, views + run_start, count - run_start, PREFIX_BYTES if run_start == 0 else 0)
+        prefix = piece_bytes(command.first)
+        prefix[0] = <uint8_t>(size >> 24)
+        prefix[1] = <uint8_t>(size >> 16)
+        prefix[2] = <uint8_t>(size >> 8)
+        prefix[3] = <uint8_t>size
+        command.size = PREFIX_BYTES + size
+    finally:
+        for i in range(opened):
+            PyBuffer_Release(&views[i])  # nothing, for a FileRange
+        free(views)
+    return 0
+
+
+# --- what Python sees -----------------------------------------------------------------------------
+
+class Event(NamedTuple):
+    """What the reactor tells the control plane."""
+
+    kind: int
+    connection_id: int
+    listener_id: int
+    frame: memoryview | None
+    peer: str
+    reason: str
+    received_us: int
+    abnormal: bool
+
+
+class ReactorStats(NamedTuple):
+    """Counts since the start, but for `connections` and `queued_bytes`, which are of now."""
+
+    connections: int
+    accepted: int
+    refused: int
+    closed: int
+    requests: int
+    responses: int
+    bytes_in: int
+    bytes_out: int
+    queued_bytes: int
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(64)
+cdef class Frame:
+    """A request's memory, held by the memoryviews over it."""
+
+    cdef Reactor reactor
+    cdef void* base
+    cdef uint8_t* data
+    cdef Py_ssize_t size
+    cdef int64_t capacity
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, self.size, 0, flags)
+
+    def __dealloc__(self):
+        cdef Shared* shared
+        cdef int i
+        if self.base == NULL:
+            return
+        free(self.base)
+        shared = &self.reactor.shared
+        atomic_add(&shared.budget.frame_bytes, -self.capacity)
+        if atomic_load(&shared.starving) > 0:
+            for i in range(shared.threads):
+                mailbox_knock(&shared.loops[i].inbox)
+
+
+cdef class Reactor:
+    cdef Shared shared
+    cdef list _threads
+    cdef bint _stopped
+
+    def __cinit__(self):
+        self.shared.events.wake_fd = -1
+        self.shared.loops = NULL
+
+    def __init__(
+        self,
+        *,
+        int threads=1,
+        int64_t max_request_bytes=104857600,
+        int64_t queued_max_bytes=DEFAULT_QUEUED_MAX_BYTES,
+        int64_t max_connections=2147483647,
+        int64_t max_connections_per_ip=2147483647,
+        int64_t idle_timeout_ms=600000,
+        int send_buffer_bytes=-1,
+        int receive_buffer_bytes=-1,
+        bint use_sendfile=True,
+    ):
+        cdef int error
+        cdef int i
+        cdef Loop* loops
+        if self.shared.loops != NULL:
+            raise RuntimeError("a Reactor is initialised once")
+        if threads < 1:
+            raise ValueError(f"a reactor needs at least one thread, not {threads}")
+        if not 0 <= max_request_bytes <= INT32_MAX:
+            raise ValueError(f"max_request_bytes {max_request_bytes} is not a size that a request can state")
+        self._threads = []
+        self.shared.max_request_bytes = max_request_bytes
+        self.shared.idle_timeout_us = idle_timeout_ms * 1000
+        self.shared.use_sendfile = use_sendfile
+        self.shared.budget.max_bytes = queued_max_bytes if queued_max_bytes > 0 else DEFAULT_QUEUED_MAX_BYTES
+        self.shared.door.max_connections = max_connections
+        self.shared.door.max_connections_per_ip = max_connections_per_ip
+        self.shared.door.send_buffer_bytes = send_buffer_bytes
+        self.shared.door.receive_buffer_bytes = receive_buffer_bytes
+        self.shared.next_id = 1
+        loops = <Loop*>calloc(threads, sizeof(Loop))
+        if loops == NULL:
+            raise MemoryError
+        self.shared.loops = loops
+        self.shared.threads = threads
+        for i in range(threads):
+            loops[i].inbox.wake_fd = -1
+            loops[i].epoll_fd = -1
+        error = mailbox_open(&self.shared.events)
+        if error == 0:
+            error = door_open(&self.shared.door)
+        for i in range(threads):
+            if error == 0:
+                error = loop_open(&loops[i], &self.shared, i)
+        if error < 0:
+            raise OSError(-error, os.strerror(-error))
+
+    def __dealloc__(self):
+        cdef int i
+        cdef Letter* letter
+        cdef Note* note
+        if self.shared.loops == NULL:
+            return
+        # Running threads hold a reference, so there are none.
+        for i in range(self.shared.threads):
+            loop_release(&self.shared.loops[i])
+        free(self.shared.loops)
+        if self.shared.events.wake_fd >= 0:
+            letter = mailbox_take(&self.shared.events, INT64_MAX)
+            while letter != NULL:
+                note = <Note*>letter
+                letter = letter.next
+                note_free(note)
+            mailbox_release(&self.shared.events)
+        door_release(&self.shared.door)
+
+    cdef int _send(self, Loop* loop, Command* command) except -1:
+        """Post a command; it is freed when the reactor has stopped."""
+        if not mailbox_put(&loop.inbox, &command.letter, &command.letter, 1):
+            free_command(&self.shared, command)
+        return 0
+
+    cdef Command* _command(self, int ask, int64_t connection_id) except NULL:
+        cdef Command* command = <Command*>calloc(1, sizeof(Command))
+        if command == NULL:
+            raise MemoryError
+        command.ask = ask
+        command.connection_id = connection_id
+        return command
+
+    cdef Loop* _owner(self, int64_t connection_id) except NULL:
+        if connection_id < 0:
+            raise ValueError(f"{connection_id} is no connection id")
+        return &self.shared.loops[connection_id % self.shared.threads]
+
+    def add_listener(self, int fd, int listener_id):
+        cdef Listener* listener
+        cdef Command* command
+        cdef int own = fcntl(fd, F_DUPFD_CLOEXEC, 0)
+        if own < 0 or fcntl(own, F_SETFL, fcntl(own, F_GETFL) | O_NONBLOCK) < 0:
+            error = errno
+            if own >= 0:
+                close(own)
+            raise OSError(error, os.strerror(error))
+        door_prepare(&self.shared.door, own)
+        listener = <Listener*>calloc(1, sizeof(Listener))
+        if listener == NULL:
+            close(own)
+            raise MemoryError
+        listener.kind = SOURCE_LISTENER
+        listener.fd = own
+        listener.id = listener_id
+        command = self._command(ASK_LISTEN, 0)
+        command.listener = listener
+        self._send(&self.shared.loops[0], command)
+
+    def start(self):
+        if self._threads or self._stopped:
+            raise RuntimeError("a Reactor is started once")
+        for i in range(self.shared.threads):
+            # Daemons: a broker that dies of an exception must not hang for want of stop().
+            thread = threading.Thread(target=self._run, args=(i,), name=f"plog-reactor-{i}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _run(self, int index):
+        with nogil:
+            loop_run(&self.shared.loops[index])
+
+    def stop(self, int64_t drain_ms=0):
+        cdef int i
+        if self._stopped:
+            return
+        self._stopped = True
+        self.shared.drain_until_us = calls().monotonic_us() + 1000 * max(drain_ms, 0)
+        atomic_store(&self.shared.stopping, 1)
+        for i in range(self.shared.threads):
+            mailbox_knock(&self.shared.loops[i].inbox)
+        for thread in self._threads:
+            thread.join()
+        for i in range(self.shared.threads):
+            mailbox_close(&self.shared.loops[i].inbox)
+            loop_discard_letters(&self.shared.loops[i])
+
+    @property
+    def wake_fd(self):
+        return self.shared.events.wake_fd
+
+    def take(self, int64_t limit=256):
+        cdef Letter* letter
+        cdef Note* note
+        cdef list taken = []
+        if limit < 1:
+            raise ValueError(f"cannot take {limit} events")
+        letter = mailbox_take(&self.shared.events, limit)
+        while letter != NULL:
+            note = <Note*>letter
+            letter = letter.next
+            taken.append(self._event(note))
+        return taken
+
+    cdef object _event(self, Note* note):
+        """The event that `note` tells of; frees the note."""
+        cdef Frame frame
+        view = None
+        peer = ""
+        reason = ""
+        if note.kind == EVENT_REQUEST:
+            frame = Frame.__new__(Frame)
+            frame.reactor = self
+            frame.base = note.base
+            frame.data = note.data
+            frame.size = note.size
+            frame.capacity = note.capacity
+            note.base = NULL
+            view = PyMemoryView_FromObject(frame)
+        elif note.kind == EVENT_OPENED:
+            peer = note_text(note).decode("ascii")
+        elif note.kind == EVENT_CLOSED:
+            reason = note_text(note).decode("utf-8", "replace")
+        else:
+            peer = note_text(note).decode("ascii")
+            reason = (note_text(note) + note.size).decode("utf-8", "replace")
+        event = tuple.__new__(Event, (
+            note.kind, note.connection_id, note.listener_id, view, peer, reason, note.received_us,
+            note.abnormal != 0))
+        note_free(note)
+        return event
+
+    def respond(self, int64_t connection_id, pieces):
+        cdef Loop* owner = self._owner(connection_id)
+        cdef Command* command = self._command(ASK_RESPOND, connection_id)
+        try:
+            fill_answer(command, pieces if type(pieces) is list else list(pieces))
+        except BaseException:
+            free_command(&self.shared, command)
+            raise
+        self._send(owner, command)
+
+    def skip(self, int64_t connection_id):
+        cdef Loop* owner = self._owner(connection_id)
+        self._send(owner, self._command(ASK_RESPOND, connection_id))
+
+    def mute(self, int64_t connection_id, int64_t for_ms):
+        cdef Loop* owner = self._owner(connection_id)
+        cdef Command* command = self._command(ASK_MUTE, connection_id)
+        command.size = for_ms
+        self._send(owner, command)
+
+    def close(self, int64_t connection_id, str reason=""):
+        cdef Loop* owner = self._owner(connection_id)
+        cdef bytes text = reason.encode("utf-8", "replace")
+        cdef Command* command = self._command(ASK_CLOSE, connection_id)
+        snprintf(command.reason, REASON_BYTES, "%s", <const char*>text)
+        self._send(owner, command)
+
+    def stats(self):
+        cdef Shared* shared = &self.shared
+        cdef int64_t closed = 0, requests = 0, responses = 0, bytes_in = 0, bytes_out = 0
+        cdef int i
+        for i in range(shared.threads):
+            closed += atomic_load(&shared.loops[i].closed)
+            requests += atomic_load(&shared.loops[i].requests)
+            responses += atomic_load(&shared.loops[i].responses)
+            bytes_in += atomic_load(&shared.loops[i].bytes_in)
+            bytes_out += atomic_load(&shared.loops[i].bytes_out)
+        return ReactorStats(
+            connections=atomic_load(&shared.door.connections),
+            accepted=atomic_load(&shared.door.accepted),
+            refused=atomic_load(&shared.door.refused),
+            closed=closed,
+            requests=requests,
+            responses=responses,
+            bytes_in=bytes_in,
+            bytes_out=bytes_out,
+            queued_bytes=atomic_load(&shared.budget.frame_bytes) + atomic_load(&shared.budget.buffer_bytes),
+        )

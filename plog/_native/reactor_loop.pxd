@@ -1,0 +1,118 @@
+# One thread of the reactor: its connections, its inbox, its round. And what all threads share.
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from plog._native.acceptor cimport Door
+from plog._native.connection cimport REASON_BYTES, Budget, Connection, Link, Piece, Scratch
+from plog._native.mailbox cimport Letter, Mailbox
+
+# What an epoll event points to begins with one of these.
+cdef enum:
+    SOURCE_CONNECTION = 0
+    SOURCE_LISTENER = 1
+    SOURCE_INBOX = 2
+
+# What a thread is asked to do.
+cdef enum:
+    ASK_ADOPT = 0
+    ASK_LISTEN = 1
+    ASK_RESPOND = 2
+    ASK_MUTE = 3
+    ASK_CLOSE = 4
+
+# What Python hears of.
+cdef enum:
+    EVENT_OPENED = 1
+    EVENT_REQUEST = 2
+    EVENT_CLOSED = 3
+    EVENT_REFUSED = 4
+
+# An event for Python; its text follows the struct.
+ctypedef struct Note:
+    Letter letter
+    int kind
+    int listener_id
+    bint abnormal
+    int64_t connection_id
+    int64_t received_us
+    void* base
+    uint8_t* data
+    int64_t size
+    int64_t capacity
+
+ctypedef struct Command:
+    Letter letter
+    int ask
+    int64_t connection_id
+    Connection* connection   # ASK_ADOPT
+    Listener* listener       # ASK_LISTEN
+    Piece* first             # ASK_RESPOND; NULL: no answer
+    Piece* last
+    int64_t size             # ASK_RESPOND: bytes; ASK_MUTE: ms
+    char reason[REASON_BYTES]
+
+ctypedef struct Listener:
+    int kind
+    int fd
+    int id
+    bint parked              # not watched until the next tick: nothing can be accepted now
+    Listener* next
+
+ctypedef struct Shared:
+    int threads
+    int64_t max_request_bytes
+    int64_t idle_timeout_us
+    bint use_sendfile
+    Loop* loops
+    Mailbox events           # for Python
+    Door door
+    Budget budget
+    int64_t next_id          # of loop 0 only
+    int64_t starving         # atomic: loops with connections that wait for memory
+    int64_t stopping         # atomic
+    int64_t drain_until_us
+
+ctypedef struct Loop:
+    int source               # SOURCE_INBOX
+    Shared* shared
+    int index
+    int epoll_fd
+    Mailbox inbox
+    Scratch scratch
+    Listener* listeners      # loop 0 accepts for all
+    # Its connections, by id and in lists.
+    Connection** buckets
+    int64_t bucket_count     # a power of two
+    int64_t connections
+    Link by_activity
+    Link ready
+    Link muted
+    Link starved             # short of memory: for a request to come,
+    Link starved_half        # or for the rest of one
+    bint starving
+    Connection* privileged   # the one that may go on growing while memory is short
+    int64_t privileged_us
+    Connection* grave        # closed in this round; chained by next_in_bucket
+    Letter* notes_first      # for Python, posted once per round
+    Letter* notes_last
+    int64_t notes_count
+    int64_t now_us
+    int64_t tick_us
+    int64_t next_tick_us
+    int64_t next_unmute_us   # INT64_MAX: none is muted
+    int64_t next_refusal_us
+    bint winding_down
+    # Counted by this thread alone; read by others.
+    int64_t closed
+    int64_t requests
+    int64_t responses
+    int64_t bytes_in
+    int64_t bytes_out
+
+# 0, or -errno. Whatever comes of it, `loop_release` frees what there is.
+cdef int loop_open(Loop* loop, Shared* shared, int index) noexcept nogil
+cdef void loop_release(Loop* loop) noexcept nogil
+# The thread's life: returns when `shared.stopping` is set and everything is closed.
+cdef void loop_run(Loop* loop) noexcept nogil
+# After the thread has ended: free the commands it did not come to.
+cdef void loop_discard_letters(Loop* loop) noexcept nogil
+cdef void free_command(Shared* shared, Command* command) noexcept nogil

@@ -1,0 +1,41 @@
+# A connection's turn: what a reactor's thread does for one connection when something has happened to it.
+from libc.stdint cimport int64_t, uint32_t
+
+from plog._native.connection cimport Connection
+from plog._native.locks cimport store as atomic_store
+from plog._native.reactor_loop cimport Loop, Note, Shared
+
+cdef inline char* note_text(Note* note) noexcept nogil:
+    return <char*>(note + 1)
+
+# A number that one thread changes and others read.
+cdef inline void count_up(int64_t* number, int64_t by) noexcept nogil:
+    atomic_store(number, number[0] + by)
+
+cdef void note_free(Note* note) noexcept nogil
+# Python gets it at the end of the round.
+cdef void add_note(Loop* loop, Note* note) noexcept nogil
+# NULL: no memory. `text_bytes` may follow it; `connection` NULL: about none.
+cdef Note* note_new(int kind, Connection* c, int64_t text_bytes) noexcept nogil
+cdef Connection* find(Loop* loop, int64_t id) noexcept nogil
+# Edge or level triggered events of `fd`, by the struct at `source`.
+cdef bint watch(Loop* loop, int fd, uint32_t events, void* source) noexcept nogil
+# Among the loop's connections, by id.
+cdef void enter(Loop* loop, Connection* c) noexcept nogil
+# Something happened: it is not idle.
+cdef void touch(Loop* loop, Connection* c) noexcept nogil
+# Drop a connection that no loop owns; it counts as refused.
+cdef void discard(Shared* shared, Connection* c) noexcept nogil
+# Close now. `reason` NULL: the connection holds it.
+cdef void finish_close(Loop* loop, Connection* c, const char* reason) noexcept nogil
+# Close once what is queued has been sent; read no more. `reason` NULL: the connection holds it.
+cdef void begin_close(Loop* loop, Connection* c, const char* reason) noexcept nogil
+# Let those that wait for memory try again, if there is any.
+cdef void feed_starved(Loop* loop) noexcept nogil
+# If memory is short, close requests that are half there and do not come on.
+cdef void close_stalled(Loop* loop) noexcept nogil
+# Muted no longer, or fed: the next round serves it.
+cdef void wait_no_more(Loop* loop, Connection* c) noexcept nogil
+cdef void serve(Loop* loop, Connection* c) noexcept nogil
+# What epoll says.
+cdef void on_event(Loop* loop, Connection* c, uint32_t events) noexcept nogil

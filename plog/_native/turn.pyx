@@ -1,0 +1,402 @@
+"""What a reactor's thread does for one connection: send, read, cut frames, hand over, close.
+
+Owns the rules of who may read: one request out at a time, answers taken before
+more is asked, muted ones later, nobody while memory is short. Runs in the
+thread that owns the connection, and never takes the interpreter lock. A path
+that answers requests without Python belongs in `serve`, before `hand_over`.
+"""
+
+from libc.errno cimport EAGAIN, ECONNRESET, EINTR, ENOMEM
+from libc.stdint cimport int64_t, uint32_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memset
+
+from plog._native.acceptor cimport door_leave
+from plog._native.connection cimport (
+    FRAME_READY, FRAME_REFUSED, REASON_BYTES, SENT_ENOUGH, SENT_FAILED, Budget,
+    Link, connection_shut, cut_frame, link_append, link_remove, next_frame, receive, send_queued, settle,
+)
+from plog._native.locks cimport add as atomic_add, load as atomic_load
+from plog._native.mailbox cimport mailbox_knock
+from plog._native.reactor_loop cimport EVENT_CLOSED, EVENT_REQUEST
+
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        void* ptr
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_ctl(int epoll_fd, int op, int fd, epoll_event* event)
+    enum:
+        EPOLL_CTL_ADD
+        EPOLL_CTL_DEL
+        EPOLLIN
+        EPOLLOUT
+        EPOLLERR
+        EPOLLHUP
+        EPOLLRDHUP
+
+cdef extern from "<sys/ioctl.h>" nogil:
+    int ioctl(int fd, unsigned long request, ...)
+    enum:
+        FIONREAD
+
+cdef extern from "<sys/socket.h>" nogil:
+    ctypedef uint32_t socklen_t
+    int getsockopt(int fd, int level, int option, void* value, socklen_t* size)
+    enum:
+        SOL_SOCKET
+        SO_ERROR
+
+cdef extern from "<string.h>" nogil:
+    char* strerror_r(int error, char* text, size_t size)  # GNU's, which returns the text
+
+cdef enum:
+    # How long, when memory is short, a request that is half there may stand still, or grow beyond the budget.
+    PATIENCE_US = 10000000
+    # Turns are bounded, so that no connection keeps a reactor from the others.
+    READS_PER_TURN = 8
+    SENT_PER_TURN = 4 * 1024 * 1024
+    # The next request of a connection waits until its peer has taken the answers before, but for so much.
+    UNSENT_BYTES_TO_READ_ON = 256 * 1024
+
+
+# --- notes for Python -----------------------------------------------------------------------------
+
+cdef Note* note_new(int kind, Connection* c, int64_t text_bytes) noexcept nogil:
+    cdef Note* note = <Note*>malloc(sizeof(Note) + text_bytes + 1)
+    if note == NULL:
+        return NULL
+    memset(note, 0, sizeof(Note))
+    note.kind = kind
+    if c != NULL:
+        note.connection_id = c.id
+        note.listener_id = c.listener_id
+    note_text(note)[0] = 0
+    return note
+
+
+cdef void note_free(Note* note) noexcept nogil:
+    free(note.base)
+    free(note)
+
+
+cdef void add_note(Loop* loop, Note* note) noexcept nogil:
+    note.letter.next = NULL
+    if loop.notes_first == NULL:
+        loop.notes_first = &note.letter
+    else:
+        loop.notes_last.next = &note.letter
+    loop.notes_last = &note.letter
+    loop.notes_count += 1
+
+
+# --- connections by id ----------------------------------------------------------------------------
+
+cdef inline Connection** bucket_of(Loop* loop, int64_t id) noexcept nogil:
+    # Ids go round robin over the loops, so within one loop these are consecutive.
+    return &loop.buckets[(id // loop.shared.threads) & (loop.bucket_count - 1)]
+
+
+cdef Connection* find(Loop* loop, int64_t id) noexcept nogil:
+    cdef Connection* c = bucket_of(loop, id)[0]
+    while c != NULL and c.id != id:
+        c = c.next_in_bucket
+    return c
+
+
+cdef void enter(Loop* loop, Connection* c) noexcept nogil:
+    cdef Connection** at
+    cdef Connection** old = loop.buckets
+    cdef int64_t old_count = loop.bucket_count
+    cdef Connection** fresh
+    cdef Connection* moved
+    cdef Connection* next_moved
+    cdef int64_t i
+    if loop.connections >= old_count:
+        fresh = <Connection**>calloc(2 * old_count, sizeof(Connection*))
+        if fresh != NULL:  # else the chains grow longer
+            loop.buckets = fresh
+            loop.bucket_count = 2 * old_count
+            for i in range(old_count):
+                moved = old[i]
+                while moved != NULL:
+                    next_moved = moved.next_in_bucket
+                    at = bucket_of(loop, moved.id)
+                    moved.next_in_bucket = at[0]
+                    at[0] = moved
+                    moved = next_moved
+            free(old)
+    at = bucket_of(loop, c.id)
+    c.next_in_bucket = at[0]
+    at[0] = c
+    loop.connections += 1
+
+
+cdef void leave(Loop* loop, Connection* c) noexcept nogil:
+    cdef Connection** at = bucket_of(loop, c.id)
+    while at[0] != c:
+        at = &at[0].next_in_bucket
+    at[0] = c.next_in_bucket
+    loop.connections -= 1
+
+
+# --- life and death -------------------------------------------------------------------------------
+
+cdef void touch(Loop* loop, Connection* c) noexcept nogil:
+    c.active_us = loop.now_us
+    link_append(&loop.by_activity, &c.by_activity)
+
+
+cdef bint watch(Loop* loop, int fd, uint32_t events, void* source) noexcept nogil:
+    cdef epoll_event event
+    event.events = events
+    event.data.ptr = source
+    return epoll_ctl(loop.epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0
+
+
+cdef void discard(Shared* shared, Connection* c) noexcept nogil:
+    atomic_add(&shared.door.refused, 1)
+    connection_shut(c, &shared.budget)
+    door_leave(&shared.door, c.address)
+    if c.opened != NULL:
+        note_free(<Note*>c.opened)
+    if c.closed != NULL:
+        note_free(<Note*>c.closed)
+    free(c)
+
+
+cdef void finish_close(Loop* loop, Connection* c, const char* reason) noexcept nogil:
+    """Close now. `reason` NULL: the connection holds it."""
+    cdef Note* note = <Note*>c.closed
+    if c.dead:
+        return
+    c.dead = True
+    # By hand, since a process forked from this one may hold the socket, and then close alone leaves it watched.
+    epoll_ctl(loop.epoll_fd, EPOLL_CTL_DEL, c.fd, NULL)
+    leave(loop, c)
+    link_remove(&c.by_activity)
+    link_remove(&c.ready)
+    link_remove(&c.waiting)
+    if loop.privileged == c:
+        loop.privileged = NULL
+    connection_shut(c, &loop.shared.budget)
+    door_leave(&loop.shared.door, c.address)
+    note.abnormal = c.abnormal
+    snprintf(note_text(note), REASON_BYTES, "%s", reason if reason != NULL else <const char*>c.reason)
+    c.closed = NULL
+    add_note(loop, note)
+    count_up(&loop.closed, 1)
+    c.next_in_bucket = loop.grave
+    loop.grave = c
+
+
+cdef void begin_close(Loop* loop, Connection* c, const char* reason) noexcept nogil:
+    """Close once what is queued has been sent; read no more. `reason` NULL: the connection holds it."""
+    if reason != NULL and not c.closing:
+        snprintf(c.reason, REASON_BYTES, "%s", reason)
+    c.closing = True
+    if c.first == NULL:
+        finish_close(loop, c, NULL)
+
+
+cdef void close_for_memory(Loop* loop, Connection* c) noexcept nogil:
+    c.abnormal = True
+    begin_close(loop, c, b"out of memory for a request")
+
+
+# --- who may read ---------------------------------------------------------------------------------
+
+cdef inline bint short_of_memory(Loop* loop) noexcept nogil:
+    cdef Budget* budget = &loop.shared.budget
+    return atomic_load(&budget.frame_bytes) + atomic_load(&budget.buffer_bytes) > budget.max_bytes
+
+
+cdef inline bint may_privilege(Loop* loop) noexcept nogil:
+    """When memory is short because of requests that are half there, waiting for Python to give some back would be
+    for ever: one connection per loop may then complete its request beyond the budget."""
+    cdef Budget* budget = &loop.shared.budget
+    return loop.privileged == NULL and atomic_load(&budget.frame_bytes) < budget.max_bytes // 2
+
+
+cdef bint may_receive(Loop* loop, Connection* c) noexcept nogil:
+    cdef bint half_there = c.start < c.end
+    if loop.privileged == c or not short_of_memory(loop):
+        return True
+    if half_there and may_privilege(loop):
+        loop.privileged = c
+        loop.privileged_us = loop.now_us
+        return True
+    link_append(&loop.starved_half if half_there else &loop.starved, &c.waiting)
+    if not loop.starving:
+        loop.starving = True
+        atomic_add(&loop.shared.starving, 1)
+        # Had the memory been given back just before the line above, nobody would knock.
+        mailbox_knock(&loop.inbox)
+    return False
+
+
+cdef void wait_no_more(Loop* loop, Connection* c) noexcept nogil:
+    link_remove(&c.waiting)
+    link_append(&loop.ready, &c.ready)
+
+
+cdef void feed_starved(Loop* loop) noexcept nogil:
+    if not short_of_memory(loop):
+        while loop.starved_half.next != &loop.starved_half:
+            wait_no_more(loop, loop.starved_half.next.owner)
+        while loop.starved.next != &loop.starved:
+            wait_no_more(loop, loop.starved.next.owner)
+    elif may_privilege(loop) and loop.starved_half.next != &loop.starved_half:
+        wait_no_more(loop, loop.starved_half.next.owner)
+    if loop.starved_half.next == &loop.starved_half and loop.starved.next == &loop.starved:
+        loop.starving = False
+        atomic_add(&loop.shared.starving, -1)
+
+
+cdef void close_stalled(Loop* loop) noexcept nogil:
+    cdef Budget* budget = &loop.shared.budget
+    cdef Link* link = loop.by_activity.next
+    cdef Connection* c
+    if loop.privileged != NULL and loop.now_us - loop.privileged_us > PATIENCE_US:
+        close_for_want(loop, loop.privileged)
+    # While requests in work hold the most, what is half there may well be slow for our own sake.
+    if atomic_load(&budget.frame_bytes) >= budget.max_bytes // 2:
+        return
+    while link != &loop.by_activity and short_of_memory(loop):
+        c = link.owner
+        link = link.next
+        if c.active_us + PATIENCE_US > loop.now_us:
+            return
+        # One that waits for memory cannot be blamed for standing still.
+        if c.buffer != NULL and not c.handed_over and c.waiting.next == &c.waiting:
+            close_for_want(loop, c)
+
+
+cdef void close_for_want(Loop* loop, Connection* c) noexcept nogil:
+    c.abnormal = True
+    finish_close(loop, c, b"memory for requests is used up (queued.max.request.bytes), "
+                          b"and this one did not come whole in 10 s")
+
+
+cdef bint may_read(Loop* loop, Connection* c) noexcept nogil:
+    if c.handed_over or c.closing or loop.winding_down or c.unsent_bytes > UNSENT_BYTES_TO_READ_ON:
+        return False
+    if c.muted_until_us > loop.now_us:
+        link_append(&loop.muted, &c.waiting)
+        loop.next_unmute_us = min(loop.next_unmute_us, c.muted_until_us)
+        return False
+    return True
+
+
+# --- the turn -------------------------------------------------------------------------------------
+
+cdef bint hand_over(Loop* loop, Connection* c, int64_t size) noexcept nogil:
+    """Give the frame at the buffer's start to Python. False: no memory."""
+    cdef Note* note = note_new(EVENT_REQUEST, c, 0)
+    if note == NULL:
+        return False
+    if cut_frame(c, size, &loop.shared.budget, &note.base, &note.data, &note.capacity) < 0:
+        note_free(note)
+        return False
+    note.size = size
+    note.received_us = loop.now_us
+    c.handed_over = True
+    if loop.privileged == c:
+        loop.privileged = NULL
+    count_up(&loop.requests, 1)
+    add_note(loop, note)
+    return True
+
+
+cdef void serve(Loop* loop, Connection* c) noexcept nogil:
+    """One turn: send what is queued, then read, cut and hand over."""
+    cdef int64_t size = 0
+    cdef int64_t n
+    cdef int64_t sent = 0
+    cdef int reads = 0
+    cdef int found
+    cdef char text[96]
+    if c.first != NULL and c.writable:
+        found = send_queued(c, SENT_PER_TURN, &loop.scratch, &sent)
+        if sent > 0:
+            count_up(&loop.bytes_out, sent)
+            touch(loop, c)
+        if found == SENT_FAILED:
+            finish_close(loop, c, NULL)
+            return
+        if found == SENT_ENOUGH:
+            link_append(&loop.ready, &c.ready)
+    if c.closing:
+        if c.first == NULL:
+            finish_close(loop, c, NULL)
+        return
+    while may_read(loop, c):
+        found = next_frame(c, loop.shared.max_request_bytes, &size)
+        if found == FRAME_READY:
+            if not hand_over(loop, c, size):
+                close_for_memory(loop, c)
+                return
+            break
+        if found == FRAME_REFUSED:
+            begin_close(loop, c, NULL)
+            return
+        if not c.readable or not may_receive(loop, c):
+            break
+        if reads == READS_PER_TURN:
+            link_append(&loop.ready, &c.ready)
+            break
+        n = receive(c, &loop.scratch, &loop.shared.budget)
+        reads += 1
+        if n > 0:
+            count_up(&loop.bytes_in, n)
+            touch(loop, c)
+        elif n == 0:
+            begin_close(loop, c, b"closed by the peer" if c.start == c.end
+                        else b"closed by the peer in the middle of a request")
+            return
+        elif n == -ENOMEM:
+            close_for_memory(loop, c)
+            return
+        elif n != -EAGAIN and n != -EINTR:
+            c.abnormal = n != -ECONNRESET
+            snprintf(c.reason, REASON_BYTES, "receiving failed: %s", strerror_r(<int>-n, text, sizeof(text)))
+            finish_close(loop, c, NULL)
+            return
+    if settle(c, &loop.shared.budget) < 0:
+        close_for_memory(loop, c)
+
+
+cdef bint nothing_unread(Connection* c) noexcept nogil:
+    cdef int unread = 0
+    return c.start == c.end and ioctl(c.fd, FIONREAD, &unread) == 0 and unread == 0
+
+
+cdef void on_event(Loop* loop, Connection* c, uint32_t events) noexcept nogil:
+    cdef int error = 0
+    cdef socklen_t size = sizeof(error)
+    cdef char text[96]
+    if c.dead:
+        return
+    if events & (EPOLLERR | EPOLLHUP):
+        getsockopt(c.fd, SOL_SOCKET, SO_ERROR, &error, &size)
+        if error != 0:
+            snprintf(c.reason, REASON_BYTES, "%s", strerror_r(error, text, sizeof(text)))
+        else:
+            snprintf(c.reason, REASON_BYTES, "closed by the peer")
+        finish_close(loop, c, NULL)
+        return
+    if events & EPOLLRDHUP:
+        c.peer_closed = True
+        c.readable = True
+        # Nobody waits for what is being worked on. Requests that came before the end of the stream (acks=0) are
+        # still handed over, and the end is found when the last of them has been read.
+        if c.handed_over and nothing_unread(c):
+            finish_close(loop, c, b"closed by the peer before its answer")
+            return
+    if events & EPOLLIN:
+        c.readable = True
+    if events & EPOLLOUT:
+        c.writable = True
+    serve(loop, c)

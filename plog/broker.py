@@ -1,0 +1,349 @@
+"""The wiring: makes a broker of its parts, starts them in order and stops them in reverse.
+
+Knows every layer and decides nothing. `run` is what `plog server` calls;
+`Broker` is the same for tests and embedders. The event loop's thread runs every
+handler; beside it are the reactor, the controller, the commit threads and the
+storage scheduler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from plog import __version__
+from plog._native import crc32c
+from plog._native.reactor import Reactor
+from plog.cluster.broker_registration import (
+    BrokerRegistration,
+    create_persistent_paths,
+    ensure_cluster_id,
+    generate_broker_id,
+    new_cluster_id,
+    read_cluster_id,
+)
+from plog.cluster.channels import BrokerChannel, InProcessChannel
+from plog.cluster.config_admin import ConfigAdmin
+from plog.cluster.config_changes import ConfigChanges
+from plog.cluster.control_fence import ControlFence
+from plog.cluster.controller import Controller
+from plog.cluster.controller_context import LiveBroker
+from plog.cluster.embedded_store import EmbeddedStore
+from plog.cluster.metadata_cache import MetadataCache
+from plog.cluster.producer_ids import ProducerIds
+from plog.cluster.replica_manager import ReplicaManager
+from plog.cluster.store_rebuild import broker_id_of_topics, known_partitions, rebuild_store
+from plog.cluster.topic_admin import TopicAdmin
+from plog.cluster.znodes import CLUSTER_ID, BrokerNode, Endpoint
+from plog.errors import ConfigError, KafkaStorageError
+from plog.handlers.context import Services
+from plog.handlers.dispatch import Dispatcher
+from plog.handlers.fetch_sessions import FetchSessions
+from plog.network.control_plane import ControlPlane
+from plog.network.listeners import BoundListener, bind_listeners, parse_listeners
+from plog.runtime.clock import Clock, SystemClock
+from plog.runtime.purgatory import Purgatory
+from plog.settings.definitions import BrokerSettings
+from plog.settings.dynamic import DynamicSettings
+from plog.storage.filesystem import Filesystem
+from plog.storage.inventory import take_inventory
+from plog.storage.log_dir import LogDir, LogDirIdentity, common_identity, lock_log_dirs
+from plog.storage.log_manager import LogManager
+from plog.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long a busy Python thread may keep the lock from a waiting one: latency of the handlers."""
+READY_TIMEOUT_S = 30
+ASK_AGAIN_MS = 2_000
+"""How often it is seen whether replicas that a full disk refused can be taken up."""
+STOP_HANDLERS_MS = 2_000
+STOP_DRAIN_MS = 2_000
+
+
+class Broker:
+    """One broker, in the running event loop.
+
+    Raises (`start`):
+        ConfigError: settings that contradict each other, or ask for what is not there yet.
+        InconsistentLogDirs: a log directory belongs to another broker, or is in use.
+        KafkaStorageError: no log directory can be used.
+        StoreError: the coordination store cannot be written.
+    """
+
+    def __init__(self, settings: BrokerSettings, clock: Clock | None = None) -> None:
+        if settings.zookeeper_connect:
+            raise ConfigError(
+                "zookeeper.connect is set, but this version of plog runs alone, on its embedded "
+                "store; leave it unset"
+            )
+        self._clock = clock or SystemClock()
+        self._static = settings
+        self._listeners = parse_listeners(
+            settings.listeners,
+            settings.advertised_listeners,
+            settings.listener_security_protocol_map,
+            settings.inter_broker_listener_name,
+        )
+        self._bound: list[BoundListener] = []
+        self._broker_epoch = -1
+        # Undoes what has been started, the last thing first.
+        self._running = AsyncExitStack()
+
+    @property
+    def bound(self) -> Sequence[BoundListener]:
+        """The listeners with their ports, once started."""
+        return self._bound
+
+    async def start(self) -> None:
+        """Load the logs, join the cluster (of one), and listen.
+
+        What was started is stopped again when this fails or is cancelled.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._running.aclose()
+            raise
+
+    async def stop(self) -> None:
+        """Answer what is under way, then flush and close everything; the shutdown is clean."""
+        await self._running.aclose()
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        undo = self._running
+        # The locks come before anything is read or written: another broker may be running here.
+        fs = Filesystem()
+        locked = lock_log_dirs(fs, [Path(text).absolute() for text in self._static.log_dirs])
+        undo.callback(_unlock, locked)
+        known = common_identity(locked, self._static.broker_id)
+        store = EmbeddedStore([log_dir.path for log_dir in locked], clock=self._clock)
+        undo.callback(store.close)
+        create_persistent_paths(store)
+        is_new = store.exists(CLUSTER_ID) is None
+        broker_id = self._broker_id(known, store)
+        cluster_id = known.cluster_id if is_new else None
+        cluster_id = cluster_id or (new_cluster_id() if is_new else read_cluster_id(store))
+        settings = self._settings = DynamicSettings(self._static)
+        changes = ConfigChanges(store, settings, broker_id=broker_id, clock=self._clock)
+        changes.load()
+        logs = LogManager(
+            self._static,
+            settings.topic,
+            cluster_id=cluster_id,
+            broker_id=broker_id,
+            clock=self._clock,
+            fs=fs,
+            locked=locked,
+        )
+        await _load(logs)
+        undo.callback(lambda: logs.shutdown(self._broker_epoch))
+        unknown = take_inventory(fs, logs.live_log_dirs, but=known_partitions(store))
+        for topic in rebuild_store(store, broker_id, unknown, logs.largest_producer_id()):
+            changes.topic_settings(topic)
+        ensure_cluster_id(store, cluster_id)
+        purgatory: Purgatory[TopicPartition] = Purgatory(loop)
+        fence = ControlFence()
+        metadata = MetadataCache(fence)
+        registration = BrokerRegistration(store, broker_id)
+        replicas = self._replicas = ReplicaManager(
+            broker_id=broker_id,
+            logs=logs,
+            metadata=metadata,
+            fence=fence,
+            settings_of=changes.topic_settings,
+            on_change=purgatory.touch_threadsafe,
+            log_dir_failed=registration.report_lost_replicas,
+        )
+        settings.on_topic_change(replicas.update_topic_settings)
+        settings.on_broker_change(lambda _: replicas.renew_settings(settings.topic))
+        logs.on_log_dir_failure(replicas.on_log_dir_failure)
+        logs.on_partition_damage(replicas.on_damage)
+        logs.on_log_moved(replicas.on_log_moved)
+        logs.scheduler.every(ASK_AGAIN_MS, replicas.ask_again_for_refused)
+
+        def channel(_broker: LiveBroker) -> BrokerChannel:
+            return InProcessChannel(replicas, metadata)
+
+        controller = Controller(
+            store,
+            broker_id=broker_id,
+            channels=channel,
+            settings=settings.broker,
+            clock=self._clock,
+            inter_broker_listener=next(e.name for e in self._listeners if e.is_inter_broker),
+        )
+        self._bound = bind_listeners(self._listeners, self._static.socket_listen_backlog_size)
+        undo.callback(_close_sockets, self._bound)
+        self._broker_epoch = registration.register(self._broker_node())
+        fence.broker_epoch = self._broker_epoch
+        undo.callback(changes.stop)
+        changes.start()
+        undo.callback(controller.stop)
+        controller.start()
+        services = Services(
+            node_id=broker_id,
+            cluster_id=cluster_id,
+            clock=self._clock,
+            settings=settings,
+            logs=logs,
+            replicas=replicas,
+            metadata=metadata,
+            topics=TopicAdmin(store, settings),
+            configs=ConfigAdmin(store, settings, broker_id, written=changes.refresh),
+            producer_ids=ProducerIds(store, broker_id),
+            controller=controller,
+            purgatory=purgatory,
+            fetch_sessions=FetchSessions(self._static.max_incremental_fetch_session_cache_slots),
+        )
+        # A client that comes in must find the brokers and topics that there are.
+        await metadata.until(lambda snapshot: broker_id in snapshot.brokers, READY_TIMEOUT_S)
+        reactor = self._make_reactor()
+        control_plane = ControlPlane(reactor, Dispatcher(services), loop)
+        undo.push_async_callback(control_plane.stop, STOP_HANDLERS_MS, STOP_DRAIN_MS)
+        undo.callback(purgatory.close)
+        for bound in self._bound:
+            control_plane.add_listener(bound)
+            bound.socket.close()
+        reactor.start()
+        control_plane.start()
+
+    def _broker_node(self) -> BrokerNode:
+        """Return what the registration says of this broker."""
+        listeners = [bound.listener for bound in self._bound]
+        return BrokerNode(
+            endpoints=tuple(
+                Endpoint(
+                    one.name,
+                    one.advertised_host,
+                    one.advertised_port,
+                    one.security_protocol.value,
+                )
+                for one in listeners
+                if one.is_advertised
+            ),
+            timestamp_ms=self._clock.now_ms(),
+            rack=self._static.broker_rack,
+        )
+
+    def _make_reactor(self) -> Reactor:
+        settings = self._static
+        return Reactor(
+            threads=settings.num_network_threads,
+            max_request_bytes=settings.socket_request_max_bytes,
+            queued_max_bytes=settings.queued_max_request_bytes,
+            max_connections=settings.max_connections,
+            max_connections_per_ip=settings.max_connections_per_ip,
+            idle_timeout_ms=settings.connections_max_idle_ms,
+            send_buffer_bytes=settings.socket_send_buffer_bytes,
+            receive_buffer_bytes=settings.socket_receive_buffer_bytes,
+            use_sendfile=settings.socket_sendfile_enable,
+        )
+
+    def _broker_id(self, known: LogDirIdentity, store: EmbeddedStore) -> int:
+        """Return the broker's number: the file's, its old one, its topics', or a new one."""
+        if self._static.broker_id >= 0:
+            return self._static.broker_id
+        for broker_id in (known.broker_id, broker_id_of_topics(store)):
+            if broker_id is not None and broker_id >= 0:
+                return broker_id
+        return generate_broker_id(store, self._static.reserved_broker_max_id)
+
+
+async def _load(logs: LogManager) -> None:
+    """Recover the logs on a thread of their own: meanwhile the event loop hears of signals.
+
+    Cancelled, it does not wait for the partition in hand, which may take long.
+    """
+    loaded: Future[None] = Future()
+    loaded.set_running_or_notify_cancel()
+
+    def load() -> None:
+        try:
+            logs.start()
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
+            loaded.set_exception(error)
+        else:
+            loaded.set_result(None)
+
+    threading.Thread(target=load, name="load logs", daemon=True).start()
+    try:
+        await asyncio.wrap_future(loaded)
+    except asyncio.CancelledError:
+        logs.abandon_start()
+        raise
+
+
+def _unlock(log_dirs: Sequence[LogDir]) -> None:
+    for log_dir in log_dirs:
+        log_dir.unlock()
+
+
+def _close_sockets(bound: Sequence[BoundListener]) -> None:
+    for listener in bound:
+        listener.socket.close()
+
+
+def log_to_stderr() -> None:
+    """Write log lines to stderr, where journald takes them."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s"
+    )
+
+
+def run(settings: BrokerSettings) -> None:
+    """Run a broker until SIGTERM or SIGINT."""
+    begun = time.monotonic()
+    log_to_stderr()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    _raise_file_limit()
+    asyncio.run(_serve(Broker(settings), begun))
+
+
+async def _serve(broker: Broker, begun: float) -> None:
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    start = loop.create_task(broker.start())
+    asked = loop.create_task(stopped.wait())
+    await asyncio.wait((start, asked), return_when=asyncio.FIRST_COMPLETED)
+    if not start.done():
+        log.info("stopping, before the start is complete")
+        start.cancel()
+    try:
+        await start
+    except asyncio.CancelledError:
+        log.info("stopped")
+        return
+    except OSError as error:
+        # For want of descriptors or memory, say: nothing that a traceback would explain better.
+        raise KafkaStorageError(f"the broker cannot start: {error}") from error
+    log.info(
+        "plog %s listening on %s after %.2f s; CRC-32C by %s",
+        __version__,
+        ", ".join(f"{b.listener.name}://{b.listener.host}:{b.listener.port}" for b in broker.bound),
+        time.monotonic() - begun,
+        crc32c.implementation(),
+    )
+    await asked
+    log.info("stopping")
+    await broker.stop()
+    log.info("stopped")
+
+
+def _raise_file_limit() -> None:
+    """Take as many descriptors as the system allows: three for each segment, one per client."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,106 @@
+"""The `plog` command: a broker and the tools to use one.
+
+Owns how a command ends: errors in one line on stderr with status 1, Ctrl-C and a
+reader that went away in silence. Each subcommand is a module of this package,
+imported only when it is called: the broker's start must not pay for the tools.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from plog import __version__
+from plog.errors import PlogError, UnknownTopicOrPartition
+
+COMMANDS = {
+    "server": "Run a broker.",
+    "topics": "List, describe, create, change and delete topics.",
+    "produce": "Write lines of text into a topic.",
+    "consume": "Print the records of a topic.",
+    "configs": "Show and change the settings of topics and brokers.",
+    "dump-log": "Print what is in a log segment, an index or a snapshot.",
+}
+
+INTERRUPTED = 128 + 2
+"""What a shell reports of a command that SIGINT ended."""
+BROKEN_PIPE = 1
+"""As click has it: whoever read the output has gone, which is no news to anybody."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are modules, imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name every command, in the order of COMMANDS."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Import the module of `name` and return its `command`."""
+        if name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"plog.cli.{name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="plog")
+def plog() -> None:
+    """A distributed commit log that speaks the Kafka protocol.
+
+    Start a broker with `plog server`, then try in another terminal:
+
+    \b
+      plog topics create greetings
+      echo hello | plog produce greetings
+      plog consume greetings --exit-at-end
+
+    The tools look for a broker at 127.0.0.1:9092; --bootstrap-server or the environment variable
+    PLOG_BOOTSTRAP_SERVER names another. `plog COMMAND --help` tells more of each.
+    """
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit with its status."""
+    try:
+        plog.main(args=arguments, prog_name="plog", standalone_mode=False)
+        # What is still buffered may find the reader gone, too.
+        sys.stdout.flush()
+    except click.ClickException as fault:
+        fault.show()
+        sys.exit(fault.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # Else the interpreter complains when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(BROKEN_PIPE)
+    except PlogError as fault:
+        click.echo(f"plog: {explain(fault)}", err=True)
+        sys.exit(1)
+    sys.exit(0)
+
+
+def explain(fault: PlogError) -> str:
+    """Return an error's text, with what to do about it where that is known."""
+    from plog.client.connection import BrokerUnreachable
+
+    text = str(fault)
+    if isinstance(fault, BrokerUnreachable):
+        text += (
+            " (is a broker running there? `plog server` starts one,"
+            " --bootstrap-server names another address)"
+        )
+    elif isinstance(fault, UnknownTopicOrPartition):
+        text += " (`plog topics list` shows the topics there are)"
+    return text

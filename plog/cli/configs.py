@@ -1,0 +1,108 @@
+"""`plog configs`: show and change the settings of topics and brokers."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from plog.cli.output import bootstrap_option, json_option, print_done, print_rows
+from plog.client.admin import APPEND, BROKER, DELETE, SET, SUBTRACT, TOPIC, Admin
+
+KINDS = {"topic": TOPIC, "broker": BROKER}
+ALL_BROKERS = "default"
+
+_CHANGE = re.compile(r"(?P<key>[^=]+?)\s*(?P<operation>[+-]?)=(?P<value>.*)", re.DOTALL)
+_OPERATIONS = {"": SET, "+": APPEND, "-": SUBTRACT}
+
+
+@click.group()
+def command() -> None:
+    """Show and change the settings of topics and brokers.
+
+    A resource is a KIND (topic or broker) and a NAME: the topic's name, a broker's id, or "default"
+    for all brokers. Changes need no restart, and last.
+    """
+
+
+def _name(kind: str, name: str) -> str:
+    return "" if kind == "broker" and name == ALL_BROKERS else name
+
+
+@command.command()
+@click.argument("kind", type=click.Choice(list(KINDS)))
+@click.argument("name")
+@bootstrap_option
+@json_option
+@click.option("--all", "show_all", is_flag=True, help="Also settings that have their defaults.")
+@click.option("--doc", is_flag=True, help="Also say what each setting does.")
+def describe(
+    kind: str, name: str, bootstrap: str, as_json: bool, show_all: bool, doc: bool
+) -> None:
+    """Show the settings of a resource and where each value comes from."""
+    with Admin(bootstrap) as admin:
+        entries = admin.describe_configs(KINDS[kind], _name(kind, name))
+    columns = ["Key", "Value", "Source", "Read only"] + (["Documentation"] if doc else [])
+    rows = []
+    for entry in entries:
+        if entry.source == "default" and not show_all:
+            continue
+        value = "(secret)" if entry.sensitive and not as_json else entry.value
+        row = [entry.name, value, entry.source, entry.read_only]
+        rows.append([*row, entry.documentation] if doc else row)
+    print_rows(rows, columns, as_json=as_json)
+
+
+@command.command("set")
+@click.argument("kind", type=click.Choice(list(KINDS)))
+@click.argument("name")
+@click.argument(
+    "changes", nargs=-1, required=True, metavar="KEY=VALUE | KEY+=VALUE | KEY-=VALUE ..."
+)
+@bootstrap_option
+@json_option
+@click.option("--dry-run", is_flag=True, help="Only check the values.")
+def set_configs(
+    kind: str, name: str, changes: tuple[str, ...], bootstrap: str, as_json: bool, dry_run: bool
+) -> None:
+    """Change settings; += and -= add to and take from a list.
+
+    \b
+      plog configs set topic flights retention.ms=86400000 compression.type=zstd
+      plog configs set broker default log.retention.ms=86400000
+    """
+    operations: list[tuple[str, int, str | None]] = []
+    for change in changes:
+        found = _CHANGE.fullmatch(change)
+        if found is None:
+            raise click.BadParameter(f"{change!r} is not KEY=VALUE", param_hint="CHANGES")
+        operation = _OPERATIONS[found["operation"]]
+        operations.append((found["key"].strip(), operation, found["value"].strip()))
+    with Admin(bootstrap) as admin:
+        admin.alter_configs(KINDS[kind], _name(kind, name), operations, validate_only=dry_run)
+    _say(kind, name, [key for key, _, _ in operations], as_json=as_json, dry_run=dry_run)
+
+
+@command.command()
+@click.argument("kind", type=click.Choice(list(KINDS)))
+@click.argument("name")
+@click.argument("keys", nargs=-1, required=True)
+@bootstrap_option
+@json_option
+@click.option("--dry-run", is_flag=True, help="Only check the keys.")
+def reset(
+    kind: str, name: str, keys: tuple[str, ...], bootstrap: str, as_json: bool, dry_run: bool
+) -> None:
+    """Give settings their defaults back."""
+    changes: list[tuple[str, int, str | None]] = [(key, DELETE, None) for key in keys]
+    with Admin(bootstrap) as admin:
+        admin.alter_configs(KINDS[kind], _name(kind, name), changes, validate_only=dry_run)
+    _say(kind, name, list(keys), as_json=as_json, dry_run=dry_run)
+
+
+def _say(kind: str, name: str, keys: list[str], *, as_json: bool, dry_run: bool) -> None:
+    text = f"{kind.capitalize()} {name}: changed {', '.join(keys)}."
+    if dry_run:
+        text = f"{kind.capitalize()} {name}: {', '.join(keys)} could be changed so."
+    outcome = {"kind": kind, "name": name, "keys": keys, "changed": not dry_run}
+    print_done(text, outcome, as_json=as_json)

@@ -1,0 +1,160 @@
+"""`plog consume`: print the records of a topic."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from plog.cli.output import bootstrap_option, data_json
+
+if TYPE_CHECKING:
+    from plog.client.consumer import Consumer, ConsumerRecord
+    from plog.types import TopicPartition
+
+POLL_MS = 1000
+
+
+@click.command()
+@click.argument("topic")
+@bootstrap_option
+@click.option(
+    "--partition",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Only this partition; may be given many times [default: all].",
+)
+@click.option(
+    "--from",
+    "start",
+    default="earliest",
+    show_default=True,
+    metavar="earliest|latest|OFFSET|@TIME",
+    help="Where to begin. OFFSET is one of each partition, or its nearest end. TIME is the first"
+    " record at or after it: @2013-07-04T12:00:00 (UTC unless it says otherwise), or @ and the"
+    " milliseconds since 1970.",
+)
+@click.option("--max", "most", type=click.IntRange(0), help="Stop after so many records.")
+@click.option("--exit-at-end", is_flag=True, help="Stop at the end instead of waiting for more.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object per line, with all fields.")
+@click.option("--keys", is_flag=True, help="Print the key and a tab before each value.")
+@click.option(
+    "--isolation-level",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    default="read_uncommitted",
+    show_default=True,
+    help="read_committed leaves out what no transaction has committed.",
+)
+def command(
+    topic: str,
+    bootstrap: str,
+    partitions: tuple[int, ...],
+    start: str,
+    most: int | None,
+    exit_at_end: bool,
+    as_json: bool,
+    keys: bool,
+    isolation_level: str,
+) -> None:
+    """Print the records of TOPIC, each value on a line, until Ctrl-C.
+
+    Values are printed as they are, "null" where there is none. With --json, bytes that are no text
+    are {"base64": ...}.
+
+    \b
+      plog consume greetings --exit-at-end
+      plog consume greetings --from @2013-07-04 --max 10 --json
+    """
+    from plog.client.consumer import Consumer
+    from plog.errors import UnknownTopicOrPartition
+    from plog.types import TopicPartition
+
+    with Consumer(
+        bootstrap, auto_offset_reset="earliest", isolation_level=isolation_level
+    ) as consumer:
+        known = consumer.partitions_for(topic)
+        assigned = [TopicPartition(topic, p) for p in dict.fromkeys(partitions)] or known
+        for partition in assigned:
+            if partition not in known:
+                raise UnknownTopicOrPartition(
+                    f"topic {topic!r} has {len(known)} partitions, no number {partition.partition}"
+                )
+        consumer.assign(assigned)
+        _seek(consumer, assigned, start)
+        ends = consumer.end_offsets(assigned) if exit_at_end else None
+        count = 0
+        while most is None or count < most:
+            if ends is not None and all(consumer.position(p) >= ends[p] for p in assigned):
+                break
+            for record in consumer.poll(POLL_MS):
+                if count == most:
+                    break
+                if ends is not None and record.offset >= ends[_where(record)]:
+                    continue  # came after we began; nobody could say when such an end is reached
+                _write(record, as_json=as_json, keys=keys)
+                count += 1
+            sys.stdout.buffer.flush()
+
+
+def _where(record: ConsumerRecord) -> TopicPartition:
+    from plog.types import TopicPartition
+
+    return TopicPartition(record.topic, record.partition)
+
+
+def _write(record: ConsumerRecord, *, as_json: bool, keys: bool) -> None:
+    out = sys.stdout.buffer
+    if not as_json:
+        key = b"" if not keys else (b"null" if record.key is None else record.key) + b"\t"
+        out.write(key + (b"null" if record.value is None else record.value) + b"\n")
+        return
+    text = json.dumps(
+        {
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "key": data_json(record.key),
+            "value": data_json(record.value),
+            "headers": [[name, data_json(value)] for name, value in record.headers],
+        },
+        ensure_ascii=False,
+    )
+    # A key of a header is text, but not always text that UTF-8 can say.
+    out.write(text.encode(errors="backslashreplace") + b"\n")
+
+
+def _seek(consumer: Consumer, assigned: Sequence[TopicPartition], start: str) -> None:
+    """Go where --from says."""
+    if start == "earliest":
+        consumer.seek_to_beginning()
+    elif start == "latest":
+        consumer.seek_to_end()
+    elif start.startswith("@"):
+        asked = dict.fromkeys(assigned, _time_ms(start[1:]))
+        ends = consumer.end_offsets(assigned)
+        for partition, found in consumer.offsets_for_times(asked).items():
+            consumer.seek(partition, found.offset if found.offset >= 0 else ends[partition])
+    elif start.isascii() and start.isdigit():
+        starts, ends = consumer.beginning_offsets(assigned), consumer.end_offsets(assigned)
+        for partition in assigned:
+            nearest = min(max(int(start), starts[partition]), ends[partition])
+            consumer.seek(partition, nearest)
+    else:
+        raise click.BadParameter(f"{start!r} is no offset or @time", param_hint="--from")
+
+
+def _time_ms(text: str) -> int:
+    if text.isascii() and text.isdigit():
+        return min(int(text), 2**63 - 1)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError as fault:
+        raise click.BadParameter(str(fault), param_hint="--from") from fault
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    return max(int(when.timestamp() * 1000), 0)

@@ -1,0 +1,158 @@
+"""`plog produce`: write lines of text into a topic."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
+
+import click
+
+from plog.cli.output import bootstrap_option, json_option, print_json
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("source", type=click.File("rb"), default="-")
+@bootstrap_option
+@json_option
+@click.option("--key-separator", help="Split each line into key and value at its first occurrence.")
+@click.option(
+    "--partition",
+    type=click.IntRange(0),
+    help="Write to this partition [default: by the key, or spread over all].",
+)
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A header for every record; may be given many times.",
+)
+@click.option(
+    "--compression",
+    default="none",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    show_default=True,
+)
+@click.option(
+    "--acks",
+    default="all",
+    type=click.Choice(["all", "1", "0"]),
+    show_default=True,
+    help="Who must have a record: every in-sync replica, the leader, or nobody.",
+)
+@click.option("--linger-ms", default=5, show_default=True, help="How long a batch may wait.")
+@click.option("--batch-size", default=65536, show_default=True, help="Bytes at which it does not.")
+def command(
+    topic: str,
+    source: IO[bytes],
+    bootstrap: str,
+    as_json: bool,
+    key_separator: str | None,
+    partition: int | None,
+    headers: tuple[str, ...],
+    compression: str,
+    acks: str,
+    linger_ms: int,
+    batch_size: int,
+) -> None:
+    """Write each line of SOURCE (a file, or standard input) into TOPIC as one record.
+
+    \b
+      echo hello | plog produce greetings
+      plog produce users users.tsv --key-separator $'\\t'
+    """
+    from plog.client.metadata import Cluster
+    from plog.client.producer import Producer, RecordMetadata
+    from plog.errors import PlogError
+
+    pairs = [_header(header) for header in headers]
+    if key_separator == "":
+        raise click.BadParameter("it is empty", param_hint="--key-separator")
+    separator = None if key_separator is None else key_separator.encode()
+    failures: list[PlogError] = []
+
+    def delivered(_metadata: RecordMetadata | None, error: PlogError | None) -> None:
+        if error is not None:
+            failures.append(error)
+
+    with Cluster(bootstrap) as cluster:
+        # A producer would wait for a broker that is away; here somebody is looking on.
+        cluster.refresh([])
+    count = 0
+    with (
+        Producer(
+            bootstrap,
+            acks=acks,
+            enable_idempotence=acks == "all",
+            linger_ms=linger_ms,
+            batch_size=batch_size,
+            compression_type=compression,
+        ) as producer,
+        _progress(source) as lines,
+    ):
+        for line in lines:
+            text = line.removesuffix(b"\n").removesuffix(b"\r")
+            key: bytes | None = None
+            if separator is not None and separator in text:
+                key, _, text = text.partition(separator)
+            producer.send(
+                topic, text, key=key, headers=pairs, partition=partition, on_delivery=delivered
+            )
+            count += 1
+            if failures:
+                break
+        if not failures:
+            producer.flush()
+        if failures:
+            # Raised inside, so that what waits behind the failure is given up.
+            raise failures[0]
+    if as_json:
+        print_json({"topic": topic, "records": count})
+    else:
+        click.echo(f"Wrote {count} {'record' if count == 1 else 'records'} to {topic}.", err=True)
+
+
+def _header(text: str) -> tuple[str, bytes | None]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--header")
+    return name, value.encode()
+
+
+@contextmanager
+def _progress(source: IO[bytes]) -> Iterator[Iterator[bytes]]:
+    """Give the lines of a file; on a terminal, with a bar unless somebody types them."""
+    if not sys.stderr.isatty() or source.isatty():
+        yield iter(source)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+    about = os.fstat(source.fileno())
+    total = about.st_size if stat.S_ISREG(about.st_mode) else None
+    with Progress(
+        TextColumn("{task.fields[count]:,} records"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as progress:
+        task = progress.add_task("", total=total, count=0)
+
+        def lines() -> Iterator[bytes]:
+            count = size = 0
+            for line in source:
+                yield line
+                count += 1
+                size += len(line)
+                if count % 1000 == 0:
+                    progress.update(task, completed=size, count=count)
+            progress.update(task, completed=size, count=count)
+
+        yield lines()

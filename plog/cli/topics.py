@@ -1,0 +1,213 @@
+"""`plog topics`: list, describe, create, change and delete topics."""
+
+from __future__ import annotations
+
+import click
+
+from plog.cli.output import bootstrap_option, json_option, print_done, print_json, print_rows
+
+
+def _configs(entries: tuple[str, ...]) -> dict[str, str]:
+    parsed: dict[str, str] = {}
+    for entry in entries:
+        key, equals, value = entry.partition("=")
+        if not equals or not key.strip():
+            raise click.BadParameter(f"{entry!r} is not KEY=VALUE", param_hint="--config")
+        if key.strip() in parsed:
+            raise click.BadParameter(f"{key.strip()} is given twice", param_hint="--config")
+        parsed[key.strip()] = value.strip()
+    return parsed
+
+
+@click.group()
+def command() -> None:
+    """List, describe, create, change and delete topics.
+
+    A topic is a named log of records, kept in one or more partitions; records keep their order
+    within a partition.
+    """
+
+
+@command.command("list")
+@bootstrap_option
+@json_option
+@click.option("--internal", is_flag=True, help="Also list the broker's own topics.")
+def list_topics(bootstrap: str, as_json: bool, internal: bool) -> None:
+    """List the topics with their partitions and replicas."""
+    from plog.client.admin import Admin
+
+    with Admin(bootstrap) as admin:
+        topics = [t for t in admin.topics().values() if internal or not t.is_internal]
+    print_rows(
+        [
+            (
+                topic.name,
+                len(topic.partitions),
+                max((len(p.replicas) for p in topic.partitions.values()), default=0),
+            )
+            for topic in topics
+        ],
+        ["Topic", "Partitions", "Replicas"],
+        as_json=as_json,
+    )
+
+
+@command.command()
+@click.argument("topic")
+@bootstrap_option
+@json_option
+def describe(topic: str, bootstrap: str, as_json: bool) -> None:
+    """Show where the partitions of TOPIC live and what they hold.
+
+    Start is the first offset, End the one after the last record; Bytes is the leader's log on
+    disk. A partition without a leader cannot be written or read at the moment.
+    """
+    from plog.client.admin import Admin
+    from plog.client.consumer import Consumer
+    from plog.types import TopicPartition, uuid_to_text
+
+    with Admin(bootstrap) as admin:
+        info = admin.topic(topic)
+        sizes = {
+            (entry.node_id, entry.partition.partition): entry.size_bytes
+            for entry in admin.log_dirs([topic])
+            if not entry.is_future
+        }
+    with Consumer(bootstrap) as consumer:
+        led = [
+            TopicPartition(topic, index)
+            for index, part in info.partitions.items()
+            if part.leader_id >= 0
+        ]
+        starts, ends = consumer.beginning_offsets(led), consumer.end_offsets(led)
+    rows = []
+    for index, part in sorted(info.partitions.items()):
+        where = TopicPartition(topic, index)
+        rows.append(
+            (
+                index,
+                part.leader_id if part.leader_id >= 0 else None,
+                part.leader_epoch,
+                part.replicas,
+                part.isr,
+                starts.get(where),
+                ends.get(where),
+                sizes.get((part.leader_id, index)),
+            )
+        )
+    columns = ["Partition", "Leader", "Epoch", "Replicas", "ISR", "Start", "End", "Bytes"]
+    topic_id = uuid_to_text(info.topic_id)
+    if as_json:
+        keys = [column.lower() for column in columns]
+        partitions = [dict(zip(keys, row, strict=True)) for row in rows]
+        print_json({"topic": topic, "topic_id": topic_id, "partitions": partitions})
+    else:
+        print_rows(rows, columns, as_json=False, title=f"{topic}, topic id {topic_id}")
+
+
+@command.command()
+@click.argument("topic")
+@bootstrap_option
+@json_option
+@click.option(
+    "--partitions", type=click.IntRange(1), help="Number of partitions [default: the broker's]."
+)
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(1, 32767),
+    help="Replicas of each partition [default: the broker's].",
+)
+@click.option(
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A topic setting, such as retention.ms=86400000; may be given many times.",
+)
+@click.option("--if-not-exists", is_flag=True, help="Do nothing when the topic is there already.")
+@click.option("--dry-run", is_flag=True, help="Only check whether it could be created.")
+def create(
+    topic: str,
+    bootstrap: str,
+    as_json: bool,
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+    dry_run: bool,
+) -> None:
+    """Create TOPIC."""
+    from plog.client.admin import BROKER_DEFAULT, Admin
+    from plog.errors import TopicAlreadyExists
+
+    created = not dry_run
+    text = f"Topic {topic} could be created." if dry_run else f"Created topic {topic}."
+    with Admin(bootstrap) as admin:
+        try:
+            admin.create_topic(
+                topic,
+                partitions=partitions or BROKER_DEFAULT,
+                replication_factor=replication_factor or BROKER_DEFAULT,
+                configs=_configs(configs),
+                validate_only=dry_run,
+            )
+        except TopicAlreadyExists:
+            if not if_not_exists:
+                raise
+            created, text = False, f"Topic {topic} exists already."
+    print_done(text, {"topic": topic, "created": created}, as_json=as_json)
+
+
+@command.command("add-partitions")
+@click.argument("topic")
+@click.argument("count", type=click.IntRange(1))
+@bootstrap_option
+@json_option
+def add_partitions(topic: str, count: int, bootstrap: str, as_json: bool) -> None:
+    """Raise the number of partitions of TOPIC to COUNT.
+
+    There is no way back, and records with a key go to other partitions from then on.
+    """
+    from plog.client.admin import Admin
+
+    with Admin(bootstrap) as admin:
+        admin.create_partitions(topic, count)
+    text = f"Topic {topic} has {count} partitions now."
+    print_done(text, {"topic": topic, "partitions": count}, as_json=as_json)
+
+
+@command.command()
+@click.argument("topic")
+@bootstrap_option
+@json_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(topic: str, bootstrap: str, as_json: bool, yes: bool) -> None:
+    """Delete TOPIC and all its records."""
+    from plog.client.admin import Admin
+
+    if not yes:
+        click.confirm(f"Delete topic {topic} and all its records?", abort=True, err=True)
+    with Admin(bootstrap) as admin:
+        admin.delete_topic(topic)
+    print_done(f"Deleted topic {topic}.", {"topic": topic, "deleted": True}, as_json=as_json)
+
+
+@command.command("delete-records", context_settings={"ignore_unknown_options": True})
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(0))
+@click.argument("offset", type=click.IntRange(-1))
+@bootstrap_option
+@json_option
+def delete_records(topic: str, partition: int, offset: int, bootstrap: str, as_json: bool) -> None:
+    """Delete the records of a PARTITION of TOPIC below OFFSET (-1: all there are)."""
+    from plog.client.admin import Admin
+    from plog.types import TopicPartition
+
+    where = TopicPartition(topic, partition)
+    with Admin(bootstrap) as admin:
+        start = admin.delete_records({where: offset})[where]
+    print_done(
+        f"{where} starts at offset {start} now.",
+        {"topic": topic, "partition": partition, "log_start_offset": start},
+        as_json=as_json,
+    )

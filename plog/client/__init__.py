@@ -1,0 +1,1 @@
+"""The client library: admin, producer and consumer of assigned partitions, all synchronous."""

@@ -1,0 +1,500 @@
+"""Where records wait: a queue of batches for each partition, shared by senders and the sender.
+
+Owns the lock, the bound on memory, when a batch is full or has waited long
+enough, and the partition counts that records are spread over. Knows neither
+connections nor answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from plog.client.partitioner import Partitioner
+from plog.client.producer_batch import Delivery, DeliveryCallback, Header, ProducerBatch
+from plog.errors import (
+    InvalidPartitions,
+    InvalidTopic,
+    KafkaError,
+    MessageTooLarge,
+    PlogError,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+from plog.types import NO_PRODUCER_ID, TopicPartition, is_legal_topic_name
+
+RECORD_OVERHEAD = 61 + 5 + 1 + 10 + 5 + 5 + 5 + 5
+"""Most bytes a record takes besides its key, value and headers, alone in its batch."""
+HEADER_OVERHEAD = 10
+FOREVER = float("inf")
+
+
+class ProducerClosed(PlogError):
+    """`send` after `close`, or a record that `close` gave up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What limits batches and memory; times in seconds."""
+
+    batch_size: int
+    linger_s: float
+    codec: int
+    max_request_size: int
+    buffer_memory: int
+    max_block_s: float
+    delivery_timeout_s: float
+
+
+class PartitionQueue:
+    """The batches of one partition, oldest first.
+
+    The last may be open. The attributes below `open` are the sender's alone.
+    """
+
+    __slots__ = (
+        "batches",
+        "draining",
+        "failures",
+        "in_flight",
+        "is_known",
+        "last_fault",
+        "leader_id",
+        "next_sequence",
+        "open",
+        "partition",
+        "producer_epoch",
+        "producer_id",
+        "refusal",
+        "retry_at",
+    )
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.batches: deque[ProducerBatch] = deque()
+        self.open: ProducerBatch | None = None
+        self.in_flight = 0  # batches without an answer, given up or not
+        self.is_known = False  # the last answer was an acknowledgement of numbered records
+        self.draining = False  # one came back: none goes out before all have
+        self.refusal: KafkaError | None = None  # its numbers were refused: number anew
+        self.leader_id = -1  # where those in flight are
+        self.retry_at = 0.0
+        self.failures = 0  # in a row
+        self.last_fault: KafkaError | None = None
+        self.producer_id, self.producer_epoch, self.next_sequence = NO_PRODUCER_ID, -1, 0
+
+    def next_batch(self) -> ProducerBatch | None:
+        """Return the oldest batch that is not in flight."""
+        for batch in self.batches:
+            if not batch.in_flight:
+                return batch
+        return None
+
+
+class _Topic:
+    """What is known of a topic: its number of partitions (0: not known), or why it is refused."""
+
+    __slots__ = ("count", "error", "queues")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.error: KafkaError | None = None
+        self.queues: dict[int, PartitionQueue] = {}
+
+
+class Accumulator:
+    """The waiting records of one producer. Thread-safe.
+
+    Args:
+        bounds: limits.
+        partitioner: (topic, key, number of partitions) -> partition; called with the lock held.
+    """
+
+    def __init__(self, bounds: Bounds, partitioner: Partitioner) -> None:
+        self._bounds = bounds
+        self._batch_size = min(bounds.batch_size, bounds.max_request_size)
+        self._largest = min(bounds.max_request_size, bounds.buffer_memory)
+        self._partitioner = partitioner
+        closed: Callable[[str, int], None] | None = getattr(partitioner, "batch_closed", None)
+        self._batch_closed = closed
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._topics: dict[str, _Topic] = {}
+        # Queues with batches.
+        self._busy: dict[TopicPartition, PartitionQueue] = {}
+        self._wanted: set[str] = set()
+        self._metadata_rounds = 0
+        self._metadata_fault: KafkaError | None = None
+        self._buffered = 0
+        self._waiting_for_room = 0
+        self._flushing = 0
+        self._is_closed = False
+        self._is_aborted = False
+        # The sender sleeps in poll, on its connections and on this.
+        self._bell, self.wake_socket = socket.socketpair()
+        self._bell.setblocking(False)
+        self.wake_socket.setblocking(False)
+        self._sleeps_until = -FOREVER  # -inf while the sender is awake
+        self._must_look = False  # something changed since its last `take`
+        self.sender_ident: int | None = None
+
+    # -- for the threads that send
+
+    def append(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Sequence[Header],
+        partition: int | None,
+        timestamp: int,
+        callback: DeliveryCallback | None,
+    ) -> Delivery:
+        """Add a record to its partition's open batch (see `Producer.send`)."""
+        size = RECORD_OVERHEAD
+        if key is not None:
+            size += len(key)
+        if value is not None:
+            size += len(value)
+        for name, data in headers:
+            # A character of a name is 4 bytes of UTF-8 at most.
+            size += HEADER_OVERHEAD + len(name) * 4 + (0 if data is None else len(data))
+        if size > self._largest:
+            raise MessageTooLarge(
+                f"record of {size} bytes for {topic!r}; max_request_size is"
+                f" {self._bounds.max_request_size}, buffer_memory {self._bounds.buffer_memory}"
+            )
+        with self._lock:
+            known = self._topics.get(topic)
+            if (
+                known is None
+                or known.count == 0
+                or self._is_closed
+                or self._buffered + size > self._bounds.buffer_memory
+            ):
+                known = self._prepare(topic, size)
+            if partition is None:
+                partition = self._partitioner(topic, key, known.count)
+                if not 0 <= partition < known.count:
+                    raise InvalidPartitions(
+                        f"the partitioner chose {partition} of {known.count} partitions"
+                    )
+            elif not 0 <= partition < known.count:
+                known = self._wait_for_partition(topic, partition)
+            queue = known.queues.get(partition)
+            if queue is None:
+                queue = known.queues[partition] = PartitionQueue(TopicPartition(topic, partition))
+            batch = queue.open
+            if batch is not None and batch.size + size <= self._batch_size:
+                before = batch.size
+                index = batch.append(timestamp, key, value, headers, callback)
+            else:
+                now = time.monotonic()
+                before = 0
+                opened = ProducerBatch(
+                    queue.partition, self._bounds.codec, now, now + self._bounds.delivery_timeout_s
+                )
+                index = opened.append(timestamp, key, value, headers, callback)
+                if batch is not None:
+                    self._close(queue, batch)
+                batch = queue.open = opened
+                queue.batches.append(batch)
+                self._busy[queue.partition] = queue
+                self._wake_by(now + self._bounds.linger_s)
+            self._buffered += batch.size - before
+            if batch.size >= self._batch_size:
+                self._close(queue, batch)
+        return Delivery(batch, index)
+
+    def flush(self, timeout_s: float | None) -> bool:
+        """Send what waits without lingering; tell whether all of it has its outcome in time."""
+        if threading.get_ident() == self.sender_ident:
+            raise RuntimeError("a delivery callback may not wait for the producer")
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._lock:
+            self._flushing += 1
+            waiting = [batch for queue in self._busy.values() for batch in queue.batches]
+            self._wake()
+        try:
+            for batch in waiting:
+                left_s = None if deadline is None else max(deadline - time.monotonic(), 0)
+                if not batch.wait(left_s):
+                    return False
+            return True
+        finally:
+            with self._lock:
+                self._flushing -= 1
+
+    def close(self, *, abort: bool = False) -> None:
+        """Take no more records; with `abort` make the sender give up what there is."""
+        with self._lock:
+            self._is_closed = True
+            self._is_aborted = self._is_aborted or abort
+            self._changed.notify_all()
+            self._wake()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Uncompressed bytes of the records without an outcome."""
+        return self._buffered
+
+    # -- for the sender
+
+    @property
+    def is_aborted(self) -> bool:
+        """Whether everything is to be given up."""
+        return self._is_aborted
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing left, and nothing to come."""
+        with self._lock:
+            return self._is_closed and not self._busy
+
+    def wanted_topics(self) -> set[str]:
+        """Return the topics that somebody waits to learn about."""
+        with self._lock:
+            return set(self._wanted)
+
+    def known_topics(self) -> list[str]:
+        """Return the topics whose number of partitions is known."""
+        with self._lock:
+            return [name for name, topic in self._topics.items() if topic.count]
+
+    def set_partitions(self, topic: str, count: int, error: KafkaError | None = None) -> None:
+        """Note a topic's number of partitions; 0 and perhaps why when it cannot be written."""
+        with self._lock:
+            known = self._topics.setdefault(topic, _Topic())
+            known.count, known.error = count, error
+            if count or error is not None:
+                self._wanted.discard(topic)
+
+    def metadata_asked(self, fault: KafkaError | None) -> None:
+        """Note that the cluster was asked about the wanted topics, or why it could not be."""
+        with self._lock:
+            self._metadata_rounds += 1
+            self._metadata_fault = fault
+            self._changed.notify_all()
+
+    def take(
+        self, now: float, may_send: Callable[[PartitionQueue], bool]
+    ) -> tuple[list[tuple[PartitionQueue, ProducerBatch]], list[ProducerBatch], float]:
+        """Return the batches to send now, at most one of a partition, marked as in flight.
+
+        Also those whose time is over (taken out of their queues, for `finish`), and when something
+        is due of itself. What it returns to send, the sender must give back by `came_back` or
+        `remove`.
+        """
+        linger_s = self._bounds.linger_s
+        chosen: list[tuple[PartitionQueue, ProducerBatch]] = []
+        expired: list[ProducerBatch] = []
+        due = FOREVER
+        with self._lock:
+            if self._is_aborted:
+                return chosen, expired, now
+            self._must_look = False
+            at_once = self._flushing > 0 or self._is_closed or self._waiting_for_room > 0
+            for queue in list(self._busy.values()):
+                while queue.batches and queue.batches[0].deadline <= now:
+                    expired.append(queue.batches[0])
+                    self._remove(queue, queue.batches[0])
+                batch = queue.next_batch()
+                if queue.batches:
+                    due = min(due, queue.batches[0].deadline)
+                if batch is None or queue.draining:
+                    continue
+                ready_at = 0.0 if batch.closed or at_once else batch.created + linger_s
+                ready_at = max(ready_at, queue.retry_at)
+                if ready_at > now:
+                    due = min(due, ready_at)
+                elif may_send(queue):
+                    self._close(queue, batch)
+                    batch.in_flight = True
+                    queue.in_flight += 1
+                    chosen.append((queue, batch))
+                elif queue.retry_at > now:
+                    due = min(due, queue.retry_at)
+        return chosen, expired, due
+
+    def came_back(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Note that a batch is not in flight any more; it stays where it is in its queue."""
+        with self._lock:
+            batch.in_flight = False
+            batch.came_back = True
+            queue.in_flight -= 1
+
+    def remove(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Take a batch out of its queue: its outcome is known. Makes room."""
+        with self._lock:
+            self._remove(queue, batch)
+
+    def replace(
+        self, queue: PartitionQueue, batch: ProducerBatch, parts: Sequence[ProducerBatch]
+    ) -> None:
+        """Put the parts of a split batch in its place."""
+        with self._lock:
+            at = queue.batches.index(batch)
+            queue.batches.remove(batch)
+            for part in reversed(parts):
+                queue.batches.insert(at, part)
+            self._buffered += sum(part.size for part in parts) - batch.size
+
+    def is_oldest(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
+        """Tell whether no older batch of the partition is without its outcome."""
+        with self._lock:
+            return bool(queue.batches) and queue.batches[0] is batch
+
+    def last_fault(self, partition: TopicPartition) -> KafkaError | None:
+        """Return why the last attempt at a partition failed."""
+        with self._lock:
+            topic = self._topics.get(partition.topic)
+            queue = None if topic is None else topic.queues.get(partition.partition)
+            return None if queue is None else queue.last_fault
+
+    def queued(self, queue: PartitionQueue) -> list[ProducerBatch]:
+        """Return the batches of a partition, oldest first."""
+        with self._lock:
+            return list(queue.batches)
+
+    def take_all(self) -> list[ProducerBatch]:
+        """Take every batch out: the sender ends."""
+        with self._lock:
+            self._is_closed = self._is_aborted = True
+            left = [batch for queue in self._busy.values() for batch in queue.batches]
+            for queue in list(self._busy.values()):
+                while queue.batches:
+                    self._remove(queue, queue.batches[0])
+            self._changed.notify_all()
+        return left
+
+    def sleep_until(self, due: float) -> bool:
+        """Say until when the sender sleeps; False when it must look again first."""
+        with self._lock:
+            if self._must_look:
+                return False
+            self._sleeps_until = due
+            return True
+
+    def awake(self) -> None:
+        """Say that the sender does not sleep any more."""
+        with self._lock:
+            self._sleeps_until = -FOREVER
+        with contextlib.suppress(BlockingIOError):
+            while self.wake_socket.recv(64):
+                pass
+
+    def release(self) -> None:
+        """Close the sockets, when no thread uses the accumulator any more."""
+        with self._lock:
+            self._sleeps_until = -FOREVER
+            self._bell.close()
+            self.wake_socket.close()
+
+    # -- with the lock held
+
+    def _prepare(self, topic: str, size: int) -> _Topic:
+        """Wait until the topic is known and there is room."""
+        if not is_legal_topic_name(topic):
+            raise InvalidTopic(f"{topic!r} is no topic name")
+        deadline = time.monotonic() + self._bounds.max_block_s
+        while True:
+            known = self._wait_for_topic(topic, deadline)
+            if self._buffered + size <= self._bounds.buffer_memory or self._buffered == 0:
+                return known
+            self._waiting_for_room += 1
+            self._wake()
+            try:
+                has_room = self._changed.wait_for(
+                    lambda: self._is_closed or self._buffered + size <= self._bounds.buffer_memory,
+                    self._left_to_wait(deadline),
+                )
+            finally:
+                self._waiting_for_room -= 1
+            if not has_room:
+                raise RequestTimedOut(
+                    f"no room for a record: {self._buffered} bytes are still unacknowledged,"
+                    f" buffer_memory is {self._bounds.buffer_memory}"
+                )
+
+    def _wait_for_topic(self, topic: str, deadline: float) -> _Topic:
+        """Wait until the topic's number of partitions is known."""
+        asked = self._metadata_rounds
+        while True:
+            if self._is_closed:
+                raise ProducerClosed("the producer is closed")
+            known = self._topics.setdefault(topic, _Topic())
+            if known.count:
+                return known
+            if known.error is not None and self._metadata_rounds > asked:
+                raise known.error
+            self._wanted.add(topic)
+            self._wake()
+            if not self._changed.wait(self._left_to_wait(deadline)):
+                self._wanted.discard(topic)
+                raise self._metadata_fault or UnknownTopicOrPartition(
+                    f"topic {topic!r} does not exist"
+                )
+
+    def _wait_for_partition(self, topic: str, partition: int) -> _Topic:
+        """Ask the cluster once more: partitions may have been added."""
+        if partition < 0:
+            raise InvalidPartitions(f"partition {partition} of {topic!r}")
+        asked = self._metadata_rounds
+        deadline = time.monotonic() + self._bounds.max_block_s
+        self._wanted.add(topic)
+        self._wake()
+        self._changed.wait_for(
+            lambda: self._metadata_rounds > asked or self._is_closed, self._left_to_wait(deadline)
+        )
+        known = self._wait_for_topic(topic, deadline)
+        if partition >= known.count:
+            raise UnknownTopicOrPartition(
+                f"topic {topic!r} has {known.count} partitions, no number {partition}"
+            )
+        return known
+
+    def _left_to_wait(self, deadline: float) -> float:
+        if threading.get_ident() == self.sender_ident:
+            raise RequestTimedOut("a delivery callback may not wait for the producer")
+        return max(deadline - time.monotonic(), 0)
+
+    def _close(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        if batch.closed:
+            return
+        batch.closed = True
+        queue.open = None
+        if self._batch_closed is not None:
+            self._batch_closed(*queue.partition)
+        self._wake()
+
+    def _remove(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        self._close(queue, batch)
+        queue.batches.remove(batch)
+        if not queue.batches:
+            self._busy.pop(queue.partition, None)
+        self._buffered -= batch.size
+        if self._waiting_for_room:
+            self._changed.notify_all()
+
+    def _wake(self) -> None:
+        """Make the sender look now."""
+        self._wake_by(-FOREVER)
+
+    def _wake_by(self, when: float) -> None:
+        """Make the sender look at `when` at the latest."""
+        if self._sleeps_until == -FOREVER:
+            self._must_look = True
+        elif when < self._sleeps_until:
+            self._must_look = True
+            self._sleeps_until = -FOREVER
+            self._bell.send(b"\0")

@@ -1,0 +1,441 @@
+"""Administrative requests: topics, partitions, configs, records, log directories.
+
+Owns no state but its connections. Each call asks the broker that must answer it
+(the controller, a leader, or each broker), again when that one has changed, and
+raises the first error it is told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from plog.client.metadata import Cluster, Node, TopicInfo
+from plog.errors import ErrorCode, InvalidRequest, KafkaError, error_for
+from plog.protocol.messages.cluster import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+from plog.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+)
+from plog.protocol.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from plog.protocol.schema import Struct
+from plog.types import ZERO_UUID, TopicPartition
+
+R = TypeVar("R", bound=Struct)
+T = TypeVar("T")
+
+TOPIC, BROKER = 2, 4
+"""Resource types of configs."""
+SET, DELETE, APPEND, SUBTRACT = range(4)
+"""Operations on one config (KIP-339)."""
+SOURCES = {
+    1: "topic",
+    2: "dynamic broker",
+    3: "dynamic default",
+    4: "static broker",
+    5: "default",
+    6: "logger",
+}
+BROKER_DEFAULT = -1
+"""Number of partitions or replicas: as the broker is configured."""
+END = -1
+"""Offset of `delete_records`: everything there is."""
+MOVED = frozenset(
+    {
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+    }
+)
+"""Errors after which the same request may do on another broker, or a little later."""
+MOVED_TIMEOUT_S = 10.0
+HINTS: dict[int, str] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "it does not exist",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "the log does not reach that far",
+    ErrorCode.KAFKA_STORAGE_ERROR: "its log directory is offline, or its log is damaged",
+}
+"""What a code means here, where the broker sends no words with it."""
+RETRY_BACKOFF_S = 0.1
+
+
+class ConfigEntry(NamedTuple):
+    """One setting as a broker describes it. `value` is None for secrets."""
+
+    name: str
+    value: str | None
+    source: str
+    read_only: bool
+    sensitive: bool
+    documentation: str | None
+
+
+class LogDirPartition(NamedTuple):
+    """One partition's files in one log directory."""
+
+    node_id: int
+    log_dir: str
+    partition: TopicPartition
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+class Admin:
+    """Administers a cluster.
+
+    Args:
+        bootstrap_servers: "host:port,...".
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str],
+        *,
+        client_id: str = "plog-admin",
+        request_timeout_ms: int = 30_000,
+    ) -> None:
+        self._timeout_ms = request_timeout_ms
+        self._cluster = Cluster(
+            bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms
+        )
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._cluster.close()
+
+    def nodes(self) -> list[Node]:
+        """Return the live brokers."""
+        self._cluster.refresh([])
+        return sorted(self._cluster.nodes.values())
+
+    def controller_id(self) -> int:
+        """Return the controller's node id, -1 while there is none."""
+        self._cluster.refresh([])
+        return self._cluster.controller_id
+
+    def cluster_id(self) -> str | None:
+        """Return the cluster's id."""
+        self._cluster.refresh([])
+        return self._cluster.cluster_id
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """Return every topic by name."""
+        self._cluster.refresh(None)
+        return dict(sorted(self._cluster.topics.items()))
+
+    def topic(self, name: str) -> TopicInfo:
+        """Return one topic.
+
+        Raises:
+            UnknownTopicOrPartition: it does not exist.
+            InvalidTopic: no topic can have this name.
+        """
+        self._cluster.forget(name)
+        return self._cluster.topic(name)
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = BROKER_DEFAULT,
+        replication_factor: int = BROKER_DEFAULT,
+        assignments: Mapping[int, Sequence[int]] | None = None,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Create a topic.
+
+        Args:
+            assignments: the brokers of each partition, in place of the two numbers.
+            validate_only: only check whether it could be created.
+
+        Raises:
+            TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidReplicationFactor,
+            InvalidConfig: as the broker says.
+        """
+        asked = CreatableTopic(
+            name=name,
+            num_partitions=BROKER_DEFAULT if assignments else partitions,
+            replication_factor=BROKER_DEFAULT if assignments else replication_factor,
+            assignments=[
+                CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+                for index, brokers in (assignments or {}).items()
+            ],
+            configs=[
+                CreatableTopicConfig(name=key, value=value)
+                for key, value in (configs or {}).items()
+            ],
+        )
+
+        def create() -> None:
+            answer = self._ask_controller(
+                CreateTopicsRequest(
+                    topics=[asked], timeout_ms=self._timeout_ms, validate_only=validate_only
+                ),
+                CreateTopicsResponse,
+            )
+            for topic in answer.topics:
+                _raise(topic.error_code, topic.error_message, f"topic {name!r}")
+
+        self._settled(create)
+        self._cluster.forget(name)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its data.
+
+        Raises:
+            UnknownTopicOrPartition: it does not exist.
+        """
+
+        def delete() -> None:
+            answer = self._ask_controller(
+                DeleteTopicsRequest(
+                    topics=[DeleteTopicState(name=name, topic_id=ZERO_UUID)],
+                    topic_names=[name],
+                    timeout_ms=self._timeout_ms,
+                ),
+                DeleteTopicsResponse,
+            )
+            for topic in answer.responses:
+                _raise(topic.error_code, topic.error_message, f"topic {name!r}")
+
+        self._settled(delete)
+        self._cluster.forget(name)
+
+    def create_partitions(self, name: str, count: int) -> None:
+        """Raise a topic's number of partitions to `count`.
+
+        Raises:
+            UnknownTopicOrPartition: it does not exist.
+            InvalidPartitions: it has as many or more.
+        """
+
+        def create() -> None:
+            answer = self._ask_controller(
+                CreatePartitionsRequest(
+                    topics=[CreatePartitionsTopic(name=name, count=count, assignments=None)],
+                    timeout_ms=self._timeout_ms,
+                    validate_only=False,
+                ),
+                CreatePartitionsResponse,
+            )
+            for topic in answer.results:
+                _raise(topic.error_code, topic.error_message, f"topic {name!r}")
+
+        self._settled(create)
+        self._cluster.forget(name)
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete the records below an offset (END: all) of each partition; return the new starts.
+
+        Raises:
+            OffsetOutOfRange: the offset is past the end.
+            UnknownTopicOrPartition: no such partition.
+        """
+        starts: dict[TopicPartition, int] = {}
+        left = dict(before)
+
+        def delete() -> None:
+            for node_id, topics in self._by_leader(left).items():
+                request = DeleteRecordsRequest(topics=topics, timeout_ms=self._timeout_ms)
+                connection = self._cluster.connection(node_id)
+                answer = connection.call(request, DeleteRecordsResponse, wait_ms=self._timeout_ms)
+                for topic in answer.topics:
+                    for part in topic.partitions:
+                        at = TopicPartition(topic.name, part.partition_index)
+                        if part.error_code != ErrorCode.NONE:
+                            self._cluster.forget(topic.name)
+                        asked = f"records of {at} below offset {left.get(at)}"
+                        _raise(part.error_code, None, asked)
+                        starts[at] = part.low_watermark
+                        left.pop(at, None)
+
+        self._settled(delete)
+        return starts
+
+    def describe_configs(
+        self, resource_type: int, name: str, keys: Sequence[str] | None = None
+    ) -> list[ConfigEntry]:
+        """Return the settings of a topic (TOPIC, its name) or a broker (BROKER, its id).
+
+        Args:
+            name: with BROKER, "" is what all brokers share.
+            keys: only these; all by default.
+
+        Raises:
+            UnknownTopicOrPartition: no such topic.
+            InvalidRequest: no such broker.
+        """
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(
+                    resource_type=resource_type,
+                    resource_name=name,
+                    configuration_keys=None if keys is None else list(keys),
+                )
+            ],
+            include_synonyms=False,
+            include_documentation=True,
+        )
+        answer = self._ask_about(resource_type, name, request, DescribeConfigsResponse)
+        (result,) = answer.results
+        _raise(result.error_code, result.error_message, f"configs of {name or 'all brokers'!r}")
+        return [
+            ConfigEntry(
+                config.name,
+                config.value,
+                SOURCES.get(config.config_source, str(config.config_source)),
+                config.read_only,
+                config.is_sensitive,
+                config.documentation,
+            )
+            for config in result.configs
+        ]
+
+    def alter_configs(
+        self,
+        resource_type: int,
+        name: str,
+        changes: Iterable[tuple[str, int, str | None]],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Change settings, each (key, SET | DELETE | APPEND | SUBTRACT, value).
+
+        Raises:
+            InvalidConfig: no such key, or a value it does not take.
+            UnknownTopicOrPartition: no such topic.
+            InvalidRequest: no such broker, or one key twice.
+        """
+        request = IncrementalAlterConfigsRequest(
+            resources=[
+                IncrementalAlterConfigsResource(
+                    resource_type=resource_type,
+                    resource_name=name,
+                    configs=[
+                        IncrementalAlterableConfig(
+                            name=key, config_operation=operation, value=value
+                        )
+                        for key, operation, value in changes
+                    ],
+                )
+            ],
+            validate_only=validate_only,
+        )
+        answer = self._ask_about(resource_type, name, request, IncrementalAlterConfigsResponse)
+        for result in answer.responses:
+            _raise(result.error_code, result.error_message, f"configs of {name or 'all brokers'!r}")
+
+    def log_dirs(self, topics: Sequence[str] | None = None) -> list[LogDirPartition]:
+        """Return what every broker holds in its log directories, of some topics or of all.
+
+        Directories that are offline hold nothing that could be told.
+        """
+        asked: list[DescribableLogDirTopic] | None = None
+        if topics is not None:
+            asked = [
+                DescribableLogDirTopic(topic=name, partitions=sorted(self.topic(name).partitions))
+                for name in topics
+            ]
+        found: list[LogDirPartition] = []
+        for node in self.nodes():
+            answer = self._cluster.connection(node.node_id).call(
+                DescribeLogDirsRequest(topics=asked), DescribeLogDirsResponse
+            )
+            _raise(answer.error_code, None, f"log directories of broker {node.node_id}")
+            for log_dir in answer.results:
+                for topic in log_dir.topics:
+                    found.extend(
+                        LogDirPartition(
+                            node.node_id,
+                            log_dir.log_dir,
+                            TopicPartition(topic.name, part.partition_index),
+                            part.partition_size,
+                            part.offset_lag,
+                            part.is_future_key,
+                        )
+                        for part in topic.partitions
+                    )
+        return found
+
+    def _by_leader(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> dict[int, list[DeleteRecordsTopic]]:
+        """Group partitions by the broker that leads them."""
+        grouped: dict[int, dict[str, DeleteRecordsTopic]] = {}
+        for partition, offset in offsets.items():
+            topics = grouped.setdefault(self._cluster.leader(partition).leader_id, {})
+            topic = topics.setdefault(
+                partition.topic, DeleteRecordsTopic(name=partition.topic, partitions=[])
+            )
+            topic.partitions.append(
+                DeleteRecordsPartition(partition_index=partition.partition, offset=offset)
+            )
+        return {node_id: list(topics.values()) for node_id, topics in grouped.items()}
+
+    def _ask_controller(self, request: Struct, response: type[R]) -> R:
+        connection = self._cluster.controller()
+        return connection.call(request, response, wait_ms=self._timeout_ms)
+
+    def _ask_about(self, resource_type: int, name: str, request: Struct, response: type[R]) -> R:
+        """Ask the broker that knows a resource: that very broker, or any one."""
+        if resource_type != BROKER or not name:
+            return self._cluster.ask_any(request, response)
+        self._cluster.refresh([])
+        known = self._cluster.nodes
+        if not name.isdecimal() or int(name) not in known:
+            raise InvalidRequest(
+                f"no broker has the id {name!r}; there are {', '.join(map(str, sorted(known)))}"
+            )
+        return self._cluster.connection(int(name)).call(request, response)
+
+    def _settled(self, attempt: Callable[[], T]) -> T:
+        """Try again while the controller or a leader is moving."""
+        deadline = time.monotonic() + MOVED_TIMEOUT_S
+        while True:
+            try:
+                return attempt()
+            except KafkaError as fault:
+                if fault.code not in MOVED or time.monotonic() >= deadline:
+                    raise
+            time.sleep(RETRY_BACKOFF_S)
+            self._cluster.refresh([])
+
+
+def _raise(code: int, message: str | None, what: str) -> None:
+    if code == ErrorCode.NONE:
+        return
+    text = message or HINTS.get(code) or str(error_for(code))
+    raise error_for(code, text if what in text else f"{what}: {text}")

@@ -1,0 +1,547 @@
+"""A consumer of assigned partitions: positions, polling, seeking, offsets by time.
+
+Owns positions, their resets, and what has been fetched ahead of the application.
+Group membership comes with the coordinator. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from plog.client import fetcher
+from plog.client.connection import Connection
+from plog.client.fetcher import Ask, Fetched, Limits
+from plog.client.metadata import Cluster
+from plog.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, list_offsets
+from plog.client.record_stream import RecordStream
+from plog.errors import (
+    ErrorCode,
+    InvalidConfig,
+    KafkaError,
+    LeaderNotAvailable,
+    OffsetOutOfRange,
+    PlogError,
+    RequestTimedOut,
+)
+from plog.types import TopicPartition
+
+__all__ = [
+    "Consumer",
+    "ConsumerRecord",
+    "NotAssigned",
+    "OffsetAndTimestamp",
+    "list_offsets",
+]
+
+log = logging.getLogger(__name__)
+
+RESETS = {"earliest": EARLIEST, "latest": LATEST}
+ISOLATION_LEVELS = {
+    "read_uncommitted": fetcher.READ_UNCOMMITTED,
+    "read_committed": fetcher.READ_COMMITTED,
+}
+RETRY_BACKOFF_S = 0.1
+WARN_INTERVAL_S = 10.0
+BUFFERED_FETCHES = 1
+"""No partition of a broker is fetched while one of them has more fetches than this undelivered."""
+
+
+class NotAssigned(PlogError):
+    """The partition is not one of those given to `assign`."""
+
+
+class ConsumerRecord(NamedTuple):
+    """A record and where it was read.
+
+    `timestamp` is ms since 1970; `timestamp_type` 0 CreateTime, 1 LogAppendTime.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class _Position:
+    """Where one partition is read. A seek makes a new one, so that older fetches miss it."""
+
+    __slots__ = (
+        "buffered",
+        "fault",
+        "fetch_offset",
+        "high_watermark",
+        "offset",
+        "paused",
+        "served",
+    )
+
+    def __init__(self, offset: int | None, *, paused: bool = False) -> None:
+        self.offset = offset  # of the next record to return; None until reset
+        self.fetch_offset = offset or 0
+        self.paused = paused
+        self.high_watermark = -1
+        self.served = 0  # the poll that last gave records of it
+        self.buffered: deque[RecordStream] = deque()
+        self.fault: KafkaError | None = None  # for the next poll to raise
+
+
+class _NodeFetch(NamedTuple):
+    """A Fetch in flight: what was asked, from where."""
+
+    positions: dict[TopicPartition, _Position]
+    offsets: dict[TopicPartition, int]
+
+
+class Consumer:
+    """Reads assigned partitions.
+
+    While the application works on what `poll` returned, the next fetch is on its way: a partition
+    has at most two fetches buffered, so max_partition_fetch_bytes and fetch_max_bytes bound the
+    memory.
+
+    Args:
+        bootstrap_servers: "host:port,...".
+        auto_offset_reset: "earliest", "latest" or "none": where to go when a position is unset or
+            out of range ("none": raise OffsetOutOfRange).
+        isolation_level: "read_uncommitted" or "read_committed".
+        fetch_max_wait_ms, fetch_min_bytes, fetch_max_bytes, max_partition_fetch_bytes: as Kafka's.
+            A batch that is larger than these still comes through.
+        max_poll_records: most records one poll returns, shared among the partitions that have any.
+
+    Raises:
+        InvalidConfig: an argument is not one of its values.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str],
+        *,
+        client_id: str = "plog-consumer",
+        auto_offset_reset: str = "latest",
+        isolation_level: str = "read_uncommitted",
+        fetch_max_wait_ms: int = 500,
+        fetch_min_bytes: int = 1,
+        fetch_max_bytes: int = 50 * 1024 * 1024,
+        max_partition_fetch_bytes: int = 1024 * 1024,
+        max_poll_records: int = 500,
+        request_timeout_ms: int = 30_000,
+    ) -> None:
+        if auto_offset_reset not in (*RESETS, "none"):
+            raise InvalidConfig(f"auto_offset_reset={auto_offset_reset!r}: earliest, latest, none")
+        if isolation_level not in ISOLATION_LEVELS:
+            raise InvalidConfig(
+                f"isolation_level={isolation_level!r}: {', '.join(ISOLATION_LEVELS)}"
+            )
+        if max_poll_records < 1:
+            raise InvalidConfig(f"max_poll_records={max_poll_records}: at least 1")
+        self._cluster = Cluster(
+            bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms
+        )
+        self._request_timeout_ms = request_timeout_ms
+        self._reset = auto_offset_reset
+        self._limits = Limits(
+            max_wait_ms=fetch_max_wait_ms,
+            min_bytes=fetch_min_bytes,
+            max_bytes=fetch_max_bytes,
+            partition_max_bytes=max_partition_fetch_bytes,
+            isolation_level=ISOLATION_LEVELS[isolation_level],
+        )
+        self._max_poll_records = max_poll_records
+        self._polls = 0
+        # In the order in which they are asked for: who gave data goes to the end.
+        self._positions: dict[TopicPartition, _Position] = {}
+        # Connections of our own: a Fetch may wait, and other requests must not wait behind it.
+        self._connections: dict[int, Connection] = {}
+        self._in_flight: dict[int, _NodeFetch] = {}
+        # After a failure: when to try again, and what was said of it.
+        self._is_retrying, self._retry_at = False, 0.0
+        self._warned, self._warn_again_at = "", 0.0
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection and drop what was fetched ahead."""
+        for node_id in list(self._connections):
+            self._drop_connection(node_id)
+        self._cluster.close()
+        self._positions.clear()
+
+    def partitions_for(self, topic: str) -> list[TopicPartition]:
+        """Return the partitions of a topic.
+
+        Raises:
+            UnknownTopicOrPartition: it does not exist.
+        """
+        return [TopicPartition(topic, p) for p in sorted(self._cluster.topic(topic).partitions)]
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these partitions and no others; those that stay keep their positions."""
+        self._positions = {
+            partition: self._positions.get(partition) or _Position(None) for partition in partitions
+        }
+
+    def assignment(self) -> list[TopicPartition]:
+        """Return the assigned partitions."""
+        return sorted(self._positions)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Set where the next poll goes on.
+
+        Raises:
+            NotAssigned: the partition is not assigned.
+            ValueError: the offset is negative.
+        """
+        if offset < 0:
+            raise ValueError(f"offset {offset} of {partition}; the ends have seek_to_*")
+        self._move(partition, offset)
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go to the log start offset of each partition (all assigned ones by default)."""
+        self._seek_to(partitions, EARLIEST, self._request_timeout_ms)
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go to the end of each partition (all assigned ones by default)."""
+        self._seek_to(partitions, LATEST, self._request_timeout_ms)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Do not return records of these partitions until `resume`; what is buffered stays."""
+        for partition in partitions:
+            self._position(partition).paused = True
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undo `pause`."""
+        for partition in partitions:
+            self._position(partition).paused = False
+
+    def paused(self) -> list[TopicPartition]:
+        """Return the partitions that are paused."""
+        return sorted(p for p, position in self._positions.items() if position.paused)
+
+    def position(self, partition: TopicPartition) -> int:
+        """Return the offset of the next record that poll returns.
+
+        Raises:
+            NotAssigned: the partition is not assigned.
+            OffsetOutOfRange: it is not set, and auto_offset_reset is "none".
+        """
+        position = self._position(partition)
+        if position.offset is None:
+            self._reset_positions([partition], self._request_timeout_ms)
+            position = self._position(partition)
+        assert position.offset is not None
+        return position.offset
+
+    def high_watermark(self, partition: TopicPartition) -> int:
+        """Return the high watermark that the last fetch told, -1 before the first."""
+        return self._position(partition).high_watermark
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log start offset of each partition."""
+        found = self.offsets_for_times(dict.fromkeys(partitions, EARLIEST))
+        return {partition: at.offset for partition, at in found.items()}
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offset after the last readable record of each partition."""
+        found = self.offsets_for_times(dict.fromkeys(partitions, LATEST))
+        return {partition: at.offset for partition, at in found.items()}
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Return the first offset of each partition at or after a time.
+
+        Args:
+            times: ms since 1970, or -1 for the end, -2 for the start, -3 for the latest record.
+
+        Raises:
+            UnknownTopicOrPartition: no such partition.
+            KafkaError: no leader answers in request_timeout_ms.
+        """
+        return list_offsets(
+            self._cluster,
+            times,
+            self._limits.isolation_level,
+            timeout_ms=self._request_timeout_ms,
+        )
+
+    def poll(self, timeout_ms: int = 1000) -> list[ConsumerRecord]:
+        """Return records as soon as there are any, or [] after `timeout_ms`.
+
+        Brokers that are away and leaders that move are waited for; records then go on where they
+        ended, none lost, none twice.
+
+        Raises:
+            OffsetOutOfRange: with auto_offset_reset="none".
+            CorruptRecord: what a broker sent cannot be read; `seek` past it to go on.
+            KafkaError: another error that trying again cannot mend.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        while True:
+            found = self._take()
+            if found:
+                self._look_ahead()
+                return found
+            left_s = deadline - time.monotonic()
+            self._send_fetches()
+            # Until an answer, or the time of the next attempt after a failure.
+            wait_s = left_s
+            if self._is_retrying:
+                wait_s = min(left_s, self._retry_at - time.monotonic())
+            if self._in_flight:
+                self._receive_fetches(max(wait_s, 0))
+            elif wait_s > 0:
+                time.sleep(wait_s)
+            if left_s <= 0:
+                return self._take()
+
+    def _take(self) -> list[ConsumerRecord]:
+        """Return what is buffered: of every partition that has any an equal share, then more."""
+        self._polls += 1
+        ready = [
+            (partition, position)
+            for partition, position in self._positions.items()
+            if position.buffered and not position.paused
+        ]
+        # Whoever has waited longest comes first.
+        ready.sort(key=lambda entry: entry[1].served)
+        found: list[ConsumerRecord] = []
+        most = self._max_poll_records
+        for quota in (max(most // len(ready), 1), most) if ready else ():
+            for partition, position in ready:
+                taken = _deliver(partition, position, min(quota, most - len(found)))
+                if taken:
+                    found += taken
+                    position.served = self._polls
+        if not found:
+            for position in self._positions.values():
+                if position.fault is not None and not position.buffered and not position.paused:
+                    fault, position.fault = position.fault, None
+                    raise fault
+        return found
+
+    def _look_ahead(self) -> None:
+        """Take answers that are there and send the next fetches, before the application works."""
+        if self._in_flight:
+            self._receive_fetches(0)
+        self._send_fetches()
+
+    def _send_fetches(self) -> None:
+        """Send a Fetch to every broker that may get one."""
+        if self._is_retrying and time.monotonic() < self._retry_at:
+            return
+        self._is_retrying = False
+        self._drop_useless_fetches()
+        unset = [p for p, at in self._positions.items() if at.offset is None and not at.paused]
+        try:
+            self._reset_positions(unset, timeout_ms=0)
+            self._find_leaders()
+        except KafkaError as fault:
+            if self._reset == "none" and isinstance(fault, OffsetOutOfRange):
+                raise
+            self._back_off(fault)
+        for node_id, asks in self._due().items():
+            self._send_fetch(node_id, asks)
+
+    def _drop_useless_fetches(self) -> None:
+        """Give up a Fetch that nobody wants any more: it might wait at the broker for long."""
+        for node_id, asked in list(self._in_flight.items()):
+            if all(self._positions.get(p) is not at for p, at in asked.positions.items()):
+                self._drop_connection(node_id)
+
+    def _find_leaders(self) -> None:
+        """Ask about partitions whose leader is not known; one that stays so is asked for later."""
+        wanted = [p for p, at in self._positions.items() if not at.paused and at.fault is None]
+        unknown = {p.topic for p in wanted if self._cluster.known_leader(p) is None}
+        if not unknown:
+            return
+        self._cluster.refresh(sorted(unknown))
+        for partition in wanted:
+            refused = self._cluster.errors.get(partition.topic)
+            if refused is not None and not refused.retriable:
+                self._positions[partition].fault = refused
+            elif self._cluster.known_leader(partition) is None:
+                self._back_off(LeaderNotAvailable(f"{partition} has no leader that is known"))
+
+    def _due(self) -> dict[int, list[Ask]]:
+        """Return what to ask of each broker now."""
+        asks: dict[int, list[Ask]] = {}
+        full: set[int] = set(self._in_flight)
+        for partition, position in self._positions.items():
+            leader = self._cluster.known_leader(partition)
+            if leader is None or position.paused:
+                continue
+            if position.offset is None or position.fault is not None:
+                continue
+            if len(position.buffered) > BUFFERED_FETCHES:
+                # A fetch without this partition might wait at the broker for max_wait_ms, and
+                # this one, the busiest, behind it.
+                full.add(leader.leader_id)
+            ask = Ask(partition, position.fetch_offset, leader.leader_epoch)
+            asks.setdefault(leader.leader_id, []).append(ask)
+        return {node_id: wanted for node_id, wanted in asks.items() if node_id not in full}
+
+    def _send_fetch(self, node_id: int, asks: list[Ask]) -> None:
+        try:
+            connection = self._connections.get(node_id)
+            if connection is None or not connection.is_usable:
+                self._drop_connection(node_id)
+                connection = self._connections[node_id] = self._cluster.open(node_id)
+            fetcher.send_fetch(connection, asks, self._limits)
+        except KafkaError as fault:
+            self._drop_connection(node_id)
+            for ask in asks:
+                self._cluster.forget(ask.partition.topic)
+            self._back_off(fault)
+            return
+        self._in_flight[node_id] = _NodeFetch(
+            {ask.partition: self._positions[ask.partition] for ask in asks},
+            {ask.partition: ask.offset for ask in asks},
+        )
+
+    def _receive_fetches(self, timeout_s: float) -> None:
+        """Wait until an answer is there, a fetch is overdue or the time is over; take answers."""
+        now = time.monotonic()
+        deadlines = {n: self._connections[n].deadline or now for n in self._in_flight}
+        waited = select.poll()
+        nodes = {self._connections[node_id].fileno(): node_id for node_id in self._in_flight}
+        for descriptor in nodes:
+            waited.register(descriptor, select.POLLIN)
+        wait_s = min(timeout_s, max(min(deadlines.values()) - now, 0))
+        ready = {nodes[descriptor] for descriptor, _ in waited.poll(wait_s * 1000)}
+        now = time.monotonic()
+        for node_id, deadline in deadlines.items():
+            if node_id in ready:
+                self._receive_fetch(node_id)
+            elif now >= deadline:
+                late = RequestTimedOut(f"no answer from {self._connections[node_id].peer} in time")
+                self._lose(node_id, late)
+
+    def _receive_fetch(self, node_id: int) -> None:
+        asked = self._in_flight[node_id]
+        try:
+            fetched = fetcher.receive_fetch(self._connections[node_id], asked.offsets)
+        except KafkaError as fault:
+            self._lose(node_id, fault)
+            return
+        del self._in_flight[node_id]
+        for answer in fetched:
+            position = self._positions.get(answer.partition)
+            # Else it was unassigned, or moved by seek, while the fetch was out.
+            if position is not None and position is asked.positions[answer.partition]:
+                self._accept(answer, position)
+
+    def _accept(self, fetched: Fetched, position: _Position) -> None:
+        fault = fetched.error
+        if fault is None:
+            position.high_watermark = fetched.high_watermark
+            if len(fetched.records):
+                position.buffered.append(RecordStream(fetched, position.fetch_offset))
+                position.fetch_offset = fetched.next_offset
+                # At the end of the line: the next answer has room for the others first.
+                self._positions[fetched.partition] = self._positions.pop(fetched.partition)
+        elif isinstance(fault, OffsetOutOfRange):
+            if position.buffered:
+                return  # what comes before is still to be delivered; then it is asked again
+            if self._reset == "none":
+                position.fault = fault
+            else:
+                log.warning("%s; going to the %s offset", fault, self._reset)
+                self._positions[fetched.partition] = _Position(None, paused=position.paused)
+        elif fault.retriable and fault.code != ErrorCode.CORRUPT_MESSAGE:
+            self._cluster.forget(fetched.partition.topic)
+            self._back_off(fault)
+        else:
+            position.fault = fault
+
+    def _lose(self, node_id: int, fault: KafkaError) -> None:
+        """Give a fetch up; what it asked for is asked again, from where the buffers end."""
+        asked = self._in_flight[node_id]
+        self._drop_connection(node_id)
+        for partition in asked.offsets:
+            self._cluster.forget(partition.topic)
+        self._back_off(fault)
+
+    def _drop_connection(self, node_id: int) -> None:
+        self._in_flight.pop(node_id, None)
+        connection = self._connections.pop(node_id, None)
+        if connection is not None:
+            connection.close()
+
+    def _back_off(self, fault: KafkaError) -> None:
+        """Try again later, or raise what no other attempt can mend."""
+        if not fault.retriable:
+            raise fault
+        now = time.monotonic()
+        self._is_retrying, self._retry_at = True, now + RETRY_BACKOFF_S
+        if str(fault) != self._warned or now >= self._warn_again_at:
+            log.warning("%s; trying again", fault)
+            self._warned, self._warn_again_at = str(fault), now + WARN_INTERVAL_S
+
+    def _reset_positions(self, partitions: list[TopicPartition], timeout_ms: int) -> None:
+        if not partitions:
+            return
+        if self._reset == "none":
+            raise OffsetOutOfRange(
+                f"no position for {', '.join(map(str, partitions))}, and auto_offset_reset is none"
+            )
+        self._seek_to(partitions, RESETS[self._reset], timeout_ms)
+
+    def _seek_to(
+        self, partitions: Iterable[TopicPartition] | None, timestamp: int, timeout_ms: int
+    ) -> None:
+        wanted = list(self._positions) if partitions is None else list(partitions)
+        for partition in wanted:
+            self._position(partition)
+        times = dict.fromkeys(wanted, timestamp)
+        isolation_level = self._limits.isolation_level
+        found = list_offsets(self._cluster, times, isolation_level, timeout_ms=timeout_ms)
+        for partition, at in found.items():
+            self._move(partition, at.offset)
+
+    def _move(self, partition: TopicPartition, offset: int) -> None:
+        before = self._position(partition)
+        moved = self._positions[partition] = _Position(offset, paused=before.paused)
+        moved.high_watermark = before.high_watermark
+
+    def _position(self, partition: TopicPartition) -> _Position:
+        position = self._positions.get(partition)
+        if position is None:
+            raise NotAssigned(f"{partition} is not assigned to this consumer")
+        return position
+
+
+def _deliver(partition: TopicPartition, position: _Position, most: int) -> list[ConsumerRecord]:
+    """Take records of one partition, and move its position past them."""
+    found: list[ConsumerRecord] = []
+    while position.buffered and len(found) < most:
+        stream = position.buffered[0]
+        try:
+            taken = stream.take(most - len(found))
+            exhausted = stream.is_exhausted
+        except KafkaError as fault:
+            # Raised by the next poll, and again, until the application seeks past it.
+            position.buffered.clear()
+            position.fetch_offset = position.offset or 0
+            position.fault = fault
+            break
+        found += [ConsumerRecord._make((*partition, *record)) for record in taken]
+        if taken:
+            position.offset = taken[-1].offset + 1
+        if exhausted:
+            # Past what no reader sees: control records, aborted transactions, compacted offsets.
+            position.offset = max(position.offset or 0, stream.next_offset)
+            position.buffered.popleft()
+    return found

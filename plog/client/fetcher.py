@@ -1,0 +1,203 @@
+"""Record sets as they come off the wire, and a reader of one partition that is a fetch ahead.
+
+Owns the Fetch requests of partitions that share a leader. Positions move by
+batches here; records are counted by who decodes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from plog._native import batch
+from plog.client.connection import Connection
+from plog.errors import CorruptRecord, ErrorCode, KafkaError, NetworkException, error_for
+from plog.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+    ReplicaState,
+)
+from plog.types import ZERO_UUID, TopicPartition
+
+CONSUMER_REPLICA = -1
+SESSIONLESS = (0, -1)
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+
+
+class Ask(NamedTuple):
+    """From where to read one partition."""
+
+    partition: TopicPartition
+    offset: int
+    leader_epoch: int = -1
+
+
+class Fetched(NamedTuple):
+    """What one partition gave.
+
+    `records` are whole batches, or b"" with nothing new; the first may begin before the offset
+    asked for. `next_offset` is where the next fetch goes on. `aborted` lists (producer id, first
+    offset) of aborted transactions among them (read_committed only). With `error`, nothing else
+    counts.
+    """
+
+    partition: TopicPartition
+    records: memoryview
+    next_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[tuple[int, int]]
+    error: KafkaError | None = None
+
+
+class Limits(NamedTuple):
+    """How much and how long one fetch may take."""
+
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 50 * 1024 * 1024
+    partition_max_bytes: int = 1024 * 1024
+    isolation_level: int = READ_UNCOMMITTED
+
+
+def send_fetch(connection: Connection, asks: Iterable[Ask], limits: Limits) -> None:
+    """Send one Fetch, outside any session, for partitions that this broker leads."""
+    topics: dict[str, list[FetchPartition]] = {}
+    for ask in asks:
+        topics.setdefault(ask.partition.topic, []).append(
+            FetchPartition(
+                partition=ask.partition.partition,
+                current_leader_epoch=ask.leader_epoch,
+                fetch_offset=ask.offset,
+                partition_max_bytes=limits.partition_max_bytes,
+            )
+        )
+    session_id, session_epoch = SESSIONLESS
+    connection.send(
+        FetchRequest(
+            replica_id=CONSUMER_REPLICA,
+            replica_state=ReplicaState(),
+            max_wait_ms=limits.max_wait_ms,
+            min_bytes=limits.min_bytes,
+            max_bytes=limits.max_bytes,
+            isolation_level=limits.isolation_level,
+            session_id=session_id,
+            session_epoch=session_epoch,
+            topics=[
+                FetchTopic(topic=topic, topic_id=ZERO_UUID, partitions=partitions)
+                for topic, partitions in topics.items()
+            ],
+            forgotten_topics_data=[],
+        ),
+        FetchResponse,
+        wait_ms=limits.max_wait_ms,
+    )
+
+
+def receive_fetch(connection: Connection, asked: Mapping[TopicPartition, int]) -> list[Fetched]:
+    """Read the answer to the oldest Fetch in flight.
+
+    Args:
+        asked: the offset each partition was asked from.
+
+    Raises:
+        KafkaError: the broker refused the request as a whole, or the connection was lost.
+    """
+    answer = connection.receive(FetchResponse)
+    if answer.error_code != ErrorCode.NONE:
+        raise error_for(answer.error_code, f"fetch from {connection.peer}")
+    fetched = []
+    for topic in answer.responses:
+        for part in topic.partitions:
+            partition = TopicPartition(topic.topic, part.partition_index)
+            offset = asked.get(partition)
+            if offset is None:
+                connection.close()
+                raise NetworkException(f"{connection.peer} sent {partition}, which was not asked")
+            fetched.append(_fetched(partition, offset, part))
+    return fetched
+
+
+def _fetched(partition: TopicPartition, offset: int, part: PartitionData) -> Fetched:
+    error: KafkaError | None = None
+    records, next_offset = memoryview(b""), offset
+    if part.error_code != ErrorCode.NONE:
+        what = error_for(part.error_code)
+        error = error_for(part.error_code, f"fetch of {partition} at offset {offset}: {what}")
+    else:
+        try:
+            records, next_offset = whole_batches(memoryview(part.records or b""), offset)
+        except CorruptRecord as fault:
+            error = CorruptRecord(f"fetch of {partition} at offset {offset}: {fault}")
+    return Fetched(
+        partition,
+        records,
+        next_offset,
+        part.high_watermark,
+        part.last_stable_offset,
+        part.log_start_offset,
+        [(a.producer_id, a.first_offset) for a in part.aborted_transactions or ()],
+        error,
+    )
+
+
+def whole_batches(records: memoryview, offset: int) -> tuple[memoryview, int]:
+    """Cut off the batch that the answer's end cut through; return the rest and the offset after it.
+
+    That may leave nothing: only the first partition of an answer that has records at all is sure
+    to give a whole batch (KIP-74).
+
+    Raises:
+        CorruptRecord: a header makes no sense.
+    """
+    pos = 0
+    next_offset = offset
+    while len(records) - pos >= batch.HEADER_BYTES:
+        header = batch.read_header(records, pos)
+        if header.size_bytes > len(records) - pos:
+            break
+        pos += header.size_bytes
+        next_offset = max(next_offset, header.next_offset)
+    return records[:pos], next_offset
+
+
+class PartitionReader:
+    """Reads one partition; the next fetch is in flight while the last is decoded.
+
+    Args:
+        connection: the leader's; the reader's own until it is dropped.
+        stop: an offset not to fetch at or past.
+    """
+
+    def __init__(self, connection: Connection, start: Ask, stop: int, limits: Limits) -> None:
+        self._connection = connection
+        self._next = start
+        self._stop = stop
+        self._limits = limits
+        if start.offset < stop:
+            send_fetch(connection, [start], limits)
+
+    def read(self) -> Fetched | None:
+        """Return the next record set (perhaps empty, after max_wait_ms), or None at the end.
+
+        Raises:
+            KafkaError: the partition or the request was refused, or the connection lost.
+        """
+        if self._next.offset >= self._stop:
+            return None
+        answer = receive_fetch(self._connection, {self._next.partition: self._next.offset})
+        if not answer:
+            raise NetworkException(
+                f"{self._connection.peer} said nothing of {self._next.partition}"
+            )
+        fetched = answer[0]
+        if fetched.error is not None:
+            raise fetched.error
+        self._next = self._next._replace(offset=fetched.next_offset)
+        if self._next.offset < self._stop:
+            send_fetch(self._connection, [self._next], self._limits)
+        return fetched

@@ -1,0 +1,324 @@
+"""A client's view of the cluster: brokers, leaders, and a connection to each broker.
+
+Owns the bootstrap list, the shared connections (one request at a time each) and
+the last Metadata answers. Asks again when told that something moved; whether to
+try a request again is its callers' business.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from plog.client.connection import BrokerUnreachable, Connection
+from plog.errors import (
+    ErrorCode,
+    InvalidConfig,
+    KafkaError,
+    LeaderNotAvailable,
+    NetworkException,
+    NotController,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+    error_for,
+)
+from plog.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from plog.protocol.schema import Struct
+from plog.types import NO_EPOCH, ZERO_UUID, TopicPartition
+
+R = TypeVar("R", bound=Struct)
+
+DEFAULT_PORT = 9092
+HIGHEST_PORT = 65535
+NOT_THERE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
+"""What a broker says of a topic that does not exist, or is just being created."""
+
+
+class Node(NamedTuple):
+    """A broker as clients reach it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(slots=True)
+class PartitionInfo:
+    """Where one partition lives."""
+
+    leader_id: int
+    leader_epoch: int
+    replicas: list[int]
+    isr: list[int]
+    error_code: int
+
+
+@dataclass(slots=True)
+class TopicInfo:
+    """One topic as the cluster last described it."""
+
+    name: str
+    topic_id: uuid.UUID
+    is_internal: bool
+    partitions: dict[int, PartitionInfo] = field(default_factory=dict)
+
+
+def parse_bootstrap(servers: str | Iterable[str]) -> list[tuple[str, int]]:
+    """Read "host:port,host:port" (port 9092 where none is given; [::1]:9092 for IPv6).
+
+    Raises:
+        InvalidConfig: an entry is no address, or there is none.
+    """
+    entries = servers.split(",") if isinstance(servers, str) else list(servers)
+    addresses = [_address(entry.strip()) for entry in entries if entry.strip()]
+    if not addresses:
+        raise InvalidConfig("no bootstrap server is given")
+    return addresses
+
+
+def _address(entry: str) -> tuple[str, int]:
+    if entry.startswith("["):
+        host, bracket, rest = entry[1:].partition("]")
+        colon, port = rest[:1], rest[1:]
+        well_formed = bool(bracket) and colon in ("", ":")
+    else:
+        host, colon, port = entry.partition(":")
+        well_formed = True
+    if not colon:
+        port = str(DEFAULT_PORT)
+    if not (well_formed and host and port.isascii() and port.isdigit()):
+        raise InvalidConfig(f"bootstrap server {entry!r} is not host:port (IPv6: [address]:port)")
+    if not 0 < int(port) <= HIGHEST_PORT:
+        raise InvalidConfig(f"bootstrap server {entry!r}: no port is {port}")
+    return host, int(port)
+
+
+class Cluster:
+    """Connections and metadata of one cluster. Not thread-safe.
+
+    Args:
+        bootstrap_servers: "host:port,..." or a list of such; any one that answers will do.
+        client_id: what the brokers' logs call this client.
+        request_timeout_ms: how long each answer may take.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str],
+        *,
+        client_id: str = "plog",
+        request_timeout_ms: int = 30_000,
+    ) -> None:
+        self._bootstrap = parse_bootstrap(bootstrap_servers)
+        self._client_id = client_id
+        self._timeout_ms = request_timeout_ms
+        self._connections: dict[tuple[str, int], Connection] = {}
+        self.nodes: dict[int, Node] = {}
+        self.topics: dict[str, TopicInfo] = {}
+        self.errors: dict[str, KafkaError] = {}
+        """Topics that the last answer about them refused, and why (a wrong name, no access)."""
+        self.controller_id = -1
+        self.cluster_id: str | None = None
+
+    def close(self) -> None:
+        """Close every connection."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def interrupt(self) -> None:
+        """Make the thread that waits for an answer give up with NetworkException. Thread-safe."""
+        for connection in list(self._connections.values()):
+            connection.interrupt()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self, node_id: int) -> Connection:
+        """Return a new connection of the caller's own to a broker.
+
+        Raises:
+            NetworkException: the broker is not known, or not reached.
+        """
+        node = self._node(node_id)
+        return self._connect(node.host, node.port)
+
+    def connection(self, node_id: int) -> Connection:
+        """Return the shared connection to a broker, opening it if need be.
+
+        Raises:
+            NetworkException: the broker is not known, or not reached.
+        """
+        node = self._node(node_id)
+        return self._shared(node.host, node.port)
+
+    def ask_any(self, request: Struct, response: type[R]) -> R:
+        """Return the answer of whichever broker gives one.
+
+        Raises:
+            NetworkException: none does; the message names each with its reason.
+        """
+        faults: list[KafkaError] = []
+        for host, port in self._addresses():
+            try:
+                return self._shared(host, port).call(request, response)
+            except (NetworkException, RequestTimedOut) as fault:
+                faults.append(fault)
+        text = "; ".join(dict.fromkeys(map(str, faults)))
+        if all(isinstance(fault, BrokerUnreachable) for fault in faults):
+            raise BrokerUnreachable(text)
+        raise NetworkException(text)
+
+    def controller(self) -> Connection:
+        """Return a connection to the broker that takes administrative requests.
+
+        Raises:
+            NotController: there is none at the moment.
+            NetworkException: it is not reached.
+        """
+        if self.controller_id not in self.nodes:
+            self.refresh([])
+        if self.controller_id not in self.nodes:
+            raise NotController("the cluster has no controller at the moment")
+        return self.connection(self.controller_id)
+
+    def refresh(self, topics: Iterable[str] | None, *, create: bool = False) -> None:
+        """Ask for brokers and for these topics (None: all of them).
+
+        Topics that do not exist are then missing in `topics`; those that the broker refuses to
+        speak of are in `errors`.
+
+        Args:
+            create: whether the broker may create the topics, if it is configured to.
+
+        Raises:
+            NetworkException: no broker answers.
+        """
+        asked = (
+            None
+            if topics is None
+            else [MetadataRequestTopic(topic_id=ZERO_UUID, name=name) for name in topics]
+        )
+        answer = self.ask_any(
+            MetadataRequest(topics=asked, allow_auto_topic_creation=create), MetadataResponse
+        )
+        self.nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in answer.brokers}
+        self.controller_id = answer.controller_id
+        self.cluster_id = answer.cluster_id
+        if topics is None:
+            told = {topic.name for topic in answer.topics}
+            self.topics = {n: info for n, info in self.topics.items() if n in told}
+            self.errors.clear()
+        for topic in answer.topics:
+            self._learn(topic)
+
+    def topic(self, name: str) -> TopicInfo:
+        """Return a topic, asking the cluster when it is not known yet.
+
+        Raises:
+            UnknownTopicOrPartition: it does not exist.
+            KafkaError: its name is invalid, or the like.
+        """
+        if name not in self.topics:
+            self.refresh([name])
+        if name not in self.topics:
+            raise self.errors.get(name) or UnknownTopicOrPartition(f"topic {name!r} does not exist")
+        return self.topics[name]
+
+    def leader(self, partition: TopicPartition) -> PartitionInfo:
+        """Return a partition that has a leader.
+
+        Raises:
+            UnknownTopicOrPartition: no such topic or partition.
+            LeaderNotAvailable: it has no leader at the moment.
+        """
+        found = self.topic(partition.topic).partitions.get(partition.partition)
+        if found is None:
+            raise UnknownTopicOrPartition(f"partition {partition} does not exist")
+        if found.leader_id < 0:
+            raise LeaderNotAvailable(f"partition {partition} has no leader")
+        return found
+
+    def known_leader(self, partition: TopicPartition) -> PartitionInfo | None:
+        """Return a partition if it is known to have a leader; asks nobody."""
+        topic = self.topics.get(partition.topic)
+        found = None if topic is None else topic.partitions.get(partition.partition)
+        return None if found is None or found.leader_id not in self.nodes else found
+
+    def forget(self, topic: str) -> None:
+        """Drop what is known of a topic, so that the next look asks the cluster."""
+        self.topics.pop(topic, None)
+        self.errors.pop(topic, None)
+
+    def _learn(self, topic: MetadataResponseTopic) -> None:
+        name = topic.name or ""
+        self.errors.pop(name, None)
+        known = self.topics.pop(name, None)
+        if topic.error_code != ErrorCode.NONE:
+            if topic.error_code not in NOT_THERE:
+                self.errors[name] = error_for(
+                    topic.error_code, f"topic {name!r}: {_meaning(topic.error_code)}"
+                )
+            return
+        info = self.topics[name] = TopicInfo(name, topic.topic_id, topic.is_internal)
+        for part in topic.partitions:
+            info.partitions[part.partition_index] = PartitionInfo(
+                part.leader_id,
+                part.leader_epoch,
+                list(part.replica_nodes),
+                list(part.isr_nodes),
+                part.error_code,
+            )
+        if known is None or known.topic_id != info.topic_id:
+            return
+        for index, part_before in known.partitions.items():
+            # A broker that lags behind must not send us back to a leader that was deposed.
+            part_now = info.partitions.get(index)
+            if part_now is not None and NO_EPOCH < part_now.leader_epoch < part_before.leader_epoch:
+                info.partitions[index] = part_before
+
+    def _node(self, node_id: int) -> Node:
+        node = self.nodes.get(node_id)
+        if node is None:
+            raise NetworkException(f"broker {node_id} is not known")
+        return node
+
+    def _addresses(self) -> Iterator[tuple[str, int]]:
+        """Yield every address that may answer: connected ones first, then in random order."""
+        connected = [at for at, connection in self._connections.items() if connection.is_usable]
+        known = [(node.host, node.port) for node in self.nodes.values()]
+        others = list(dict.fromkeys(known + self._bootstrap))
+        random.shuffle(others)
+        yield from dict.fromkeys(connected + others)
+
+    def _shared(self, host: str, port: int) -> Connection:
+        found = self._connections.get((host, port))
+        if found is not None and found.is_usable:
+            return found
+        if found is not None:
+            found.close()
+            del self._connections[host, port]
+        found = self._connections[host, port] = self._connect(host, port)
+        return found
+
+    def _connect(self, host: str, port: int) -> Connection:
+        return Connection(host, port, client_id=self._client_id, timeout_ms=self._timeout_ms)
+
+
+def _meaning(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error code {code}"

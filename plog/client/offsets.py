@@ -1,0 +1,119 @@
+"""Offsets by time, and the named ends of partitions, asked of their leaders (ListOffsets).
+
+Owns the grouping by leader and the retries; keeps nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from plog.client.metadata import Cluster
+from plog.errors import ErrorCode, KafkaError, UnknownTopicOrPartition, error_for
+from plog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from plog.types import TopicPartition
+
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+CONSUMER_REPLICA = -1
+RETRY_BACKOFF_S = 0.1
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """What a look-up by time found; offset -1 when no record is that late."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+def list_offsets(
+    cluster: Cluster,
+    times: Mapping[TopicPartition, int],
+    isolation_level: int = 0,
+    *,
+    timeout_ms: int = 30_000,
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    """Ask each leader for the offsets at these times.
+
+    A leader that moved, or a connection that broke, is tried again until `timeout_ms`.
+
+    Args:
+        times: ms since 1970, or LATEST, EARLIEST, MAX_TIMESTAMP.
+        isolation_level: 1 makes LATEST the last stable offset.
+
+    Raises:
+        UnknownTopicOrPartition: no such topic or partition.
+        KafkaError: a leader refused, or none could be asked in time.
+    """
+    deadline = time.monotonic() + timeout_ms / 1000
+    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+    left = dict(times)
+    while left:
+        fault: KafkaError | None = None
+        try:
+            by_leader: dict[int, dict[TopicPartition, int]] = {}
+            for partition, timestamp in left.items():
+                leader_id = cluster.leader(partition).leader_id
+                by_leader.setdefault(leader_id, {})[partition] = timestamp
+            for node_id, asked in by_leader.items():
+                answered, refused = _ask(cluster, node_id, asked, isolation_level)
+                found.update(answered)
+                fault = fault or refused
+        except UnknownTopicOrPartition:
+            raise  # said by metadata that was asked for just now
+        except KafkaError as lost:
+            fault = lost
+        left = {p: at for p, at in left.items() if p not in found}
+        if not left:
+            break
+        if fault is None:
+            raise UnknownTopicOrPartition(f"no answer about {', '.join(map(str, left))}")
+        if not fault.retriable or time.monotonic() + RETRY_BACKOFF_S >= deadline:
+            raise fault
+        for partition in left:
+            cluster.forget(partition.topic)
+        time.sleep(RETRY_BACKOFF_S)
+    return {partition: found[partition] for partition in times}
+
+
+def _ask(
+    cluster: Cluster, node_id: int, times: Mapping[TopicPartition, int], isolation_level: int
+) -> tuple[dict[TopicPartition, OffsetAndTimestamp], KafkaError | None]:
+    """Ask one leader; return what it said, and the first refusal."""
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for partition, timestamp in times.items():
+        topics.setdefault(partition.topic, []).append(
+            ListOffsetsPartition(
+                partition_index=partition.partition,
+                current_leader_epoch=cluster.leader(partition).leader_epoch,
+                timestamp=timestamp,
+            )
+        )
+    answer = cluster.connection(node_id).call(
+        ListOffsetsRequest(
+            replica_id=CONSUMER_REPLICA,
+            isolation_level=isolation_level,
+            topics=[
+                ListOffsetsTopic(name=name, partitions=parts) for name, parts in topics.items()
+            ],
+        ),
+        ListOffsetsResponse,
+    )
+    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+    refused: KafkaError | None = None
+    for topic in answer.topics:
+        for part in topic.partitions:
+            at = TopicPartition(topic.name, part.partition_index)
+            if part.error_code == ErrorCode.NONE:
+                found[at] = OffsetAndTimestamp(part.offset, part.timestamp, part.leader_epoch)
+            elif refused is None:
+                refused = error_for(
+                    part.error_code, f"offsets of {at}: {error_for(part.error_code)}"
+                )
+    return found, refused

@@ -1,0 +1,187 @@
+"""A producer: records into batches, batches to leaders, answers to callbacks.
+
+Owns the arguments and their defaults. Records wait in the accumulator, and the
+sender's thread does everything that talks to brokers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+
+from plog.client.accumulator import Accumulator, Bounds, ProducerClosed
+from plog.client.metadata import Cluster
+from plog.client.partitioner import Partitioner, StickyPartitioner
+from plog.client.producer_batch import Delivery, DeliveryCallback, Header, RecordMetadata
+from plog.client.sender import Rules, Sender
+from plog.errors import InvalidConfig
+from plog.protocol.record_batch import CODECS
+
+__all__ = ["Delivery", "DeliveryCallback", "Header", "Producer", "ProducerClosed", "RecordMetadata"]
+
+ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
+STOP_TIMEOUT_S = 5.0
+"""How long a close that does not wait for records waits for the producer's thread."""
+
+
+class Producer:
+    """Writes records. Thread-safe; records of one thread keep their order within a partition.
+
+    With idempotence (the default) an acknowledged record is written once, in order, whatever
+    happens to connections, brokers and leaders in between. A record that is given up after
+    delivery_timeout_ms may have been written; only its acknowledgement is missing.
+
+    Leaving the `with` block flushes; leaving it by an exception gives up what is unacknowledged.
+
+    Args:
+        bootstrap_servers: "host:port,...".
+        acks: "all" (every in-sync replica, durably), "1" (the leader) or "0" (no answer).
+        enable_idempotence: number batches, so that a retry never writes twice; needs acks="all".
+            Without it retries may write twice, but keep the order.
+        linger_ms: how long a batch waits for more records before it is sent.
+        batch_size: bytes (uncompressed) at which a batch is sent without waiting.
+        compression_type: "none", "gzip", "snappy", "lz4" or "zstd".
+        max_request_size: most bytes of a request, and so of a record. Batches that the broker finds
+            too large are split.
+        buffer_memory: most bytes waiting; `send` blocks beyond it, at most max_block_ms.
+        max_block_ms: how long `send` may wait, for memory or to learn about a topic.
+        request_timeout_ms: how long a broker may take to answer.
+        delivery_timeout_ms: how long a record may take, retries and all, before it is given up.
+        retry_backoff_ms: wait before a retry; it doubles each time, up to a second.
+        metadata_max_age_ms: how old the known number of partitions may get.
+        partitioner: (topic, key, number of partitions) -> partition; one that has a method
+            `batch_closed(topic, partition)` is told when a batch is full or sent. It is called
+            under the producer's lock.
+
+    Raises:
+        InvalidConfig: an argument is not one of its values, or they contradict each other.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str],
+        *,
+        client_id: str = "plog-producer",
+        acks: str = "all",
+        enable_idempotence: bool = True,
+        linger_ms: int = 5,
+        batch_size: int = 16384,
+        compression_type: str = "none",
+        max_request_size: int = 1 << 20,
+        buffer_memory: int = 32 << 20,
+        max_block_ms: int = 60_000,
+        request_timeout_ms: int = 30_000,
+        delivery_timeout_ms: int = 120_000,
+        retry_backoff_ms: int = 100,
+        metadata_max_age_ms: int = 300_000,
+        partitioner: Partitioner | None = None,
+    ) -> None:
+        if acks not in ACKS:
+            raise InvalidConfig(f"acks={acks!r}: one of {', '.join(ACKS)}")
+        if compression_type not in CODECS:
+            raise InvalidConfig(f"compression_type={compression_type!r}: {', '.join(CODECS)}")
+        if enable_idempotence and ACKS[acks] != -1:
+            raise InvalidConfig(f"enable_idempotence needs acks='all', not {acks!r}")
+        if delivery_timeout_ms < linger_ms:
+            raise InvalidConfig(
+                f"delivery_timeout_ms={delivery_timeout_ms} is less than linger_ms={linger_ms}"
+            )
+        bounds = Bounds(
+            batch_size=batch_size,
+            linger_s=linger_ms / 1000,
+            codec=CODECS[compression_type],
+            max_request_size=max_request_size,
+            buffer_memory=buffer_memory,
+            max_block_s=max_block_ms / 1000,
+            delivery_timeout_s=delivery_timeout_ms / 1000,
+        )
+        rules = Rules(
+            acks=ACKS[acks],
+            idempotent=enable_idempotence,
+            max_request_size=max_request_size,
+            request_timeout_s=request_timeout_ms / 1000,
+            delivery_timeout_s=delivery_timeout_ms / 1000,
+            backoff_s=retry_backoff_ms / 1000,
+            metadata_max_age_s=metadata_max_age_ms / 1000,
+        )
+        cluster = Cluster(
+            bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms
+        )
+        self._accumulator = Accumulator(bounds, partitioner or StickyPartitioner())
+        self._sender = Sender(self._accumulator, cluster, rules)
+        self._closing = threading.Lock()
+        self._released = False
+        self._sender.start()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self.close(None if error is None else 0)
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: DeliveryCallback | None = None,
+    ) -> Delivery:
+        """Add a record to its partition's batch and return at once.
+
+        It waits only to learn about a topic (which the broker may create then), and for memory.
+
+        Raises:
+            UnknownTopicOrPartition: no such topic, and the broker does not create it.
+            InvalidTopic: no topic can have this name.
+            MessageTooLarge: the record alone exceeds max_request_size or buffer_memory.
+            RequestTimedOut: buffer_memory stayed full for max_block_ms.
+            NetworkException: no broker could be asked about the topic for max_block_ms.
+            ProducerClosed: after close().
+        """
+        return self._accumulator.append(
+            topic,
+            value,
+            key,
+            headers,
+            partition,
+            time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms,
+            on_delivery,
+        )
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything sent so far is acknowledged or given up, and its callbacks called.
+
+        Raises:
+            TimeoutError: some of it is neither after `timeout_s`.
+        """
+        if not self._accumulator.flush(timeout_s):
+            raise TimeoutError(
+                f"{self._accumulator.buffered_bytes} bytes are still unacknowledged"
+                f" after {timeout_s:g} s"
+            )
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Take no more records, wait for those there are, and close the connections.
+
+        Records that have no outcome after `timeout_s` (None: however long it takes, which
+        delivery_timeout_ms bounds) fail with ProducerClosed. From a delivery callback it only
+        says that no more records come. May be called again.
+        """
+        # With no time at all, nothing more may be sent: closing alone would end the lingering.
+        self._accumulator.close(abort=timeout_s == 0)
+        if threading.current_thread() is self._sender:
+            return
+        self._sender.join(timeout_s)
+        if self._sender.is_alive():
+            self._accumulator.close(abort=True)
+            self._sender.interrupt()
+            self._sender.join(STOP_TIMEOUT_S)
+        with self._closing:
+            if not self._released and not self._sender.is_alive():
+                self._released = True
+                self._accumulator.release()

@@ -1,0 +1,259 @@
+"""Records of one partition on their way, and what their senders hold of them.
+
+Owns a batch from its first record to its outcome: its bytes, its numbers, its
+callbacks, and how one that is too large becomes two. Decides nothing about when
+it is sent or given up.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from plog._native.records import BatchBuilder, Record, walk
+from plog.errors import PlogError
+from plog.types import NO_PRODUCER_ID, TopicPartition
+
+log = logging.getLogger(__name__)
+
+Header = tuple[str, bytes | None]
+
+MAX_SEQUENCE = 2**31 - 1
+"""After it comes 0, so that adding is a mask."""
+EXPANDED_LIMIT = (1 << 31) - 1
+
+_SPENT = BatchBuilder()
+"""In the place of a finished batch's builder: whoever keeps its deliveries keeps no records."""
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record was written.
+
+    `offset` is -1 with acks=0. `timestamp` is the record's, or with LogAppendTime the broker's.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+DeliveryCallback = Callable[[RecordMetadata | None, PlogError | None], None]
+"""Called on the producer's own thread, once per record, as its fate becomes known: its metadata, or
+the error. What it raises is logged; it must not wait for the producer."""
+
+
+class ProducerBatch:
+    """Records of one partition. The accumulator's lock guards it until it is closed.
+
+    Attributes:
+        size: uncompressed bytes so far.
+        created, deadline: time.monotonic(), when it was opened, when it is given up.
+        base_sequence: of its first record; -1 while it has no number.
+        came_back: it was sent, and is not in flight any more.
+        maybe_written: an attempt ended without an answer that says whether it was.
+    """
+
+    __slots__ = (
+        "_done",
+        "_halves",
+        "_parent",
+        "append_time",
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "builder",
+        "callbacks",
+        "came_back",
+        "closed",
+        "codec",
+        "created",
+        "deadline",
+        "decided",
+        "encoded",
+        "error",
+        "in_flight",
+        "maybe_written",
+        "partition",
+        "producer_epoch",
+        "producer_id",
+        "size",
+        "timestamps",
+    )
+
+    def __init__(
+        self, partition: TopicPartition, codec: int, created: float, deadline: float
+    ) -> None:
+        self.partition = partition
+        self.codec = codec
+        self.builder = BatchBuilder(codec=codec)
+        self.created, self.deadline = created, deadline
+        self.size = self.builder.uncompressed_bytes
+        self.timestamps: list[int] = []
+        self.callbacks: list[tuple[int, DeliveryCallback]] = []
+        self.closed = self.in_flight = self.came_back = self.maybe_written = False
+        self.attempts = 0
+        self.encoded: bytes | None = None
+        self.producer_id, self.producer_epoch, self.base_sequence = NO_PRODUCER_ID, -1, -1
+        self.decided = False
+        self.base_offset = self.append_time = -1
+        self.error: PlogError | None = None
+        self._done = threading.Event()
+        self._parent: ProducerBatch | None = None
+        self._halves: tuple[ProducerBatch, ProducerBatch] | None = None
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    def append(
+        self,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header],
+        callback: DeliveryCallback | None,
+    ) -> int:
+        """Add a record and return its place in the batch.
+
+        Raises:
+            TypeError, OverflowError, ValueError: it is no record; the batch is as it was.
+        """
+        self.size = self.builder.append(timestamp, key, value, headers)
+        index = len(self.timestamps)
+        self.timestamps.append(timestamp)
+        if callback is not None:
+            self.callbacks.append((index, callback))
+        return index
+
+    def copy(self, whole: ProducerBatch, record: Record, index: int) -> None:
+        """Add a record of a batch that is being split."""
+        self.append(whole.timestamps[index], record.key, record.value, record.headers, None)
+
+    def number(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        """Give the batch its idempotent numbers; they are part of its bytes."""
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self.base_sequence = base_sequence
+        self.builder.set_producer(producer_id, producer_epoch, base_sequence)
+        self.encoded = None
+
+    def unnumber(self) -> None:
+        """Take the numbers back: they led to nothing that was written."""
+        self.number(NO_PRODUCER_ID, -1, -1)
+
+    def encode(self) -> bytes:
+        """Return the batch as it goes over the wire, compressed once."""
+        if self.encoded is None:
+            self.encoded = self.builder.build()
+        return self.encoded
+
+    def split(self) -> tuple[ProducerBatch, ProducerBatch]:
+        """Make two batches of this one, with its numbers shared out; it is decided when both are.
+
+        Raises:
+            ValueError: it has one record only.
+        """
+        if len(self) < 2:
+            raise ValueError("a batch of one record cannot be split")
+        records = walk(self.encode(), decompressed_limit=EXPANDED_LIMIT)
+        first, second = halves = (self._part(), self._part())
+        at = 0
+        while at == 0 or (at < len(records) - 1 and first.size < self.size // 2):
+            first.copy(self, records[at], at)
+            at += 1
+        for index in range(at, len(records)):
+            second.copy(self, records[index], index)
+        first.callbacks = [entry for entry in self.callbacks if entry[0] < at]
+        second.callbacks = [(index - at, call) for index, call in self.callbacks if index >= at]
+        if self.base_sequence >= 0:
+            sequence = self.base_sequence
+            for half in halves:
+                half.number(self.producer_id, self.producer_epoch, sequence)
+                sequence = (sequence + len(half)) & MAX_SEQUENCE
+        self.callbacks = []
+        self.encoded, self.builder = None, _SPENT
+        self._halves = halves
+        return halves
+
+    def finish(self, base_offset: int, append_time: int, error: PlogError | None) -> None:
+        """Set the outcome, call the callbacks, wake who waits. Once, on the sender's thread."""
+        self.base_offset, self.append_time, self.error = base_offset, append_time, error
+        self.decided = True
+        for index, callback in self.callbacks:
+            try:
+                callback(None if error is not None else self.metadata(index), error)
+            except Exception:
+                # The application's fault must not cost the records behind this one.
+                log.exception("a delivery callback of %s failed", self.partition)
+        self.callbacks = []
+        self.encoded, self.builder = None, _SPENT
+        self._finished()
+
+    def metadata(self, index: int) -> RecordMetadata:
+        """Return where the record at `index` was written."""
+        return RecordMetadata(
+            *self.partition,
+            -1 if self.base_offset < 0 else self.base_offset + index,
+            self.timestamps[index] if self.append_time < 0 else self.append_time,
+        )
+
+    def leaf(self, index: int) -> tuple[ProducerBatch, int]:
+        """Return the batch that a record is in after splits, and its place there."""
+        batch = self
+        while batch._halves is not None:
+            first, second = batch._halves
+            if index < len(first):
+                batch = first
+            else:
+                batch, index = second, index - len(first)
+        return batch, index
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait until every record has its outcome and every callback was called."""
+        return self._done.wait(timeout_s)
+
+    def _part(self) -> ProducerBatch:
+        part = ProducerBatch(self.partition, self.codec, self.created, self.deadline)
+        part.closed = True
+        part._parent = self
+        return part
+
+    def _finished(self) -> None:
+        self._done.set()
+        parent = self._parent
+        if parent is not None and parent._halves is not None:
+            first, second = parent._halves
+            if first._done.is_set() and second._done.is_set():
+                parent.decided = True
+                parent._finished()
+
+
+class Delivery:
+    """What `send` returns: the record's fate, once it is known."""
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: ProducerBatch, index: int) -> None:
+        self._batch, self._index = batch, index
+
+    def done(self) -> bool:
+        """Tell whether the record was acknowledged or given up."""
+        return self._batch.leaf(self._index)[0].decided
+
+    def result(self, timeout_s: float | None = None) -> RecordMetadata:
+        """Wait for the record's metadata.
+
+        Raises:
+            KafkaError: it could not be written; RequestTimedOut leaves open whether it was.
+            ProducerClosed: the producer was closed before.
+            TimeoutError: not known yet after `timeout_s`.
+        """
+        leaf, index = self._batch.leaf(self._index)
+        if not leaf.decided:
+            if not self._batch.wait(timeout_s):
+                raise TimeoutError("the record is not acknowledged yet")
+            leaf, index = self._batch.leaf(self._index)
+        if leaf.error is not None:
+            raise leaf.error
+        return leaf.metadata(index)

@@ -1,0 +1,460 @@
+"""The thread behind a producer: batches to leaders, answers to batches.
+
+Owns the connections, the requests in flight, the sequence numbers and the
+retries. The rules that keep order and write nothing twice:
+
+- A partition has at most MAX_IN_FLIGHT batches out when they are numbered (a broker remembers
+  five), one when not, all on one connection. When one comes back without success, no more go out
+  until all have come back; then the oldest goes first.
+- At first it has one out only, until that is acknowledged: of a producer that it does not know a
+  broker takes any sequence, also that of a later batch.
+- A batch that came back goes out alone. It may have been written, with batches behind it that were
+  acknowledged since; more of them, and the broker would forget that it has it.
+- A numbered batch keeps its numbers over every attempt, so a broker that has it says so.
+- Numbers change only after the broker refused those of the partition's oldest batch: then it was
+  not written, and neither was any batch behind it, for they follow it. They are numbered from 0
+  under the next epoch, which fences whatever of the old one is still on its way.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from plog.client.accumulator import FOREVER, Accumulator, PartitionQueue, ProducerClosed
+from plog.client.connection import Connection
+from plog.client.metadata import Cluster
+from plog.client.producer_batch import MAX_SEQUENCE, ProducerBatch
+from plog.errors import (
+    ErrorCode,
+    KafkaError,
+    LeaderNotAvailable,
+    NetworkException,
+    PlogError,
+    RequestTimedOut,
+    error_for,
+)
+from plog.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from plog.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from plog.types import NO_PRODUCER_ID, TopicPartition
+
+log = logging.getLogger(__name__)
+
+MAX_IN_FLIGHT = 5
+"""Batches of a partition, and requests of a connection, that wait for their answers."""
+MAX_EPOCH = 2**15 - 1
+MAX_BACKOFF_S = 1.0
+WRITTEN = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
+NUMBERS_REFUSED = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+    }
+)
+TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+UNDECIDED = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+"""Refusals that do not say that the batch was not written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a sender promises; times in seconds."""
+
+    acks: int
+    idempotent: bool
+    max_request_size: int
+    request_timeout_s: float
+    delivery_timeout_s: float
+    backoff_s: float
+    metadata_max_age_s: float
+
+
+@dataclass(slots=True)
+class _Request:
+    """A Produce request in flight."""
+
+    batches: dict[TopicPartition, tuple[PartitionQueue, ProducerBatch]]
+
+
+class Sender(threading.Thread):
+    """Empties an accumulator until it is closed and empty, or aborted.
+
+    Args:
+        accumulator: where the batches come from.
+        cluster: the sender's own from now on; closed at its end.
+    """
+
+    def __init__(self, accumulator: Accumulator, cluster: Cluster, rules: Rules) -> None:
+        super().__init__(name="plog-producer", daemon=True)
+        self._accumulator = accumulator
+        self._cluster = cluster
+        self._rules = rules
+        # Connections of our own: answers to Produce come in their own time.
+        self._connections: dict[int, Connection] = {}
+        self._requests: dict[int, deque[_Request]] = {}
+        self._producer_id, self._producer_epoch = NO_PRODUCER_ID, -1
+        self._stale: set[str] = set()
+        self._ask_after = 0.0
+        self._asked_all = time.monotonic()
+
+    def run(self) -> None:
+        """Send until the accumulator is closed and empty, or aborted."""
+        self._accumulator.sender_ident = threading.get_ident()
+        reason = "the producer's thread failed"
+        try:
+            while not (self._accumulator.is_aborted or self._accumulator.is_finished):
+                self._step()
+            reason = "the producer was closed before the record was acknowledged"
+        finally:
+            # Whatever ended the loop, nobody may wait for ever.
+            for batch in self._accumulator.take_all():
+                batch.finish(-1, -1, ProducerClosed(reason))
+            for connection in self._connections.values():
+                connection.close()
+            self._cluster.close()
+
+    def interrupt(self) -> None:
+        """Make a wait for a broker end soon. Thread-safe."""
+        for connection in list(self._connections.values()):
+            connection.interrupt()
+        self._cluster.interrupt()
+
+    def _step(self) -> None:
+        due = self._learn_topics()
+        while True:
+            chosen, expired, next_due = self._accumulator.take(time.monotonic(), self._may_send)
+            for batch in expired:
+                self._expire(batch)
+            if not chosen:
+                break
+            self._send(chosen)
+        self._wait(min(due, next_due))
+
+    # -- what is known of the cluster
+
+    def _learn_topics(self) -> float:
+        """Ask about topics that somebody waits for or whose leaders moved; return when next."""
+        now = time.monotonic()
+        max_age_s = self._rules.metadata_max_age_s
+        if now - self._asked_all >= max_age_s:
+            # Partitions may have been added.
+            self._asked_all = now
+            self._stale.update(self._accumulator.known_topics())
+        wanted = self._accumulator.wanted_topics()
+        if not wanted and not self._stale:
+            return self._asked_all + max_age_s
+        if now < self._ask_after:
+            return self._ask_after
+        self._ask_after = now + self._rules.backoff_s
+        fault: KafkaError | None = None
+        stale = self._stale - wanted
+        try:
+            if wanted:
+                self._cluster.refresh(sorted(wanted), create=True)
+            if stale:
+                self._cluster.refresh(sorted(stale))
+            self._stale.clear()
+        except KafkaError as lost:
+            fault = lost
+            self._stale |= stale
+        else:
+            for topic in wanted | stale:
+                info = self._cluster.topics.get(topic)
+                count = 0 if info is None else len(info.partitions)
+                self._accumulator.set_partitions(topic, count, self._cluster.errors.get(topic))
+        if wanted:
+            self._accumulator.metadata_asked(fault)
+        if self._stale or self._accumulator.wanted_topics():
+            return self._ask_after
+        return self._asked_all + max_age_s
+
+    def _may_send(self, queue: PartitionQueue) -> bool:
+        """Tell whether a partition may have one more batch in flight; called under the lock."""
+        together = MAX_IN_FLIGHT if queue.is_known and not queue.batches[0].came_back else 1
+        if queue.in_flight >= together:
+            return False
+        leader = self._cluster.known_leader(queue.partition)
+        if leader is None:
+            self._stale.add(queue.partition.topic)
+            queue.last_fault = queue.last_fault or LeaderNotAvailable(
+                f"no leader of {queue.partition} is known"
+            )
+            queue.retry_at = time.monotonic() + self._rules.backoff_s
+            return False
+        if queue.in_flight and queue.leader_id != leader.leader_id:
+            return False  # first those that are out must come back
+        queue.leader_id = leader.leader_id
+        return len(self._requests.get(leader.leader_id, ())) < MAX_IN_FLIGHT
+
+    # -- out
+
+    def _send(self, chosen: Sequence[tuple[PartitionQueue, ProducerBatch]]) -> None:
+        if self._rules.idempotent and self._producer_id == NO_PRODUCER_ID:
+            try:
+                self._new_producer_id()
+            except PlogError as fault:
+                for queue, batch in chosen:
+                    self._come_back(queue, batch, fault, undecided=False)
+                return
+        by_leader: dict[int, list[tuple[PartitionQueue, ProducerBatch]]] = {}
+        for queue, batch in chosen:
+            by_leader.setdefault(queue.leader_id, []).append((queue, batch))
+        for leader_id, batches in by_leader.items():
+            for group in self._requests_of(batches):
+                self._send_request(leader_id, group)
+
+    def _requests_of(
+        self, batches: Iterable[tuple[PartitionQueue, ProducerBatch]]
+    ) -> list[list[tuple[PartitionQueue, ProducerBatch]]]:
+        """Number and encode batches; share them out so that no request is too large."""
+        groups: list[list[tuple[PartitionQueue, ProducerBatch]]] = []
+        room = 0
+        for queue, batch in batches:
+            if self._rules.idempotent and batch.base_sequence < 0:
+                self._number(queue, batch)
+            size = len(batch.encode())
+            if not groups or size > room:
+                groups.append([])
+                room = self._rules.max_request_size
+            groups[-1].append((queue, batch))
+            room -= size
+        return groups
+
+    def _send_request(
+        self, leader_id: int, batches: list[tuple[PartitionQueue, ProducerBatch]]
+    ) -> None:
+        topics: dict[str, list[PartitionProduceData]] = {}
+        for queue, batch in batches:
+            batch.attempts += 1
+            topics.setdefault(queue.partition.topic, []).append(
+                PartitionProduceData(index=queue.partition.partition, records=batch.encode())
+            )
+        request = ProduceRequest(
+            transactional_id=None,
+            acks=self._rules.acks,
+            timeout_ms=int(self._rules.request_timeout_s * 1000),
+            topic_data=[
+                TopicProduceData(name=name, partition_data=data) for name, data in topics.items()
+            ],
+        )
+        try:
+            connection = self._connection(leader_id)
+        except KafkaError as fault:
+            for queue, batch in batches:
+                self._come_back(queue, batch, fault, undecided=False)
+            return
+        if self._rules.acks != 0:
+            in_flight = _Request({queue.partition: (queue, batch) for queue, batch in batches})
+            self._requests.setdefault(leader_id, deque()).append(in_flight)
+        try:
+            connection.send(request, None if self._rules.acks == 0 else ProduceResponse)
+        except KafkaError as fault:
+            if self._rules.acks == 0:
+                for queue, batch in batches:
+                    self._come_back(queue, batch, fault, undecided=True)
+            self._lose(leader_id, fault)
+            return
+        if self._rules.acks == 0:
+            for queue, batch in batches:
+                self._succeed(queue, batch, -1, -1)
+
+    def _connection(self, leader_id: int) -> Connection:
+        connection = self._connections.get(leader_id)
+        if connection is not None and connection.is_usable:
+            return connection
+        if connection is not None:
+            self._lose(leader_id, NetworkException(f"{connection.peer} closed the connection"))
+        connection = self._connections[leader_id] = self._cluster.open(leader_id)
+        return connection
+
+    # -- in
+
+    def _wait(self, due: float) -> None:
+        """Sleep until an answer is there, something is due, or the accumulator calls."""
+        waited = select.poll()
+        waited.register(self._accumulator.wake_socket, select.POLLIN)
+        nodes: dict[int, int] = {}
+        for node_id, connection in self._connections.items():
+            if connection.deadline is not None:
+                due = min(due, connection.deadline)
+                nodes[connection.fileno()] = node_id
+                waited.register(connection, select.POLLIN)
+        if self._accumulator.sleep_until(due):
+            # Rounded up: a millisecond early would be a turn for nothing.
+            left_ms = None if due == FOREVER else max(due - time.monotonic(), 0) * 1000 + 1
+            ready = waited.poll(left_ms)
+            self._accumulator.awake()
+        else:
+            ready = waited.poll(0)
+        for descriptor, _ in ready:
+            node_id = nodes.get(descriptor, -1)
+            if self._requests.get(node_id):
+                self._receive(node_id)
+        now = time.monotonic()
+        for node_id, connection in list(self._connections.items()):
+            if connection.deadline is not None and connection.deadline <= now:
+                self._lose(node_id, RequestTimedOut(f"no answer from {connection.peer} in time"))
+
+    def _receive(self, node_id: int) -> None:
+        """Read one answer."""
+        connection = self._connections[node_id]
+        try:
+            answer = connection.receive(ProduceResponse)
+        except KafkaError as fault:
+            self._lose(node_id, fault)
+            return
+        batches = dict(self._requests[node_id].popleft().batches)
+        for topic in answer.responses:
+            for part in topic.partition_responses:
+                asked = batches.pop(TopicPartition(topic.name, part.index), None)
+                if asked is not None:
+                    self._answered(*asked, part)
+        for queue, batch in batches.values():
+            lack = NetworkException(f"the answer of {connection.peer} lacks {queue.partition}")
+            self._come_back(queue, batch, lack, undecided=True)
+
+    def _answered(
+        self, queue: PartitionQueue, batch: ProducerBatch, part: PartitionProduceResponse
+    ) -> None:
+        if part.error_code in WRITTEN:
+            self._succeed(queue, batch, part.base_offset, part.log_append_time_ms)
+            return
+        texts = [part.error_message or str(error_for(part.error_code))]
+        texts += [
+            f"record {error.batch_index}: {error.batch_index_error_message}"
+            for error in part.record_errors
+        ]
+        fault = error_for(part.error_code, f"produce to {queue.partition}: {'; '.join(texts)}")
+        self._come_back(queue, batch, fault, undecided=part.error_code in UNDECIDED)
+
+    def _lose(self, node_id: int, fault: KafkaError) -> None:
+        """Drop a connection; whether what was on it was written is not known."""
+        connection = self._connections.pop(node_id, None)
+        if connection is not None:
+            connection.close()
+        for request in self._requests.pop(node_id, ()):
+            for queue, batch in request.batches.values():
+                self._come_back(queue, batch, fault, undecided=True)
+
+    # -- outcomes
+
+    def _succeed(
+        self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, append_time: int
+    ) -> None:
+        self._accumulator.came_back(queue, batch)
+        queue.failures, queue.last_fault = 0, None
+        queue.is_known = batch.base_sequence >= 0
+        if not batch.decided:
+            self._accumulator.remove(queue, batch)
+            batch.finish(base_offset, append_time, None)
+        self._drained(queue)
+
+    def _come_back(
+        self, queue: PartitionQueue, batch: ProducerBatch, fault: PlogError, *, undecided: bool
+    ) -> None:
+        """Take a batch back that was not acknowledged: retry it, split it, or fail it."""
+        self._accumulator.came_back(queue, batch)
+        if batch.decided:
+            pass  # given up while it was out
+        elif not isinstance(fault, KafkaError):
+            self._fail(queue, batch, fault)
+        elif fault.code in NUMBERS_REFUSED:
+            queue.draining = True
+            if self._accumulator.is_oldest(queue, batch):
+                # Else an older batch, which comes or came back too, must go first.
+                self._retry(queue, fault)
+                queue.refusal = fault
+        elif fault.code in TOO_LARGE and len(batch) > 1 and not batch.maybe_written:
+            queue.draining = True
+            self._accumulator.replace(queue, batch, batch.split())
+        elif fault.retriable:
+            queue.draining = True
+            batch.maybe_written = batch.maybe_written or undecided
+            self._stale.add(queue.partition.topic)
+            self._retry(queue, fault)
+        else:
+            self._fail(queue, batch, fault)
+        self._drained(queue)
+
+    def _fail(self, queue: PartitionQueue, batch: ProducerBatch, fault: PlogError) -> None:
+        """Give a batch up. Its number leaves a gap; refused for it, the next are numbered anew."""
+        queue.draining = True
+        self._accumulator.remove(queue, batch)
+        batch.finish(-1, -1, fault)
+
+    def _retry(self, queue: PartitionQueue, fault: KafkaError) -> None:
+        """Set when the partition is tried again: later each time, up to a second."""
+        backoff_s = min(self._rules.backoff_s * 2**queue.failures, MAX_BACKOFF_S)
+        # Spread, so that many producers do not come back at once.
+        queue.retry_at = time.monotonic() + backoff_s * random.uniform(0.8, 1.2)
+        queue.failures = min(queue.failures + 1, 10)
+        # What is given up is not tried again; its connections were cut for that.
+        if str(queue.last_fault) != str(fault) and not self._accumulator.is_aborted:
+            log.warning("%s; trying again", fault)
+        queue.last_fault = fault
+
+    def _drained(self, queue: PartitionQueue) -> None:
+        """When everything of a partition is back: number anew if need be, and go on."""
+        if queue.in_flight:
+            return
+        if queue.draining:
+            queue.draining = queue.is_known = False
+        refusal, queue.refusal = queue.refusal, None
+        if refusal is None:
+            return
+        if refusal.code == ErrorCode.INVALID_PRODUCER_EPOCH or queue.producer_epoch >= MAX_EPOCH:
+            self._producer_id = NO_PRODUCER_ID
+            queue.producer_id = NO_PRODUCER_ID
+        else:
+            queue.producer_epoch += 1
+            queue.next_sequence = 0
+        for batch in self._accumulator.queued(queue):
+            if batch.base_sequence >= 0:
+                batch.unnumber()
+                batch.maybe_written = False
+
+    def _expire(self, batch: ProducerBatch) -> None:
+        seconds = self._rules.delivery_timeout_s
+        sent = "sent and never acknowledged" if batch.attempts else "never sent"
+        fault = self._accumulator.last_fault(batch.partition)
+        why = f"; last: {fault}" if fault is not None else ""
+        text = f"record for {batch.partition}: {sent} in {seconds:g} s{why}"
+        batch.finish(-1, -1, RequestTimedOut(text))
+
+    # -- numbers
+
+    def _number(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        if queue.producer_id == NO_PRODUCER_ID:
+            queue.producer_id, queue.producer_epoch = self._producer_id, self._producer_epoch
+            queue.next_sequence = 0
+        batch.number(queue.producer_id, queue.producer_epoch, queue.next_sequence)
+        queue.next_sequence = (queue.next_sequence + len(batch)) & MAX_SEQUENCE
+
+    def _new_producer_id(self) -> None:
+        answer = self._cluster.ask_any(
+            InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0),
+            InitProducerIdResponse,
+        )
+        if answer.error_code != ErrorCode.NONE:
+            raise error_for(answer.error_code, f"InitProducerId: {error_for(answer.error_code)}")
+        self._producer_id, self._producer_epoch = answer.producer_id, answer.producer_epoch

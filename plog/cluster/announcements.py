@@ -1,0 +1,72 @@
+"""What the controller tells brokers: which partitions, to whom, with which leaders beside them.
+
+Pure functions from the context to the Send effects of the controller's vocabulary.
+Never decides what a partition's state should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from plog.cluster.controller_context import ClusterContext, PartitionState
+from plog.cluster.controller_events import Effect, SendLeaderAndIsr, SendUpdateMetadata, Told
+from plog.cluster.znodes import LEADER_DURING_DELETE
+from plog.types import TopicPartition
+
+
+def told_of(
+    context: ClusterContext,
+    partitions: Iterable[TopicPartition],
+    new: Collection[TopicPartition] = (),
+) -> tuple[Told, ...]:
+    """Return what there is to tell of partitions; one without a state is not told at all."""
+    return tuple(
+        Told(
+            partition,
+            context.topics[partition.topic].topic_id,
+            context.states[partition],
+            context.assignment(partition),
+            context.offline(partition),
+            partition in new,
+        )
+        for partition in partitions
+        if partition in context.states
+    )
+
+
+def told_as_deleted(context: ClusterContext, topic: str) -> tuple[Told, ...]:
+    """Return what makes brokers forget a topic: its partitions, led by nobody ever again."""
+    nobody = PartitionState(LEADER_DURING_DELETE, 0, (), context.epoch, 0)
+    return tuple(
+        Told(
+            partition,
+            context.topics[topic].topic_id,
+            context.states.get(partition, nobody)._replace(leader=LEADER_DURING_DELETE),
+            context.assignment(partition),
+        )
+        for partition in context.partitions_of(topic)
+    )
+
+
+def update_metadata(
+    context: ClusterContext, broker_ids: Iterable[int], told: tuple[Told, ...]
+) -> list[Effect]:
+    """Tell brokers who is live, and about partitions if there are any to tell of."""
+    to = tuple(sorted(broker_ids))
+    live = tuple(context.brokers[one] for one in sorted(context.brokers))
+    return [SendUpdateMetadata(to, told, live)] if to else []
+
+
+def leader_and_isr(
+    context: ClusterContext,
+    broker_id: int,
+    partitions: Iterable[TopicPartition],
+    new: Collection[TopicPartition] = (),
+) -> list[Effect]:
+    """Tell a broker what it leads and follows, if it does."""
+    told = told_of(context, partitions, new)
+    if not told:
+        return []
+    leaders = {one.state.leader for one in told} & context.brokers.keys()
+    live = tuple(context.brokers[one] for one in sorted(leaders))
+    return [SendLeaderAndIsr(broker_id, told, live)]

@@ -1,0 +1,142 @@
+"""A broker's place in the cluster: its nodes at start-up, its id, its registration.
+
+Owns what a broker writes about itself into the coordination store. Never reads what
+other brokers wrote, but to see whether its own id is taken.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+
+from plog.cluster.store import CreateOp, NodeExists, NoNode, SetOp, Stat, Store, StoreError
+from plog.cluster.znodes import (
+    BROKER_SEQUENCE,
+    CLUSTER_ID,
+    LOG_DIR_EVENT_PREFIX,
+    PERSISTENT_PATHS,
+    BrokerNode,
+    broker_path,
+    decode_cluster_id,
+    encode_cluster_id,
+    encode_log_dir_event,
+)
+from plog.errors import DuplicateBrokerRegistration
+from plog.types import uuid_to_text
+
+log = logging.getLogger(__name__)
+
+
+def create_persistent_paths(store: Store) -> None:
+    """Create the empty nodes that Kafka's brokers and tools expect."""
+    missing: list[str] = []
+    for path in PERSISTENT_PATHS:
+        names = path.split("/")[1:]
+        for depth in range(len(names)):
+            above = "/" + "/".join(names[: depth + 1])
+            if above not in missing and store.exists(above) is None:
+                missing.append(above)
+    try:
+        # One write where there is nothing yet, which is where a start has the most to do.
+        store.multi([CreateOp(path) for path in missing])
+    except NodeExists:
+        for path in PERSISTENT_PATHS:
+            store.ensure(path)
+
+
+def ensure_cluster_id(store: Store, wanted: str | None = None) -> str:
+    """Return the cluster's id; the first broker to ask draws it (or takes `wanted`).
+
+    `wanted` is what meta.properties says, for a store that was lost or left behind.
+    """
+    drawn = wanted or new_cluster_id()
+    store.ensure("/cluster")
+    try:
+        store.create(CLUSTER_ID, encode_cluster_id(drawn))
+    except NodeExists:
+        return read_cluster_id(store)
+    return drawn
+
+
+def new_cluster_id() -> str:
+    """Draw a cluster id."""
+    return uuid_to_text(uuid.uuid4())
+
+
+def read_cluster_id(store: Store) -> str:
+    """Return the cluster's id, which must be there. Raises NoNode, MalformedNode."""
+    return decode_cluster_id(store.get(CLUSTER_ID)[0])
+
+
+def generate_broker_id(store: Store, reserved_max: int) -> int:
+    """Return a broker id above `reserved.broker.max.id` that was never given before."""
+    store.ensure(BROKER_SEQUENCE)
+    return reserved_max + store.set(BROKER_SEQUENCE, b"").version
+
+
+class BrokerRegistration:
+    """The ephemeral node that says this broker lives."""
+
+    def __init__(self, store: Store, broker_id: int) -> None:
+        self._store = store
+        self._broker_id = broker_id
+        self._sessions: set[int] = set()
+
+    def register(self, node: BrokerNode) -> int:
+        """Write the node and return the broker epoch: the transaction that created it.
+
+        Raises:
+            DuplicateBrokerRegistration: another live process has this broker id.
+        """
+        path = broker_path(self._broker_id)
+        self._sessions.add(self._store.session_id)
+        while True:
+            try:
+                # Two operations, because only the answer to a set holds the creating transaction.
+                _, stat = self._store.multi(
+                    [CreateOp(path, ephemeral=True), SetOp(path, node.encode(), 0)]
+                )
+            except NodeExists:
+                found = self._of_another_session(path)
+                if found is None:
+                    continue
+                return found.czxid
+            assert isinstance(stat, Stat)
+            log.info("registered broker %d, epoch %d", self._broker_id, stat.czxid)
+            return stat.czxid
+
+    def report_lost_replicas(self) -> None:
+        """Have the controller ask which replicas this broker has lost.
+
+        If the store cannot take it, clients hear it from this broker alone, until the next start.
+        """
+        try:
+            self._store.create(
+                LOG_DIR_EVENT_PREFIX, encode_log_dir_event(self._broker_id), sequential=True
+            )
+        except StoreError as error:
+            log.error("the controller cannot be told of lost replicas: %s", error)
+
+    def _of_another_session(self, path: str) -> Stat | None:
+        """Judge the node in the way: ours (its stat), ours of an expired session (None: gone)."""
+        try:
+            _, stat = self._store.get(path)
+        except NoNode:
+            return None
+        if stat.ephemeral_owner == self._store.session_id:
+            return stat
+        if stat.ephemeral_owner not in self._sessions:
+            raise DuplicateBrokerRegistration(
+                f"broker id {self._broker_id} is registered by another process"
+                f" (session {stat.ephemeral_owner:#x})"
+            )
+        # Of a session of ours that expired; the server has not removed it (ZOOKEEPER-2985).
+        try:
+            self._store.delete(path, stat.version)
+        except NoNode:
+            return None
+        return None
+
+    def update(self, node: BrokerNode) -> None:
+        """Rewrite the node (other endpoints); the broker epoch stays."""
+        self._store.set(broker_path(self._broker_id), node.encode())

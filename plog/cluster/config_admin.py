@@ -1,0 +1,166 @@
+"""Configs of topics and brokers: checks a change, writes it, leaves a notice of it.
+
+Owns the operations of AlterConfigs and IncrementalAlterConfigs on the nodes below
+/config. Applies nothing: every broker, this one included, reads the notice
+(`config_changes`) and the configs anew.
+
+Blocks on the coordination store; not for the asyncio loop. Any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from plog.cluster import znodes
+from plog.cluster.store import (
+    BadVersion,
+    CheckOp,
+    CreateOp,
+    NodeExists,
+    NoNode,
+    Op,
+    SetOp,
+    Store,
+)
+from plog.cluster.znodes import ConfigEntity
+from plog.errors import InvalidRequest, InvalidTopic, UnknownTopicOrPartition
+from plog.settings.alterations import Alteration, alter
+from plog.settings.definitions import BrokerSettings
+from plog.settings.dynamic import DynamicSettings
+from plog.types import is_legal_topic_name
+
+log = logging.getLogger(__name__)
+
+
+class ConfigAdmin:
+    """Changes configs in the coordination store.
+
+    Args:
+        store: where configs are written.
+        settings: checks them, and knows what a list that is appended to holds now.
+        broker_id: this broker: the only one whose own configs it can check.
+        written: told of each change once it is written, so that this broker obeys it
+            before the answer; others hear of it by the notice.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: DynamicSettings,
+        broker_id: int,
+        written: Callable[[ConfigEntity], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._broker_id = broker_id
+        self._written = written
+
+    def alter(
+        self,
+        entity: ConfigEntity,
+        alterations: Sequence[Alteration],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Change some keys and leave the others.
+
+        Raises:
+            UnknownTopicOrPartition, InvalidTopic: the topic does not, or can not, exist.
+            InvalidRequest: a key twice, an unknown operation, no value, another broker.
+            InvalidConfig: configs that are unknown, wrong, not dynamic or no lists.
+        """
+        settings = self._settings
+
+        def changed(present: Mapping[str, str]) -> dict[str, str]:
+            is_topic = entity.kind == "topics"
+            inherited = settings.topic(entity.name) if is_topic else settings.broker()
+            return alter(present, inherited, alterations)
+
+        self._write(entity, changed, validate_only=validate_only)
+
+    def replace(
+        self,
+        entity: ConfigEntity,
+        configs: Mapping[str, str | None],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Set these keys and no others. Raises as `alter`."""
+        null = sorted(key for key, value in configs.items() if value is None)
+        if null:
+            raise InvalidRequest("; ".join(f"{key}: no value" for key in null))
+        texts = {key: value for key, value in configs.items() if value is not None}
+        self._write(entity, lambda present: texts, validate_only=validate_only)
+
+    def _write(
+        self,
+        entity: ConfigEntity,
+        change: Callable[[Mapping[str, str]], Mapping[str, str]],
+        *,
+        validate_only: bool,
+    ) -> None:
+        while True:
+            self._check_exists(entity)
+            try:
+                data, stat = self._store.get(entity.path)
+                version: int | None = stat.version
+            except NoNode:
+                data, version = b"", None
+            present = znodes.decode_config(data)
+            configs = change(present)
+            self._check(entity, configs)
+            if validate_only:
+                return
+            text = znodes.encode_config(configs)
+            write: Op = (
+                CreateOp(entity.path, text)
+                if version is None
+                else SetOp(entity.path, text, version)
+            )
+            notice = CreateOp(
+                znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change(entity), sequential=True
+            )
+            try:
+                self._store.multi([*self._controller_check(), write, notice])
+            except (BadVersion, NodeExists, NoNode) as meanwhile:
+                log.info("writing %s again: %s", entity.path, meanwhile)
+                continue
+            log.info("configs of %s: %s", entity.entity_path, _shown(configs) or "none")
+            if self._written is not None:
+                self._written(entity)
+            return
+
+    def _controller_check(self) -> list[Op]:
+        # As Kafka's brokers do: no config is written under a controller that has changed.
+        stat = self._store.exists(znodes.CONTROLLER)
+        return [] if stat is None else [CheckOp(znodes.CONTROLLER, stat.version)]
+
+    def _check_exists(self, entity: ConfigEntity) -> None:
+        if entity.kind == "topics":
+            if not is_legal_topic_name(entity.name):
+                raise InvalidTopic(f"{entity.name[:300]!r} is no topic name")
+            if self._store.exists(znodes.topic_path(entity.name)) is None:
+                raise UnknownTopicOrPartition(f"topic {entity.name!r} does not exist")
+        elif entity.kind != "brokers":
+            raise InvalidRequest(f"configs of {entity.kind} can not be changed here")
+        elif entity.name not in (znodes.DEFAULT_ENTITY, str(self._broker_id)):
+            raise InvalidRequest(
+                f"configs of broker {entity.name!r} asked of broker {self._broker_id}"
+            )
+
+    def _check(self, entity: ConfigEntity, configs: Mapping[str, str]) -> None:
+        if entity.kind == "topics":
+            self._settings.check_topic(configs)
+        elif entity.name == znodes.DEFAULT_ENTITY:
+            self._settings.check_cluster_default(configs)
+        else:
+            self._settings.check_broker(configs)
+
+
+def _shown(configs: Mapping[str, str]) -> str:
+    """Return configs for the log, without secrets."""
+    hidden = {name for name, declared in BrokerSettings.KEYS.items() if declared.sensitive}
+    return " ".join(
+        f"{key}={'[hidden]' if key in hidden else value}" for key, value in configs.items()
+    )

@@ -1,0 +1,184 @@
+"""Hears of changed configs and applies them to this broker's settings.
+
+Owns the watch on /config/changes, the order of the notices and their removal after a
+quarter of an hour (by any broker). A notice only names what has changed; the configs
+are read anew, so notices may be heard twice or out of date without harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from plog.cluster import znodes
+from plog.cluster.store import NoNode, SessionLost, Store, StoreError, Watch, join
+from plog.cluster.znodes import ConfigEntity, MalformedNode
+from plog.runtime.clock import Clock
+from plog.settings.definitions import TopicSettings
+
+log = logging.getLogger(__name__)
+
+NOTICE_EXPIRY_MS = 15 * 60 * 1000
+
+
+class AppliedSettings(Protocol):
+    """What configs are applied to; `settings.dynamic.DynamicSettings`."""
+
+    def apply_topic(self, name: str, overrides: Mapping[str, str], /) -> TopicSettings:
+        """Take these as all that is set for a topic."""
+        ...
+
+    def apply_broker(self, configs: Mapping[str, str], /) -> None:
+        """Take these as all that is set for this broker."""
+        ...
+
+    def apply_cluster_default(self, configs: Mapping[str, str], /) -> None:
+        """Take these as all that is set for every broker."""
+        ...
+
+
+OtherConfigs = Callable[[ConfigEntity, Mapping[str, str]], None]
+
+
+class ConfigChanges:
+    """Keeps this broker's settings in step with the coordination store.
+
+    `load` and `topic_settings` run on the caller's thread; after `start`, notices are
+    applied on a thread of its own.
+
+    Args:
+        store: where configs are.
+        settings: what they are applied to.
+        broker_id: whose broker configs count here.
+        clock: tells which notices are old.
+        other: told of the configs of clients, users and addresses.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: AppliedSettings,
+        *,
+        broker_id: int,
+        clock: Clock,
+        other: OtherConfigs | None = None,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._broker_id = broker_id
+        self._clock = clock
+        self._other = other
+        self._last = -1
+        self._watch: Watch | None = None
+        # Held from reading to applying, so that what is applied last was read last.
+        self._applying = threading.Lock()
+        self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="config changes", daemon=True)
+
+    # -- at start-up ---------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Apply everything that is set now; notices already there are then old news."""
+        notices = self._store.children(znodes.CONFIG_CHANGES)
+        self._apply(ConfigEntity.broker(None))
+        self._apply(ConfigEntity.broker(self._broker_id))
+        for name in self._store.children("/config/topics"):
+            self._apply(ConfigEntity.topic(name))
+        self._last = max(map(_number, notices), default=-1)
+
+    def start(self) -> None:
+        """Apply changes from now on."""
+        self._thread.start()
+        self._watch = self._store.watch_children(
+            znodes.CONFIG_CHANGES, lambda event: self._wake.put(True)
+        )
+        self._wake.put(True)
+
+    def stop(self) -> None:
+        """End the thread."""
+        if self._watch is not None:
+            self._watch.cancel()
+        self._wake.put(False)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def topic_settings(self, name: str) -> TopicSettings:
+        """Read a topic's configs and apply them: its creation leaves no notice."""
+        with self._applying:
+            return self._settings.apply_topic(name, self._read(ConfigEntity.topic(name)))
+
+    def refresh(self, entity: ConfigEntity) -> None:
+        """Apply what is set now, before its notice is heard: for whoever has just written it."""
+        self._apply(entity)
+
+    # -- the thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while self._wake.get():
+            try:
+                self.process()
+            except SessionLost as lost:
+                log.warning("no more config changes: %s", lost)
+                return
+
+    def process(self) -> None:
+        """Apply the notices not heard yet, in order, and remove old ones."""
+        for name in sorted(self._store.children(znodes.CONFIG_CHANGES), key=_number):
+            path = join(znodes.CONFIG_CHANGES, name)
+            try:
+                data, stat = self._store.get(path)
+            except NoNode:
+                continue  # another broker removed it; it was old
+            if _number(name) > self._last:
+                try:
+                    self._apply(znodes.decode_config_change(data))
+                except MalformedNode as fault:
+                    log.error("%s is ignored: %s", path, fault)
+                self._last = _number(name)
+            if self._clock.now_ms() - stat.ctime_ms > NOTICE_EXPIRY_MS:
+                self._remove(path)
+
+    def _remove(self, path: str) -> None:
+        try:
+            self._store.delete(path)
+        except NoNode:
+            log.debug("another broker has removed %s", path)
+        except SessionLost:
+            raise
+        except StoreError as refused:
+            log.warning("%s stays: %s", path, refused)
+
+    def _read(self, entity: ConfigEntity) -> dict[str, str]:
+        try:
+            return znodes.decode_config(self._store.get(entity.path)[0])
+        except NoNode:
+            return {}
+
+    def _apply(self, entity: ConfigEntity) -> None:
+        with self._applying:
+            self._read_and_apply(entity)
+
+    def _read_and_apply(self, entity: ConfigEntity) -> None:
+        try:
+            configs = self._read(entity)
+        except MalformedNode as fault:
+            log.error("configs at %s are ignored: %s", entity.path, fault)
+            return
+        if entity.kind == "topics":
+            self._settings.apply_topic(entity.name, configs)
+        elif entity.kind != "brokers":
+            if self._other is not None:
+                self._other(entity, configs)
+        elif entity.name == znodes.DEFAULT_ENTITY:
+            self._settings.apply_cluster_default(configs)
+        elif entity.name == str(self._broker_id):
+            self._settings.apply_broker(configs)
+
+
+def _number(name: str) -> int:
+    """Return the sequence number at the end of a notice's name."""
+    digits = name[-10:]
+    return int(digits) if digits.isdigit() else -1

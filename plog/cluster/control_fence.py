@@ -1,0 +1,44 @@
+"""Refuses the orders of a controller that has been replaced, and orders for a process before this.
+
+Owns the newest controller epoch this broker has seen and its own broker epoch. One
+object, shared by all that takes orders; safe from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from plog.errors import StaleBrokerEpoch, StaleControllerEpoch
+
+NO_BROKER_EPOCH = -1
+
+
+class ControlFence:
+    """What a control request must pass before it is obeyed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._controller_epoch = 0
+        self.broker_epoch = NO_BROKER_EPOCH
+        """Set at every registration: the transaction that created this broker's node."""
+
+    @property
+    def controller_epoch(self) -> int:
+        """The newest controller epoch seen."""
+        return self._controller_epoch
+
+    def admit(self, controller_epoch: int, broker_epoch: int) -> None:
+        """Let a request in, and remember its controller epoch.
+
+        Raises:
+            StaleControllerEpoch: a newer controller has spoken.
+            StaleBrokerEpoch: it was meant for a registration before the present one.
+        """
+        with self._lock:
+            if broker_epoch != NO_BROKER_EPOCH and broker_epoch < self.broker_epoch:
+                raise StaleBrokerEpoch(f"for broker epoch {broker_epoch}, now {self.broker_epoch}")
+            if controller_epoch < self._controller_epoch:
+                raise StaleControllerEpoch(
+                    f"of controller epoch {controller_epoch}, now {self._controller_epoch}"
+                )
+            self._controller_epoch = controller_epoch

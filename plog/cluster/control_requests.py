@@ -1,0 +1,208 @@
+"""The controller's requests to brokers as messages, and brokers' answers as events.
+
+Pure translation between the controller's vocabulary and LeaderAndIsr, UpdateMetadata
+and StopReplica (versions 7, 8 and 4, those of a 3.9 controller). Sends nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from plog.cluster.controller_context import LiveBroker
+from plog.cluster.controller_events import (
+    LeaderAndIsrAnswered,
+    SendLeaderAndIsr,
+    SendStopReplica,
+    SendUpdateMetadata,
+    StopReplicaAnswered,
+    Told,
+)
+from plog.cluster.znodes import Endpoint
+from plog.errors import ErrorCode
+from plog.protocol.messages.replication import (
+    LeaderAndIsrLiveLeader,
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicState,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    StopReplicaTopicState,
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+    UpdateMetadataTopicState,
+)
+from plog.types import TopicPartition
+
+ControlRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+ControlResponse: TypeAlias = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
+
+SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+"""Kafka's numbers for security protocols."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who sends: what brokers compare to fence a controller that has been replaced."""
+
+    controller_id: int
+    controller_epoch: int
+    inter_broker_listener: str
+
+
+def leader_and_isr(
+    sender: Sender, broker_epoch: int, send: SendLeaderAndIsr
+) -> LeaderAndIsrRequest:
+    """Return the request that tells a broker what it leads and follows."""
+    return LeaderAndIsrRequest(
+        controller_id=sender.controller_id,
+        controller_epoch=sender.controller_epoch,
+        broker_epoch=broker_epoch,
+        topic_states=[
+            LeaderAndIsrTopicState(
+                topic_name=name,
+                topic_id=topic_id,
+                partition_states=[
+                    LeaderAndIsrPartitionState(
+                        partition_index=one.partition.partition,
+                        controller_epoch=one.state.controller_epoch,
+                        leader=one.state.leader,
+                        leader_epoch=one.state.leader_epoch,
+                        isr=list(one.state.isr),
+                        partition_epoch=one.state.partition_epoch,
+                        replicas=list(one.assignment.replicas),
+                        adding_replicas=list(one.assignment.adding),
+                        removing_replicas=list(one.assignment.removing),
+                        is_new=one.is_new,
+                        leader_recovery_state=one.state.leader_recovery_state,
+                    )
+                    for one in told
+                ],
+            )
+            for name, topic_id, told in _by_topic(send.partitions)
+        ],
+        live_leaders=[
+            LeaderAndIsrLiveLeader(broker_id=broker.id, host_name=end.host, port=end.port)
+            for broker in send.live_leaders
+            if (end := _endpoint(broker, sender.inter_broker_listener)) is not None
+        ],
+    )
+
+
+def update_metadata(
+    sender: Sender, broker_epoch: int, send: SendUpdateMetadata
+) -> UpdateMetadataRequest:
+    """Return the request that tells a broker about the cluster."""
+    return UpdateMetadataRequest(
+        controller_id=sender.controller_id,
+        controller_epoch=sender.controller_epoch,
+        broker_epoch=broker_epoch,
+        topic_states=[
+            UpdateMetadataTopicState(
+                topic_name=name,
+                topic_id=topic_id,
+                partition_states=[
+                    UpdateMetadataPartitionState(
+                        partition_index=one.partition.partition,
+                        controller_epoch=one.state.controller_epoch,
+                        leader=one.state.leader,
+                        leader_epoch=one.state.leader_epoch,
+                        isr=list(one.state.isr),
+                        zk_version=one.state.partition_epoch,
+                        replicas=list(one.assignment.replicas),
+                        offline_replicas=list(one.offline),
+                    )
+                    for one in told
+                ],
+            )
+            for name, topic_id, told in _by_topic(send.partitions)
+        ],
+        live_brokers=[
+            UpdateMetadataBroker(
+                id=broker.id,
+                endpoints=[
+                    UpdateMetadataEndpoint(
+                        port=end.port,
+                        host=end.host,
+                        listener=end.listener,
+                        security_protocol=SECURITY_PROTOCOLS[end.security_protocol],
+                    )
+                    for end in broker.endpoints
+                ],
+                rack=broker.rack,
+            )
+            for broker in send.live_brokers
+        ],
+    )
+
+
+def stop_replica(sender: Sender, broker_epoch: int, send: SendStopReplica) -> StopReplicaRequest:
+    """Return the request that tells a broker to stop replicas, or to delete them."""
+    states: dict[str, list[StopReplicaPartitionState]] = {}
+    for (topic, index), leader_epoch in zip(send.partitions, send.leader_epochs, strict=True):
+        states.setdefault(topic, []).append(
+            StopReplicaPartitionState(
+                partition_index=index, leader_epoch=leader_epoch, delete_partition=send.delete
+            )
+        )
+    return StopReplicaRequest(
+        controller_id=sender.controller_id,
+        controller_epoch=sender.controller_epoch,
+        broker_epoch=broker_epoch,
+        topic_states=[
+            StopReplicaTopicState(topic_name=name, partition_states=partitions)
+            for name, partitions in states.items()
+        ],
+    )
+
+
+def leader_and_isr_answered(
+    broker: LiveBroker, send: SendLeaderAndIsr, response: LeaderAndIsrResponse
+) -> LeaderAndIsrAnswered:
+    """Read which replicas the broker has and has not got; other errors say nothing of that."""
+    names = {one.topic_id: one.partition.topic for one in send.partitions}
+    codes = {
+        TopicPartition(names[topic.topic_id], partition.partition_index): partition.error_code
+        for topic in response.topics
+        if topic.topic_id in names
+        for partition in topic.partition_errors
+    }
+    return LeaderAndIsrAnswered(
+        broker.id,
+        broker.epoch,
+        online=tuple(tp for tp, code in codes.items() if code == ErrorCode.NONE),
+        offline=tuple(tp for tp, code in codes.items() if code == ErrorCode.KAFKA_STORAGE_ERROR),
+    )
+
+
+def stop_replica_answered(broker: LiveBroker, response: StopReplicaResponse) -> StopReplicaAnswered:
+    """Read which replicas the broker has deleted."""
+    codes = {
+        TopicPartition(one.topic_name, one.partition_index): one.error_code
+        for one in response.partition_errors
+    }
+    return StopReplicaAnswered(
+        broker.id,
+        broker.epoch,
+        deleted=tuple(tp for tp, code in codes.items() if code == ErrorCode.NONE),
+        failed=tuple(tp for tp, code in codes.items() if code != ErrorCode.NONE),
+    )
+
+
+def _by_topic(told: Iterable[Told]) -> list[tuple[str, uuid.UUID, list[Told]]]:
+    topics: dict[str, tuple[str, uuid.UUID, list[Told]]] = {}
+    for one in told:
+        name = one.partition.topic
+        topics.setdefault(name, (name, one.topic_id, []))[2].append(one)
+    return list(topics.values())
+
+
+def _endpoint(broker: LiveBroker, listener: str) -> Endpoint | None:
+    return next((end for end in broker.endpoints if end.listener == listener), None)

@@ -1,0 +1,150 @@
+"""What the controller knows: live brokers, topics, assignments and partition states.
+
+Owns the questions asked of that knowledge. Decides nothing and does no I/O; only the
+controller's machine changes it, and only the controller's thread may look.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from plog.cluster.znodes import NO_LEADER, Endpoint, PartitionStateNode
+from plog.types import TopicPartition
+
+
+class LiveBroker(NamedTuple):
+    """A registered broker; `epoch` is the transaction that created its node."""
+
+    id: int
+    epoch: int
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+
+
+class PartitionState(NamedTuple):
+    """A partition's state node and its version, the partition epoch."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+    partition_epoch: int
+    leader_recovery_state: int = 0
+
+    def to_node(self) -> PartitionStateNode:
+        """Return what the node holds; its version is the store's to count."""
+        return PartitionStateNode(
+            self.controller_epoch,
+            self.leader,
+            self.leader_epoch,
+            self.isr,
+            self.leader_recovery_state,
+        )
+
+    @staticmethod
+    def of_node(node: PartitionStateNode, version: int) -> PartitionState:
+        """Return the state that a node at `version` holds."""
+        return PartitionState(
+            node.leader,
+            node.leader_epoch,
+            node.isr,
+            node.controller_epoch,
+            version,
+            node.leader_recovery_state,
+        )
+
+
+class Assignment(NamedTuple):
+    """The replicas of a partition, preferred leader first; the others while it is being moved."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic as its node has it."""
+
+    topic_id: uuid.UUID
+    partitions: dict[int, Assignment]
+
+
+@dataclass(slots=True)
+class ClusterContext:
+    """Everything the controller decides by.
+
+    Invariant: every key of `states` is a partition of a topic in `topics`. The reverse
+    does not hold: a partition none of whose replicas was ever online has no state yet.
+    """
+
+    controller_id: int
+    epoch: int
+    brokers: dict[int, LiveBroker] = field(default_factory=dict)
+    topics: dict[str, Topic] = field(default_factory=dict)
+    states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
+    offline_replicas: set[tuple[int, TopicPartition]] = field(default_factory=set)
+    """Replicas of live brokers whose log is not usable (failed directory, damage)."""
+    shutting_down: set[int] = field(default_factory=set)
+
+    def partitions(self) -> Iterator[TopicPartition]:
+        """Yield every partition, by topic and number."""
+        for name in sorted(self.topics):
+            yield from self.partitions_of(name)
+
+    def partitions_of(self, topic: str) -> Iterator[TopicPartition]:
+        """Yield the partitions of a topic, if there is such a topic."""
+        known = self.topics.get(topic)
+        for index in sorted(known.partitions if known else ()):
+            yield TopicPartition(topic, index)
+
+    def partitions_on(self, broker_id: int) -> Iterator[TopicPartition]:
+        """Yield the partitions that have a replica on a broker."""
+        for partition in self.partitions():
+            if broker_id in self.assignment(partition).replicas:
+                yield partition
+
+    def assignment(self, partition: TopicPartition) -> Assignment:
+        """Return the assignment of a known partition."""
+        return self.topics[partition.topic].partitions[partition.partition]
+
+    def knows(self, partition: TopicPartition) -> bool:
+        """Tell whether the topic has this partition."""
+        topic = self.topics.get(partition.topic)
+        return topic is not None and partition.partition in topic.partitions
+
+    def is_online(self, broker_id: int, partition: TopicPartition) -> bool:
+        """Tell whether a replica can serve: its broker lives and stays, its log is usable."""
+        return (
+            broker_id in self.brokers
+            and broker_id not in self.shutting_down
+            and (broker_id, partition) not in self.offline_replicas
+        )
+
+    def online(self, partition: TopicPartition) -> tuple[int, ...]:
+        """Return the replicas that can serve, in assignment order."""
+        return tuple(r for r in self.assignment(partition).replicas if self.is_online(r, partition))
+
+    def offline(self, partition: TopicPartition) -> tuple[int, ...]:
+        """Return the replicas that can not serve, in assignment order."""
+        replicas = self.assignment(partition).replicas
+        return tuple(r for r in replicas if not self.is_online(r, partition))
+
+    def has_leader(self, partition: TopicPartition) -> bool:
+        """Tell whether the partition has a leader that can serve."""
+        state = self.states.get(partition)
+        return (
+            state is not None
+            and state.leader != NO_LEADER
+            and self.is_online(state.leader, partition)
+        )
+
+    def drop_topic(self, name: str) -> None:
+        """Forget a topic."""
+        for partition in list(self.partitions_of(name)):
+            self.states.pop(partition, None)
+        self.offline_replicas = {one for one in self.offline_replicas if one[1].topic != name}
+        self.topics.pop(name, None)

@@ -1,0 +1,301 @@
+"""The controller's vocabulary: what happens to its machine, and what it wants done.
+
+Plain values, so that a scenario can write them down and compare them. No behaviour.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+from plog.cluster.controller_context import Assignment, LiveBroker, PartitionState
+from plog.cluster.znodes import TopicNode
+from plog.errors import ErrorCode
+from plog.types import TopicPartition
+
+
+class ElectionType(Enum):
+    """Kafka's kinds of elections an administrator can ask for (ElectLeaders)."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+class StateWrite(NamedTuple):
+    """A state to write over the one at `expected_epoch`; None: the partition has none yet."""
+
+    partition: TopicPartition
+    state: PartitionState
+    expected_epoch: int | None
+
+
+class Told(NamedTuple):
+    """A partition as LeaderAndIsr and UpdateMetadata tell it."""
+
+    partition: TopicPartition
+    topic_id: uuid.UUID
+    state: PartitionState
+    assignment: Assignment
+    offline: tuple[int, ...] = ()
+    is_new: bool = False
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Failover:
+    """This broker has become the controller, and its context is loaded."""
+
+    deletions: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersRead:
+    """The live brokers, all of them."""
+
+    brokers: Mapping[int, LiveBroker]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNamesRead:
+    """The names of all topics."""
+
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsRead:
+    """Assignments of some topics; None where the node is gone again."""
+
+    topics: Mapping[str, TopicNode | None]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionsRead:
+    """The topics whose deletion is asked for, all of them."""
+
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class StatesWritten:
+    """What became of a WriteStates: the written ones, and what the others hold instead."""
+
+    written: tuple[StateWrite, ...]
+    conflicts: Mapping[TopicPartition, PartitionState | None]
+    token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanRead:
+    """For each topic asked about, whether it allows unclean elections."""
+
+    allowed: Mapping[str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrAnswered:
+    """Which replicas a broker could and could not take up."""
+
+    broker_id: int
+    broker_epoch: int
+    online: tuple[TopicPartition, ...]
+    offline: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicaAnswered:
+    """Which replicas a broker has deleted, and which it could not."""
+
+    broker_id: int
+    broker_epoch: int
+    deleted: tuple[TopicPartition, ...]
+    failed: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRemoved:
+    """The nodes of a deleted topic are gone."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirFailed:
+    """Brokers say that they have lost a log directory."""
+
+    broker_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionsAsked:
+    """An administrator asks for elections: of these partitions, or of all (None).
+
+    `token` names the question in the Reply; None: nobody waits.
+    """
+
+    election_type: ElectionType
+    partitions: tuple[TopicPartition, ...] | None
+    token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownAsked:
+    """A broker is about to stop and wants its leaderships moved."""
+
+    broker_id: int
+    broker_epoch: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceTick:
+    """Time to look whether preferred leaders should lead again."""
+
+    imbalance_percentage: int
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanEnabled:
+    """Unclean elections were switched on: for a topic, or by default (None)."""
+
+    topic: str | None
+
+
+Event: TypeAlias = (
+    Failover
+    | BrokersRead
+    | TopicNamesRead
+    | TopicsRead
+    | DeletionsRead
+    | StatesWritten
+    | UncleanRead
+    | LeaderAndIsrAnswered
+    | StopReplicaAnswered
+    | TopicRemoved
+    | LogDirFailed
+    | ElectionsAsked
+    | ShutdownAsked
+    | BalanceTick
+    | UncleanEnabled
+)
+
+
+# --- effects --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStates:
+    """Write partition states, fenced by the controller epoch. Answered by StatesWritten."""
+
+    writes: tuple[StateWrite, ...]
+    token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendLeaderAndIsr:
+    """Tell a broker what it leads and follows. Answered by LeaderAndIsrAnswered, later."""
+
+    broker_id: int
+    partitions: tuple[Told, ...]
+    live_leaders: tuple[LiveBroker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendUpdateMetadata:
+    """Tell brokers about the cluster: all live brokers and some partitions."""
+
+    broker_ids: tuple[int, ...]
+    partitions: tuple[Told, ...]
+    live_brokers: tuple[LiveBroker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendStopReplica:
+    """Tell a broker to stop replicas, and to delete them. Answered later if it deletes."""
+
+    broker_id: int
+    partitions: tuple[TopicPartition, ...]
+    leader_epochs: tuple[int, ...]
+    delete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTopics:
+    """Watch and read these topics. Answered by TopicsRead."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadUnclean:
+    """Read whether these topics allow unclean elections. Answered by UncleanRead."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTopic:
+    """Remove the nodes of a topic whose replicas are all deleted. Answered by TopicRemoved."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropDeletions:
+    """Remove requests to delete topics that do not exist."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenChannel:
+    """Start talking to a broker."""
+
+    broker: LiveBroker
+
+
+@dataclass(frozen=True, slots=True)
+class CloseChannel:
+    """Stop talking to a broker; requests not yet answered never will be."""
+
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer to whoever holds the token: a code per partition, or one for the whole question.
+
+    To ShutdownAsked: the partitions that the broker still leads, each with NONE.
+    """
+
+    token: int
+    results: Mapping[TopicPartition, ErrorCode]
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Give this event to the machine once the effects before it, and their answers, are done."""
+
+    event: Event
+
+
+Effect: TypeAlias = (
+    WriteStates
+    | SendLeaderAndIsr
+    | SendUpdateMetadata
+    | SendStopReplica
+    | LoadTopics
+    | LoadUnclean
+    | RemoveTopic
+    | DropDeletions
+    | OpenChannel
+    | CloseChannel
+    | Reply
+    | Feed
+)

@@ -1,0 +1,488 @@
+"""The controller as a pure machine: events in, effects out.
+
+Owns every decision of the controller: who leads, who is in sync after a broker is
+lost, what each broker is told and in which order, when a topic's nodes may go. Does no
+I/O and knows no clock; `controller.Controller` runs it on its thread, executes the
+effects in order and feeds back what became of them.
+
+The idea: events change the context, and `_reconcile` compares what the context says a
+partition's state should be with the state it has. A write that loses against another
+writer brings the winner's state back and is reconciled again, so no event needs a
+retry of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from plog.cluster.announcements import leader_and_isr, told_as_deleted, told_of, update_metadata
+from plog.cluster.controller_context import (
+    ClusterContext,
+    LiveBroker,
+    Topic,
+)
+from plog.cluster.controller_events import (
+    BalanceTick,
+    BrokersRead,
+    CloseChannel,
+    DeletionsRead,
+    DropDeletions,
+    Effect,
+    ElectionsAsked,
+    ElectionType,
+    Event,
+    Failover,
+    Feed,
+    LeaderAndIsrAnswered,
+    LoadTopics,
+    LoadUnclean,
+    LogDirFailed,
+    OpenChannel,
+    RemoveTopic,
+    Reply,
+    SendStopReplica,
+    ShutdownAsked,
+    StatesWritten,
+    StateWrite,
+    StopReplicaAnswered,
+    Told,
+    TopicNamesRead,
+    TopicRemoved,
+    TopicsRead,
+    UncleanEnabled,
+    UncleanRead,
+    WriteStates,
+)
+from plog.cluster.state_changes import assignments_of, elect, move_off, needed_write, still_led
+from plog.cluster.topic_deletion import Phase, TopicDeletion
+from plog.errors import ErrorCode
+from plog.types import TopicPartition
+
+EPOCH_DURING_DELETE = -2
+"""Leader epoch of a StopReplica that belongs to a deletion: newer than any."""
+
+
+@dataclass(slots=True)
+class _Question:
+    """A token's question, while some of its writes are under way."""
+
+    ask: ElectionsAsked | ShutdownAsked
+    results: dict[TopicPartition, ErrorCode] = field(default_factory=dict)
+
+
+class ControllerMachine:
+    """The active controller's decisions. Only its owner's thread may call it."""
+
+    def __init__(self, context: ClusterContext) -> None:
+        self.context = context
+        self.deletions: dict[str, TopicDeletion] = {}
+        self._questions: dict[int, _Question] = {}
+
+    def on(self, event: Event) -> list[Effect]:
+        """Take in what happened and return what is to be done, in this order."""
+        return _HANDLERS[type(event)](self, event)
+
+    # -- becoming the controller -------------------------------------------------------------
+
+    def on_failover(self, event: Failover) -> list[Effect]:
+        """Tell everybody everything, brokers and partitions first, then mend what is broken."""
+        context = self.context
+        effects: list[Effect] = [
+            OpenChannel(context.brokers[one]) for one in sorted(context.brokers)
+        ]
+        unknown = event.deletions - context.topics.keys()
+        self.deletions = {name: TopicDeletion(name) for name in event.deletions - unknown}
+        # Before any LeaderAndIsr: a broker that becomes a follower must know its leader's address.
+        effects += self._tell_all(told_of(context, self._kept(context.partitions())))
+        for broker_id in sorted(context.brokers):
+            effects += self._everything_on(broker_id)
+        effects += self._reconcile(context.partitions())
+        if unknown:
+            effects.append(DropDeletions(tuple(sorted(unknown))))
+        return effects + self._resume_deletions()
+
+    # -- brokers -----------------------------------------------------------------------------
+
+    def on_brokers_read(self, event: BrokersRead) -> list[Effect]:
+        """Some brokers came, went, or came back before they were missed (a new epoch)."""
+        before = self.context.brokers
+        bounced = {
+            one
+            for one in before.keys() & event.brokers.keys()
+            if before[one].epoch != event.brokers[one].epoch
+        }
+        lost = (before.keys() - event.brokers.keys()) | bounced
+        changed = [
+            broker
+            for one, broker in sorted(event.brokers.items())
+            if one in before and broker != before[one]
+        ]
+        effects: list[Effect] = []
+        if lost:
+            effects += self._brokers_lost(lost)
+            # What else there is comes once everybody knows, with the states written meanwhile;
+            # a broker that re-registered is a new one by then.
+            return effects if self.context.brokers == event.brokers else [*effects, Feed(event)]
+        came = event.brokers.keys() - before.keys()
+        for broker in changed:
+            self.context.brokers[broker.id] = broker
+        if came:
+            effects += self._brokers_came({one: event.brokers[one] for one in came})
+        elif changed:
+            effects += self._tell_all(())
+        return effects
+
+    def _brokers_lost(self, lost: Iterable[int]) -> list[Effect]:
+        context, gone = self.context, set(lost)
+        touched = self._replicated_on(gone)
+        for broker_id in gone:
+            del context.brokers[broker_id]
+            context.shutting_down.discard(broker_id)
+            for deletion in self.deletions.values():
+                deletion.on_broker_lost(broker_id)
+        context.offline_replicas = {one for one in context.offline_replicas if one[0] not in gone}
+        effects: list[Effect] = [CloseChannel(broker_id) for broker_id in sorted(gone)]
+        return effects + self._reconcile_and_tell(touched, always=True)
+
+    def _brokers_came(self, came: Mapping[int, LiveBroker]) -> list[Effect]:
+        context = self.context
+        known = sorted(context.brokers)
+        context.brokers.update(came)
+        effects: list[Effect] = [OpenChannel(came[broker_id]) for broker_id in sorted(came)]
+        effects += update_metadata(self.context, known, ())
+        effects += update_metadata(
+            context, came, told_of(context, self._kept(context.partitions()))
+        )
+        for broker_id in sorted(came):
+            effects += self._everything_on(broker_id)
+        # Their replicas are online again, as everybody should know.
+        touched = self._replicated_on(came)
+        if known:
+            effects += self._reconcile_and_tell(touched, always=False)
+        else:
+            effects += self._reconcile(touched)
+        return effects + self._resume_deletions()
+
+    def on_log_dir_failed(self, event: LogDirFailed) -> list[Effect]:
+        """Ask the brokers which replicas they lost: the answers to LeaderAndIsr say so."""
+        effects: list[Effect] = []
+        for broker_id in event.broker_ids:
+            if broker_id in self.context.brokers:
+                effects += self._everything_on(broker_id)
+        return effects
+
+    def on_leader_and_isr_answered(self, event: LeaderAndIsrAnswered) -> list[Effect]:
+        """Note which replicas are usable, and elect where a leader is not."""
+        if not self._is_current(event.broker_id, event.broker_epoch):
+            return []
+        offline = self.context.offline_replicas
+        changed = []
+        for partition in event.offline:
+            if self.context.knows(partition) and (event.broker_id, partition) not in offline:
+                offline.add((event.broker_id, partition))
+                changed.append(partition)
+        for partition in event.online:
+            if (event.broker_id, partition) in offline:
+                offline.remove((event.broker_id, partition))
+                changed.append(partition)
+            if deletion := self.deletions.get(partition.topic):
+                deletion.on_usable(event.broker_id, partition)
+        effects = self._reconcile_and_tell(changed, always=False) if changed else []
+        return effects + self._resume_deletions() if changed else effects
+
+    # -- topics ------------------------------------------------------------------------------
+
+    def on_topic_names_read(self, event: TopicNamesRead) -> list[Effect]:
+        """Load topics that are new; forget those that somebody has removed."""
+        effects: list[Effect] = []
+        for name in sorted(self.context.topics.keys() - event.names):
+            effects += self._forget(name)
+        new = event.names - self.context.topics.keys()
+        return [*effects, LoadTopics(tuple(sorted(new)))] if new else effects
+
+    def on_topics_read(self, event: TopicsRead) -> list[Effect]:
+        """Take up new topics and new partitions of known ones."""
+        effects: list[Effect] = []
+        new: list[TopicPartition] = []
+        for name, node in sorted(event.topics.items()):
+            known = self.context.topics.get(name)
+            if known is not None and (node is None or node.topic_id != known.topic_id):
+                effects += self._forget(name)
+                known = None
+            if node is None or node.topic_id is None:
+                continue
+            if known is None:
+                known = self.context.topics[name] = Topic(node.topic_id, {})
+            for index, assignment in assignments_of(node).items():
+                if index not in known.partitions:
+                    known.partitions[index] = assignment
+                    new.append(TopicPartition(name, index))
+        return effects + self._reconcile(new)
+
+    def _forget(self, name: str) -> list[Effect]:
+        """Drop a topic whose nodes are gone without a deletion having run its course."""
+        effects = update_metadata(
+            self.context, self.context.brokers, told_as_deleted(self.context, name)
+        )
+        self.deletions.pop(name, None)
+        self.context.drop_topic(name)
+        return effects
+
+    def on_deletions_read(self, event: DeletionsRead) -> list[Effect]:
+        """Start the deletions that are new."""
+        unknown = event.names - self.context.topics.keys()
+        for name in sorted(event.names - unknown):
+            self.deletions.setdefault(name, TopicDeletion(name))
+        effects = self._resume_deletions()
+        return [*effects, DropDeletions(tuple(sorted(unknown)))] if unknown else effects
+
+    def _resume_deletions(self) -> list[Effect]:
+        context = self.context
+        effects: list[Effect] = []
+        for name, deletion in sorted(self.deletions.items()):
+            replicas = [
+                (replica, tp)
+                for tp in context.partitions_of(name)
+                for replica in context.assignment(tp).replicas
+            ]
+            # A broker can delete a replica that it can not serve, a damaged one say.
+            if not all(replica in context.brokers for replica, _ in replicas):
+                continue
+            if deletion.on_replicas_online(replicas):
+                effects += update_metadata(
+                    context, context.brokers, told_as_deleted(self.context, name)
+                )
+                for delete in (False, True):
+                    for broker_id in sorted({replica for replica, _ in replicas}):
+                        mine = tuple(tp for replica, tp in replicas if replica == broker_id)
+                        epochs = (EPOCH_DURING_DELETE,) * len(mine)
+                        effects.append(SendStopReplica(broker_id, mine, epochs, delete))
+        return effects
+
+    def on_stop_replica_answered(self, event: StopReplicaAnswered) -> list[Effect]:
+        """Count the replicas that are gone; with the last one the topic's nodes go."""
+        if not self._is_current(event.broker_id, event.broker_epoch):
+            return []
+        for partition in event.failed:
+            if deletion := self.deletions.get(partition.topic):
+                deletion.on_refused(event.broker_id, partition)
+        done = [
+            deletion.name
+            for partition in event.deleted
+            if (deletion := self.deletions.get(partition.topic))
+            and deletion.on_deleted(event.broker_id, partition)
+        ]
+        return [RemoveTopic(name) for name in done]
+
+    def on_topic_removed(self, event: TopicRemoved) -> list[Effect]:
+        """Forget a topic whose deletion is complete."""
+        if deletion := self.deletions.pop(event.name, None):
+            assert deletion.phase is Phase.REMOVING
+        self.context.drop_topic(event.name)
+        return []
+
+    # -- states ------------------------------------------------------------------------------
+
+    def _reconcile(
+        self, partitions: Iterable[TopicPartition], unclean: Mapping[str, bool] | None = None
+    ) -> list[Effect]:
+        """Write the states that partitions should have and do not.
+
+        `unclean` says which topics allow unclean elections; where it matters and is not
+        known, it is asked for first and nothing is written.
+        """
+        writes: list[StateWrite] = []
+        ask: set[str] = set()
+        for partition in self._kept(partitions):
+            write = needed_write(self.context, partition, unclean, ask)
+            if write is not None:
+                writes.append(write)
+        effects: list[Effect] = [WriteStates(tuple(writes))] if writes else []
+        return [*effects, LoadUnclean(tuple(sorted(ask)))] if ask else effects
+
+    def on_states_written(self, event: StatesWritten) -> list[Effect]:
+        """Announce what was written; think again about what was not."""
+        context = self.context
+        told: list[TopicPartition] = []
+        new: set[TopicPartition] = set()
+        for partition, state, expected in event.written:
+            if not context.knows(partition):
+                continue  # the topic went while its state was written
+            context.states[partition] = state
+            told.append(partition)
+            if expected is None:
+                new.add(partition)
+        effects: list[Effect] = []
+        for broker_id in sorted(context.brokers):
+            mine = [tp for tp in told if broker_id in context.assignment(tp).replicas]
+            effects += leader_and_isr(context, broker_id, mine, new)
+        if told:
+            effects += self._tell_all(told_of(context, told))
+        again: list[TopicPartition] = []
+        for partition, found in event.conflicts.items():
+            # What we knew already can not be why the write was refused: do not try for ever.
+            if context.knows(partition) and context.states.get(partition) != found:
+                again.append(partition)
+                if found is None:
+                    del context.states[partition]
+                else:
+                    context.states[partition] = found
+        question = None if event.token is None else self._questions.get(event.token)
+        if event.token is None or question is None:
+            return effects + self._reconcile(again)
+        for partition in told:
+            question.results[partition] = ErrorCode.NONE
+        return effects + self._answer(question, event.token, again)
+
+    def on_unclean_read(self, event: UncleanRead) -> list[Effect]:
+        """Elect out of sync where that is allowed; elsewhere write down that nobody leads."""
+        partitions = [
+            tp for name in sorted(event.allowed) for tp in self.context.partitions_of(name)
+        ]
+        return self._reconcile(partitions, event.allowed)
+
+    def on_unclean_enabled(self, event: UncleanEnabled) -> list[Effect]:
+        """Look again at partitions without a leader."""
+        topics = [event.topic] if event.topic is not None else sorted(self.context.topics)
+        return self._reconcile(
+            tp
+            for name in topics
+            for tp in self.context.partitions_of(name)
+            if not self.context.has_leader(tp)
+        )
+
+    # -- questions -----------------------------------------------------------------------------
+
+    def on_elections_asked(self, event: ElectionsAsked) -> list[Effect]:
+        """Elect as an administrator asks; each partition gets a code."""
+        asked = event.partitions
+        if asked is None:
+            asked = tuple(self._kept(self.context.partitions()))
+        return self._answer(_Question(event), event.token, asked)
+
+    def on_shutdown_asked(self, event: ShutdownAsked) -> list[Effect]:
+        """Move leaderships off a broker that is about to stop."""
+        if event.broker_id not in self.context.brokers:
+            return [Reply(event.token, {}, ErrorCode.BROKER_NOT_AVAILABLE)]
+        if not self._is_current(event.broker_id, event.broker_epoch):
+            return [Reply(event.token, {}, ErrorCode.STALE_BROKER_EPOCH)]
+        self.context.shutting_down.add(event.broker_id)
+        return self._answer(
+            _Question(event), event.token, tuple(self.context.partitions_on(event.broker_id))
+        )
+
+    def _answer(
+        self, question: _Question, token: int | None, partitions: Iterable[TopicPartition]
+    ) -> list[Effect]:
+        """Write what is still to be written for a question; reply if that is nothing."""
+        writes = []
+        for partition in partitions:
+            decided = self._decide(question.ask, partition)
+            if isinstance(decided, StateWrite):
+                writes.append(decided)
+                # Stands if another writer gets in between and then nothing is left to do.
+                question.results[partition] = ErrorCode.INVALID_UPDATE_VERSION
+            elif decided is not None:
+                question.results[partition] = decided
+        if writes:
+            if token is not None:
+                self._questions[token] = question
+            return [WriteStates(tuple(writes), token)]
+        if token is None:
+            return []
+        self._questions.pop(token, None)
+        if isinstance(question.ask, ShutdownAsked):
+            return [
+                Reply(
+                    token,
+                    dict.fromkeys(still_led(self.context, question.ask.broker_id), ErrorCode.NONE),
+                )
+            ]
+        return [Reply(token, dict(question.results))]
+
+    def _decide(
+        self, ask: ElectionsAsked | ShutdownAsked, partition: TopicPartition
+    ) -> StateWrite | ErrorCode | None:
+        known = self.context.knows(partition) and partition.topic not in self.deletions
+        if isinstance(ask, ShutdownAsked):
+            return move_off(self.context, partition, ask.broker_id) if known else None
+        if not known:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return elect(self.context, partition, ask.election_type)
+
+    def on_balance_tick(self, event: BalanceTick) -> list[Effect]:
+        """Give leads back where a broker leads too few of the partitions that prefer it."""
+        context = self.context
+        preferred: dict[int, list[TopicPartition]] = {}
+        for partition in self._kept(context.states):
+            preferred.setdefault(context.assignment(partition).replicas[0], []).append(partition)
+        writes: list[StateWrite] = []
+        for broker_id, partitions in sorted(preferred.items()):
+            away = [tp for tp in partitions if context.states[tp].leader != broker_id]
+            if len(away) * 100 > event.imbalance_percentage * len(partitions):
+                decided = [elect(context, tp, ElectionType.PREFERRED) for tp in sorted(away)]
+                writes += [one for one in decided if isinstance(one, StateWrite)]
+        return [WriteStates(tuple(writes))] if writes else []
+
+    # -- what brokers are told -----------------------------------------------------------------
+
+    def _is_current(self, broker_id: int, broker_epoch: int) -> bool:
+        broker = self.context.brokers.get(broker_id)
+        return broker is not None and broker.epoch == broker_epoch
+
+    def _tell_all(self, told: tuple[Told, ...]) -> list[Effect]:
+        return update_metadata(self.context, self.context.brokers, told)
+
+    def _replicated_on(self, broker_ids: Iterable[int]) -> list[TopicPartition]:
+        wanted, context = set(broker_ids), self.context
+        return [tp for tp in context.partitions() if wanted & {*context.assignment(tp).replicas}]
+
+    def _everything_on(self, broker_id: int) -> list[Effect]:
+        partitions = self._kept(self.context.partitions_on(broker_id))
+        return leader_and_isr(self.context, broker_id, partitions)
+
+    def _kept(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Leave out partitions of topics that are being deleted."""
+        return [partition for partition in partitions if partition.topic not in self.deletions]
+
+    def _reconcile_and_tell(
+        self, partitions: Iterable[TopicPartition], *, always: bool
+    ) -> list[Effect]:
+        """Reconcile; tell everybody of the partitions whose state stays but whose replicas changed.
+
+        `always`: tell even if there is no such partition, because the live brokers changed.
+        """
+        changed = list(partitions)
+        effects = self._reconcile(changed)
+        rewritten = {
+            write.partition
+            for effect in effects
+            if isinstance(effect, WriteStates)
+            for write in effect.writes
+        }
+        same = [
+            tp for tp in self._kept(changed) if tp not in rewritten and tp in self.context.states
+        ]
+        if same or always:
+            effects = self._tell_all(told_of(self.context, same)) + effects
+        return effects
+
+
+_HANDLERS: dict[type, Callable[..., list[Effect]]] = {
+    Failover: ControllerMachine.on_failover,
+    BrokersRead: ControllerMachine.on_brokers_read,
+    TopicNamesRead: ControllerMachine.on_topic_names_read,
+    TopicsRead: ControllerMachine.on_topics_read,
+    DeletionsRead: ControllerMachine.on_deletions_read,
+    StatesWritten: ControllerMachine.on_states_written,
+    UncleanRead: ControllerMachine.on_unclean_read,
+    UncleanEnabled: ControllerMachine.on_unclean_enabled,
+    LeaderAndIsrAnswered: ControllerMachine.on_leader_and_isr_answered,
+    StopReplicaAnswered: ControllerMachine.on_stop_replica_answered,
+    TopicRemoved: ControllerMachine.on_topic_removed,
+    LogDirFailed: ControllerMachine.on_log_dir_failed,
+    ElectionsAsked: ControllerMachine.on_elections_asked,
+    ShutdownAsked: ControllerMachine.on_shutdown_asked,
+    BalanceTick: ControllerMachine.on_balance_tick,
+}

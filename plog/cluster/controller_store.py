@@ -1,0 +1,299 @@
+"""What the controller reads from and writes to the coordination store.
+
+Owns the election's nodes and the fence: every write of a controller is one transaction
+with a check that /controller_epoch is still at the version it was elected with. Runs on
+the controller's thread; decides nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from plog.cluster import znodes
+from plog.cluster.controller_context import LiveBroker, PartitionState
+from plog.cluster.controller_events import StateWrite
+from plog.cluster.store import (
+    BadVersion,
+    CheckOp,
+    CreateOp,
+    DeleteOp,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Op,
+    OpResult,
+    SetOp,
+    Stat,
+    Store,
+    StoreError,
+    join,
+)
+from plog.cluster.znodes import (
+    BrokerNode,
+    ConfigEntity,
+    ControllerNode,
+    MalformedNode,
+    PartitionStateNode,
+    TopicNode,
+)
+from plog.errors import PlogError
+from plog.runtime.clock import Clock
+from plog.types import TopicPartition, new_topic_id
+
+log = logging.getLogger(__name__)
+
+WRITES_AT_ONCE = 200
+"""Partition states in one transaction: ZooKeeper takes at most a megabyte."""
+
+
+class ControllerMoved(PlogError):
+    """Another broker was elected; nothing this one writes counts any more."""
+
+
+class ControllerStore:
+    """The store as one controller sees it, between its election and its end."""
+
+    def __init__(self, store: Store, broker_id: int, clock: Clock) -> None:
+        self._store = store
+        self._broker_id = broker_id
+        self._clock = clock
+        self.epoch = 0
+        self._epoch_version = -1
+
+    # -- election ----------------------------------------------------------------------------
+
+    def read_controller(self) -> int | None:
+        """Return the id of the controller, if there is one."""
+        try:
+            data, _ = self._store.get(znodes.CONTROLLER)
+        except NoNode:
+            return None
+        return ControllerNode.decode(data).broker_id
+
+    def try_elect(self) -> int | None:
+        """Try to become the controller; return who is."""
+        epoch, version = self._read_epoch()
+        node = ControllerNode(self._broker_id, self._clock.now_ms())
+        try:
+            _, stat = self._store.multi(
+                [
+                    CreateOp(znodes.CONTROLLER, node.encode(), ephemeral=True),
+                    SetOp(
+                        znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch + 1), version
+                    ),
+                ]
+            )
+        except (NodeExists, BadVersion):
+            # Or the answer was lost and it was us: then node and epoch are what we wrote.
+            active = self.read_controller()
+            found, version = self._read_epoch()
+            if active != self._broker_id or found != epoch + 1:
+                return active
+        else:
+            assert isinstance(stat, Stat)
+            version = stat.version
+        self.epoch, self._epoch_version = epoch + 1, version
+        return self._broker_id
+
+    def _read_epoch(self) -> tuple[int, int]:
+        while True:
+            try:
+                data, stat = self._store.get(znodes.CONTROLLER_EPOCH)
+            except NoNode:
+                try:
+                    self._store.create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(0))
+                except NodeExists:
+                    log.debug("another broker was first to create %s", znodes.CONTROLLER_EPOCH)
+            else:
+                return znodes.decode_controller_epoch(data), stat.version
+
+    def abdicate(self) -> None:
+        """Remove /controller, so that another broker is elected at once."""
+        try:
+            self._fenced([DeleteOp(znodes.CONTROLLER)])
+        except (ControllerMoved, StoreError) as gone:
+            log.info("not removing %s: %s", znodes.CONTROLLER, gone)
+
+    def _fenced(self, ops: Sequence[Op]) -> list[OpResult]:
+        """Do all of `ops`, if this broker is still the controller; op_index counts in `ops`."""
+        try:
+            return self._store.multi([CheckOp(znodes.CONTROLLER_EPOCH, self._epoch_version), *ops])[
+                1:
+            ]
+        except StoreError as error:
+            if error.op_index == 0:
+                raise ControllerMoved(f"controller epoch {self.epoch} is over") from error
+            if error.op_index is not None:
+                error.op_index -= 1
+            raise
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def read_brokers(self) -> dict[int, LiveBroker]:
+        """Return the registered brokers."""
+        brokers = {}
+        for name in self._store.children(znodes.BROKER_IDS):
+            try:
+                data, stat = self._store.get(join(znodes.BROKER_IDS, name))
+            except NoNode:
+                continue  # gone since it was listed; the watch will say so
+            try:
+                node = BrokerNode.decode(data)
+            except MalformedNode as fault:
+                log.error("broker %s is left alone: %s", name, fault)
+                continue
+            brokers[int(name)] = LiveBroker(int(name), stat.czxid, node.endpoints, node.rack)
+        return brokers
+
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics."""
+        return self._store.children(znodes.TOPICS)
+
+    def read_topic(self, name: str) -> TopicNode | None:
+        """Return a topic's node, None if it is gone; one that never had an id is given one."""
+        path = znodes.topic_path(name)
+        while True:
+            try:
+                data, stat = self._store.get(path)
+            except NoNode:
+                return None
+            try:
+                node = TopicNode.decode(data)
+            except MalformedNode as fault:
+                log.error("topic %s is left alone: %s", name, fault)
+                return None
+            if node.topic_id is not None:
+                return node
+            named = TopicNode(
+                new_topic_id(), node.partitions, node.adding_replicas, node.removing_replicas
+            )
+            try:
+                self._fenced([SetOp(path, named.encode(), stat.version)])
+            except (BadVersion, NoNode):
+                continue
+            return named
+
+    def read_state(self, partition: TopicPartition) -> PartitionState | None:
+        """Return a partition's state, if it has one."""
+        try:
+            data, stat = self._store.get(znodes.partition_state_path(partition))
+        except NoNode:
+            return None
+        return PartitionState.of_node(PartitionStateNode.decode(data), stat.version)
+
+    def read_unclean(self, topics: Iterable[str], *, default: bool) -> dict[str, bool]:
+        """Return which topics allow unclean elections."""
+        allowed = {}
+        for name in topics:
+            try:
+                data, _ = self._store.get(ConfigEntity.topic(name).path)
+            except NoNode:
+                allowed[name] = default
+                continue
+            text = znodes.decode_config(data).get("unclean.leader.election.enable")
+            allowed[name] = default if text is None else text.lower() == "true"
+        return allowed
+
+    def read_log_dir_events(self) -> tuple[set[int], list[str]]:
+        """Return the brokers that report a failed log directory, and the reports' paths."""
+        brokers, paths = set(), []
+        for name in self._store.children(znodes.LOG_DIR_EVENTS):
+            path = join(znodes.LOG_DIR_EVENTS, name)
+            try:
+                brokers.add(znodes.decode_log_dir_event(self._store.get(path)[0]))
+            except NoNode:
+                continue
+            except MalformedNode as fault:
+                log.error("%s: %s", path, fault)
+            paths.append(path)
+        return brokers, paths
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def write_states(
+        self, writes: Sequence[StateWrite]
+    ) -> tuple[list[StateWrite], dict[TopicPartition, PartitionState | None]]:
+        """Write states; return those that are written, and what is there instead of the others.
+
+        Raises:
+            ControllerMoved: none or only some are written, and it does not matter which.
+        """
+        written: list[StateWrite] = []
+        conflicts: dict[TopicPartition, PartitionState | None] = {}
+        for at in range(0, len(writes), WRITES_AT_ONCE):
+            some = writes[at : at + WRITES_AT_ONCE]
+            try:
+                self._write_together(some, carefully=False)
+                written += some
+                continue
+            except (NodeExists, BadVersion, NoNode) as reason:
+                log.info("writing partition states one by one: %s", reason)
+            for write in some:
+                try:
+                    self._write_together([write], carefully=True)
+                    written.append(write)
+                except (NodeExists, BadVersion, NoNode) as reason:
+                    log.warning("state of %s not written: %s", write.partition, reason)
+                    conflicts[write.partition] = self.read_state(write.partition)
+        return written, conflicts
+
+    def _write_together(self, writes: Sequence[StateWrite], *, carefully: bool) -> None:
+        ops: list[Op] = []
+        parents: set[str] = set()
+        for partition, state, expected in writes:
+            path, data = znodes.partition_state_path(partition), state.to_node().encode()
+            if expected is not None:
+                ops.append(SetOp(path, data, expected))
+                continue
+            above = znodes.partitions_path(partition.topic)
+            if above not in parents and self._store.exists(above) is None:
+                ops.append(CreateOp(above))
+            parents.add(above)
+            own = znodes.partition_path(partition)
+            if not (carefully and self._store.exists(own) is not None):
+                ops.append(CreateOp(own))
+            ops.append(CreateOp(path, data))
+        self._fenced(ops)
+
+    def remove_topic(self, name: str) -> None:
+        """Remove a topic's nodes, its configs and the request to delete it.
+
+        The request goes last, in one transaction with the topic's own node: a controller
+        that takes over in between finds the deletion still asked for.
+        """
+        last = [ConfigEntity.topic(name).path, znodes.delete_topic_path(name)]
+        while True:
+            nodes = self._store.descendants(znodes.topic_path(name))
+            paths = nodes + [path for path in last if self._store.exists(path) is not None]
+            head, tail = paths[: -len(last) - 1], paths[-len(last) - 1 :]
+            try:
+                for at in range(0, len(head), WRITES_AT_ONCE):
+                    self._fenced([DeleteOp(path) for path in head[at : at + WRITES_AT_ONCE]])
+                self._fenced([DeleteOp(path) for path in tail])
+            except (NoNode, NotEmpty) as meanwhile:
+                log.info("removing topic %s again: %s", name, meanwhile)
+                continue
+            return
+
+    def drop_deletions(self, names: Iterable[str]) -> None:
+        """Remove requests to delete topics."""
+        self.delete_nodes([znodes.delete_topic_path(name) for name in sorted(names)])
+
+    def drop_notifications(self) -> None:
+        """Remove notifications from before this controller: it reads everything anyway."""
+        self.delete_nodes(
+            [
+                join(parent, name)
+                for parent in (znodes.LOG_DIR_EVENTS, znodes.ISR_CHANGES)
+                for name in self._store.children(parent)
+            ]
+        )
+
+    def delete_nodes(self, paths: Iterable[str]) -> None:
+        """Delete nodes; that one is gone already is fine."""
+        for path in paths:
+            try:
+                self._fenced([DeleteOp(path)])
+            except NoNode:
+                continue

@@ -1,0 +1,246 @@
+"""One partition as this broker has it: who leads it by whose word, and its log if it is here.
+
+Owns the replica's role and the checks that stand before every append and read. The
+numbers of the log live in the log; how followers catch up and who is in sync is
+decided elsewhere and published here.
+
+Threads: one thread at a time changes the role (`make_leader`, `make_follower`,
+`go_offline`, `stop`: whoever takes the controller's orders, or the log manager's).
+Any thread may check, append and read: the role is one immutable object that is
+replaced, and the log itself refuses appends once it is no longer led here.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from plog._native.partition_log import Appended
+from plog.cluster.znodes import NO_LEADER
+from plog.errors import (
+    FencedLeaderEpoch,
+    KafkaStorageError,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    UnknownLeaderEpoch,
+)
+from plog.settings.definitions import TopicSettings
+from plog.storage.log import Log
+from plog.types import NO_EPOCH, TopicPartition
+
+ACKS_ALL = -1
+
+
+class Leadership(NamedTuple):
+    """What the controller has said of a partition."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    replicas: tuple[int, ...]
+    partition_epoch: int
+    controller_epoch: int
+
+
+UNTOLD = Leadership(NO_LEADER, NO_EPOCH, (), (), -1, -1)
+"""Before the controller has said anything."""
+
+
+class OnChange(Protocol):
+    """Told that waiters on a partition should look again; any thread, must be quick."""
+
+    def __call__(self, topic_partition: TopicPartition, /) -> None:
+        """Wake them."""
+        ...
+
+
+class Partition:
+    """A replica of a partition on this broker.
+
+    Invariant: `is_leader` implies a log that accepts appends of `leadership.leader_epoch`,
+    unless the partition is offline.
+    """
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: uuid.UUID,
+        *,
+        broker_id: int,
+        settings: TopicSettings,
+        on_change: OnChange,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self._broker_id = broker_id
+        self._settings = settings
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._leadership = UNTOLD
+        self._log: Log | None = None
+        self._offline_reason: str | None = None
+
+    def __repr__(self) -> str:
+        where = self._offline_reason or repr(self._leadership)
+        return f"<Partition {self.topic_partition} {where}>"
+
+    # -- what it is --------------------------------------------------------------------------
+
+    @property
+    def leadership(self) -> Leadership:
+        """Leader, epochs, in-sync set and replicas, as one object."""
+        return self._leadership
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this broker leads the partition."""
+        return self._leadership.leader == self._broker_id
+
+    @property
+    def offline_reason(self) -> str | None:
+        """Why the log can not be used; None if it can."""
+        return self._offline_reason
+
+    @property
+    def hosted_log(self) -> Log | None:
+        """The log, if there is one here and it is usable."""
+        return None if self._offline_reason else self._log
+
+    @property
+    def log(self) -> Log:
+        """The log.
+
+        Raises:
+            KafkaStorageError: the partition is offline here.
+            NotLeaderOrFollower: there is no replica here (any more).
+        """
+        if self._offline_reason is not None:
+            raise KafkaStorageError(f"{self.topic_partition} is offline: {self._offline_reason}")
+        if self._log is None:
+            raise NotLeaderOrFollower(f"no replica of {self.topic_partition} here")
+        return self._log
+
+    @property
+    def settings(self) -> TopicSettings:
+        """The topic's effective settings."""
+        return self._settings
+
+    def update_settings(self, settings: TopicSettings) -> None:
+        """Obey other settings from now on."""
+        self._settings = settings
+        if (log := self.hosted_log) is not None:
+            log.update_settings(settings)
+
+    # -- the controller's orders -------------------------------------------------------------
+
+    def make_leader(self, leadership: Leadership, log: Log) -> None:
+        """Lead. Appends of older epochs are refused before this returns.
+
+        Raises:
+            KafkaStorageError: the epoch can not be written down; the role is unchanged.
+        """
+        with self._lock:
+            sole = leadership.isr == (self._broker_id,)
+            log.become_leader(leadership.leader_epoch, sole_replica=sole)
+            if sole:
+                # Nobody else must have a record before it is committed.
+                log.native.advance_high_watermark(log.log_end_offset)
+            self._log, self._offline_reason = log, None
+            self._leadership = leadership
+        self._on_change(self.topic_partition)
+
+    def make_follower(self, leadership: Leadership, log: Log) -> None:
+        """Follow, or wait for a leader: refuse appends by clients."""
+        with self._lock:
+            log.become_follower(leadership.leader_epoch)
+            self._log, self._offline_reason = log, None
+            self._leadership = leadership
+        self._on_change(self.topic_partition)
+
+    def go_offline(self, reason: str, leadership: Leadership | None = None) -> None:
+        """Answer KAFKA_STORAGE_ERROR from now on; what the controller said stays known."""
+        with self._lock:
+            self._offline_reason = reason
+            if leadership is not None:
+                self._leadership = leadership
+        self._on_change(self.topic_partition)
+
+    def replace_log(self, log: Log) -> None:
+        """Serve from another copy of the log: it has moved to another log directory."""
+        with self._lock:
+            if self._log is not None:
+                self._log = log
+        self._on_change(self.topic_partition)
+
+    def stop(self) -> Log | None:
+        """Have no replica here any more. Returns the log that was served, to be kept or deleted."""
+        with self._lock:
+            log, self._log = self._log, None
+            if log is not None and self._offline_reason is None:
+                log.become_follower(self._leadership.leader_epoch)
+            self._leadership = self._leadership._replace(leader=NO_LEADER)
+        self._on_change(self.topic_partition)
+        return log
+
+    # -- what clients and followers do -------------------------------------------------------
+
+    def check_leader(self, current_leader_epoch: int = NO_EPOCH) -> None:
+        """Refuse whoever believes in another leader, or another epoch of this one (KIP-320).
+
+        Raises:
+            FencedLeaderEpoch: the client's epoch is older.
+            UnknownLeaderEpoch: the client's epoch is newer: this broker has not heard yet.
+            NotLeaderOrFollower: this broker does not lead the partition.
+            KafkaStorageError: it would, but the log is offline.
+        """
+        known = self._leadership
+        if current_leader_epoch != NO_EPOCH:
+            if current_leader_epoch < known.leader_epoch:
+                raise FencedLeaderEpoch(
+                    f"{self.topic_partition} is at leader epoch {known.leader_epoch},"
+                    f" asked with {current_leader_epoch}"
+                )
+            if current_leader_epoch > known.leader_epoch:
+                raise UnknownLeaderEpoch(
+                    f"{self.topic_partition} is at leader epoch {known.leader_epoch} here,"
+                    f" asked with {current_leader_epoch}"
+                )
+        if self._offline_reason is not None:
+            raise KafkaStorageError(f"{self.topic_partition} is offline: {self._offline_reason}")
+        if known.leader != self._broker_id:
+            raise NotLeaderOrFollower(f"{self.topic_partition} is led by broker {known.leader}")
+
+    def append(self, records: bytearray | memoryview, *, acks: int, now_ms: int) -> Appended:
+        """Append one validated batch as leader; offsets are stamped into `records`.
+
+        Raises:
+            NotEnoughReplicas: acks=all, and fewer replicas are in sync than min.insync.replicas.
+            NotLeaderOrFollower, KafkaStorageError: as `check_leader`.
+            KafkaError: whatever `Log.append_as_leader` raises.
+        """
+        self.check_leader()
+        if acks == ACKS_ALL:
+            in_sync, least = len(self._leadership.isr), self._settings.min_insync_replicas
+            if in_sync < least:
+                raise NotEnoughReplicas(
+                    f"{self.topic_partition}: {in_sync} replicas in sync,"
+                    f" min.insync.replicas is {least}"
+                )
+        appended = self.log.append_as_leader(records, now_ms=now_ms)
+        self._on_change(self.topic_partition)
+        return appended
+
+    def readable_end(self, *, read_committed: bool) -> int:
+        """Return the offset that a consumer may read up to: high watermark or last stable offset.
+
+        Raises:
+            KafkaStorageError, NotLeaderOrFollower: as `log`.
+        """
+        log = self.log
+        return log.last_stable_offset if read_committed else log.high_watermark
+
+
+SettingsOf = Callable[[str], TopicSettings]
+"""Gives the effective settings of a topic; reads the store, so not on the asyncio loop."""

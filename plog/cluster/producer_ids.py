@@ -1,0 +1,55 @@
+"""Producer ids, from blocks of a thousand taken in the coordination store.
+
+Owns the broker's present block. A block is written down before its first id is given
+out, so that no id is ever given twice, by whichever broker; ids of a block that a
+broker did not use up before it stopped are lost.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from plog.cluster.store import BadVersion, Store
+from plog.cluster.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock
+from plog.errors import UnknownServerError
+
+BLOCK_SIZE = 1000
+LARGEST_PRODUCER_ID = 2**63 - 1
+
+
+class ProducerIds:
+    """Gives out producer ids. Safe from any thread."""
+
+    def __init__(self, store: Store, broker_id: int) -> None:
+        self._store = store
+        self._broker_id = broker_id
+        self._lock = threading.Lock()
+        self._next = 0
+        self._end = 0
+
+    def next(self) -> int:
+        """Return an id that nobody has had; once in a thousand calls, a write to the store.
+
+        Raises:
+            StoreError: a block was needed and the store can not be written.
+            UnknownServerError: all ids there can be are used up.
+        """
+        with self._lock:
+            if self._next == self._end:
+                block = self._take_block()
+                self._next, self._end = block.first, block.last + 1
+            self._next += 1
+            return self._next - 1
+
+    def _take_block(self) -> ProducerIdBlock:
+        while True:
+            data, stat = self._store.get(PRODUCER_ID_BLOCK)
+            first = ProducerIdBlock.decode(data).last + 1 if data else 0
+            if first > LARGEST_PRODUCER_ID - BLOCK_SIZE + 1:
+                raise UnknownServerError("every producer id has been used")
+            block = ProducerIdBlock(self._broker_id, first, first + BLOCK_SIZE - 1)
+            try:
+                self._store.set(PRODUCER_ID_BLOCK, block.encode(), stat.version)
+            except BadVersion:
+                continue  # another broker took this block
+            return block

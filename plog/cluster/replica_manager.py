@@ -1,0 +1,418 @@
+"""All partitions that have a replica on this broker, and the controller's orders about them.
+
+Owns which replicas there are here and in which role; obeys LeaderAndIsr and StopReplica
+after the fence let them in. Never decides who leads, and knows of other partitions
+only what the metadata cache was told.
+
+Threads: orders and log directory failures are taken one at a time (a lock); lookups
+come from any thread and take none.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+from plog.cluster.control_fence import ControlFence
+from plog.cluster.metadata_cache import MetadataCache
+from plog.cluster.partition import Leadership, OnChange, Partition, SettingsOf
+from plog.errors import (
+    ErrorCode,
+    FencedLeaderEpoch,
+    InconsistentTopicId,
+    KafkaError,
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    StaleControllerEpoch,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from plog.protocol.messages.replication import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+    StopReplicaPartitionError,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
+from plog.settings.definitions import TopicSettings
+from plog.storage.log import DISK_FULL, Log
+from plog.storage.log_manager import LogManager, NewPartition
+from plog.types import NO_EPOCH, ZERO_UUID, TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class FollowerFetchers(Protocol):
+    """Who copies from leaders."""
+
+    def follow(self, partitions: Iterable[Partition]) -> None:
+        """Fetch these from the leaders that their `leadership` names (again)."""
+        ...
+
+    def forget(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Stop fetching these; no fetch is under way any more when it returns."""
+        ...
+
+
+class LeadershipChanged(Protocol):
+    """Told after each LeaderAndIsr which partitions this broker began and ceased to lead."""
+
+    def __call__(self, leading: list[Partition], following: list[Partition], /) -> None:
+        """Take note; called on the thread that takes orders."""
+        ...
+
+
+class ReplicaManager:
+    """The replicas of this broker.
+
+    Args:
+        broker_id: this broker.
+        logs: the log directories.
+        metadata: tells a partition that is elsewhere from one that is nowhere.
+        fence: shared with whatever else takes the controller's orders.
+        settings_of: effective settings of a topic, read when a replica first comes up.
+        on_change: told of each partition whose waiters should look again.
+        log_dir_failed: has the controller ask which replicas this broker can serve.
+        fetchers: who follows leaders elsewhere; None in a cluster of one.
+        leadership_changed: the coordinators' ear.
+    """
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        logs: LogManager,
+        metadata: MetadataCache,
+        fence: ControlFence,
+        settings_of: SettingsOf,
+        on_change: OnChange,
+        log_dir_failed: Callable[[], None],
+        fetchers: FollowerFetchers | None = None,
+        leadership_changed: LeadershipChanged | None = None,
+    ) -> None:
+        self._broker_id = broker_id
+        self._logs = logs
+        self._metadata = metadata
+        self._fence = fence
+        self._settings_of = settings_of
+        self._on_change = on_change
+        self._log_dir_failed = log_dir_failed
+        self._fetchers = fetchers
+        self._leadership_changed = leadership_changed
+        self._lock = threading.Lock()
+        # Refused for want of space alone: to be taken up when there is some.
+        self._without_space: set[TopicPartition] = set()
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._by_id: dict[tuple[uuid.UUID, int], Partition] = {}
+        self._by_topic: dict[str, dict[int, Partition]] = {}
+
+    # -- lookups -----------------------------------------------------------------------------
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """Every partition with a replica here, usable or not."""
+        return list(self._partitions.values())
+
+    def get(self, topic_partition: TopicPartition) -> Partition | None:
+        """Return the partition if it has a replica here."""
+        return self._partitions.get(topic_partition)
+
+    def leader(
+        self, topic_partition: TopicPartition, current_leader_epoch: int = NO_EPOCH
+    ) -> Partition:
+        """Return a partition that this broker leads.
+
+        Raises:
+            UnknownTopicOrPartition: nobody has heard of it.
+            NotLeaderOrFollower, FencedLeaderEpoch, UnknownLeaderEpoch, KafkaStorageError:
+                as `Partition.check_leader`.
+        """
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            if self._metadata.contains(topic_partition):
+                raise NotLeaderOrFollower(f"no replica of {topic_partition} here")
+            raise UnknownTopicOrPartition(f"{topic_partition} does not exist")
+        if (reason := self._logs.offline.get(topic_partition)) is not None:
+            raise KafkaStorageError(f"{topic_partition} is offline: {reason}")
+        partition.check_leader(current_leader_epoch)
+        return partition
+
+    def by_id(self, topic_id: uuid.UUID, partition_index: int) -> Partition:
+        """Return a partition with a replica here, by topic id.
+
+        Raises:
+            UnknownTopicId: no replica of such a topic here.
+        """
+        partition = self._by_id.get((topic_id, partition_index))
+        if partition is None:
+            raise UnknownTopicId(f"no replica of topic id {topic_id}, partition {partition_index}")
+        return partition
+
+    def update_topic_settings(self, topic: str, settings: TopicSettings) -> None:
+        """Have the replicas of a topic obey other settings."""
+        for partition in list(self._by_topic.get(topic, {}).values()):
+            partition.update_settings(settings)
+
+    def renew_settings(self, settings_of: SettingsOf) -> None:
+        """Have every replica obey its topic's settings of now: the broker's have changed."""
+        for partition in self.partitions:
+            partition.update_settings(settings_of(partition.topic_partition.topic))
+
+    # -- LeaderAndIsr ------------------------------------------------------------------------
+
+    def apply_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """Lead and follow as told; one partition's error leaves the others alone.
+
+        Codes of a partition: KAFKA_STORAGE_ERROR where its log is not usable,
+        STALE_CONTROLLER_EPOCH where the leader epoch is not new (it is ignored),
+        INCONSISTENT_TOPIC_ID where the log here is that of another topic,
+        UNKNOWN_TOPIC_OR_PARTITION where this broker is no replica.
+        """
+        try:
+            self._fence.admit(request.controller_epoch, request.broker_epoch)
+        except KafkaError as refusal:
+            log.warning("LeaderAndIsr of controller %d: %s", request.controller_id, refusal)
+            return LeaderAndIsrResponse(error_code=refusal.code, topics=[])
+        leading: list[Partition] = []
+        following: list[Partition] = []
+        answers: list[LeaderAndIsrTopicError] = []
+        with self._lock:
+            self._make_new_logs(request)
+            for topic in request.topic_states:
+                errors = []
+                settings = self._settings_of(topic.topic_name)
+                for state in topic.partition_states:
+                    at = TopicPartition(topic.topic_name, state.partition_index)
+                    code = ErrorCode.NONE
+                    was_refused = at in self._without_space
+                    try:
+                        partition = self._take_up(at, topic.topic_id, state, settings)
+                        (leading if partition.is_leader else following).append(partition)
+                    except KafkaError as refusal:
+                        code = refusal.code
+                        told = was_refused and at in self._without_space
+                        if code != ErrorCode.STALE_CONTROLLER_EPOCH and not told:
+                            log.error("can not take up %s: %s", at, refusal)
+                    errors.append(
+                        LeaderAndIsrPartitionError(
+                            partition_index=state.partition_index, error_code=code
+                        )
+                    )
+                answers.append(
+                    LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=errors)
+                )
+            if self._fetchers is not None:
+                self._fetchers.forget([one.topic_partition for one in leading])
+                self._fetchers.follow(following)
+        if self._leadership_changed is not None and (leading or following):
+            self._leadership_changed(leading, following)
+        return LeaderAndIsrResponse(error_code=ErrorCode.NONE, topics=answers)
+
+    def _make_new_logs(self, request: LeaderAndIsrRequest) -> None:
+        """Make the logs of a request's new replicas together; the disk is waited for once.
+
+        What cannot be made is asked for again by `_take_up`, which hears why.
+        """
+        new = []
+        for topic in request.topic_states:
+            settings = self._settings_of(topic.topic_name)
+            for state in topic.partition_states:
+                at = TopicPartition(topic.topic_name, state.partition_index)
+                if (
+                    state.is_new
+                    and self._broker_id in state.replicas
+                    and at not in self._partitions
+                    and self._logs.get(at) is None
+                ):
+                    new.append(NewPartition(at, topic.topic_id, settings, state.leader_epoch))
+        if new:
+            self._logs.create_all(new)
+
+    def _take_up(
+        self,
+        at: TopicPartition,
+        topic_id: uuid.UUID,
+        state: LeaderAndIsrPartitionState,
+        settings: TopicSettings,
+    ) -> Partition:
+        if self._broker_id not in state.replicas:
+            raise UnknownTopicOrPartition(f"{at} has no replica on broker {self._broker_id}")
+        known = self._partitions.get(at)
+        if known is not None and topic_id not in (known.topic_id, ZERO_UUID):
+            raise InconsistentTopicId(f"{at} has topic id {known.topic_id} here, not {topic_id}")
+        leadership = Leadership(
+            state.leader,
+            state.leader_epoch,
+            tuple(state.isr),
+            tuple(state.replicas),
+            state.partition_epoch,
+            state.controller_epoch,
+        )
+        again = at in self._without_space  # whose order has not been carried out yet
+        # Before the epochs: the controller asks with old ones which replicas a broker has lost.
+        reason = self._logs.offline.get(at)
+        if reason is None and known is not None and not again:
+            reason = known.offline_reason
+        if reason is None and known is not None:
+            newest = known.leadership.leader_epoch
+            if state.leader_epoch < newest + (not again):
+                raise StaleControllerEpoch(f"{at} is at leader epoch {newest}")
+        partition = known or Partition(
+            at,
+            topic_id,
+            broker_id=self._broker_id,
+            settings=settings,
+            on_change=self._on_change,
+        )
+        try:
+            if reason is not None:
+                raise KafkaStorageError(reason)
+            hosted = self._log_of(
+                partition, is_new=state.is_new or again, leader_epoch=state.leader_epoch
+            )
+            if state.leader == self._broker_id:
+                partition.make_leader(leadership, hosted)
+            else:
+                partition.make_follower(leadership, hosted)
+        except KafkaStorageError as failure:
+            partition.go_offline(reason or str(failure), leadership)
+            self._register(partition)
+            cause = failure.__cause__
+            if isinstance(cause, OSError) and cause.errno in DISK_FULL:
+                self._without_space.add(at)
+            else:
+                self._without_space.discard(at)
+            raise
+        self._without_space.discard(at)
+        self._register(partition)
+        return partition
+
+    def _register(self, partition: Partition) -> None:
+        at = partition.topic_partition
+        self._partitions[at] = partition
+        self._by_id[partition.topic_id, at.partition] = partition
+        self._by_topic.setdefault(at.topic, {})[at.partition] = partition
+
+    def _log_of(self, partition: Partition, *, is_new: bool, leader_epoch: int) -> Log:
+        """Return the log of a replica, made if it is not there yet."""
+        at = partition.topic_partition
+        found = self._logs.get(at)
+        if found is None:
+            if not is_new and self._logs.offline_log_dirs:
+                # It may be in one of them: an empty log elsewhere would lead with nothing.
+                raise KafkaStorageError(f"{at} is not in any log directory that works")
+            if not is_new:
+                log.warning("%s should have a log here and has none: an empty one is made", at)
+            return self._logs.create(
+                at, partition.topic_id, partition.settings, leader_epoch=leader_epoch
+            )
+        if found.topic_id not in (None, partition.topic_id):
+            raise InconsistentTopicId(
+                f"{at} has a log of topic id {found.topic_id}, not {partition.topic_id}"
+            )
+        return found
+
+    # -- StopReplica -------------------------------------------------------------------------
+
+    def apply_stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Stop replicas, and delete those that the controller says.
+
+        Codes of a partition: FENCED_LEADER_EPOCH where the order is older than the
+        replica's role, KAFKA_STORAGE_ERROR where its log is not usable.
+        """
+        try:
+            self._fence.admit(request.controller_epoch, request.broker_epoch)
+        except KafkaError as refusal:
+            log.warning("StopReplica of controller %d: %s", request.controller_id, refusal)
+            return StopReplicaResponse(error_code=refusal.code, partition_errors=[])
+        errors = []
+        with self._lock:
+            for topic in request.topic_states:
+                for state in topic.partition_states:
+                    at = TopicPartition(topic.topic_name, state.partition_index)
+                    code = ErrorCode.NONE
+                    try:
+                        self._stop(at, state)
+                    except KafkaError as refusal:
+                        code = refusal.code
+                        log.error("can not stop %s: %s", at, refusal)
+                    errors.append(
+                        StopReplicaPartitionError(
+                            topic_name=at.topic, partition_index=at.partition, error_code=code
+                        )
+                    )
+        return StopReplicaResponse(error_code=ErrorCode.NONE, partition_errors=errors)
+
+    def _stop(self, at: TopicPartition, state: StopReplicaPartitionState) -> None:
+        partition = self._partitions.get(at)
+        if partition is not None and 0 <= state.leader_epoch < partition.leadership.leader_epoch:
+            raise FencedLeaderEpoch(f"{at} is at leader epoch {partition.leadership.leader_epoch}")
+        reason = self._logs.offline.get(at)
+        if reason is not None and state.delete_partition and self._logs.offline_log_dirs:
+            # A damaged log can be deleted; one on a failed disk would be back with the disk.
+            raise KafkaStorageError(f"{at} is offline: {reason}")
+        if self._fetchers is not None:
+            self._fetchers.forget([at])
+        if partition is not None:
+            was_leader = partition.is_leader
+            partition.stop()
+            if was_leader and self._leadership_changed is not None:
+                self._leadership_changed([], [partition])
+        if not state.delete_partition:
+            return
+        if partition is not None:
+            del self._partitions[at]
+            self._without_space.discard(at)
+            self._by_id.pop((partition.topic_id, at.partition), None)
+            same_topic = self._by_topic[at.topic]
+            del same_topic[at.partition]
+            if not same_topic:
+                del self._by_topic[at.topic]
+        if self._logs.get(at) is not None or at in self._logs.offline:
+            self._logs.delete(at)
+
+    def ask_again_for_refused(self) -> None:
+        """Have the controller repeat its orders, if some were refused and there is space now.
+
+        To be called from time to time: nobody tells when a disk has space again.
+        """
+        if any(self._logs.has_space_for(at) for at in list(self._without_space)):
+            self._log_dir_failed()
+
+    # -- failures ----------------------------------------------------------------------------
+
+    def on_log_dir_failure(self, log_dir: Path, reason: str) -> None:
+        """Take the replicas in a failed log directory offline, and have the controller told."""
+        lost = [
+            one
+            for one in self.partitions
+            if (hosted := one.hosted_log) is not None and hosted.log_dir == log_dir
+        ]
+        self._lose(f"log directory {log_dir} is offline: {reason}", lost)
+
+    def on_log_moved(self, topic_partition: TopicPartition, log: Log) -> None:
+        """Serve a replica from the log directory it has moved to."""
+        if (partition := self.get(topic_partition)) is not None:
+            partition.replace_log(log)
+
+    def on_damage(self, topic_partition: TopicPartition, reason: str) -> None:
+        """Take one replica offline whose bytes are damaged, and have the controller told."""
+        partition = self._partitions.get(topic_partition)
+        self._lose(reason, [] if partition is None else [partition])
+
+    def _lose(self, reason: str, partitions: list[Partition]) -> None:
+        if self._fetchers is not None and partitions:
+            self._fetchers.forget([one.topic_partition for one in partitions])
+        for partition in partitions:
+            partition.go_offline(reason)
+        if self._leadership_changed is not None and partitions:
+            self._leadership_changed([], partitions)
+        self._log_dir_failed()

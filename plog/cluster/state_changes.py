@@ -1,0 +1,142 @@
+"""The state a partition should have, as a write over the one it has.
+
+Pure functions from the context to a `StateWrite`, one for each reason to change a
+state. Any change of leader or assignment, and any in-sync set that the controller
+shrinks, takes a new leader epoch. Never touches the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from plog.cluster.controller_context import Assignment, ClusterContext, PartitionState
+from plog.cluster.controller_events import ElectionType, StateWrite
+from plog.cluster.elections import (
+    Choice,
+    elect_first,
+    elect_in_sync,
+    elect_preferred,
+    elect_unclean,
+)
+from plog.cluster.znodes import NO_LEADER, TopicNode
+from plog.errors import ErrorCode
+from plog.types import TopicPartition
+
+
+def needed_write(
+    context: ClusterContext,
+    partition: TopicPartition,
+    unclean: Mapping[str, bool] | None,
+    ask: set[str],
+) -> StateWrite | None:
+    """Return what brings a partition's state in line with the live replicas, if it is not.
+
+    `unclean` says which topics allow unclean elections; a topic that it does not name
+    and where it matters is added to `ask`, and nothing is written yet.
+    """
+    replicas, online = context.assignment(partition).replicas, context.online(partition)
+    state = context.states.get(partition)
+    if state is None:
+        first = elect_first(replicas, online)
+        return None if first is None else _create(context, partition, first)
+    if context.has_leader(partition):
+        in_sync = tuple(one for one in state.isr if one in online)
+        if in_sync == state.isr:
+            return None
+        return _change(context, partition, Choice(state.leader, in_sync))
+    choice = elect_in_sync(replicas, state.isr, online)
+    if choice is None and online:
+        if unclean is None or partition.topic not in unclean:
+            ask.add(partition.topic)
+            return None
+        if unclean[partition.topic]:
+            choice = elect_unclean(replicas, online)
+    if choice is None:
+        if state.leader == NO_LEADER:
+            return None
+        # The in-sync set stays whole: each of its members has all that was acknowledged.
+        choice = Choice(NO_LEADER, state.isr)
+    return _change(context, partition, choice)
+
+
+def elect(
+    context: ClusterContext, partition: TopicPartition, kind: ElectionType
+) -> StateWrite | ErrorCode:
+    """Return the write of an election that was asked for, or why there is none."""
+    state, online = context.states.get(partition), context.online(partition)
+    replicas = context.assignment(partition).replicas
+    choice: Choice | None = None
+    if kind is ElectionType.UNCLEAN:
+        if context.has_leader(partition):
+            return ErrorCode.ELECTION_NOT_NEEDED
+        if state is not None:
+            choice = elect_in_sync(replicas, state.isr, online)
+        choice = choice or elect_unclean(replicas, online)
+        if choice is None:
+            return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    else:
+        if state is not None and state.leader == replicas[0] and context.has_leader(partition):
+            return ErrorCode.ELECTION_NOT_NEEDED
+        if state is not None:
+            choice = elect_preferred(replicas, state.isr, online)
+        if choice is None:
+            return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    if state is None:
+        return _create(context, partition, choice)
+    return _change(context, partition, choice)
+
+
+def move_off(
+    context: ClusterContext, partition: TopicPartition, broker_id: int
+) -> StateWrite | None:
+    """Return what takes a broker that is about to stop out of leadership and the in-sync set."""
+    state = context.states.get(partition)
+    replicas = context.assignment(partition).replicas
+    if state is None or len(replicas) == 1:
+        return None  # nobody else could lead it: it stays until the broker is gone
+    if state.leader == broker_id:
+        choice = elect_in_sync(replicas, state.isr, context.online(partition))
+        return None if choice is None else _change(context, partition, choice)
+    if broker_id in state.isr and state.leader != NO_LEADER:
+        staying = tuple(one for one in state.isr if one != broker_id)
+        return _change(context, partition, Choice(state.leader, staying))
+    return None
+
+
+def still_led(context: ClusterContext, broker_id: int) -> list[TopicPartition]:
+    """Return the partitions a broker leads although others have replicas of them."""
+    return [
+        partition
+        for partition in context.partitions_on(broker_id)
+        if (state := context.states.get(partition)) is not None
+        and state.leader == broker_id
+        and len(context.assignment(partition).replicas) > 1
+    ]
+
+
+def assignments_of(node: TopicNode) -> dict[int, Assignment]:
+    """Return the assignment of each partition of a topic's node."""
+    return {
+        index: Assignment(
+            replicas, node.adding_replicas.get(index, ()), node.removing_replicas.get(index, ())
+        )
+        for index, replicas in sorted(node.partitions.items())
+    }
+
+
+def _create(context: ClusterContext, partition: TopicPartition, choice: Choice) -> StateWrite:
+    state = PartitionState(choice.leader, 0, choice.isr, context.epoch, 0)
+    return StateWrite(partition, state, None)
+
+
+def _change(context: ClusterContext, partition: TopicPartition, choice: Choice) -> StateWrite:
+    old = context.states[partition]
+    state = PartitionState(
+        choice.leader,
+        old.leader_epoch + 1,
+        choice.isr,
+        context.epoch,
+        old.partition_epoch + 1,
+        old.leader_recovery_state,
+    )
+    return StateWrite(partition, state, old.partition_epoch)

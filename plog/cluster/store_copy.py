@@ -1,0 +1,265 @@
+"""One copy of the embedded store: a SQLite file in one log directory.
+
+Owns the file format: every node a row with a checksum of its own, and one row that
+says which store this is, its last transaction and how many nodes there are, so that
+a flipped bit or a lost row is seen when the file is opened and not later. Knows
+nothing of other copies; which one wins is `embedded_store`'s business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from plog.cluster.node_tree import Node
+from plog.cluster.space_reserve import SpaceReserve
+from plog.cluster.store import StoreError
+
+FILE_NAME = "plog-store.sqlite"
+APPLICATION_ID = 0x706C6F67  # "plog", in the SQLite header: file(1) and we tell whose it is
+FORMAT = 1
+
+_SCHEMA = """
+CREATE TABLE node (
+    path TEXT PRIMARY KEY, data BLOB NOT NULL, version INTEGER NOT NULL,
+    created_children INTEGER NOT NULL, czxid INTEGER NOT NULL, mzxid INTEGER NOT NULL,
+    ctime_ms INTEGER NOT NULL, mtime_ms INTEGER NOT NULL, ephemeral_owner INTEGER NOT NULL,
+    checksum INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE store (
+    only INTEGER PRIMARY KEY CHECK (only = 0), store_id TEXT NOT NULL,
+    zxid INTEGER NOT NULL, node_count INTEGER NOT NULL, checksum INTEGER NOT NULL
+);
+"""
+_PUT = "INSERT OR REPLACE INTO node VALUES (?,?,?,?,?,?,?,?,?,?)"
+_PUT_STORE = "INSERT OR REPLACE INTO store VALUES (0,?,?,?,?)"
+
+
+class CopyDamaged(StoreError):
+    """The file is not what was written; it must not be used."""
+
+
+class CopyInUse(StoreError):
+    """Another process holds the file."""
+
+
+class StoreCopy:
+    """An open copy. Not thread-safe: its owner holds a lock around every call."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open or create the file and read all of it.
+
+        Raises:
+            CopyDamaged: it does not hold together.
+            CopyInUse: another process has it open.
+            OSError: the directory can not be used.
+        """
+        self.directory = directory
+        self.path = directory / FILE_NAME
+        self.store_id = ""  # empty: nothing was ever written here
+        self.zxid = 0
+        self.nodes: dict[str, Node] = {}  # as found on opening; given up by `forget_nodes`
+        with _translated(self.path):
+            self._db = sqlite3.connect(
+                self.path, timeout=0, isolation_level=None, check_same_thread=False
+            )
+        try:
+            with _translated(self.path):
+                self._open()
+        except BaseException:
+            self._db.close()
+            raise
+        self._reserve = SpaceReserve(directory)
+        self._reserve.fill()
+
+    def _open(self) -> None:
+        # Exclusive locking keeps the shared-memory index of the WAL out of the directory.
+        # FULL: a commit is one fdatasync of the WAL, and it is done before commit returns.
+        self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
+        self._db.execute("PRAGMA synchronous=FULL")
+        self._db.execute("PRAGMA cache_size=-256")
+        (application_id,) = self._db.execute("PRAGMA application_id").fetchone()
+        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if tables == 0 and application_id == 0:
+            self._create()
+            return
+        if application_id != APPLICATION_ID:
+            raise CopyDamaged(f"{self.path} is a SQLite file, but not a store of plog")
+        (found_format,) = self._db.execute("PRAGMA user_version").fetchone()
+        if found_format != FORMAT:
+            raise StoreError(f"{self.path} has format {found_format}, this plog reads {FORMAT}")
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._load()
+
+    def _create(self) -> None:
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("BEGIN IMMEDIATE")
+        for statement in filter(str.strip, _SCHEMA.split(";")):
+            self._db.execute(statement)
+        self._db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        self._db.execute(f"PRAGMA user_version={FORMAT}")
+        self._db.execute("COMMIT")
+        sync_directory(self.directory)
+
+    def _load(self) -> None:
+        (verdict,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise CopyDamaged(f"{self.path}: {verdict}")
+        row = self._db.execute("SELECT store_id, zxid, node_count, checksum FROM store").fetchone()
+        if row is None:
+            return  # created, and then the process died before the first transaction
+        if row[3] != _checksum(row[:3]):
+            raise CopyDamaged(f"{self.path}: the row that counts transactions is damaged")
+        for path, *values, checksum in self._db.execute("SELECT * FROM node"):
+            if checksum != _checksum((path, *values)):
+                raise CopyDamaged(f"{self.path}: node {path!r} is damaged")
+            self.nodes[path] = Node(*values)
+        if len(self.nodes) != row[2]:
+            raise CopyDamaged(f"{self.path}: {len(self.nodes)} nodes, {row[2]} were written")
+        self.store_id, self.zxid = row[0], row[1]
+
+    def forget_nodes(self) -> None:
+        """Free what was read on opening."""
+        self.nodes = {}
+
+    def apply(self, zxid: int, rows: Mapping[str, Node | None], node_count: int) -> None:
+        """Write one transaction durably.
+
+        Raises:
+            sqlite3.Error: it was not written, or nobody knows whether it was.
+        """
+        self._write(zxid, rows, node_count, replace_all=False)
+
+    def rewrite(self, store_id: str, zxid: int, nodes: Mapping[str, Node]) -> None:
+        """Make this copy the same as another, whatever it held. Raises sqlite3.Error."""
+        self.store_id = store_id
+        self._write(zxid, nodes, len(nodes), replace_all=True)
+
+    def _write(
+        self, zxid: int, rows: Mapping[str, Node | None], node_count: int, *, replace_all: bool
+    ) -> None:
+        wal_restarted = False
+        while True:
+            try:
+                self._write_once(zxid, rows, node_count, replace_all=replace_all)
+                break
+            except sqlite3.Error as error:
+                if not is_full(error):
+                    raise
+                if not wal_restarted:
+                    # The space that the WAL has already is used again, once it is folded in.
+                    wal_restarted = True
+                    self._restart_wal()
+                elif not self._reserve.give_up_a_step():
+                    raise
+        self._reserve.fill()
+
+    def _restart_wal(self) -> None:
+        try:
+            self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+        except sqlite3.Error as error:
+            if not is_full(error):
+                raise
+
+    def _write_once(
+        self, zxid: int, rows: Mapping[str, Node | None], node_count: int, *, replace_all: bool
+    ) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            if replace_all:
+                self._db.execute("DELETE FROM node")
+            self._db.executemany(
+                "DELETE FROM node WHERE path=?",
+                [(path,) for path, node in rows.items() if node is None],
+            )
+            self._db.executemany(
+                _PUT,
+                [
+                    (path, *node, _checksum((path, *node)))
+                    for path, node in rows.items()
+                    if node is not None
+                ],
+            )
+            counted = (self.store_id, zxid, node_count)
+            self._db.execute(_PUT_STORE, (*counted, _checksum(counted)))
+            self._db.execute("COMMIT")
+        except sqlite3.Error:
+            # A failed COMMIT leaves the transaction open; some errors have rolled it back already.
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+        self.zxid = zxid
+
+    def close(self) -> None:
+        """Fold the WAL into the file and close it. Raises sqlite3.Error if that fails."""
+        self._db.close()
+
+
+def set_aside(directory: Path, now_ms: int) -> Path:
+    """Rename a damaged copy (with its WAL), so that it can be looked at. Returns the new path."""
+    aside = directory / f"{FILE_NAME}.damaged-{now_ms}"
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        source = directory / (FILE_NAME + suffix)
+        if source.exists():
+            os.rename(source, f"{aside}{suffix}")
+    sync_directory(directory)
+    return aside
+
+
+def sync_directory(directory: Path) -> None:
+    """Make entries of the directory durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def is_full(error: sqlite3.Error) -> bool:
+    """Tell a full disk, after which the file is as it was, from a disk that fails."""
+    return error.sqlite_errorcode == sqlite3.SQLITE_FULL
+
+
+def _checksum(values: tuple[object, ...]) -> int:
+    """CRC-32 over the values with types and lengths, so that no bytes move between them.
+
+    Types too: SQLite keeps them with each value, where a flipped bit makes text a blob.
+    """
+    crc = 0
+    for value in values:
+        raw = value if isinstance(value, bytes) else str(value).encode()
+        head = f"{type(value).__name__}{len(raw)}:"
+        crc = zlib.crc32(raw, zlib.crc32(head.encode(), crc))
+    return crc
+
+
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
+_DISK = {
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_READONLY,
+}
+
+
+@contextlib.contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        # Damaged text; also of SQLite's own message, where that quotes a damaged schema.
+        raise CopyDamaged(f"{path}: {error}") from error
+    except sqlite3.Error as error:
+        primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise CopyInUse(f"{path} is in use by another process") from error
+        if primary in _DISK:
+            raise OSError(f"{path}: {error}") from error
+        # Wrong SQL can only come from a schema that is not ours: that too is damage.
+        if primary in _DAMAGE or isinstance(error, sqlite3.DatabaseError):
+            raise CopyDamaged(f"{path}: {error}") from error
+        raise

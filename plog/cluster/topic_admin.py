@@ -1,0 +1,313 @@
+"""Topics come, grow and go: checks what administrators ask for, and writes it down.
+
+Owns the rules for names, counts, assignments and their errors, and the topic nodes it
+writes; the controller's watches make the rest happen. Knows nothing of requests and
+never waits for the effect: who asked waits on the metadata cache.
+
+Blocks on the coordination store; not for the asyncio loop. Any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from plog.cluster import znodes
+from plog.cluster.replica_placement import Candidate, place_replicas
+from plog.cluster.store import (
+    BadVersion,
+    Change,
+    CreateOp,
+    NodeExists,
+    NoNode,
+    Op,
+    SetOp,
+    Store,
+    Watch,
+    WatchEvent,
+    join,
+)
+from plog.cluster.znodes import BrokerNode, ConfigEntity, TopicNode
+from plog.errors import (
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    InvalidTopic,
+    ReassignmentInProgress,
+    TopicAlreadyExists,
+    TopicDeletionDisabled,
+    UnknownTopicOrPartition,
+)
+from plog.settings.definitions import TopicSettings
+from plog.settings.dynamic import DynamicSettings
+from plog.types import is_legal_topic_name, new_topic_id
+
+log = logging.getLogger(__name__)
+
+BROKER_DEFAULT: Final = -1
+"""As a partition count or replication factor: what the broker's settings say (KIP-464)."""
+
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Topics the brokers keep for themselves; administrators can not delete them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic as asked for: counts, or the replicas of every partition."""
+
+    name: str
+    num_partitions: int = BROKER_DEFAULT
+    replication_factor: int = BROKER_DEFAULT
+    assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+class CreatedTopic(NamedTuple):
+    """A topic as it is (or, validated only, would be): its id is the zero of no topic then."""
+
+    name: str
+    topic_id: uuid.UUID
+    num_partitions: int
+    replication_factor: int
+    settings: TopicSettings
+
+
+class TopicAdmin:
+    """Creates, extends and deletes topics in the coordination store.
+
+    Args:
+        store: where topics are written.
+        settings: defaults, and the check of configs.
+        rng: draws where the first leader goes.
+    """
+
+    def __init__(
+        self, store: Store, settings: DynamicSettings, rng: random.Random | None = None
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._rng = rng or random.Random()
+
+    # -- creation ----------------------------------------------------------------------------
+
+    def create(self, topic: NewTopic, *, validate_only: bool = False) -> CreatedTopic:
+        """Create a topic; the controller hears of it by itself.
+
+        Raises:
+            InvalidTopic: no legal name, or it differs from another's only by `.` and `_`.
+            TopicAlreadyExists: it is there, or still being deleted.
+            InvalidPartitions, InvalidReplicationFactor, InvalidReplicaAssignment: the
+                counts or the assignments can not be had.
+            InvalidRequest: both counts and assignments are given.
+            InvalidConfig: configs that are unknown or wrong; all are named.
+            StoreError: nothing was created.
+        """
+        self._check_name(topic.name)
+        replicas = self._checked_assignments(topic) if topic.assignments else self._placed(topic)
+        overrides = _texts(topic.configs)
+        settings = self._settings.check_topic(overrides)
+        created = CreatedTopic(
+            topic.name, new_topic_id(), len(replicas), len(replicas[0]), settings
+        )
+        if validate_only:
+            return created._replace(topic_id=uuid.UUID(int=0))
+        node = TopicNode(created.topic_id, replicas)
+        config = ConfigEntity.topic(topic.name).path
+        data = znodes.encode_config(overrides)
+        # Both at once: a topic is never seen without its configs.
+        left_over = self._store.exists(config) is not None
+        configure: Op = SetOp(config, data) if left_over else CreateOp(config, data)
+        try:
+            self._store.multi([configure, CreateOp(znodes.topic_path(topic.name), node.encode())])
+        except NodeExists as error:
+            raise TopicAlreadyExists(f"topic {topic.name!r} already exists") from error
+        log.info(
+            "created topic %s with %d partitions, replication factor %d",
+            topic.name,
+            created.num_partitions,
+            created.replication_factor,
+        )
+        return created
+
+    def _check_name(self, name: str) -> None:
+        if not is_legal_topic_name(name):
+            raise InvalidTopic(
+                f"{name[:300]!r} is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -,"
+                " and neither . nor .."
+            )
+        if self._store.exists(znodes.topic_path(name)) is not None:
+            raise TopicAlreadyExists(f"topic {name!r} already exists")
+        if "." in name or "_" in name:
+            # Metric names turn dots into underscores; two topics must not share theirs.
+            shape = name.replace(".", "_")
+            for other in self._store.children(znodes.TOPICS):
+                if other.replace(".", "_") == shape:
+                    raise InvalidTopic(f"topic {name!r} collides with {other!r} in . and _")
+
+    def _placed(self, topic: NewTopic) -> dict[int, tuple[int, ...]]:
+        broker = self._settings.broker()
+        count, factor = topic.num_partitions, topic.replication_factor
+        if count == BROKER_DEFAULT:
+            count = broker.num_partitions
+        if factor == BROKER_DEFAULT:
+            factor = broker.default_replication_factor
+        if count < 1:
+            raise InvalidPartitions(f"{count} partitions: there must be one at least")
+        return place_replicas(self._candidates(), count, factor, self._rng)
+
+    def _checked_assignments(self, topic: NewTopic) -> dict[int, tuple[int, ...]]:
+        if (topic.num_partitions, topic.replication_factor) != (BROKER_DEFAULT, BROKER_DEFAULT):
+            raise InvalidRequest("both assignments and a partition count or replication factor")
+        if set(topic.assignments) != set(range(len(topic.assignments))):
+            raise InvalidReplicaAssignment("partitions must be numbered from 0 without a gap")
+        return self._checked(topic.assignments, factor=len(topic.assignments[0]))
+
+    def _checked(
+        self, assignments: Mapping[int, Sequence[int]], *, factor: int
+    ) -> dict[int, tuple[int, ...]]:
+        live = {candidate.broker_id for candidate in self._candidates()}
+        for index, replicas in sorted(assignments.items()):
+            if not replicas or len(set(replicas)) != len(replicas):
+                raise InvalidReplicaAssignment(
+                    f"partition {index} has no replicas, or one broker twice: {list(replicas)}"
+                )
+            if len(replicas) != factor:
+                raise InvalidReplicaAssignment(
+                    f"partition {index} has {len(replicas)} replicas, others have {factor}"
+                )
+            if not live.issuperset(replicas):
+                unknown = sorted(set(replicas) - live)
+                raise InvalidReplicaAssignment(f"partition {index}: no such broker: {unknown}")
+        return {index: tuple(replicas) for index, replicas in sorted(assignments.items())}
+
+    def _candidates(self) -> list[Candidate]:
+        """Return the live brokers."""
+        candidates = []
+        for name in self._store.children(znodes.BROKER_IDS):
+            try:
+                data, _ = self._store.get(join(znodes.BROKER_IDS, name))
+            except NoNode:
+                continue  # gone since it was listed
+            candidates.append(Candidate(int(name), BrokerNode.decode(data).rack))
+        return candidates
+
+    # -- growth ------------------------------------------------------------------------------
+
+    def create_partitions(
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[Sequence[int]] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Add partitions until there are `count`; `assignments` are the new ones' replicas.
+
+        Raises:
+            UnknownTopicOrPartition: no such topic, or it is being deleted.
+            InvalidPartitions: `count` is not above the present one.
+            InvalidReplicaAssignment, InvalidReplicationFactor: the replicas can not be had.
+            ReassignmentInProgress: the topic's replicas are being moved.
+        """
+        while True:
+            node, version = self._existing(name)
+            if node.adding_replicas or node.removing_replicas:
+                raise ReassignmentInProgress(f"replicas of topic {name!r} are being moved")
+            present = len(node.partitions)
+            if count <= present:
+                raise InvalidPartitions(
+                    f"topic {name!r} has {present} partitions already, {count} were asked for"
+                )
+            added = self._added(node, count - present, assignments)
+            if validate_only:
+                return
+            grown = TopicNode(node.topic_id, {**node.partitions, **added})
+            try:
+                self._store.set(znodes.topic_path(name), grown.encode(), version)
+            except BadVersion:
+                continue  # written meanwhile: judge what is there now
+            except NoNode as gone:
+                raise UnknownTopicOrPartition(f"topic {name!r} does not exist") from gone
+            log.info("topic %s has %d partitions now", name, count)
+            return
+
+    def _added(
+        self, node: TopicNode, more: int, assignments: Sequence[Sequence[int]] | None
+    ) -> dict[int, tuple[int, ...]]:
+        present = len(node.partitions)
+        factor = len(node.partitions[0])
+        if assignments is not None:
+            if len(assignments) != more:
+                raise InvalidReplicaAssignment(
+                    f"{len(assignments)} assignments for {more} new partitions"
+                )
+            return self._checked(dict(enumerate(assignments, present)), factor=factor)
+        candidates = self._candidates()
+        ids = sorted(candidate.broker_id for candidate in candidates)
+        first = node.partitions[0][0]
+        start = ids.index(first) if first in ids else None
+        try:
+            return place_replicas(
+                candidates, more, factor, self._rng, first_partition=present, start=start
+            )
+        except InvalidReplicationFactor as error:
+            raise InvalidReplicationFactor(f"the new partitions' {error}") from error
+
+    def _existing(self, name: str) -> tuple[TopicNode, int]:
+        try:
+            data, stat = self._store.get(znodes.topic_path(name))
+        except NoNode as error:
+            raise UnknownTopicOrPartition(f"topic {name!r} does not exist") from error
+        if self._store.exists(znodes.delete_topic_path(name)) is not None:
+            raise UnknownTopicOrPartition(f"topic {name!r} is being deleted")
+        return TopicNode.decode(data), stat.version
+
+    # -- deletion ----------------------------------------------------------------------------
+
+    def delete(self, name: str) -> None:
+        """Ask the controller to delete a topic. Asked twice is asked once.
+
+        Raises:
+            UnknownTopicOrPartition: no such topic.
+            InvalidTopic: one of the brokers' own.
+            TopicDeletionDisabled: delete.topic.enable is false.
+        """
+        if not self._settings.broker().delete_topic_enable:
+            raise TopicDeletionDisabled("delete.topic.enable is false")
+        if name in INTERNAL_TOPICS:
+            raise InvalidTopic(f"{name} is the brokers' own")
+        if self._store.exists(znodes.topic_path(name)) is None:
+            raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
+        try:
+            self._store.create(znodes.delete_topic_path(name))
+        except NodeExists:
+            log.info("topic %s is being deleted already", name)
+
+    def watch_removal(self, name: str, removed: Callable[[], None]) -> Watch:
+        """Call `removed` once the topic's node is gone, so that its name is free; or gone already.
+
+        It may be called more than once, on any thread.
+        """
+        path = znodes.topic_path(name)
+
+        def look(event: WatchEvent) -> None:
+            if event.change is Change.DELETED:
+                removed()
+
+        watch = self._store.watch_data(path, look)
+        if self._store.exists(path) is None:
+            removed()
+        return watch
+
+
+def _texts(configs: Mapping[str, str | None]) -> dict[str, str]:
+    null = sorted(key for key, value in configs.items() if value is None)
+    if null:
+        raise InvalidConfig("; ".join(f"{key}: no value" for key in null))
+    return {key: value for key, value in configs.items() if value is not None}

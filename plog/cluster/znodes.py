@@ -1,0 +1,477 @@
+"""Kafka's nodes in the coordination store: their paths and their payloads.
+
+Owns the text forms (Kafka's ZooKeeper mode, 3.9 and older where readers must cope).
+Encoding and decoding are pure: nothing here reads or writes the store, nor decides
+what a value means for the cluster. JSON is compact UTF-8 in Kafka's own key order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from plog.errors import PlogError
+from plog.types import TopicPartition, uuid_from_text, uuid_to_text
+
+# --- paths ------------------------------------------------------------------------------------
+
+CLUSTER_ID: Final = "/cluster/id"
+CONTROLLER: Final = "/controller"
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+BROKER_IDS: Final = "/brokers/ids"
+BROKER_SEQUENCE: Final = "/brokers/seqid"
+TOPICS: Final = "/brokers/topics"
+CONFIG: Final = "/config"
+CONFIG_CHANGES: Final = "/config/changes"
+CONFIG_CHANGE_PREFIX: Final = "/config/changes/config_change_"
+DELETE_TOPICS: Final = "/admin/delete_topics"
+REASSIGN_PARTITIONS: Final = "/admin/reassign_partitions"
+PREFERRED_ELECTION: Final = "/admin/preferred_replica_election"
+ISR_CHANGES: Final = "/isr_change_notification"
+ISR_CHANGE_PREFIX: Final = "/isr_change_notification/isr_change_"
+LOG_DIR_EVENTS: Final = "/log_dir_event_notification"
+LOG_DIR_EVENT_PREFIX: Final = "/log_dir_event_notification/log_dir_event_"
+PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
+
+PERSISTENT_PATHS: Final = (
+    "/consumers",
+    BROKER_IDS,
+    TOPICS,
+    BROKER_SEQUENCE,
+    CONFIG_CHANGES,
+    "/config/topics",
+    "/config/clients",
+    "/config/users",
+    "/config/brokers",
+    "/config/ips",
+    DELETE_TOPICS,
+    ISR_CHANGES,
+    PRODUCER_ID_BLOCK,
+    LOG_DIR_EVENTS,
+)
+"""Created empty when a broker starts."""
+
+DEFAULT_ENTITY: Final = "<default>"
+"""Name of the node that holds the cluster-wide default of a kind of entity."""
+
+NO_LEADER: Final = -1
+LEADER_DURING_DELETE: Final = -2
+"""Leader of a partition, as UpdateMetadata says it, whose topic is being deleted."""
+
+
+def broker_path(broker_id: int) -> str:
+    """Return the registration node of a broker."""
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic_path(topic: str) -> str:
+    """Return the assignment node of a topic."""
+    return f"{TOPICS}/{topic}"
+
+
+def partitions_path(topic: str) -> str:
+    """Return the parent of a topic's partition nodes."""
+    return f"{TOPICS}/{topic}/partitions"
+
+
+def partition_path(partition: TopicPartition) -> str:
+    """Return the parent of a partition's state."""
+    return f"{TOPICS}/{partition.topic}/partitions/{partition.partition}"
+
+
+def partition_state_path(partition: TopicPartition) -> str:
+    """Return the node of a partition's leader and ISR; its version is the partition epoch."""
+    return f"{partition_path(partition)}/state"
+
+
+def delete_topic_path(topic: str) -> str:
+    """Return the node whose existence asks for a topic's deletion."""
+    return f"{DELETE_TOPICS}/{topic}"
+
+
+# --- config entities --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntity:
+    """What a set of configs belongs to: a topic, broker, client or user, or the default of a kind.
+
+    `parts` are (kind, name) pairs, two of them for a user's client; the name of a
+    default is `<default>`. Kinds: topics, brokers, clients, users, ips.
+    """
+
+    parts: tuple[tuple[str, str], ...]
+
+    @staticmethod
+    def topic(name: str) -> ConfigEntity:
+        """Return the entity of a topic."""
+        return ConfigEntity((("topics", name),))
+
+    @staticmethod
+    def broker(broker_id: int | None) -> ConfigEntity:
+        """Return the entity of one broker, or of all of them (None)."""
+        return ConfigEntity((("brokers", DEFAULT_ENTITY if broker_id is None else str(broker_id)),))
+
+    @property
+    def kind(self) -> str:
+        """The first kind: topics, brokers, clients, users or ips."""
+        return self.parts[0][0]
+
+    @property
+    def name(self) -> str:
+        """The first name."""
+        return self.parts[0][1]
+
+    @property
+    def entity_path(self) -> str:
+        """Kafka's path below /config, as change notifications hold it."""
+        return "/".join(f"{kind}/{_sanitize(name)}" for kind, name in self.parts)
+
+    @property
+    def path(self) -> str:
+        """The node that holds the configs."""
+        return f"{CONFIG}/{self.entity_path}"
+
+    @staticmethod
+    def from_entity_path(entity_path: str) -> ConfigEntity:
+        """Read what `entity_path` returns, or raise MalformedNode."""
+        words = entity_path.split("/")
+        pairs = tuple(
+            (kind, unquote(name)) for kind, name in zip(words[::2], words[1::2], strict=False)
+        )
+        if len(words) % 2 or not all(kind and name for kind, name in pairs):
+            raise MalformedNode(f"not the path of a config entity: {entity_path!r}")
+        return ConfigEntity(pairs)
+
+
+def _sanitize(name: str) -> str:
+    """URL-encode as Kafka's Sanitizer: Java's encoder with `*` escaped and `+` made `%20`."""
+    return name if name == DEFAULT_ENTITY else quote(name, safe="-._").replace("~", "%7E")
+
+
+# --- payloads ---------------------------------------------------------------------------------
+
+
+class MalformedNode(PlogError):
+    """A node of the store does not hold what Kafka would have written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a listener of a broker is reached, as clients are told."""
+
+    listener: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+    def __str__(self) -> str:
+        """Return Kafka's form, an IPv6 host in brackets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
+
+    @staticmethod
+    def parse(text: str, protocols: Mapping[str, str]) -> Endpoint:
+        """Read `LISTENER://host:port`, or raise MalformedNode."""
+        listener, found, address = text.partition("://")
+        host, colon, port = address.rpartition(":")
+        if not (found and colon and listener and port.isdigit()):
+            raise MalformedNode(f"not an endpoint: {text!r}")
+        return Endpoint(listener, host.strip("[]"), int(port), protocols.get(listener, listener))
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerNode:
+    """/brokers/ids/<id>: a live broker."""
+
+    endpoints: tuple[Endpoint, ...]
+    timestamp_ms: int
+    rack: str | None = None
+    jmx_port: int = -1
+
+    def encode(self) -> bytes:
+        """Return version 5, that of IBP 2.7 and newer."""
+        plain = next((e for e in self.endpoints if e.security_protocol == "PLAINTEXT"), None)
+        fields: dict[str, object] = {
+            "version": 5,
+            "host": plain.host if plain else None,
+            "port": plain.port if plain else -1,
+            "jmx_port": self.jmx_port,
+            "timestamp": str(self.timestamp_ms),
+            "endpoints": [str(endpoint) for endpoint in self.endpoints],
+            "listener_security_protocol_map": {
+                endpoint.listener: endpoint.security_protocol for endpoint in self.endpoints
+            },
+        }
+        if self.rack is not None:
+            fields["rack"] = self.rack
+        return _encode(fields | {"features": {}})
+
+    @staticmethod
+    def decode(data: bytes) -> BrokerNode:
+        """Read versions 1 (0.8) to 5, or raise MalformedNode."""
+        with _reading(data) as fields:
+            if fields["version"] == 1:
+                endpoints: tuple[Endpoint, ...] = (
+                    Endpoint("PLAINTEXT", fields["host"], fields["port"]),
+                )
+            else:
+                protocols = fields.get("listener_security_protocol_map", {})
+                endpoints = tuple(Endpoint.parse(text, protocols) for text in fields["endpoints"])
+            return BrokerNode(
+                endpoints, int(fields["timestamp"]), fields.get("rack"), fields["jmx_port"]
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerNode:
+    """/controller: who the controller is."""
+
+    broker_id: int
+    timestamp_ms: int
+
+    def encode(self) -> bytes:
+        """Return version 2."""
+        return _encode(
+            {
+                "version": 2,
+                "brokerid": self.broker_id,
+                "timestamp": str(self.timestamp_ms),
+                "kraftControllerEpoch": -1,
+            }
+        )
+
+    @staticmethod
+    def decode(data: bytes) -> ControllerNode:
+        """Read version 1 or 2; only the broker id must be there."""
+        with _reading(data) as fields:
+            return ControllerNode(int(fields["brokerid"]), int(fields.get("timestamp", -1)))
+
+
+def encode_controller_epoch(epoch: int) -> bytes:
+    """Return the text of /controller_epoch."""
+    return b"%d" % epoch
+
+
+def decode_controller_epoch(data: bytes) -> int:
+    """Read /controller_epoch, or raise MalformedNode."""
+    if not data.isdigit():
+        raise MalformedNode(f"not a controller epoch: {data!r}")
+    return int(data)
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    """Return the text of /cluster/id; the version is a string there."""
+    return _encode({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes) -> str:
+    """Read /cluster/id, or raise MalformedNode."""
+    with _reading(data) as fields:
+        return str(fields["id"])
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNode:
+    """/brokers/topics/<topic>: its id, and each partition's replicas, preferred leader first."""
+
+    topic_id: uuid.UUID | None
+    partitions: Mapping[int, tuple[int, ...]]
+    adding_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    removing_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Return version 3, or 2 for a topic without an id."""
+        fields: dict[str, object] = {"version": 2 if self.topic_id is None else 3}
+        if self.topic_id is not None:
+            fields["topic_id"] = uuid_to_text(self.topic_id)
+        for name in ("partitions", "adding_replicas", "removing_replicas"):
+            replicas: Mapping[int, Sequence[int]] = getattr(self, name)
+            fields[name] = {str(index): list(replicas[index]) for index in sorted(replicas)}
+        return _encode(fields)
+
+    @staticmethod
+    def decode(data: bytes) -> TopicNode:
+        """Read versions 1 (0.8) to 3, or raise MalformedNode."""
+        with _reading(data) as fields:
+            text = fields.get("topic_id")
+            return TopicNode(
+                None if text is None else uuid_from_text(text),
+                _replicas(fields["partitions"]),
+                _replicas(fields.get("adding_replicas", {})),
+                _replicas(fields.get("removing_replicas", {})),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStateNode:
+    """/brokers/topics/<t>/partitions/<p>/state: who leads, who is in sync, by whose word."""
+
+    controller_epoch: int
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    leader_recovery_state: int = 0  # 1 while recovering from an unclean election
+
+    def encode(self) -> bytes:
+        """Return version 1."""
+        fields: dict[str, object] = {
+            "controller_epoch": self.controller_epoch,
+            "leader": self.leader,
+            "version": 1,
+            "leader_epoch": self.leader_epoch,
+            "isr": list(self.isr),
+        }
+        if self.leader_recovery_state:
+            fields["leader_recovery_state"] = self.leader_recovery_state
+        return _encode(fields)
+
+    @staticmethod
+    def decode(data: bytes) -> PartitionStateNode:
+        """Read version 1, or raise MalformedNode."""
+        with _reading(data) as fields:
+            return PartitionStateNode(
+                int(fields["controller_epoch"]),
+                int(fields["leader"]),
+                int(fields["leader_epoch"]),
+                tuple(int(replica) for replica in fields["isr"]),
+                int(fields.get("leader_recovery_state", 0)),
+            )
+
+
+def encode_config(config: Mapping[str, str]) -> bytes:
+    """Return the text of a node below /config."""
+    return _encode({"version": 1, "config": dict(config)})
+
+
+def decode_config(data: bytes) -> dict[str, str]:
+    """Read a node below /config (an empty one has no configs), or raise MalformedNode."""
+    if not data:
+        return {}
+    with _reading(data) as fields:
+        return {str(key): str(value) for key, value in fields["config"].items()}
+
+
+def encode_config_change(entity: ConfigEntity) -> bytes:
+    """Return version 2 of a change notification."""
+    return _encode({"version": 2, "entity_path": entity.entity_path})
+
+
+def decode_config_change(data: bytes) -> ConfigEntity:
+    """Read version 1 or 2 of a change notification, or raise MalformedNode."""
+    with _reading(data) as fields:
+        if fields["version"] == 1:
+            return ConfigEntity(((fields["entity_type"], fields["entity_name"]),))
+        return ConfigEntity.from_entity_path(fields["entity_path"])
+
+
+def encode_partitions(partitions: Sequence[TopicPartition]) -> bytes:
+    """Return the text of a preferred election or an isr change: a list of partitions."""
+    return _encode(
+        {
+            "version": 1,
+            "partitions": [
+                {"topic": topic, "partition": partition} for topic, partition in partitions
+            ],
+        }
+    )
+
+
+def decode_partitions(data: bytes) -> list[TopicPartition]:
+    """Read what `encode_partitions` returns, or raise MalformedNode."""
+    with _reading(data) as fields:
+        return [
+            TopicPartition(str(one["topic"]), int(one["partition"])) for one in fields["partitions"]
+        ]
+
+
+def encode_reassignment(targets: Mapping[TopicPartition, Sequence[int]]) -> bytes:
+    """Return the text of /admin/reassign_partitions."""
+    return _encode(
+        {
+            "version": 1,
+            "partitions": [
+                {"topic": topic, "partition": partition, "replicas": list(replicas)}
+                for (topic, partition), replicas in targets.items()
+            ],
+        }
+    )
+
+
+def decode_reassignment(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
+    """Read /admin/reassign_partitions, or raise MalformedNode."""
+    with _reading(data) as fields:
+        return {
+            TopicPartition(str(one["topic"]), int(one["partition"])): tuple(one["replicas"])
+            for one in fields["partitions"]
+        }
+
+
+def encode_log_dir_event(broker_id: int) -> bytes:
+    """Return the notification that a log directory of a broker has failed (event 1)."""
+    return _encode({"version": 1, "broker": broker_id, "event": 1})
+
+
+def decode_log_dir_event(data: bytes) -> int:
+    """Return the id of the broker that has lost a log directory, or raise MalformedNode."""
+    with _reading(data) as fields:
+        return int(fields["broker"])
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """/latest_producer_id_block: the ids, first to last inclusive, that a broker has taken."""
+
+    broker_id: int
+    first: int
+    last: int
+
+    def encode(self) -> bytes:
+        """Return version 1; the ids are strings, for readers whose numbers are doubles."""
+        return _encode(
+            {
+                "version": 1,
+                "broker": self.broker_id,
+                "block_start": str(self.first),
+                "block_end": str(self.last),
+            }
+        )
+
+    @staticmethod
+    def decode(data: bytes) -> ProducerIdBlock:
+        """Read version 1, or raise MalformedNode."""
+        with _reading(data) as fields:
+            return ProducerIdBlock(
+                int(fields["broker"]), int(fields["block_start"]), int(fields["block_end"])
+            )
+
+
+# --- JSON -------------------------------------------------------------------------------------
+
+
+def _encode(fields: Mapping[str, object]) -> bytes:
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _replicas(fields: Mapping[str, Sequence[int]]) -> dict[int, tuple[int, ...]]:
+    return {
+        int(index): tuple(int(replica) for replica in replicas)
+        for index, replicas in sorted(fields.items(), key=lambda item: int(item[0]))
+    }
+
+
+@contextlib.contextmanager
+def _reading(data: bytes) -> Iterator[dict[str, Any]]:
+    """Give the fields of a JSON object; a missing field or a wrong type is MalformedNode."""
+    try:
+        fields = json.loads(data)
+        if not isinstance(fields, dict):
+            raise MalformedNode(f"not a JSON object: {data[:200]!r}")
+        yield fields
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as fault:
+        raise MalformedNode(f"not what Kafka writes: {data[:200]!r}: {fault!r}") from fault

@@ -1,0 +1,1 @@
+"""Coordinators of groups and transactions; they come with their step."""

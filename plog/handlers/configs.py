@@ -1,0 +1,207 @@
+"""Configs: DescribeConfigs, AlterConfigs and IncrementalAlterConfigs of topics and brokers.
+
+Checks and writes are the cluster's (`ConfigAdmin`), descriptions the settings'.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from enum import IntEnum
+from typing import TypeVar
+
+from plog.cluster.znodes import ConfigEntity
+from plog.errors import (
+    ErrorCode,
+    InvalidRequest,
+    InvalidTopic,
+    KafkaError,
+    UnknownTopicOrPartition,
+)
+from plog.handlers.context import Context
+from plog.handlers.registry import handles
+from plog.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+)
+from plog.settings.alterations import Alteration
+from plog.settings.dynamic import ConfigEntry, ConfigSource
+from plog.types import is_legal_topic_name
+
+
+class ResourceType(IntEnum):
+    """What a config belongs to, as requests number it."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+R = TypeVar("R", AlterConfigsResource, IncrementalAlterConfigsResource)
+
+CLUSTER_DEFAULT = ""
+"""Name of the broker that stands for all brokers."""
+
+
+# -- DescribeConfigs
+
+
+@handles(DescribeConfigsRequest, versions="0-4")
+def describe_configs(ctx: Context, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    """Describe the settings of each resource."""
+    return DescribeConfigsResponse(
+        results=[_describe(ctx, request, resource) for resource in request.resources],
+    )
+
+
+def _describe(
+    ctx: Context, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+) -> DescribeConfigsResult:
+    try:
+        entries = _entries(ctx, resource)
+    except KafkaError as refusal:
+        return DescribeConfigsResult(
+            error_code=refusal.code,
+            error_message=str(refusal),
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=[],
+        )
+    return DescribeConfigsResult(
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=[
+            DescribeConfigsResourceResult(
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                is_default=ctx.version == 0 and entry.source == ConfigSource.DEFAULT,
+                config_source=entry.source,
+                is_sensitive=entry.sensitive,
+                synonyms=[
+                    DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source)
+                    for s in entry.synonyms
+                ]
+                if request.include_synonyms
+                else [],
+                config_type=entry.type,
+                documentation=entry.doc if request.include_documentation else None,
+            )
+            for entry in entries
+        ],
+    )
+
+
+def _entries(ctx: Context, resource: DescribeConfigsResource) -> list[ConfigEntry]:
+    settings, name, keys = (
+        ctx.services.settings,
+        resource.resource_name,
+        # An empty list means all keys too, to Kafka's clients before 2.5.
+        resource.configuration_keys or None,
+    )
+    if resource.resource_type == ResourceType.TOPIC:
+        if not is_legal_topic_name(name):
+            raise InvalidTopic(f"{name!r} is no topic name")
+        if ctx.services.metadata.topic(name) is None:
+            raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
+        return settings.describe_topic(name, keys)
+    if resource.resource_type != ResourceType.BROKER:
+        raise InvalidRequest(f"resources of type {resource.resource_type} have no configs here")
+    if name == CLUSTER_DEFAULT:
+        return settings.describe_cluster_default(keys)
+    if name != str(ctx.services.node_id):
+        raise InvalidRequest(f"broker {name!r} is asked at broker {ctx.services.node_id}")
+    return settings.describe_broker(keys)
+
+
+# -- AlterConfigs, IncrementalAlterConfigs
+
+
+@handles(AlterConfigsRequest, versions="0-2")
+async def alter_configs(ctx: Context, request: AlterConfigsRequest) -> AlterConfigsResponse:
+    """Replace all settings of each resource."""
+
+    async def replace(entity: ConfigEntity, resource: AlterConfigsResource) -> None:
+        keys = [config.name for config in resource.configs]
+        if len(set(keys)) < len(keys):
+            raise InvalidRequest("a key is given twice")
+        await ctx.in_thread(
+            ctx.services.configs.replace,
+            entity,
+            {config.name: config.value for config in resource.configs},
+            validate_only=request.validate_only,
+        )
+
+    return AlterConfigsResponse(responses=await _alter_all(request.resources, replace))
+
+
+@handles(IncrementalAlterConfigsRequest, versions="0-1")
+async def incremental_alter_configs(
+    ctx: Context, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    """Change some settings of each resource (KIP-339)."""
+
+    async def alter(entity: ConfigEntity, resource: IncrementalAlterConfigsResource) -> None:
+        await ctx.in_thread(
+            ctx.services.configs.alter,
+            entity,
+            [
+                Alteration(config.name, config.config_operation, config.value)
+                for config in resource.configs
+            ],
+            validate_only=request.validate_only,
+        )
+
+    return IncrementalAlterConfigsResponse(responses=await _alter_all(request.resources, alter))
+
+
+async def _alter_all(
+    resources: Sequence[R], change: Callable[[ConfigEntity, R], Awaitable[None]]
+) -> list[AlterConfigsResourceResponse]:
+    named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    return [
+        await _alter(resource, change, named[resource.resource_type, resource.resource_name] > 1)
+        for resource in resources
+    ]
+
+
+async def _alter(
+    resource: R, change: Callable[[ConfigEntity, R], Awaitable[None]], is_twice: bool
+) -> AlterConfigsResourceResponse:
+    code, message = ErrorCode.NONE, None
+    try:
+        if is_twice:
+            raise InvalidRequest("a resource is given twice")
+        await change(_entity(resource.resource_type, resource.resource_name), resource)
+    except KafkaError as refusal:
+        code, message = refusal.code, str(refusal)
+    return AlterConfigsResourceResponse(
+        error_code=code,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
+def _entity(resource_type: int, name: str) -> ConfigEntity:
+    if resource_type == ResourceType.TOPIC:
+        return ConfigEntity.topic(name)
+    if resource_type != ResourceType.BROKER:
+        raise InvalidRequest(f"resources of type {resource_type} have no configs here")
+    if name == CLUSTER_DEFAULT:
+        return ConfigEntity.broker(None)
+    if not (name.isascii() and name.isdecimal()):
+        raise InvalidRequest(f"{name!r} is no broker id")
+    return ConfigEntity.broker(int(name))

@@ -1,0 +1,110 @@
+"""What a handler is given: the broker's services, the connection and the request's header.
+
+Owns the few steps that families share (topics by id, brokers as this client
+reaches them, calls that block); decides nothing of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, ParamSpec, TypeVar
+
+from plog.cluster.config_admin import ConfigAdmin
+from plog.cluster.controller import Controller
+from plog.cluster.metadata_cache import MetadataCache
+from plog.cluster.producer_ids import ProducerIds
+from plog.cluster.replica_manager import ReplicaManager
+from plog.cluster.store import SessionLost, WriteRefused
+from plog.cluster.topic_admin import TopicAdmin
+from plog.errors import KafkaStorageError, UnknownTopicId
+from plog.handlers.fetch_sessions import FetchSessions
+from plog.handlers.replica_moves import ReplicaMoves
+from plog.network.control_plane import Connection
+from plog.protocol.framing import RequestHeader
+from plog.runtime.clock import Clock
+from plog.runtime.purgatory import Purgatory
+from plog.settings.dynamic import DynamicSettings
+from plog.storage.log_manager import LogManager
+from plog.types import TopicPartition
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Node(NamedTuple):
+    """A live broker, as the clients of one listener reach it."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts of a running broker that handlers use."""
+
+    node_id: int
+    cluster_id: str
+    clock: Clock
+    settings: DynamicSettings
+    logs: LogManager
+    replicas: ReplicaManager
+    metadata: MetadataCache
+    topics: TopicAdmin
+    configs: ConfigAdmin
+    producer_ids: ProducerIds
+    controller: Controller
+    purgatory: Purgatory[TopicPartition]
+    fetch_sessions: FetchSessions
+    replica_moves: ReplicaMoves = field(default_factory=ReplicaMoves)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One request in the hands of its handler."""
+
+    services: Services
+    connection: Connection
+    header: RequestHeader
+
+    @property
+    def version(self) -> int:
+        """The request's API version."""
+        return self.header.api_version
+
+    async def in_thread(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        """Make a call that blocks (on the coordination store, on files) beside the event loop.
+
+        Raises:
+            KafkaStorageError: the coordination store cannot be written, or is lost; retriable.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(None, partial(call, *arguments, **options))
+        except (WriteRefused, SessionLost) as refused:
+            raise KafkaStorageError(f"the coordination store: {refused}") from refused
+
+    def topic_of_id(self, topic_id: uuid.UUID) -> str:
+        """Return the name of a topic that a request gives by id.
+
+        Raises:
+            UnknownTopicId: no topic has the id.
+        """
+        found = self.services.metadata.topic_name(topic_id)
+        if found is None:
+            raise UnknownTopicId(f"no topic has the id {topic_id}")
+        return found
+
+    def nodes(self) -> list[Node]:
+        """Return the live brokers that this client can reach: those with its listener."""
+        found = []
+        for broker in self.services.metadata.snapshot.brokers.values():
+            endpoint = broker.endpoint(self.connection.listener_name)
+            if endpoint is not None:
+                found.append(Node(broker.id, endpoint.host, endpoint.port, broker.rack))
+        return found

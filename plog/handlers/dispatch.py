@@ -1,0 +1,88 @@
+"""From a frame to its handler and from the answer to the pieces of a response.
+
+Owns the rules that hold for every API: which header, what happens to unknown
+keys and versions, which response header. Knows no API but ApiVersions, whose
+unsupported versions have an answer of their own (KIP-511).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable
+
+from plog.errors import ErrorCode, InvalidRequest
+from plog.handlers.context import Context, Services
+from plog.handlers.registry import Answer, Handler, load
+from plog.network.control_plane import NO_REPLY, CloseConnection, Connection, Reply
+from plog.protocol import codec, framing
+from plog.protocol.api_keys import ApiKey
+from plog.protocol.framing import RequestHeader
+from plog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+
+
+class Dispatcher:
+    """Answers frames; one for the broker, called by the control plane."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._handlers = load()
+
+    def __call__(self, connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
+        """Answer one request.
+
+        Raises:
+            CloseConnection: the API or version is not served, or the bytes are not such a request.
+                The protocol has no generic error frame.
+        """
+        try:
+            header, pos = framing.decode_request_header(frame)
+        except InvalidRequest as fault:
+            raise CloseConnection(f"request header: {fault}") from fault
+        handler = self._handlers.get(header.api_key)
+        if handler is None:
+            raise CloseConnection(f"API key {header.api_key} is not served")
+        if not handler.min_version <= header.api_version <= handler.max_version:
+            if header.api_key == ApiKey.API_VERSIONS:
+                return self._unsupported_api_versions(handler, header)
+            raise CloseConnection(
+                f"{handler.request.__name__} v{header.api_version} is not served, "
+                f"only v{handler.min_version} to v{handler.max_version}"
+            )
+        try:
+            request, _ = codec.decode(
+                handler.request,
+                header.api_version,
+                frame,
+                pos,
+                most_elements=framing.MOST_REQUEST_ELEMENTS,
+            )
+        except InvalidRequest as fault:
+            raise CloseConnection(
+                f"{handler.request.__name__} v{header.api_version}: {fault}"
+            ) from fault
+        answer = handler.function(Context(self._services, connection, header), request)
+        if inspect.isawaitable(answer):
+            return self._later(header, answer)
+        return self._reply(header, answer)
+
+    async def _later(self, header: RequestHeader, answer: Awaitable[Answer]) -> Reply:
+        return self._reply(header, await answer)
+
+    def _reply(self, header: RequestHeader, answer: Answer) -> Reply:
+        if answer is None:
+            return NO_REPLY
+        prefix = framing.encode_response_header(
+            header.api_key, header.api_version, header.correlation_id
+        )
+        return [prefix, *codec.encode_pieces(answer, header.api_version)]
+
+    def _unsupported_api_versions(self, handler: Handler, header: RequestHeader) -> Reply:
+        # Version 0 is what every client can read; the one entry tells it what to ask next.
+        served = ApiVersion(
+            api_key=header.api_key,
+            min_version=handler.advertised_min,
+            max_version=handler.max_version,
+        )
+        answer = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[served])
+        prefix = framing.encode_response_header(header.api_key, 0, header.correlation_id)
+        return [prefix, codec.encode(answer, 0)]

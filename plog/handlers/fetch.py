@@ -1,0 +1,315 @@
+"""Fetch: hands out pinned ranges of segment files, waiting for bytes where the client asks for it.
+
+Owns the order and the budget of a request (KIP-74), its checks (KIP-320) and
+the long poll; sessions are `fetch_sessions`, reading is the log's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from plog._native import batch
+from plog._native.partition_log import FileRange
+from plog.cluster.partition import Partition
+from plog.errors import (
+    ErrorCode,
+    InconsistentTopicId,
+    KafkaError,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    UnknownLeaderEpoch,
+    UnsupportedCompressionType,
+)
+from plog.handlers.context import Context
+from plog.handlers.fetch_sessions import (
+    Fetch,
+    FetchedPartition,
+    PartitionKey,
+    Partitions,
+    must_tell,
+)
+from plog.handlers.registry import handles
+from plog.protocol.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+from plog.protocol.record_batch import ZSTD
+from plog.types import NO_EPOCH, NO_OFFSET, TopicPartition
+
+READ_COMMITTED = 1
+CONSUMER, DEBUGGING_CONSUMER = -1, -2
+"""As replica ids; 0 and above are followers. A debugging consumer reads past the high watermark."""
+ZSTD_SINCE = 10
+TOPIC_IDS_SINCE = 13
+REPLICA_STATE_SINCE = 15
+LEADER_HINTS_SINCE = 16
+NO_LEADER = -1
+
+
+@dataclass(slots=True)
+class Read:
+    """What one partition gave."""
+
+    data: PartitionData
+    size_bytes: int = 0
+
+
+Reads = dict[PartitionKey, Read]
+
+
+@handles(FetchRequest, versions="4-17")
+async def fetch(ctx: Context, request: FetchRequest) -> FetchResponse:
+    """Read every partition asked for; wait for `min_bytes` at most `max_wait_ms`."""
+    try:
+        plan = ctx.services.fetch_sessions.begin(
+            request.session_id,
+            request.session_epoch,
+            _asked(request),
+            _forgotten(request),
+            uses_topic_ids=ctx.version >= TOPIC_IDS_SINCE,
+            now_ms=ctx.services.clock.monotonic_ms(),
+        )
+    except KafkaError as refusal:
+        return FetchResponse(error_code=refusal.code, responses=[])
+    max_bytes = min(request.max_bytes, ctx.services.settings.broker().fetch_max_bytes)
+    # More than the answer may hold would never come.
+    min_bytes = min(request.min_bytes, max_bytes)
+    reads: Reads = {}
+
+    def satisfied() -> bool:
+        nonlocal reads
+        reads = _read_all(ctx, request, plan.partitions, max_bytes)
+        return not reads or _must_answer(reads, min_bytes)
+
+    await ctx.services.purgatory.wait(
+        _resolved(ctx, plan.partitions), request.max_wait_ms, satisfied
+    )
+    return _response(ctx, plan, reads)
+
+
+def _asked(request: FetchRequest) -> Partitions:
+    asked = Partitions()
+    for topic in request.topics:
+        for part in topic.partitions:
+            key = PartitionKey(topic.topic, topic.topic_id, part.partition)
+            asked[key] = FetchedPartition(
+                fetch_offset=part.fetch_offset,
+                max_bytes=part.partition_max_bytes,
+                current_leader_epoch=max(part.current_leader_epoch, NO_EPOCH),
+                last_fetched_epoch=max(part.last_fetched_epoch, NO_EPOCH),
+            )
+    return asked
+
+
+def _forgotten(request: FetchRequest) -> list[PartitionKey]:
+    return [
+        PartitionKey(gone.topic, gone.topic_id, index)
+        for gone in request.forgotten_topics_data
+        for index in gone.partitions
+    ]
+
+
+def _resolve(ctx: Context, key: PartitionKey) -> TopicPartition:
+    """Return the partition that a key names.
+
+    Raises:
+        UnknownTopicId: no topic has the id.
+    """
+    by_id = ctx.version >= TOPIC_IDS_SINCE
+    return TopicPartition(ctx.topic_of_id(key.topic_id) if by_id else key.topic, key.partition)
+
+
+def _resolved(ctx: Context, keys: Iterable[PartitionKey]) -> list[TopicPartition]:
+    """Return what to wait for; an unknown id is answered at once."""
+    if ctx.version < TOPIC_IDS_SINCE:
+        return [TopicPartition(key.topic, key.partition) for key in keys]
+    names = ctx.services.metadata.snapshot.topic_names
+    return [
+        TopicPartition(names[key.topic_id], key.partition) for key in keys if key.topic_id in names
+    ]
+
+
+def _must_answer(reads: Reads, min_bytes: int) -> bool:
+    """Tell whether to answer at once: enough bytes, or something the client must hear now."""
+    return sum(read.size_bytes for read in reads.values()) >= min_bytes or any(
+        read.data.error_code != ErrorCode.NONE or read.data.diverging_epoch.epoch != NO_EPOCH
+        for read in reads.values()
+    )
+
+
+def _read_all(ctx: Context, request: FetchRequest, partitions: Partitions, max_bytes: int) -> Reads:
+    reads: Reads = {}
+    budget = max(max_bytes, 0)
+    first = True
+    for key, wanted in partitions.items():
+        # The first bytes of an answer are never refused for their size, or one large
+        # batch would stop its consumer for ever (KIP-74).
+        try:
+            read = _read_partition(ctx, request, key, wanted, budget, first)
+        except KafkaError as refusal:
+            read = Read(_refused(ctx, key, refusal))
+        if read.size_bytes > 0:
+            first = False
+            budget = max(budget - read.size_bytes, 0)
+        reads[key] = read
+    return reads
+
+
+def _read_partition(
+    ctx: Context,
+    request: FetchRequest,
+    key: PartitionKey,
+    wanted: FetchedPartition,
+    budget: int,
+    first: bool,
+) -> Read:
+    topic_partition = _resolve(ctx, key)
+    partition = ctx.services.replicas.leader(topic_partition, wanted.current_leader_epoch)
+    if ctx.version >= TOPIC_IDS_SINCE and partition.topic_id != key.topic_id:
+        raise InconsistentTopicId(f"{topic_partition} here is of topic id {partition.topic_id}")
+    is_new_form = ctx.version >= REPLICA_STATE_SINCE
+    replica_id = request.replica_state.replica_id if is_new_form else request.replica_id
+    if replica_id > CONSUMER:
+        raise _not_a_follower(replica_id, topic_partition, wanted)
+    log = partition.log
+    read_committed = request.isolation_level == READ_COMMITTED
+    upper = partition.readable_end(read_committed=read_committed)
+    if replica_id == DEBUGGING_CONSUMER:
+        upper = log.log_end_offset
+    diverging = _diverging_epoch(partition, wanted)
+    found: FileRange | None = None
+    if diverging is None:
+        size_limit = min(max(wanted.max_bytes, 0), budget)
+        found = log.read(wanted.fetch_offset, size_limit, upper, first)
+        if found is not None and ctx.version < ZSTD_SINCE:
+            _refuse_zstd(found)
+    data = PartitionData(
+        partition_index=key.partition,
+        error_code=ErrorCode.NONE,
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        log_start_offset=log.log_start_offset,
+        # None for read_uncommitted, an empty list for none: clients tell the two apart.
+        aborted_transactions=[] if read_committed else None,
+        records=b"" if found is None else found,
+    )
+    if diverging is not None:
+        data.diverging_epoch = diverging
+    return Read(data, 0 if found is None else len(found))
+
+
+def _not_a_follower(
+    replica_id: int, topic_partition: TopicPartition, wanted: FetchedPartition
+) -> KafkaError:
+    text = f"broker {replica_id} is no replica of {topic_partition}"
+    if wanted.current_leader_epoch == NO_EPOCH:
+        return NotLeaderOrFollower(text)
+    # It agrees with this leader on the epoch, so it may become one that is only not known yet.
+    return UnknownLeaderEpoch(text)
+
+
+def _diverging_epoch(partition: Partition, wanted: FetchedPartition) -> EpochEndOffset | None:
+    """Return where the reader's log and this one part, if they do (KIP-595's form of KIP-320)."""
+    if wanted.last_fetched_epoch == NO_EPOCH:
+        return None
+    log = partition.log
+    epoch, end_offset = log.epoch_end_offset(wanted.last_fetched_epoch)
+    if epoch == NO_EPOCH:
+        raise OffsetOutOfRange(
+            f"nothing is known of epoch {wanted.last_fetched_epoch} in {partition.topic_partition}"
+        )
+    if wanted.fetch_offset < log.log_start_offset:
+        raise OffsetOutOfRange(
+            f"{partition.topic_partition}: offset {wanted.fetch_offset} is below the log's start,"
+            f" {log.log_start_offset}"
+        )
+    if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
+        return EpochEndOffset(epoch=epoch, end_offset=end_offset)
+    return None
+
+
+def _refuse_zstd(found: FileRange) -> None:
+    """Keep zstd from clients too old to know it."""
+    data = found.read()
+    pos = 0
+    while pos + batch.HEADER_BYTES <= len(data):
+        header = batch.read_header(data, pos)
+        if header.codec == ZSTD:
+            raise UnsupportedCompressionType(f"zstd batches need Fetch v{ZSTD_SINCE} or newer")
+        pos += header.size_bytes
+
+
+def _refused(ctx: Context, key: PartitionKey, refusal: KafkaError) -> PartitionData:
+    data = PartitionData(
+        partition_index=key.partition,
+        error_code=refusal.code,
+        high_watermark=NO_OFFSET,
+        last_stable_offset=NO_OFFSET,
+        log_start_offset=NO_OFFSET,
+        aborted_transactions=None,
+        records=b"",
+    )
+    for at in _resolved(ctx, [key]):
+        if refusal.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+            hint = ctx.services.metadata.leader(at)
+            if hint is not None and ctx.version >= LEADER_HINTS_SINCE:
+                data.current_leader = LeaderIdAndEpoch(
+                    leader_id=hint.leader_id, leader_epoch=hint.leader_epoch
+                )
+        if refusal.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            # Clients that reset want to know where the log begins (v5+).
+            known = ctx.services.replicas.get(at)
+            if known is not None and (log := known.hosted_log) is not None:
+                data.log_start_offset = log.log_start_offset
+    return data
+
+
+def _response(ctx: Context, plan: Fetch, reads: Reads) -> FetchResponse:
+    told = {
+        key: read
+        for key, read in reads.items()
+        if plan.session is None or _must_tell(plan.partitions.get(key), read) or plan.is_full
+    }
+    if plan.session is not None:
+        # Whoever got bytes goes to the end of the line, or the first partitions would take
+        # the whole budget every time.
+        plan.session.rotate(key for key, read in told.items() if read.size_bytes > 0)
+    responses: list[FetchableTopicResponse] = []
+    for key, read in told.items():
+        last = responses[-1] if responses else None
+        if last is None or (last.topic, last.topic_id) != (key.topic, key.topic_id):
+            last = FetchableTopicResponse(topic=key.topic, topic_id=key.topic_id, partitions=[])
+            responses.append(last)
+        last.partitions.append(read.data)
+    return FetchResponse(
+        error_code=ErrorCode.NONE,
+        session_id=0 if plan.session is None else plan.session.session_id,
+        responses=responses,
+        node_endpoints=_node_endpoints(ctx, told.values()),
+    )
+
+
+def _must_tell(wanted: FetchedPartition | None, read: Read) -> bool:
+    return wanted is not None and must_tell(
+        wanted,
+        has_error=read.data.error_code != ErrorCode.NONE,
+        has_records=read.size_bytes > 0,
+        diverging=read.data.diverging_epoch.epoch != NO_EPOCH,
+        high_watermark=read.data.high_watermark,
+        log_start_offset=read.data.log_start_offset,
+    )
+
+
+def _node_endpoints(ctx: Context, reads: Iterable[Read]) -> list[NodeEndpoint]:
+    named = {read.data.current_leader.leader_id for read in reads} - {NO_LEADER}
+    return [
+        NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
+        for node in (ctx.nodes() if named else ())
+        if node.id in named
+    ]

@@ -1,0 +1,327 @@
+"""Produce: validates batches, appends them, and answers when `acks` says they are safe.
+
+Owns the checks that come before the log and the wait that comes after it.
+Offsets, sequences and order are the log's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from plog._native import batch
+from plog._native.batch import BatchHeader
+from plog._native.compression import DEFAULT_LEVEL
+from plog.cluster.partition import Partition
+from plog.cluster.topic_admin import INTERNAL_TOPICS
+from plog.errors import (
+    CorruptRecord,
+    ErrorCode,
+    InvalidRecord,
+    InvalidRequiredAcks,
+    InvalidTopic,
+    InvalidTxnState,
+    KafkaError,
+    KafkaStorageError,
+    MessageTooLarge,
+    RequestTimedOut,
+    UnsupportedCompressionType,
+)
+from plog.handlers.context import Context
+from plog.handlers.registry import handles
+from plog.network.control_plane import CloseConnection
+from plog.protocol import record_batch
+from plog.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from plog.settings.definitions import TopicSettings
+from plog.types import NO_OFFSET, NO_TIMESTAMP, TopicPartition, is_legal_topic_name
+
+ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+ZSTD_SINCE = 7
+LEADER_HINTS_SINCE = 10
+LARGE_REQUEST_BYTES = 256 * 1024
+"""What is larger is validated beside the event loop, so that nobody else waits for it. Order is
+kept: a connection's next request is handed over after this one's answer."""
+EXPANSION_LIMIT = 128
+"""A compressed batch may expand to this many times max.message.bytes, and not further."""
+ADMIN_CLIENT = "__admin_client"
+"""The client id under which Kafka's own tools may write to the brokers' topics."""
+NO_LEADER = -1
+GZIP_DEFAULT_LEVEL = -1
+"""In compression.gzip.level: zlib's own default."""
+
+
+@dataclass(slots=True)
+class Appended:
+    """One partition of a request: the answer so far, and what acks=all waits for.
+
+    `partition` is None once the answer stands: the batch was refused, or is lost again.
+    """
+
+    response: PartitionProduceResponse
+    partition: Partition | None = None
+    last_offset: int = NO_OFFSET
+    must_be_durable: bool = False
+
+    def refuse(self, refusal: KafkaError) -> None:
+        """Make an error the answer."""
+        self.response = _refused(self.response.index, refusal)
+        self.partition = None
+
+    def is_settled(self, flush_errors: Mapping[TopicPartition, OSError]) -> bool:
+        """Tell whether acks=all can be answered: safe on every in-sync replica, or lost."""
+        if self.partition is None:
+            return True
+        try:
+            self.partition.check_leader()
+            log = self.partition.log
+        except KafkaError as refusal:
+            self.refuse(refusal)
+            return True
+        safe_end = log.high_watermark
+        if self.must_be_durable:
+            safe_end = min(safe_end, log.durable_end)
+        if safe_end > self.last_offset:
+            return True
+        error = flush_errors.get(self.partition.topic_partition)
+        if error is not None:
+            self.refuse(KafkaStorageError(f"the records are not on disk: {error}"))
+        return error is not None
+
+
+@handles(ProduceRequest, versions="3-11", advertised_min=0)
+async def produce(ctx: Context, request: ProduceRequest) -> ProduceResponse | None:
+    """Append every batch; one partition's error leaves the others alone.
+
+    Record batches v2 came with version 3; versions below carry old message sets. They are
+    advertised all the same, because clients take an absent version 0 for a broker without
+    compression, and refused by closing the connection, as Kafka 4 does.
+    """
+    if _size_of(request) > LARGE_REQUEST_BYTES:
+        topics = await ctx.in_thread(_append_all, ctx, request)
+    else:
+        topics = _append_all(ctx, request)
+    parts = [part for _, topic_parts in topics for part in topic_parts]
+    if request.acks == ACKS_ALL:
+        await _wait_until_safe(ctx, parts, request.timeout_ms)
+    if request.acks == ACKS_NONE:
+        _close_on_error(parts)
+        return None
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=name, partition_responses=[part.response for part in topic_parts]
+            )
+            for name, topic_parts in topics
+        ],
+        node_endpoints=_node_endpoints(ctx, parts),
+    )
+
+
+def _size_of(request: ProduceRequest) -> int:
+    return sum(
+        len(asked.records)
+        for topic in request.topic_data
+        for asked in topic.partition_data
+        if asked.records is not None
+    )
+
+
+def _append_all(ctx: Context, request: ProduceRequest) -> list[tuple[str, list[Appended]]]:
+    return [
+        (topic.name, [_append(ctx, request, topic.name, asked) for asked in topic.partition_data])
+        for topic in request.topic_data
+    ]
+
+
+def _append(
+    ctx: Context, request: ProduceRequest, topic: str, asked: PartitionProduceData
+) -> Appended:
+    topic_partition = TopicPartition(topic, asked.index)
+    try:
+        if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+            raise InvalidRequiredAcks(f"acks={request.acks}")
+        _check_topic(ctx, topic)
+        partition = ctx.services.replicas.leader(topic_partition)
+        return _append_batch(ctx, request, partition, asked)
+    except KafkaError as refusal:
+        response = _refused(asked.index, refusal)
+        hint = ctx.services.metadata.leader(topic_partition)
+        if (
+            hint is not None
+            and refusal.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            and ctx.version >= LEADER_HINTS_SINCE
+        ):
+            response.current_leader = LeaderIdAndEpoch(
+                leader_id=hint.leader_id, leader_epoch=hint.leader_epoch
+            )
+        return Appended(response)
+
+
+def _check_topic(ctx: Context, topic: str) -> None:
+    if not is_legal_topic_name(topic):
+        raise InvalidTopic(f"{topic[:300]!r} is no topic name")
+    if topic in INTERNAL_TOPICS and ctx.header.client_id != ADMIN_CLIENT:
+        raise InvalidTopic(f"{topic} is the brokers' own")
+
+
+def _append_batch(
+    ctx: Context, request: ProduceRequest, partition: Partition, asked: PartitionProduceData
+) -> Appended:
+    settings = partition.settings
+    now_ms = ctx.services.clock.now_ms()
+    records, header = _check_header(ctx, settings, asked.records)
+    log_append_time = settings.message_timestamp_type == "LogAppendTime"
+    expanded_limit = settings.max_message_bytes * EXPANSION_LIMIT
+    found = batch.validate_produced(
+        records,
+        now_ms=now_ms,
+        before_max_ms=settings.message_timestamp_before_max_ms,
+        after_max_ms=settings.message_timestamp_after_max_ms,
+        log_append_time=log_append_time,
+        key_required="compact" in settings.cleanup_policy,
+        decompressed_limit=expanded_limit,
+    )
+    if found.error != ErrorCode.NONE:
+        return Appended(
+            PartitionProduceResponse(
+                index=asked.index,
+                error_code=found.error,
+                base_offset=NO_OFFSET,
+                record_errors=[
+                    BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)
+                    for index, text in found.record_errors
+                ],
+                error_message=found.message,
+            )
+        )
+    if record_batch.must_recompress(header, settings.compression_type):
+        records = _recompressed(records, header, settings, expanded_limit)
+    if not log_append_time:
+        # Some clients leave a stale maximum in the header; indexes and retention rely on it.
+        batch.restamp_max_timestamp(records, found.max_timestamp)
+    done = partition.append(records, acks=request.acks, now_ms=now_ms)
+    append_time_ms = NO_TIMESTAMP
+    if log_append_time:
+        # A duplicate was appended when its first copy was.
+        append_time_ms = now_ms if done.timestamp == NO_TIMESTAMP else done.timestamp
+    response = PartitionProduceResponse(
+        index=asked.index,
+        error_code=ErrorCode.NONE,
+        base_offset=done.base_offset,
+        log_append_time_ms=append_time_ms,
+        log_start_offset=done.log_start_offset,
+    )
+    return Appended(response, partition, done.last_offset, settings.flush_before_ack)
+
+
+def _check_header(
+    ctx: Context, settings: TopicSettings, records: bytearray | memoryview | None
+) -> tuple[bytearray | memoryview, BatchHeader]:
+    """Check what can be said before any record is looked at: one batch, its size, its codec."""
+    if not records:
+        raise InvalidRecord("the request holds no batch for this partition")
+    try:
+        header = batch.read_header(records)
+    except CorruptRecord as fault:
+        raise InvalidRecord(str(fault)) from fault
+    if header.size_bytes > len(records):
+        raise CorruptRecord(f"batch of {header.size_bytes} bytes in {len(records)}")
+    if header.size_bytes < len(records):
+        raise InvalidRecord("a request may hold one batch per partition and no more")
+    _check_size(len(records), settings)
+    if header.codec == record_batch.ZSTD and ctx.version < ZSTD_SINCE:
+        raise UnsupportedCompressionType(f"zstd batches need Produce v{ZSTD_SINCE} or newer")
+    if header.is_transactional:
+        raise InvalidTxnState("the partition is in no transaction of this producer")
+    return records, header
+
+
+def _check_size(size: int, settings: TopicSettings) -> None:
+    if size > settings.max_message_bytes:
+        raise MessageTooLarge(
+            f"batch of {size} bytes, max.message.bytes is {settings.max_message_bytes}"
+        )
+
+
+def _recompressed(
+    records: bytearray | memoryview, header: BatchHeader, settings: TopicSettings, limit: int
+) -> bytearray:
+    codec = record_batch.CODECS[settings.compression_type]
+    levels = {
+        record_batch.GZIP: settings.compression_gzip_level,
+        record_batch.LZ4: settings.compression_lz4_level,
+        record_batch.ZSTD: settings.compression_zstd_level,
+    }
+    level = levels.get(codec, DEFAULT_LEVEL)
+    if codec == record_batch.GZIP and level == GZIP_DEFAULT_LEVEL:
+        level = DEFAULT_LEVEL
+    try:
+        rewritten = record_batch.recompress(
+            records, header, codec, level=level, decompressed_limit=limit
+        )
+    except ValueError as fault:
+        raise InvalidRecord(f"the batch cannot be recompressed: {fault}") from fault
+    _check_size(len(rewritten), settings)
+    return rewritten
+
+
+async def _wait_until_safe(ctx: Context, parts: Sequence[Appended], timeout_ms: int) -> None:
+    """Wait until every in-sync replica has the records, durably; note who did not make it.
+
+    Each partition is one of the purgatory's keys: the commit thread touches it after a flush, the
+    partition itself when its high watermark moves or it goes away.
+    """
+    purgatory = ctx.services.purgatory
+    waiting = {part.partition.topic_partition: part for part in parts if part.partition is not None}
+    flush_errors: dict[TopicPartition, OSError] = {}
+
+    def flushed(at: TopicPartition, error: OSError | None) -> None:  # on the commit thread
+        if error is not None:
+            flush_errors[at] = error
+        purgatory.touch_threadsafe(at)
+
+    for at, part in waiting.items():
+        log = part.partition.hosted_log if part.partition is not None else None
+        if log is not None and part.must_be_durable:
+            ctx.services.logs.commit(log, partial(flushed, at))
+    await purgatory.wait(
+        waiting, timeout_ms, lambda: all(part.is_settled(flush_errors) for part in parts)
+    )
+    for part in parts:
+        if not part.is_settled(flush_errors):
+            part.refuse(RequestTimedOut("the records are not safe on every in-sync replica yet"))
+
+
+def _refused(index: int, refusal: KafkaError) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=index, error_code=refusal.code, base_offset=NO_OFFSET, error_message=str(refusal)
+    )
+
+
+def _close_on_error(parts: Iterable[Appended]) -> None:
+    """Tell a client that wants no answer of an error, in the only way there is."""
+    for part in parts:
+        code = ErrorCode(part.response.error_code)
+        if code != ErrorCode.NONE:
+            raise CloseConnection(
+                f"produce with acks=0 failed: {code.name}: {part.response.error_message}"
+            )
+
+
+def _node_endpoints(ctx: Context, parts: Iterable[Appended]) -> list[NodeEndpoint]:
+    named = {part.response.current_leader.leader_id for part in parts} - {NO_LEADER}
+    return [
+        NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
+        for node in (ctx.nodes() if named else ())
+        if node.id in named
+    ]

@@ -1,0 +1,375 @@
+"""Topics: CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords.
+
+The rules are the cluster's (`TopicAdmin`, the controller) and the log's; here a
+request becomes calls, and their outcomes an answer once the cluster shows them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from plog.cluster.metadata_cache import MetadataSnapshot
+from plog.cluster.topic_admin import INTERNAL_TOPICS, CreatedTopic, NewTopic
+from plog.errors import (
+    ErrorCode,
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidRequest,
+    InvalidTopic,
+    KafkaError,
+    OffsetOutOfRange,
+    PolicyViolation,
+    RequestTimedOut,
+    TopicDeletionDisabled,
+)
+from plog.handlers.context import Context
+from plog.handlers.registry import handles
+from plog.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from plog.settings.definitions import BrokerSettings
+from plog.settings.dynamic import ConfigSource
+from plog.types import ZERO_UUID, TopicPartition
+
+HIGH_WATERMARK = -1
+"""As the offset of DeleteRecords: everything that is committed."""
+MAX_NEW_PARTITIONS = 10_000
+"""One request may not create more; Kafka's controller has the same bound."""
+DELETION_DISABLED_SINCE = 3
+"""From this version of DeleteTopics on, clients know TOPIC_DELETION_DISABLED."""
+
+
+class Deadline:
+    """Until when one request waits for its effects.
+
+    Raises (both waits):
+        RequestTimedOut: not in time; it goes on all the same.
+    """
+
+    def __init__(self, ctx: Context, timeout_ms: int) -> None:
+        self._ctx = ctx
+        self._ends_ms = ctx.services.clock.monotonic_ms() + timeout_ms
+
+    def _left_s(self, otherwise: str) -> float:
+        left_ms = self._ends_ms - self._ctx.services.clock.monotonic_ms()
+        if left_ms <= 0:
+            raise RequestTimedOut(otherwise)
+        return left_ms / 1000
+
+    async def until_shown(self, shown: Callable[[MetadataSnapshot], bool], otherwise: str) -> None:
+        """Wait until this broker's clients would see a change."""
+        if not await self._ctx.services.metadata.until(shown, self._left_s(otherwise)):
+            raise RequestTimedOut(otherwise)
+
+    async def until_done(self, future: asyncio.Future[None], otherwise: str) -> None:
+        """Wait for a future."""
+        done, _ = await asyncio.wait([future], timeout=self._left_s(otherwise))
+        if not done:
+            raise RequestTimedOut(otherwise)
+
+
+# -- CreateTopics
+
+
+@handles(CreateTopicsRequest, versions="0-7")
+async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    """Create all the topics, then wait until all their partitions have leaders."""
+    deadline = Deadline(ctx, request.timeout_ms)
+    names = Counter(topic.name for topic in request.topics)
+    outcomes: list[CreatedTopic | KafkaError] = []
+    for topic in request.topics:
+        try:
+            if names[topic.name] > 1:
+                raise InvalidRequest(f"topic {topic.name!r} is asked for twice")
+            outcomes.append(await _create(ctx, topic, validate_only=request.validate_only))
+        except KafkaError as refusal:
+            outcomes.append(refusal)
+    results = []
+    for topic, outcome in zip(request.topics, outcomes, strict=True):
+        try:
+            if isinstance(outcome, KafkaError):
+                raise outcome
+            if not request.validate_only:
+                await _until_led(deadline, topic.name, outcome.num_partitions)
+            results.append(_created(ctx, outcome))
+        except KafkaError as refusal:
+            results.append(
+                CreatableTopicResult(
+                    name=topic.name,
+                    topic_id=ZERO_UUID,
+                    error_code=refusal.code,
+                    error_message=str(refusal),
+                    configs=[],
+                )
+            )
+    return CreateTopicsResponse(topics=results)
+
+
+async def _create(ctx: Context, topic: CreatableTopic, *, validate_only: bool) -> CreatedTopic:
+    assignments = {entry.partition_index: entry.broker_ids for entry in topic.assignments}
+    if len(assignments) < len(topic.assignments):
+        raise InvalidReplicaAssignment("a partition is assigned twice")
+    asked = max(topic.num_partitions, len(assignments))
+    if asked > MAX_NEW_PARTITIONS:
+        raise PolicyViolation(f"{asked} partitions in one request, at most {MAX_NEW_PARTITIONS}")
+    return await ctx.in_thread(
+        ctx.services.topics.create,
+        NewTopic(
+            topic.name,
+            topic.num_partitions,
+            topic.replication_factor,
+            assignments,
+            {config.name: config.value for config in topic.configs},
+        ),
+        validate_only=validate_only,
+    )
+
+
+async def _until_led(deadline: Deadline, topic: str, partitions: int) -> None:
+    await deadline.until_shown(
+        lambda snapshot: snapshot.has_leaders(topic, partitions),
+        f"not all {partitions} partitions of topic {topic!r} have leaders yet",
+    )
+
+
+async def create_with_defaults(ctx: Context, name: str) -> None:
+    """Create a topic that a client only asked about, if that is allowed.
+
+    Raises:
+        KafkaError: it cannot be created; TopicAlreadyExists when somebody was quicker.
+    """
+    internal = _internal_topics(ctx.services.settings.broker())
+    await ctx.in_thread(ctx.services.topics.create, internal.get(name, NewTopic(name)))
+
+
+def _internal_topics(broker: BrokerSettings) -> dict[str, NewTopic]:
+    """Return the brokers' own topics as they must be: whoever asks first has them made."""
+    offsets, transactions = "__consumer_offsets", "__transaction_state"
+    as_it_comes = {"cleanup.policy": "compact", "compression.type": "producer"}
+    return {
+        offsets: NewTopic(
+            offsets,
+            broker.offsets_topic_num_partitions,
+            broker.offsets_topic_replication_factor,
+            configs={**as_it_comes, "segment.bytes": str(broker.offsets_topic_segment_bytes)},
+        ),
+        transactions: NewTopic(
+            transactions,
+            broker.transaction_state_log_num_partitions,
+            broker.transaction_state_log_replication_factor,
+            configs={
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "min.insync.replicas": str(broker.transaction_state_log_min_isr),
+                "segment.bytes": str(broker.transaction_state_log_segment_bytes),
+                "unclean.leader.election.enable": "false",
+            },
+        ),
+    }
+
+
+def _created(ctx: Context, created: CreatedTopic) -> CreatableTopicResult:
+    overrides = created.settings.overrides
+    configs = [
+        CreatableTopicConfigs(
+            name=entry.name,
+            # A topic that is only validated has no settings of its own to describe.
+            value=overrides.get(entry.name, entry.value),
+            read_only=entry.read_only,
+            config_source=ConfigSource.TOPIC if entry.name in overrides else entry.source,
+            is_sensitive=entry.sensitive,
+        )
+        for entry in ctx.services.settings.describe_topic(created.name)
+    ]
+    return CreatableTopicResult(
+        name=created.name,
+        topic_id=created.topic_id,
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        num_partitions=created.num_partitions,
+        replication_factor=created.replication_factor,
+        configs=configs,
+    )
+
+
+# -- DeleteTopics
+
+
+@handles(DeleteTopicsRequest, versions="0-6")
+async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    """Delete topics by name, or (from version 6) by id, and wait until they are gone."""
+    deadline = Deadline(ctx, request.timeout_ms)
+    asked = request.topics or [
+        DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in request.topic_names
+    ]
+    outcomes: list[str | KafkaError] = []
+    for state in asked:
+        try:
+            outcomes.append(await _delete(ctx, state))
+        except KafkaError as refusal:
+            outcomes.append(refusal)
+    responses = []
+    for state, outcome in zip(asked, outcomes, strict=True):
+        try:
+            if isinstance(outcome, KafkaError):
+                raise outcome
+            await _until_gone(ctx, deadline, outcome)
+            responses.append(
+                DeletableTopicResult(
+                    name=outcome, topic_id=state.topic_id, error_code=ErrorCode.NONE
+                )
+            )
+        except KafkaError as refusal:
+            # Names and ids are equally secret where access is controlled: say what was said.
+            responses.append(
+                DeletableTopicResult(
+                    name=state.name,
+                    topic_id=state.topic_id,
+                    error_code=refusal.code,
+                    error_message=str(refusal),
+                )
+            )
+    return DeleteTopicsResponse(responses=responses)
+
+
+async def _delete(ctx: Context, state: DeleteTopicState) -> str:
+    """Have a topic deleted; return its name."""
+    if (state.name is None) == (state.topic_id == ZERO_UUID):
+        raise InvalidRequest("a topic is given by its name or by its id")
+    name = ctx.topic_of_id(state.topic_id) if state.name is None else state.name
+    try:
+        await ctx.in_thread(ctx.services.topics.delete, name)
+    except TopicDeletionDisabled as refusal:
+        if ctx.version >= DELETION_DISABLED_SINCE:
+            raise
+        raise InvalidRequest(str(refusal)) from refusal
+    return name
+
+
+async def _until_gone(ctx: Context, deadline: Deadline, topic: str) -> None:
+    """Wait until clients see the topic no more, and then until its name is free."""
+    otherwise = f"topic {topic!r} is being deleted"
+    await deadline.until_shown(lambda snapshot: topic not in snapshot.topics, otherwise)
+    loop = asyncio.get_running_loop()
+    removed: asyncio.Future[None] = loop.create_future()
+
+    def settle() -> None:
+        if not removed.done():
+            removed.set_result(None)
+
+    def on_removed() -> None:  # on the store's thread
+        loop.call_soon_threadsafe(settle)
+
+    watch = await ctx.in_thread(ctx.services.topics.watch_removal, topic, on_removed)
+    try:
+        await deadline.until_done(removed, otherwise)
+    finally:
+        watch.cancel()
+
+
+# -- CreatePartitions
+
+
+@handles(CreatePartitionsRequest, versions="0-3")
+async def create_partitions(
+    ctx: Context, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    """Add partitions to topics and wait until they have leaders."""
+    deadline = Deadline(ctx, request.timeout_ms)
+    names = Counter(topic.name for topic in request.topics)
+    results = []
+    for topic in request.topics:
+        code, message = ErrorCode.NONE, None
+        try:
+            if names[topic.name] > 1:
+                raise InvalidRequest(f"topic {topic.name!r} is asked for twice")
+            await _grow(ctx, topic, validate_only=request.validate_only)
+            if not request.validate_only:
+                await _until_led(deadline, topic.name, topic.count)
+        except KafkaError as refusal:
+            code, message = refusal.code, str(refusal)
+        results.append(
+            CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=message)
+        )
+    return CreatePartitionsResponse(results=results)
+
+
+async def _grow(ctx: Context, topic: CreatePartitionsTopic, *, validate_only: bool) -> None:
+    if topic.count > MAX_NEW_PARTITIONS:
+        raise InvalidPartitions(f"{topic.count} partitions, at most {MAX_NEW_PARTITIONS}")
+    assignments = (
+        None if topic.assignments is None else [entry.broker_ids for entry in topic.assignments]
+    )
+    await ctx.in_thread(
+        ctx.services.topics.create_partitions,
+        topic.name,
+        topic.count,
+        assignments,
+        validate_only=validate_only,
+    )
+
+
+# -- DeleteRecords
+
+
+@handles(DeleteRecordsRequest, versions="0-2")
+async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    """Raise the log start offset of partitions this broker leads."""
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[
+                    await _delete_before(ctx, topic.name, asked) for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+async def _delete_before(
+    ctx: Context, topic: str, asked: DeleteRecordsPartition
+) -> DeleteRecordsPartitionResult:
+    at = TopicPartition(topic, asked.partition_index)
+    try:
+        if topic in INTERNAL_TOPICS:
+            raise InvalidTopic(f"{topic} is the brokers' own")
+        partition = ctx.services.replicas.leader(at)
+        if "delete" not in partition.settings.cleanup_policy:
+            raise PolicyViolation(f"{topic} is compacted; its records are not deleted by offset")
+        log = partition.log
+        offset = log.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
+        if offset < 0 or offset > log.high_watermark:
+            raise OffsetOutOfRange(
+                f"offset {asked.offset} of {at}, whose high watermark is {log.high_watermark}"
+            )
+        low_watermark = await ctx.in_thread(log.delete_records_before, offset)
+    except KafkaError as refusal:
+        return DeleteRecordsPartitionResult(
+            partition_index=asked.partition_index, low_watermark=-1, error_code=refusal.code
+        )
+    return DeleteRecordsPartitionResult(
+        partition_index=asked.partition_index,
+        low_watermark=low_watermark,
+        error_code=ErrorCode.NONE,
+    )

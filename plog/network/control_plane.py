@@ -1,0 +1,351 @@
+"""Between the reactor and the handlers: takes requests, runs their handlers, gives answers back.
+
+Owns one `Connection` object per client connection and the tasks of handlers
+that wait. Never touches a socket, never parses a request, and runs in the event
+loop's thread only. That answers leave in the order of requests is the reactor's
+doing: it hands over a connection's next request after the answer to the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from enum import Enum
+from types import CoroutineType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from plog._native.reactor import CLOSED, OPENED, REFUSED, REQUEST, Event, Reactor
+from plog.network.listeners import BoundListener, Listener
+
+if TYPE_CHECKING:
+    from plog._native.partition_log import FileRange
+
+log = logging.getLogger(__name__)
+
+HEADER_BYTES: Final = 8
+"""API key, API version and correlation id: what every Kafka request begins with."""
+
+
+class _NoReply(Enum):
+    NO_REPLY = "no reply"
+
+
+NO_REPLY: Final = _NoReply.NO_REPLY
+"""What a handler returns when the request wants no answer (Produce with acks=0)."""
+
+Piece: TypeAlias = "bytes | bytearray | memoryview | FileRange"
+Reply: TypeAlias = "Sequence[Piece] | _NoReply"
+"""The pieces of one answer, without its length prefix, or NO_REPLY."""
+Dispatch: TypeAlias = Callable[["Connection", memoryview], "Reply | Awaitable[Reply]"]
+
+
+class CloseConnection(Exception):
+    """Raised by a handler: there is no answer to this, close the connection. The text says why."""
+
+
+class Connection:
+    """A client connection as handlers know it.
+
+    A handler may set `throttle_ms`: the connection is muted for so long once its
+    answer is given (KIP-219); and `close_after_reply`, the reason to close it when
+    the answer has been sent. Both hold for one answer.
+    """
+
+    __slots__ = (
+        "attributes",
+        "client_software_name",
+        "client_software_version",
+        "close_after_reply",
+        "closing",
+        "id",
+        "listener",
+        "peer",
+        "principal",
+        "raw_tokens",
+        "received_us",
+        "task",
+        "throttle_ms",
+    )
+
+    def __init__(self, id: int, listener: Listener, peer: str) -> None:
+        self.id = id
+        self.listener = listener
+        self.peer = peer
+        """host:port of the client."""
+        self.client_software_name = ""
+        self.client_software_version = ""
+        self.principal: str | None = None
+        """Who the client has proved to be, "User:name"; None before it did."""
+        self.attributes: dict[str, Any] = {}
+        """Free for handlers: SASL state and the like."""
+        self.raw_tokens = False
+        """SASL tokens without request headers follow (SaslHandshake v0), of any size."""
+        self.received_us = 0
+        """When the request in hand had come whole, by the monotonic clock."""
+        self.throttle_ms = 0
+        self.close_after_reply: str | None = None
+        self.closing = False
+        self.task: asyncio.Task[Reply] | None = None
+        """What works on the request in hand, if it waits."""
+
+    @property
+    def listener_name(self) -> str:
+        """Name of the listener the client came by."""
+        return self.listener.name
+
+    def __repr__(self) -> str:
+        return f"Connection({self.id}, {self.peer} on {self.listener.name})"
+
+
+class _Started(Coroutine[Any, Any, Any]):
+    """A coroutine that has run to its first await, for a task to go on with.
+
+    A task would step the coroutine anew and lose what it waits for; this hands
+    the task that first awaitable, and passes everything after it through. An
+    exception (a cancellation before the task's first step) goes to the coroutine
+    where it stands.
+    """
+
+    __slots__ = ("_coroutine", "_first", "_pending")
+
+    def __init__(self, coroutine: CoroutineType[Any, Any, Any], first: Any) -> None:
+        self._coroutine = coroutine
+        self._first = first
+        self._pending = True
+
+    def send(self, value: Any) -> Any:
+        if self._pending:
+            self._pending = False
+            first, self._first = self._first, None
+            return first
+        return self._coroutine.send(value)
+
+    def throw(
+        self,
+        typ: Any,
+        val: Any = None,
+        tb: TracebackType | None = None,
+    ) -> Any:
+        self._pending = False
+        self._first = None
+        # Tasks give one argument; that coroutines take three is deprecated since Python 3.12.
+        thrown = typ if val is None else val
+        try:
+            return self._coroutine.throw(thrown if tb is None else thrown.with_traceback(tb))
+        finally:
+            # The exception's traceback holds this frame: without a cycle the request's memory is
+            # free once the exception is.
+            del typ, val, tb, thrown
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Any:
+        return (yield from self._coroutine.__await__())
+
+
+class ControlPlane:
+    """Runs handlers for what the reactor hands over.
+
+    `dispatch(connection, frame)` is called in the event loop for each request. It
+    returns the answer, or an awaitable of it. A coroutine is run up to its first
+    real wait at once, and becomes a task only then; up to there
+    `asyncio.current_task()` is None, so `asyncio.timeout` cannot be entered (waits
+    with a limit belong in `runtime.purgatory`). `CloseConnection` closes the
+    connection; any other exception is a bug, which costs the connection and is
+    logged with its traceback.
+    """
+
+    def __init__(
+        self, reactor: Reactor, dispatch: Dispatch, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._reactor = reactor
+        self._dispatch = dispatch
+        self._loop = loop
+        self._listeners: list[Listener] = []
+        self._connections: dict[int, Connection] = {}
+        self._tasks: set[asyncio.Task[Reply]] = set()
+        self._taking = False
+
+    @property
+    def connections(self) -> Sequence[Connection]:
+        """Those open now."""
+        return list(self._connections.values())
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests whose handlers wait."""
+        return len(self._tasks)
+
+    def add_listener(self, bound: BoundListener) -> None:
+        """Accept connections from a bound listener; its socket may be closed afterwards."""
+        self._listeners.append(bound.listener)
+        self._reactor.add_listener(bound.socket.fileno(), len(self._listeners) - 1)
+
+    def start(self) -> None:
+        """Take events from now on. The reactor is started by whoever made it."""
+        self._taking = True
+        self._loop.add_reader(self._reactor.wake_fd, self._on_wake)
+
+    async def stop(self, handlers_ms: int, drain_ms: int) -> None:
+        """Take no more requests, let waiting handlers finish, then stop the reactor.
+
+        Handlers that take longer than `handlers_ms` are cancelled and their
+        connections closed without an answer; `drain_ms` is for sending what was
+        answered.
+        """
+        if self._taking:
+            self._taking = False
+            self._loop.remove_reader(self._reactor.wake_fd)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=handlers_ms / 1000)
+        late = list(self._tasks)
+        for task in late:
+            task.cancel()
+        if late:
+            log.warning("cancelled %d requests that waited for over %d ms", len(late), handlers_ms)
+            await asyncio.wait(late)
+        await self._loop.run_in_executor(None, self._reactor.stop, drain_ms)
+        while events := self._reactor.take():
+            for event in events:
+                if event.kind == CLOSED:
+                    self._connections.pop(event.connection_id, None)
+
+    # --- events ------------------------------------------------------------------------------
+
+    def _on_wake(self) -> None:
+        # One batch per round of the loop; the eventfd stays readable while there is more.
+        for event in self._reactor.take():
+            kind = event.kind
+            if kind == REQUEST:
+                self._on_request(event)
+            elif kind == OPENED:
+                self._connections[event.connection_id] = Connection(
+                    event.connection_id, self._listeners[event.listener_id], event.peer
+                )
+            elif kind == CLOSED:
+                self._on_closed(event)
+            elif kind == REFUSED:
+                log.warning(
+                    "refused connection from %s on %s: %s (%d refused so far)",
+                    event.peer,
+                    self._listeners[event.listener_id].name,
+                    event.reason,
+                    self._reactor.stats().refused,
+                )
+
+    def _on_closed(self, event: Event) -> None:
+        connection = self._connections.pop(event.connection_id)
+        if not connection.closing:
+            connection.closing = True
+            log.log(
+                logging.WARNING if event.abnormal else logging.DEBUG,
+                "closing connection from %s on %s: %s",
+                connection.peer,
+                connection.listener.name,
+                event.reason,
+            )
+        if connection.task is not None:
+            connection.task.cancel()
+
+    def _on_request(self, event: Event) -> None:
+        connection = self._connections[event.connection_id]
+        frame = event.frame
+        assert frame is not None
+        if connection.closing:
+            return
+        connection.received_us = event.received_us
+        if len(frame) < HEADER_BYTES and not connection.raw_tokens:
+            self._close(connection, f"request of {len(frame)} bytes has no room for a header")
+            return
+        # The one place that may catch everything: whatever a handler raises is a bug of ours, and
+        # must cost the client that met it its connection, but nobody else anything.
+        try:
+            outcome = self._dispatch(connection, frame)
+            if isinstance(outcome, CoroutineType):
+                self._run(connection, outcome)
+            elif isinstance(outcome, (list, tuple, _NoReply)):
+                self._answer(connection, outcome)
+            else:
+                self._watch(connection, _as_coroutine(cast("Awaitable[Reply]", outcome)))
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
+            self._failed(connection, error)
+
+    # --- handlers ----------------------------------------------------------------------------
+
+    def _run(self, connection: Connection, coroutine: CoroutineType[Any, Any, Reply]) -> None:
+        try:
+            first = coroutine.send(None)
+        except StopIteration as finished:
+            self._answer(connection, finished.value)
+        else:
+            self._watch(connection, _Started(coroutine, first))
+
+    def _watch(self, connection: Connection, coroutine: Coroutine[Any, Any, Reply]) -> None:
+        task = self._loop.create_task(coroutine)
+        connection.task = task
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._on_done(connection, done))
+
+    def _on_done(self, connection: Connection, task: asyncio.Task[Reply]) -> None:
+        self._tasks.discard(task)
+        connection.task = None
+        if task.cancelled():
+            # Because the client has gone, or the broker stops.
+            if not connection.closing:
+                self._close(connection, "its request was cancelled", logging.INFO)
+            return
+        error = task.exception()
+        if error is not None:
+            self._failed(connection, error)
+            return
+        try:
+            self._answer(connection, task.result())
+        except Exception as wrong:  # noqa: BLE001 - as in _on_request
+            self._failed(connection, wrong)
+
+    def _answer(self, connection: Connection, reply: Reply) -> None:
+        if connection.throttle_ms > 0:
+            self._reactor.mute(connection.id, connection.throttle_ms)
+            connection.throttle_ms = 0
+        if reply is NO_REPLY:
+            self._reactor.skip(connection.id)
+        else:
+            self._reactor.respond(connection.id, reply)
+        if connection.close_after_reply is not None:
+            self._close(connection, connection.close_after_reply, logging.INFO)
+
+    def _failed(self, connection: Connection, error: BaseException) -> None:
+        if isinstance(error, CloseConnection):
+            self._close(connection, str(error))
+            return
+        if not connection.closing:
+            log.error(
+                "closing connection from %s on %s: its request met a bug",
+                connection.peer,
+                connection.listener.name,
+                exc_info=error,
+            )
+            connection.closing = True
+        else:
+            log.error("a request of %s, which is gone, met a bug", connection.peer, exc_info=error)
+        self._reactor.close(connection.id, "internal error")
+
+    def _close(self, connection: Connection, reason: str, level: int = logging.WARNING) -> None:
+        """Close after the answers given so far, with one line in the log."""
+        if connection.closing:
+            return
+        connection.closing = True
+        log.log(
+            level,
+            "closing connection from %s on %s: %s",
+            connection.peer,
+            connection.listener.name,
+            reason,
+        )
+        self._reactor.close(connection.id, reason)
+
+
+async def _as_coroutine(awaitable: Awaitable[Reply]) -> Reply:
+    return await awaitable

@@ -1,0 +1,104 @@
+"""Writes ``docs/protocol.md`` from the declared messages.
+
+``python -m plog.ops.protocol_docs docs/protocol.md`` writes it; a test fails when
+the file is not what the declarations say.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from plog.protocol.api_keys import ApiKey
+from plog.protocol.framing import request_class, response_class
+from plog.protocol.schema import NEVER, ZERO, Field, Struct
+
+HEAD = """\
+# Messages
+
+What plog can encode and decode, written from `plog/protocol/messages/` by
+`python -m plog.ops.protocol_docs docs/protocol.md`; edit those, not this page.
+Which of these versions a broker serves, it says itself (ApiVersions); what it does
+not serve is in [SKIPPED.md](SKIPPED.md).
+
+Types are Kafka's. `?` marks what may be null, with the versions if not all; `[]`
+an array, whose elements' fields follow, named behind a dot. Flexible versions have compact
+lengths and tagged fields (KIP-482). A field without versions is in all of them. An ignorable
+field is dropped by versions without it; any other refuses them when it is set.
+"""
+
+
+def page() -> str:
+    """Return the whole page."""
+    apis = [
+        (key, request, response)
+        for key in ApiKey
+        if (request := request_class(key)) and (response := response_class(key))
+    ]
+    lines = [HEAD, "| key | API | versions | flexible |", "|--:|---|---|---|"]
+    for key, request, _ in apis:
+        name = request.__name__.removesuffix("Request")
+        api = request.api
+        lines.append(
+            f"| {int(key)} | [{name}](#{name.lower()}) | {api.versions} | {api.flexible} |"
+        )
+    for _, request, response in apis:
+        lines += ["", f"## {request.__name__.removesuffix('Request')}"]
+        for cls in (request, response):
+            lines += ["", f"### {cls.__name__}", "", inspect.getdoc(cls) or "", ""]
+            lines += _table(cls)
+    return "\n".join(lines) + "\n"
+
+
+def _table(cls: type[Struct]) -> list[str]:
+    rows = [_row(f, path) for f, path in _fields(cls, "")]
+    if not rows:
+        return ["No fields."]
+    head = ["| field | type | versions | default | |", "|---|---|---|---|---|"]
+    return head + rows
+
+
+def _fields(cls: type[Struct], path: str) -> Iterator[tuple[Field, str]]:
+    for f in cls.fields:
+        yield f, f"{path}{f.name}"
+        if f.struct is not None:
+            yield from _fields(f.struct, f"{path}{f.name}.")
+
+
+def _row(f: Field, path: str) -> str:
+    kind = f.struct.__name__ if f.struct is not None else f.element or f.kind
+    if f.kind == "array":
+        kind = f"[]{kind}"
+    if f.nullable != NEVER:
+        kind += "?" if f.nullable == f.versions else f"? {f.nullable}"
+    versions = "" if str(f.versions) == "0+" else str(f.versions)
+    if f.tag is not None:
+        where = "" if f.tagged == f.versions else f" in {f.tagged}"
+        versions = f"{versions} tag {f.tag}{where}".lstrip()
+    about = f.about + (" Ignorable." if f.ignorable else "")
+    cells = [f"`{path}`", kind, versions, _default(f), about.replace("|", "\\|")]
+    return f"| {' | '.join(cells)} |".replace("  ", " ")
+
+
+def _default(f: Field) -> str:
+    if f.required or f.struct is not None or f.fallback == []:
+        return ""
+    if f.fallback is None:
+        return "null"
+    if f.fallback == ZERO[f.kind] and f.kind in ("string", "bytes", "records", "uuid"):
+        return "empty" if f.kind != "uuid" else "zero"
+    return str(f.fallback).lower() if isinstance(f.fallback, bool) else str(f.fallback)
+
+
+def main() -> None:
+    """Write the page to the file named, else to standard output."""
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text(page(), encoding="utf-8")
+    else:
+        sys.stdout.write(page())
+
+
+if __name__ == "__main__":
+    main()

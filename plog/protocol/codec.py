@@ -1,0 +1,109 @@
+"""Encodes and decodes messages of any declared version.
+
+Each (message, version) is compiled on first use into flat Python, whose text is
+kept in `__source__`. `plog._reference.codec` interprets the same declarations
+and is the oracle of the tests.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, TypeVar
+
+from plog.errors import InvalidRequest, UnsupportedVersion
+from plog.protocol.decoders import ANY_NUMBER, Decoder, compile_decoder
+from plog.protocol.encoders import Encoder, compile_encoder, misfit
+from plog.protocol.schema import Struct
+from plog.types import Buffer
+
+if TYPE_CHECKING:
+    from plog._native.partition_log import FileRange
+
+S = TypeVar("S", bound=Struct)
+
+_decoders: dict[tuple[type[Struct], int], Decoder] = {}
+_encoders: dict[tuple[type[Struct], int], Encoder] = {}
+
+
+def decode(
+    cls: type[S], version: int, data: Buffer, pos: int = 0, *, most_elements: int = ANY_NUMBER
+) -> tuple[S, int]:
+    """Decode one message at `pos` and return it with the position behind it.
+
+    `records` are views into `data`, writable when it is; everything else is copied. What stands
+    behind the message is the caller's. Unknown tagged fields are skipped. `most_elements` is how
+    many elements all arrays together, nested ones too, and how many tagged fields with them may
+    be counted: whoever reads the bytes of strangers sets it, as tiny elements take many times
+    their bytes once decoded.
+
+    Raises:
+        InvalidRequest: the bytes are no such message, it counts too many elements, or the version
+            is not declared.
+    """
+    found = _decoders.get((cls, version))
+    if found is None:
+        if version not in cls.api.versions:
+            raise InvalidRequest(f"{cls.__name__} has no version {version}")
+        found = _decoders[cls, version] = compile_decoder(cls, version)
+    return found(data, pos, most_elements)
+
+
+def encode(message: Struct, version: int) -> bytes:
+    """Encode a message whose records, if any, are bytes-like.
+
+    Raises:
+        UnsupportedVersion: the version is not declared, cannot carry a field that is set and not
+            ignorable, or has no null for one that is None.
+        MalformedBytes: a value is outside its type's range.
+    """
+    out, _ = _encode(message, version)
+    return b"".join(out)
+
+
+def encode_pieces(message: Struct, version: int) -> list[bytes | FileRange]:
+    """Encode a message into pieces: bytes, and between them records that are not bytes-like.
+
+    Such records (a pinned range of a file) are passed through as they are, without empty ones.
+    The pieces one behind the other are the message.
+
+    Raises:
+        UnsupportedVersion, MalformedBytes: as `encode`.
+    """
+    out, records = _encode(message, version)
+    pieces: list[bytes | FileRange] = []
+    done = 0
+    for index in records:
+        piece = out[index]
+        if not isinstance(piece, bytes | bytearray | memoryview):
+            pieces.append(b"".join(out[done:index]))
+            if len(piece):
+                pieces.append(piece)
+            done = index + 1
+    if done < len(out) or not pieces:
+        pieces.append(b"".join(out[done:]))
+    return pieces
+
+
+def encoder(cls: type[Struct], version: int) -> Encoder:
+    """Return the compiled encoder of a message.
+
+    Raises:
+        UnsupportedVersion: the version is not declared.
+    """
+    found = _encoders.get((cls, version))
+    if found is None:
+        if version not in cls.api.versions:
+            raise UnsupportedVersion(f"{cls.__name__} has no version {version}")
+        found = _encoders[cls, version] = compile_encoder(cls, version)
+    return found
+
+
+def _encode(message: Struct, version: int) -> tuple[list[bytes], list[int]]:
+    out: list[bytes] = []
+    records: list[int] = []
+    encode_into = encoder(type(message), version)
+    try:
+        encode_into(message, out, records)
+    except (struct.error, UnicodeEncodeError) as fault:
+        raise misfit(message, version) or fault from fault
+    return out, records

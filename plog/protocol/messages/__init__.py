@@ -1,0 +1,1 @@
+"""Declarations of messages, a module per family of APIs."""

@@ -1,0 +1,77 @@
+"""ApiVersions: what a broker serves."""
+
+from plog.protocol.schema import Bool, Int16, Int32, Int64, String, Struct, field, message
+
+
+@message(api_key=18, versions="0-4", flexible="3+")
+class ApiVersionsRequest(Struct):
+    """Asks what a broker serves; the first request of most connections."""
+
+    client_software_name: String = field(
+        "The client library (KIP-511).", versions="3+", default="", ignorable=True
+    )
+    client_software_version: String = field(
+        "Its version.", versions="3+", default="", ignorable=True
+    )
+
+
+class ApiVersion(Struct):
+    """One of `api_keys`."""
+
+    api_key: Int16 = field("The API.")
+    min_version: Int16 = field("Lowest version.")
+    max_version: Int16 = field("Highest version.")
+
+
+class SupportedFeatureKey(Struct):
+    """One of `supported_features`."""
+
+    name: String = field("The name.", versions="3+", default="")
+    min_version: Int16 = field("Lowest version.", versions="3+", default=0)
+    max_version: Int16 = field("Highest version.", versions="3+", default=0)
+
+
+class FinalizedFeatureKey(Struct):
+    """One of `finalized_features`."""
+
+    name: String = field("The name.", versions="3+", default="")
+    max_version_level: Int16 = field("Level in force.", versions="3+", default=0)
+    min_version_level: Int16 = field("Lowest level in force.", versions="3+", default=0)
+
+
+@message(api_key=18, versions="0-4", flexible="3+")
+class ApiVersionsResponse(Struct):
+    """What the broker serves.
+
+    Its header is version 0 whatever its own version (KIP-511). V3 features (KIP-584).
+    """
+
+    error_code: Int16 = field("0, or why it failed.")
+    api_keys: list[ApiVersion] = field("The APIs served.")
+    throttle_time_ms: Int32 = field(
+        "How long a quota holds the client back, in ms.", versions="1+", default=0, ignorable=True
+    )
+    supported_features: list[SupportedFeatureKey] = field(
+        "Features the broker could take part in (KIP-584).",
+        versions="3+",
+        default=[],
+        tag=0,
+        ignorable=True,
+    )
+    finalized_features_epoch: Int64 = field(
+        "Epoch of the finalised features, -1 when unknown.",
+        versions="3+",
+        default=-1,
+        tag=1,
+        ignorable=True,
+    )
+    finalized_features: list[FinalizedFeatureKey] = field(
+        "Features in force in the cluster.", versions="3+", default=[], tag=2, ignorable=True
+    )
+    zk_migration_ready: Bool = field(
+        "Whether a migration to KRaft may begin.",
+        versions="3+",
+        default=False,
+        tag=3,
+        ignorable=True,
+    )

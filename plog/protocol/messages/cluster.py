@@ -1,0 +1,136 @@
+"""The cluster, its brokers and their log directories."""
+
+from plog.protocol.schema import Bool, Int8, Int16, Int32, Int64, String, Struct, field, message
+
+
+@message(api_key=60, versions="0-1", flexible="0+")
+class DescribeClusterRequest(Struct):
+    """Asks for brokers and controller (KIP-700)."""
+
+    include_cluster_authorized_operations: Bool = field(
+        "Whether to say what the client may do to the cluster."
+    )
+    endpoint_type: Int8 = field("1 brokers, 2 controllers.", versions="1+", default=1)
+
+
+class DescribeClusterBroker(Struct):
+    """One of `brokers`."""
+
+    broker_id: Int32 = field("The broker.")
+    host: String = field("Its host.")
+    port: Int32 = field("Its port.")
+    rack: String | None = field("Its rack, or None.", nullable="0+", default=None)
+
+
+@message(api_key=60, versions="0-1", flexible="0+")
+class DescribeClusterResponse(Struct):
+    """Brokers and controller."""
+
+    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
+    error_code: Int16 = field("0, or why it failed.")
+    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
+    endpoint_type: Int8 = field("1 brokers, 2 controllers.", versions="1+", default=1)
+    cluster_id: String = field("The cluster, or None.")
+    controller_id: Int32 = field("The controller's node id, -1 for none.", default=-1)
+    brokers: list[DescribeClusterBroker] = field("The live brokers.")
+    cluster_authorized_operations: Int32 = field(
+        "Bits of what the client may do to the cluster.", default=-(2**31)
+    )
+
+
+class DescribableLogDirTopic(Struct):
+    """One of `topics`."""
+
+    topic: String = field("The topic.")
+    partitions: list[Int32] = field("The partitions.")
+
+
+@message(api_key=35, versions="0-4", flexible="2+")
+class DescribeLogDirsRequest(Struct):
+    """Asks a broker for its log directories and what they hold (KIP-113)."""
+
+    topics: list[DescribableLogDirTopic] | None = field("The topics.", nullable="0+")
+
+
+class DescribeLogDirsPartition(Struct):
+    """One of `partitions`."""
+
+    partition_index: Int32 = field("The partition.")
+    partition_size: Int64 = field("Size of the log's segments in bytes.")
+    offset_lag: Int64 = field(
+        "How far a future replica is behind, or the log's end ahead of the high watermark."
+    )
+    is_future_key: Bool = field("Whether this is a replica on its way from another log directory.")
+
+
+class DescribeLogDirsTopic(Struct):
+    """One of `topics`."""
+
+    name: String = field("The name.")
+    partitions: list[DescribeLogDirsPartition] = field("The partitions.")
+
+
+class DescribeLogDirsResult(Struct):
+    """One of `results`."""
+
+    error_code: Int16 = field("0, or why it failed.")
+    log_dir: String = field("Absolute path of the log directory.")
+    topics: list[DescribeLogDirsTopic] = field("The topics.")
+    total_bytes: Int64 = field(
+        "Size of the volume, -1 when unknown.", versions="4+", default=-1, ignorable=True
+    )
+    usable_bytes: Int64 = field(
+        "Free bytes of the volume, -1 when unknown.", versions="4+", default=-1, ignorable=True
+    )
+
+
+@message(api_key=35, versions="0-4", flexible="2+")
+class DescribeLogDirsResponse(Struct):
+    """The log directories. V4 sizes of their volumes (KIP-827)."""
+
+    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
+    error_code: Int16 = field("0, or why it failed.", versions="3+", default=0, ignorable=True)
+    results: list[DescribeLogDirsResult] = field("What became of each.")
+
+
+class AlterReplicaLogDirTopic(Struct):
+    """One of `topics`."""
+
+    name: String = field("The name.")
+    partitions: list[Int32] = field("The partitions.")
+
+
+class AlterReplicaLogDir(Struct):
+    """One of `dirs`."""
+
+    path: String = field("Absolute path of the log directory.")
+    topics: list[AlterReplicaLogDirTopic] = field("The topics.")
+
+
+@message(api_key=34, versions="0-2", flexible="2+")
+class AlterReplicaLogDirsRequest(Struct):
+    """Moves replicas between a broker's log directories (KIP-113)."""
+
+    dirs: list[AlterReplicaLogDir] = field("Where replicas shall move.")
+
+
+class AlterReplicaLogDirPartitionResult(Struct):
+    """One of `partitions`."""
+
+    partition_index: Int32 = field("The partition.")
+    error_code: Int16 = field("0, or why it failed.")
+
+
+class AlterReplicaLogDirTopicResult(Struct):
+    """One of `results`."""
+
+    topic_name: String = field("The topic.")
+    partitions: list[AlterReplicaLogDirPartitionResult] = field("The partitions.")
+
+
+@message(api_key=34, versions="0-2", flexible="2+")
+class AlterReplicaLogDirsResponse(Struct):
+    """Which moves were begun."""
+
+    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
+    results: list[AlterReplicaLogDirTopicResult] = field("What became of each.")

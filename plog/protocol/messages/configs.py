@@ -1,0 +1,145 @@
+"""Configs: description and change."""
+
+from plog.protocol.schema import Bool, Int8, Int16, Int32, String, Struct, field, message
+
+
+class DescribeConfigsResource(Struct):
+    """One of `resources`."""
+
+    resource_type: Int8 = field("2 topic, 4 broker, 8 broker logger.")
+    resource_name: String = field("The topic's name or the broker's id.")
+    configuration_keys: list[String] | None = field("Keys asked for; None for all.", nullable="0+")
+
+
+@message(api_key=32, versions="0-4", flexible="4+")
+class DescribeConfigsRequest(Struct):
+    """Asks for settings of topics and brokers. V1 synonyms, v3 documentation."""
+
+    resources: list[DescribeConfigsResource] = field("The resources.")
+    include_synonyms: Bool = field(
+        "Whether to list where else the value could come from.", versions="1+", default=False
+    )
+    include_documentation: Bool = field(
+        "Whether to include what each key does.", versions="3+", default=False
+    )
+
+
+class DescribeConfigsSynonym(Struct):
+    """One of `synonyms`."""
+
+    name: String = field("The name.", versions="1+", default="")
+    value: String | None = field("The value.", versions="1+", nullable="1+", default=None)
+    source: Int8 = field("Where it comes from.", versions="1+", default=0)
+
+
+class DescribeConfigsResourceResult(Struct):
+    """One of `configs`."""
+
+    name: String = field("The name.")
+    value: String | None = field("The value.", nullable="0+")
+    read_only: Bool = field("Whether it cannot be changed.")
+    is_default: Bool = field("Whether the value is the default.", versions="0", default=False)
+    config_source: Int8 = field(
+        "Where the value comes from.", versions="1+", default=-1, ignorable=True
+    )
+    is_sensitive: Bool = field("Whether it is a secret, whose value is None.")
+    synonyms: list[DescribeConfigsSynonym] = field(
+        "Values that this key would take, the most specific first.",
+        versions="1+",
+        default=[],
+        ignorable=True,
+    )
+    config_type: Int8 = field("Type of the value.", versions="3+", default=0, ignorable=True)
+    documentation: String | None = field(
+        "What the key does.", versions="3+", nullable="3+", default=None, ignorable=True
+    )
+
+
+class DescribeConfigsResult(Struct):
+    """One of `results`."""
+
+    error_code: Int16 = field("0, or why it failed.")
+    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
+    resource_type: Int8 = field("2 topic, 4 broker, 8 broker logger.")
+    resource_name: String = field("The topic's name or the broker's id.")
+    configs: list[DescribeConfigsResourceResult] = field("The settings.")
+
+
+@message(api_key=32, versions="0-4", flexible="4+")
+class DescribeConfigsResponse(Struct):
+    """The settings."""
+
+    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
+    results: list[DescribeConfigsResult] = field("What became of each.")
+
+
+class AlterableConfig(Struct):
+    """One of `configs`."""
+
+    name: String = field("The name.")
+    value: String | None = field("The value.", nullable="0+")
+
+
+class AlterConfigsResource(Struct):
+    """One of `resources`."""
+
+    resource_type: Int8 = field("2 topic, 4 broker, 8 broker logger.")
+    resource_name: String = field("The topic's name or the broker's id.")
+    configs: list[AlterableConfig] = field("The settings.")
+
+
+@message(api_key=33, versions="0-2", flexible="2+")
+class AlterConfigsRequest(Struct):
+    """Replaces all dynamic settings of topics and brokers."""
+
+    resources: list[AlterConfigsResource] = field("The resources.")
+    validate_only: Bool = field("Check everything and change nothing.")
+
+
+class AlterConfigsResourceResponse(Struct):
+    """One of `responses`."""
+
+    error_code: Int16 = field("0, or why it failed.")
+    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
+    resource_type: Int8 = field("2 topic, 4 broker, 8 broker logger.")
+    resource_name: String = field("The topic's name or the broker's id.")
+
+
+@message(api_key=33, versions="0-2", flexible="2+")
+class AlterConfigsResponse(Struct):
+    """Which resources were changed."""
+
+    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
+    responses: list[AlterConfigsResourceResponse] = field("What became of each topic or resource.")
+
+
+class IncrementalAlterableConfig(Struct):
+    """One of `configs`."""
+
+    name: String = field("The name.")
+    config_operation: Int8 = field("0 set, 1 delete, 2 append, 3 subtract (KIP-339).")
+    value: String | None = field("The value.", nullable="0+")
+
+
+class IncrementalAlterConfigsResource(Struct):
+    """One of `resources`."""
+
+    resource_type: Int8 = field("2 topic, 4 broker, 8 broker logger.")
+    resource_name: String = field("The topic's name or the broker's id.")
+    configs: list[IncrementalAlterableConfig] = field("The settings.")
+
+
+@message(api_key=44, versions="0-1", flexible="1+")
+class IncrementalAlterConfigsRequest(Struct):
+    """Changes single settings of topics and brokers (KIP-339)."""
+
+    resources: list[IncrementalAlterConfigsResource] = field("The resources.")
+    validate_only: Bool = field("Check everything and change nothing.")
+
+
+@message(api_key=44, versions="0-1", flexible="1+")
+class IncrementalAlterConfigsResponse(Struct):
+    """Which resources were changed."""
+
+    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
+    responses: list[AlterConfigsResourceResponse] = field("What became of each topic or resource.")

@@ -1,0 +1,112 @@
+"""Groups as seen from outside: description, list, deletion."""
+
+from plog.protocol.schema import Bool, Bytes, Int16, Int32, String, Struct, field, message
+
+
+@message(api_key=15, versions="0-5", flexible="5+")
+class DescribeGroupsRequest(Struct):
+    """Asks for groups and their members."""
+
+    groups: list[String] = field("The groups.")
+    include_authorized_operations: Bool = field(
+        "Whether to say what the client may do to the group.", versions="3+", default=False
+    )
+
+
+class DescribedGroupMember(Struct):
+    """One of `members`."""
+
+    member_id: String = field("The member, named by the coordinator.")
+    group_instance_id: String | None = field(
+        "Name that a static member keeps over restarts (KIP-345), or None.",
+        versions="4+",
+        nullable="4+",
+        default=None,
+        ignorable=True,
+    )
+    client_id: String = field("The client id of the member's connection.")
+    client_host: String = field("The host of the member's connection.")
+    member_metadata: Bytes = field("What the member joined with.")
+    member_assignment: Bytes = field("What the member got.")
+
+
+class DescribedGroup(Struct):
+    """One of `groups`."""
+
+    error_code: Int16 = field("0, or why it failed.")
+    group_id: String = field("The group.")
+    group_state: String = field("State of the group, by Kafka's name.")
+    protocol_type: String = field("What kind of group it is, such as `consumer`.")
+    protocol_data: String = field("The assignor, while the group is stable.")
+    members: list[DescribedGroupMember] = field("The members.")
+    authorized_operations: Int32 = field(
+        "Bits of what the client may do to the group.", versions="3+", default=-(2**31)
+    )
+
+
+@message(api_key=15, versions="0-5", flexible="5+")
+class DescribeGroupsResponse(Struct):
+    """The groups; an unknown one is in state Dead."""
+
+    throttle_time_ms: Int32 = field(
+        "How long a quota holds the client back, in ms.", versions="1+", default=0, ignorable=True
+    )
+    groups: list[DescribedGroup] = field("The groups.")
+
+
+@message(api_key=16, versions="0-5", flexible="3+")
+class ListGroupsRequest(Struct):
+    """Asks a coordinator for all its groups."""
+
+    states_filter: list[String] = field(
+        "Only groups in these states; empty for all.", versions="4+", default=[]
+    )
+    types_filter: list[String] = field(
+        "Only groups of these types; empty for all.", versions="5+", default=[]
+    )
+
+
+class ListedGroup(Struct):
+    """One of `groups`."""
+
+    group_id: String = field("The group.")
+    protocol_type: String = field("What kind of group it is, such as `consumer`.")
+    group_state: String = field(
+        "State of the group, by Kafka's name.", versions="4+", default="", ignorable=True
+    )
+    group_type: String = field(
+        "`classic` or `consumer`.", versions="5+", default="", ignorable=True
+    )
+
+
+@message(api_key=16, versions="0-5", flexible="3+")
+class ListGroupsResponse(Struct):
+    """The groups."""
+
+    throttle_time_ms: Int32 = field(
+        "How long a quota holds the client back, in ms.", versions="1+", default=0, ignorable=True
+    )
+    error_code: Int16 = field("0, or why it failed.")
+    groups: list[ListedGroup] = field("The groups.")
+
+
+@message(api_key=42, versions="0-2", flexible="2+")
+class DeleteGroupsRequest(Struct):
+    """Deletes empty groups."""
+
+    groups_names: list[String] = field("The groups.")
+
+
+class DeletableGroupResult(Struct):
+    """One of `results`."""
+
+    group_id: String = field("The group.")
+    error_code: Int16 = field("0, or why it failed.")
+
+
+@message(api_key=42, versions="0-2", flexible="2+")
+class DeleteGroupsResponse(Struct):
+    """Which groups were deleted."""
+
+    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
+    results: list[DeletableGroupResult] = field("What became of each.")

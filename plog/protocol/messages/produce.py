@@ -1,0 +1,120 @@
+"""Produce: record sets to leaders."""
+
+from plog.protocol.schema import (
+    DEFAULT,
+    Int16,
+    Int32,
+    Int64,
+    Records,
+    String,
+    Struct,
+    field,
+    message,
+)
+
+
+class PartitionProduceData(Struct):
+    """One of `partition_data`."""
+
+    index: Int32 = field("The partition.")
+    records: Records | None = field("The record set.", nullable="0+")
+
+
+class TopicProduceData(Struct):
+    """One of `topic_data`."""
+
+    name: String = field("The name.")
+    partition_data: list[PartitionProduceData] = field("The partitions written to.")
+
+
+@message(api_key=0, versions="0-11", flexible="9+")
+class ProduceRequest(Struct):
+    """Appends one record batch per partition.
+
+    V3 and later carry record batches v2 only, earlier ones message sets; v7 allows zstd.
+    """
+
+    transactional_id: String | None = field(
+        "The transactional producer, or None.", versions="3+", nullable="3+", default=None
+    )
+    acks: Int16 = field(
+        "Who must have the records first: 0 nobody, 1 the leader, -1 every in-sync replica."
+    )
+    timeout_ms: Int32 = field(
+        "How long the broker may take before it answers with an error, in ms."
+    )
+    topic_data: list[TopicProduceData] = field("The topics written to.")
+
+
+class BatchIndexAndErrorMessage(Struct):
+    """One of `record_errors`."""
+
+    batch_index: Int32 = field("The record's place in its batch.", versions="8+", default=0)
+    batch_index_error_message: String | None = field(
+        "What is wrong with the record.", versions="8+", nullable="8+", default=None
+    )
+
+
+class LeaderIdAndEpoch(Struct):
+    """The `current_leader`."""
+
+    leader_id: Int32 = field("The leader's node id, -1 for none.", versions="10+", default=-1)
+    leader_epoch: Int32 = field("The leader epoch, -1 when unknown.", versions="10+", default=-1)
+
+
+class PartitionProduceResponse(Struct):
+    """One of `partition_responses`."""
+
+    index: Int32 = field("The partition.")
+    error_code: Int16 = field("0, or why it failed.")
+    base_offset: Int64 = field("Offset of the batch's first record.")
+    log_append_time_ms: Int64 = field(
+        "When the leader appended it, under LogAppendTime; else -1.",
+        versions="2+",
+        default=-1,
+        ignorable=True,
+    )
+    log_start_offset: Int64 = field(
+        "First offset of the log.", versions="5+", default=-1, ignorable=True
+    )
+    record_errors: list[BatchIndexAndErrorMessage] = field(
+        "The records that made the batch be refused.", versions="8+", default=[], ignorable=True
+    )
+    error_message: String | None = field(
+        "Why it failed, in words.", versions="8+", nullable="8+", default=None, ignorable=True
+    )
+    current_leader: LeaderIdAndEpoch = field(
+        "The leader, where the client asked another broker.", versions="10+", default=DEFAULT, tag=0
+    )
+
+
+class TopicProduceResponse(Struct):
+    """One of `responses`."""
+
+    name: String = field("The name.")
+    partition_responses: list[PartitionProduceResponse] = field("What became of each partition.")
+
+
+class NodeEndpoint(Struct):
+    """One of `node_endpoints`."""
+
+    node_id: Int32 = field("The broker.", versions="10+", default=0)
+    host: String = field("Its host.", versions="10+", default="")
+    port: Int32 = field("Its port.", versions="10+", default=0)
+    rack: String | None = field("Its rack, or None.", versions="10+", nullable="10+", default=None)
+
+
+@message(api_key=0, versions="0-11", flexible="9+")
+class ProduceResponse(Struct):
+    """Where the batches went, or why not.
+
+    V5 log start offset, v8 errors per record, v10 leader hints (KIP-951).
+    """
+
+    responses: list[TopicProduceResponse] = field("What became of each topic or resource.")
+    throttle_time_ms: Int32 = field(
+        "How long a quota holds the client back, in ms.", versions="1+", default=0, ignorable=True
+    )
+    node_endpoints: list[NodeEndpoint] = field(
+        "Where the named leaders are reached.", versions="10+", default=[], tag=0
+    )

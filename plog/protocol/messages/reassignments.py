@@ -1,0 +1,97 @@
+"""Moving partitions between brokers (KIP-455)."""
+
+from plog.protocol.schema import Int16, Int32, String, Struct, field, message
+
+
+class ReassignablePartition(Struct):
+    """One of `partitions`."""
+
+    partition_index: Int32 = field("The partition.")
+    replicas: list[Int32] | None = field(
+        "Brokers that shall hold it, the preferred leader first; None cancels the move.",
+        nullable="0+",
+        default=None,
+    )
+
+
+class ReassignableTopic(Struct):
+    """One of `topics`."""
+
+    name: String = field("The topic.")
+    partitions: list[ReassignablePartition] = field("The partitions.")
+
+
+@message(api_key=45, versions="0", flexible="0+")
+class AlterPartitionReassignmentsRequest(Struct):
+    """Begins and cancels moves of partitions."""
+
+    timeout_ms: Int32 = field("How long the controller may take, in ms.", default=60000)
+    topics: list[ReassignableTopic] = field("The topics to move.")
+
+
+class ReassignablePartitionResponse(Struct):
+    """One of `partitions`."""
+
+    partition_index: Int32 = field("The partition.")
+    error_code: Int16 = field("0, or why it failed.")
+    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
+
+
+class ReassignableTopicResponse(Struct):
+    """One of `responses`."""
+
+    name: String = field("The topic.")
+    partitions: list[ReassignablePartitionResponse] = field("The partitions.")
+
+
+@message(api_key=45, versions="0", flexible="0+")
+class AlterPartitionReassignmentsResponse(Struct):
+    """Which moves were begun or cancelled."""
+
+    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
+    error_code: Int16 = field("0, or why it failed.")
+    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
+    responses: list[ReassignableTopicResponse] = field("What became of each topic.")
+
+
+class ListPartitionReassignmentsTopics(Struct):
+    """One of `topics`."""
+
+    name: String = field("The topic.")
+    partition_indexes: list[Int32] = field("The partitions.")
+
+
+@message(api_key=46, versions="0", flexible="0+")
+class ListPartitionReassignmentsRequest(Struct):
+    """Asks which partitions are moving."""
+
+    timeout_ms: Int32 = field("How long the controller may take, in ms.", default=60000)
+    topics: list[ListPartitionReassignmentsTopics] | None = field(
+        "The topics; None for all that move.", nullable="0+", default=None
+    )
+
+
+class OngoingPartitionReassignment(Struct):
+    """One of `partitions`."""
+
+    partition_index: Int32 = field("The partition.")
+    replicas: list[Int32] = field("Brokers of the replicas, the preferred leader first.")
+    adding_replicas: list[Int32] = field("Replicas that the move adds.")
+    removing_replicas: list[Int32] = field("Replicas that the move removes.")
+
+
+class OngoingTopicReassignment(Struct):
+    """One of `topics`."""
+
+    name: String = field("The topic.")
+    partitions: list[OngoingPartitionReassignment] = field("The partitions.")
+
+
+@message(api_key=46, versions="0", flexible="0+")
+class ListPartitionReassignmentsResponse(Struct):
+    """The moves under way."""
+
+    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
+    error_code: Int16 = field("0, or why it failed.")
+    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
+    topics: list[OngoingTopicReassignment] = field("The topics.")

@@ -1,0 +1,1 @@
+"""Authentication and authorisation; they come with their step."""

@@ -1,0 +1,83 @@
+"""What IncrementalAlterConfigs (KIP-339) makes of the settings that are there.
+
+Owns the four operations, as a function from texts to texts; whether the
+outcome is right is `dynamic`'s to check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from plog.errors import InvalidConfig, InvalidRequest
+from plog.settings.keys import ConfigType, Key, Settings
+
+
+class Operation(IntEnum):
+    """What is to be done with one key."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Alteration(NamedTuple):
+    """One key, what is to be done with it, and with what value (None for DELETE)."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+def alter(
+    current: Mapping[str, str], inherited: Settings, alterations: Iterable[Alteration]
+) -> dict[str, str]:
+    """Return what is set after `alterations`, of what is set before.
+
+    Args:
+        current: what is set for the resource itself.
+        inherited: the settings without it; a list that is not set begins as theirs.
+        alterations: what to do, each with a key of its own.
+
+    Raises:
+        InvalidRequest: a key comes twice, has no value, or the operation is unknown.
+        InvalidConfig: an item is added to or taken from what is not a list.
+    """
+    altered = dict(current)
+    seen: set[str] = set()
+    for name, operation, value in alterations:
+        if name in seen:
+            raise InvalidRequest(f"{name} is altered twice in one request")
+        seen.add(name)
+        if operation == Operation.DELETE:
+            altered.pop(name, None)
+            continue
+        if value is None:
+            raise InvalidRequest(f"{name} is to be altered to no value")
+        if operation == Operation.SET:
+            altered[name] = value
+        elif operation in (Operation.APPEND, Operation.SUBTRACT):
+            declared = _list_key(inherited, name)
+            # A list of the inherited settings may be no value at all.
+            text = altered.get(name, declared.format(inherited.value(name)) or "")
+            items: tuple[str, ...] = declared.kind.parse(text.strip())
+            named: tuple[str, ...] = declared.kind.parse(value.strip())
+            if operation == Operation.APPEND:
+                items = tuple(dict.fromkeys((*items, *named)))
+            else:
+                items = tuple(item for item in items if item not in named)
+            altered[name] = declared.kind.format(items)
+        else:
+            raise InvalidRequest(f"{operation} is no operation on settings")
+    return altered
+
+
+def _list_key(settings: Settings, name: str) -> Key[Any]:
+    declared = settings.KEYS.get(name)
+    if declared is None:
+        raise InvalidConfig(f"{name}: unknown key")
+    if declared.kind.type is not ConfigType.LIST:
+        raise InvalidConfig(f"{name}: is not a list to add to or take from")
+    return declared

@@ -1,0 +1,186 @@
+"""The broker's keys about consumer groups, committed offsets and transactions."""
+
+from __future__ import annotations
+
+from plog.settings.keys import INT, INT_MAX, LONG, SHORT, Settings, key
+
+NO_GROUPS = "consumer groups are not served yet"
+NO_TRANSACTIONS = "transactions are not served yet"
+
+
+class CoordinatorKeys(Settings):
+    """Consumer groups, committed offsets and transactions."""
+
+    group_min_session_timeout_ms = key(
+        "group.min.session.timeout.ms",
+        INT,
+        "The shortest session timeout a group member may ask for.",
+        default=6000,
+        no_effect=NO_GROUPS,
+    )
+    group_max_session_timeout_ms = key(
+        "group.max.session.timeout.ms",
+        INT,
+        "The longest session timeout a group member may ask for.",
+        default=1800000,
+        no_effect=NO_GROUPS,
+    )
+    group_initial_rebalance_delay_ms = key(
+        "group.initial.rebalance.delay.ms",
+        INT,
+        "How long an empty group waits for more members before its first assignment.",
+        default=3000,
+        no_effect=NO_GROUPS,
+    )
+    group_max_size = key(
+        "group.max.size",
+        INT,
+        "The most members of a group.",
+        default=INT_MAX,
+        at_least=1,
+        no_effect=NO_GROUPS,
+    )
+    offset_metadata_max_bytes = key(
+        "offset.metadata.max.bytes",
+        INT,
+        "The longest text that may be committed with an offset.",
+        default=4096,
+        no_effect=NO_GROUPS,
+    )
+    offsets_topic_num_partitions = key(
+        "offsets.topic.num.partitions",
+        INT,
+        "Partitions of `__consumer_offsets`. Not to be changed once it exists.",
+        default=50,
+        at_least=1,
+        no_effect=NO_GROUPS,
+    )
+    offsets_topic_replication_factor = key(
+        "offsets.topic.replication.factor",
+        SHORT,
+        "Replicas of `__consumer_offsets`.",
+        default=3,
+        at_least=1,
+        no_effect=NO_GROUPS,
+    )
+    offsets_topic_segment_bytes = key(
+        "offsets.topic.segment.bytes",
+        INT,
+        "Segment size of `__consumer_offsets`; small, so that it is compacted and loaded fast.",
+        default=104857600,
+        at_least=1,
+        no_effect=NO_GROUPS,
+    )
+    offsets_topic_compression_codec = key(
+        "offsets.topic.compression.codec",
+        INT,
+        "The codec of committed offsets, by number: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        default=0,
+        at_least=0,
+        at_most=4,
+        no_effect=NO_GROUPS,
+    )
+    offsets_load_buffer_size = key(
+        "offsets.load.buffer.size",
+        INT,
+        "How much is read at once when committed offsets are loaded.",
+        default=5242880,
+        at_least=1,
+        no_effect=NO_GROUPS,
+    )
+    offsets_retention_minutes = key(
+        "offsets.retention.minutes",
+        INT,
+        "How long the offsets of a group without members are kept.",
+        default=10080,
+        at_least=1,
+        no_effect=NO_GROUPS,
+    )
+    offsets_retention_check_interval_ms = key(
+        "offsets.retention.check.interval.ms",
+        LONG,
+        "How often offsets are looked over to be forgotten.",
+        default=600000,
+        at_least=1,
+        no_effect=NO_GROUPS,
+    )
+    offsets_commit_timeout_ms = key(
+        "offsets.commit.timeout.ms",
+        INT,
+        "How long a commit waits for the replicas.",
+        default=5000,
+        at_least=1,
+        no_effect=NO_GROUPS,
+    )
+    transaction_max_timeout_ms = key(
+        "transaction.max.timeout.ms",
+        INT,
+        "The longest timeout a transactional producer may ask for.",
+        default=900000,
+        at_least=1,
+        no_effect=NO_TRANSACTIONS,
+    )
+    transactional_id_expiration_ms = key(
+        "transactional.id.expiration.ms",
+        INT,
+        "How long a transactional id that is not used is remembered.",
+        default=604800000,
+        at_least=1,
+        no_effect=NO_TRANSACTIONS,
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms = key(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        INT,
+        "How often transactions that took too long are aborted.",
+        default=10000,
+        at_least=1,
+        no_effect=NO_TRANSACTIONS,
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms = key(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        INT,
+        "How often transactional ids are looked over to be forgotten.",
+        default=3600000,
+        at_least=1,
+        no_effect=NO_TRANSACTIONS,
+    )
+    transaction_state_log_num_partitions = key(
+        "transaction.state.log.num.partitions",
+        INT,
+        "Partitions of `__transaction_state`. Not to be changed once it exists.",
+        default=50,
+        at_least=1,
+        no_effect=NO_TRANSACTIONS,
+    )
+    transaction_state_log_replication_factor = key(
+        "transaction.state.log.replication.factor",
+        SHORT,
+        "Replicas of `__transaction_state`.",
+        default=3,
+        at_least=1,
+        no_effect=NO_TRANSACTIONS,
+    )
+    transaction_state_log_min_isr = key(
+        "transaction.state.log.min.isr",
+        INT,
+        "`min.insync.replicas` of `__transaction_state`.",
+        default=2,
+        at_least=1,
+        no_effect=NO_TRANSACTIONS,
+    )
+    transaction_state_log_segment_bytes = key(
+        "transaction.state.log.segment.bytes",
+        INT,
+        "Segment size of `__transaction_state`.",
+        default=104857600,
+        at_least=1,
+        no_effect=NO_TRANSACTIONS,
+    )
+    transaction_state_log_load_buffer_size = key(
+        "transaction.state.log.load.buffer.size",
+        INT,
+        "How much is read at once when transaction states are loaded.",
+        default=5242880,
+        at_least=1,
+        no_effect=NO_TRANSACTIONS,
+    )

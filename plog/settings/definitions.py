@@ -1,0 +1,156 @@
+"""The settings of a broker and of a topic, put together from the declarations beside this module.
+
+Owns how a whole set of values is checked. Never reads files (`server_properties`
+does) and never changes while the broker runs (`dynamic` makes new ones).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from plog.errors import ConfigError, InvalidConfig
+from plog.settings.cluster_keys import ClusterKeys
+from plog.settings.coordinator_keys import CoordinatorKeys
+from plog.settings.kafka_only import REFUSED
+from plog.settings.keys import LIST, LONG_MAX, Fault, TopicKey
+from plog.settings.log_keys import LogKeys
+from plog.settings.network_keys import NetworkKeys
+from plog.settings.topic_keys import TopicKeys
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class BrokerSettings(ClusterKeys, NetworkKeys, LogKeys, CoordinatorKeys):
+    """The effective settings of a broker; `given` holds what was set, as text."""
+
+    given: Mapping[str, str]
+
+    def __init__(self, texts: Mapping[str, str] = NOTHING) -> None:
+        """Take values as text, by key.
+
+        Raises:
+            ConfigError: naming everything that is wrong.
+        """
+        faults = self._take(texts)
+        if faults:
+            raise ConfigError("; ".join(f"{key}: {reason}" for key, reason in faults))
+
+    @classmethod
+    def faults(cls, texts: Mapping[str, str]) -> list[Fault]:
+        """Return everything that is wrong with `texts`: nothing, if they make an object."""
+        return cls.__new__(cls)._take(texts)
+
+    def with_texts(self, texts: Mapping[str, str]) -> BrokerSettings:
+        """Return settings with some keys set otherwise.
+
+        Raises:
+            ConfigError: naming everything that is wrong.
+        """
+        return type(self)({**self.given, **texts})
+
+    def _take(self, texts: Mapping[str, str]) -> list[Fault]:
+        # Where single values are wrong, contradictions are looked for among the others.
+        values, faults = self.parse(texts)
+        vars(self)["given"] = MappingProxyType(dict(texts))
+        if "log.dirs" not in values and values.get("log.dir"):
+            values["log.dirs"] = LIST.parse(str(values["log.dir"]))
+        self._fill(values)
+        return faults + list(self._contradictions())
+
+    def _contradictions(self) -> Iterable[Fault]:
+        for name, reason in REFUSED.items():
+            if name in self.KEYS and self.value(name):
+                yield Fault(name, reason)
+        if self.broker_id > self.reserved_broker_max_id:
+            yield Fault(
+                "broker.id",
+                f"{self.broker_id} is above reserved.broker.max.id, {self.reserved_broker_max_id}",
+            )
+        if self.broker_id < 0 and not self.broker_id_generation_enable:
+            yield Fault("broker.id", "must be set where broker.id.generation.enable is false")
+        if not all(self.log_dirs):
+            yield Fault("log.dirs", "names an empty directory")
+        if len(set(self.log_dirs)) < len(self.log_dirs):
+            yield Fault("log.dirs", "names a directory twice")
+        if 0 < self.queued_max_request_bytes < self.socket_request_max_bytes:
+            yield Fault(
+                "queued.max.request.bytes",
+                f"{self.queued_max_request_bytes} is below socket.request.max.bytes, "
+                f"{self.socket_request_max_bytes}",
+            )
+        if self.log_cleaner_min_compaction_lag_ms > self.log_cleaner_max_compaction_lag_ms:
+            yield Fault(
+                "log.cleaner.min.compaction.lag.ms",
+                f"{self.log_cleaner_min_compaction_lag_ms} is above "
+                f"log.cleaner.max.compaction.lag.ms, {self.log_cleaner_max_compaction_lag_ms}",
+            )
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            yield Fault(
+                "group.min.session.timeout.ms",
+                f"{self.group_min_session_timeout_ms} is above group.max.session.timeout.ms, "
+                f"{self.group_max_session_timeout_ms}",
+            )
+
+
+class TopicSettings(TopicKeys):
+    """The effective settings of a topic: its own `overrides` (as text), else the broker's."""
+
+    overrides: Mapping[str, str]
+
+    def __init__(
+        self, broker: BrokerSettings | None = None, overrides: Mapping[str, str] = NOTHING
+    ) -> None:
+        """Take the broker's settings (without them, the defaults) and the topic's own.
+
+        Raises:
+            InvalidConfig: naming everything that is wrong with the overrides.
+        """
+        faults = self._take(broker, overrides)
+        if faults:
+            raise InvalidConfig("; ".join(f"{key}: {reason}" for key, reason in faults))
+
+    @classmethod
+    def faults(
+        cls, overrides: Mapping[str, str], broker: BrokerSettings | None = None
+    ) -> list[Fault]:
+        """Return everything that is wrong with `overrides`."""
+        return cls.__new__(cls)._take(broker, overrides)
+
+    def _take(self, broker: BrokerSettings | None, overrides: Mapping[str, str]) -> list[Fault]:
+        values, faults = self.parse(overrides)
+        vars(self)["overrides"] = MappingProxyType(dict(overrides))
+        self._fill((_DEFAULTS if broker is None else broker_values(broker)) | values)
+        self._apply_timestamp_difference()
+        return faults + list(self._contradictions())
+
+    def _apply_timestamp_difference(self) -> None:
+        # KIP-937: the older key counts for each of the newer ones that is not set.
+        difference = self.message_timestamp_difference_max_ms
+        for attribute in ("message_timestamp_before_max_ms", "message_timestamp_after_max_ms"):
+            if vars(self)[attribute] == LONG_MAX:
+                vars(self)[attribute] = difference
+
+    def _contradictions(self) -> Iterable[Fault]:
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            yield Fault(
+                "min.compaction.lag.ms",
+                f"{self.min_compaction_lag_ms} is above max.compaction.lag.ms, "
+                f"{self.max_compaction_lag_ms}",
+            )
+
+
+def broker_values(broker: BrokerSettings) -> dict[str, object]:
+    """Return what the broker's settings say for every key of a topic, by the topic's key."""
+    values: dict[str, object] = {}
+    for name, declared in TopicSettings.KEYS.items():
+        assert isinstance(declared, TopicKey)
+        for synonym in declared.synonyms:
+            given = broker.value(synonym.key.name)
+            if given is not None:
+                values[name] = synonym.value(given)
+                break
+    return values
+
+
+_DEFAULTS = broker_values(BrokerSettings())

@@ -1,0 +1,129 @@
+"""Writes ``docs/settings.md`` from the declarations.
+
+``python -m plog.settings.docs docs/settings.md`` writes it; a test fails when
+the file in the tree is another.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from plog.settings.cluster_keys import ClusterKeys
+from plog.settings.coordinator_keys import CoordinatorKeys
+from plog.settings.kafka_only import KAFKA_ONLY, REFUSED
+from plog.settings.keys import INT_MAX, LONG_MAX, Key, Settings, TopicKey
+from plog.settings.log_keys import LogKeys
+from plog.settings.network_keys import NetworkKeys
+from plog.settings.topic_keys import TopicKeys
+
+INTRODUCTION = """\
+# Settings
+
+Generated from the declarations in `plog/settings/` by
+`python -m plog.settings.docs docs/settings.md`; edit those, not this page.
+
+`plog server [FILE] [--override key=value]` reads a file in Kafka's `server.properties` syntax
+(Java properties, as UTF-8), then the overrides. Names, meanings and defaults are Kafka's (3.9)
+where nothing else is said. Everything that is wrong is reported at once, with file and line.
+
+- **read-only** keys are set in the file and hold until the broker restarts.
+- **cluster-wide** keys can also be changed while brokers run, for all of them or for one
+  (`plog configs`, or any Kafka admin client); one broker's own value counts before that of all,
+  and that before the file's.
+- **Topic keys** are set for one topic, when it is created or later. A topic that does not set one
+  has what its broker's key says.
+"""
+
+UNITS = {
+    "bytes": ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB")),
+    "ms": ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")),
+}
+
+
+def render() -> str:
+    """Return the whole page."""
+    return "\n".join(_page())
+
+
+def _page() -> Iterator[str]:
+    yield INTRODUCTION
+    for family in (ClusterKeys, NetworkKeys, LogKeys, CoordinatorKeys):
+        yield from _family(family)
+    yield from _family(TopicKeys)
+    yield "## Keys of Kafka that plog does not have\n"
+    yield "Setting one of these is an error:\n"
+    for name, reason in sorted(REFUSED.items()):
+        yield f"- `{name}`: {reason}."
+    yield "\nSetting one of these is warned of, and changes nothing; so is `listener.name.*`.\n"
+    yield ", ".join(f"`{name}`" for name in sorted(KAFKA_ONLY)) + "."
+    yield ""
+
+
+def _family(family: type[Settings]) -> Iterator[str]:
+    yield f"## {(family.__doc__ or '').rstrip('.')}\n"
+    for declared in family.KEYS.values():
+        yield f"### `{declared.name}`\n"
+        yield f"{declared.doc}\n"
+        if declared.no_effect is not None:
+            yield f"**Accepted, without effect:** {declared.no_effect}.\n"
+        yield "; ".join(_facts(declared)) + ".\n"
+
+
+def _facts(declared: Key[Any]) -> Iterator[str]:
+    yield declared.kind.type.name.lower()
+    yield f"default {_default(declared)}"
+    yield from _range(declared)
+    if isinstance(declared, TopicKey):
+        names = ", then ".join(f"`{synonym.key.name}`" for synonym in declared.synonyms)
+        if names:
+            yield f"falls back on {names}"
+    else:
+        yield declared.update.value
+        topics = [f"`{name}`" for name in _topic_names(declared)]
+        if topics:
+            yield f"of a topic: {', '.join(topics)}"
+
+
+def _topic_names(declared: Key[Any]) -> Iterator[str]:
+    for name, topic in TopicKeys.KEYS.items():
+        assert isinstance(topic, TopicKey)
+        if any(synonym.key is declared for synonym in topic.synonyms):
+            yield name
+
+
+def _default(declared: Key[Any]) -> str:
+    text = declared.format(declared.default)
+    if text is None:
+        return "unset"
+    if text == "":
+        return "empty"
+    if declared.default in (INT_MAX, LONG_MAX, sys.float_info.max):
+        return f"{text} (no limit)"
+    for unit, name in UNITS.get(declared.name.rpartition(".")[2], ()):
+        if isinstance(declared.default, int) and declared.default >= unit:
+            amount = declared.default / unit
+            if round(amount, 1) == amount:
+                return f"{text} ({amount:g} {name})"
+    return f"`{text}`"
+
+
+def _range(declared: Key[Any]) -> Iterator[str]:
+    words = []
+    if declared.at_least is not None:
+        words.append(f"at least {declared.at_least}")
+    if declared.at_most is not None:
+        words.append(f"at most {declared.at_most}")
+    if declared.values is not None:
+        words.append("one of " + ", ".join(f"`{value}`" for value in declared.values))
+    text = " and ".join(words)
+    if declared.besides:
+        text += " or " + ", ".join(str(value) for value in declared.besides)
+    if text:
+        yield text
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(render(), encoding="utf-8")

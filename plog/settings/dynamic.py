@@ -1,0 +1,344 @@
+"""The settings in force: the file's, and over them what was set while brokers run (KIP-226).
+
+Owns the layers (static file, cluster default, this broker, each topic), the
+snapshots made of them, and their description for DescribeConfigs. Never writes:
+who changes a setting checks it here, writes it to the coordination store, and
+every broker that is told applies it. A snapshot is immutable; whoever keeps one
+subscribes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from plog.errors import InvalidConfig
+from plog.settings.definitions import NOTHING, BrokerSettings, TopicSettings
+from plog.settings.keys import ConfigType, Fault, Key, TopicKey, Update
+
+logger = logging.getLogger(__name__)
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, as DescribeConfigs v1 and later says it."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class ConfigSynonym(NamedTuple):
+    """A value that counts, or would count without those before it."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class ConfigEntry(NamedTuple):
+    """One key as DescribeConfigs shows it; `value` is None when unset and for secrets."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    sensitive: bool
+    read_only: bool
+    type: ConfigType
+    doc: str
+    synonyms: tuple[ConfigSynonym, ...]
+
+
+def _chains() -> dict[str, tuple[str, ...]]:
+    """Broker keys that stand for others in another unit: each with those it falls back on."""
+    chains: dict[str, tuple[str, ...]] = {"log.dirs": ("log.dir",)}
+    for declared in TopicSettings.KEYS.values():
+        assert isinstance(declared, TopicKey)
+        names = tuple(synonym.key.name for synonym in declared.synonyms)
+        for at, name in enumerate(names):
+            chains.setdefault(name, names[at + 1 :])
+    return chains
+
+
+_FALLBACKS = _chains()
+
+
+class DynamicSettings:
+    """The current settings of the broker and of every topic.
+
+    Reading takes no lock and is safe from any thread. Changes are applied one
+    at a time; subscribers are called by the thread that applies, without a lock,
+    after the new snapshots are in force.
+    """
+
+    def __init__(self, static: BrokerSettings) -> None:
+        """Begin with what the file says and nothing changed."""
+        self._static = static
+        # What the store told, faults and all: a later change elsewhere may make it right.
+        self._told_cluster_default: Mapping[str, str] = NOTHING
+        self._told_broker: Mapping[str, str] = NOTHING
+        self._told_topics: dict[str, Mapping[str, str]] = {}
+        # What of it is in force.
+        self._cluster_default: Mapping[str, str] = NOTHING
+        self._this_broker: Mapping[str, str] = NOTHING
+        self._broker = static
+        self._plain_topic = TopicSettings(static)
+        self._topics: dict[str, TopicSettings] = {}
+        self._lock = threading.Lock()
+        self._broker_listeners: list[Callable[[BrokerSettings], None]] = []
+        self._topic_listeners: list[Callable[[str, TopicSettings], None]] = []
+
+    # -- the current snapshots
+
+    def broker(self) -> BrokerSettings:
+        """Return the broker's settings of now."""
+        return self._broker
+
+    def topic(self, name: str) -> TopicSettings:
+        """Return a topic's settings of now; those of a topic without its own are all one object."""
+        return self._topics.get(name, self._plain_topic)
+
+    # -- subscriptions
+
+    def on_broker_change(self, listener: Callable[[BrokerSettings], None]) -> None:
+        """Call `listener` after every change of the broker's settings.
+
+        Topics' settings may have changed with them: who keeps any asks `topic` again.
+        """
+        self._broker_listeners.append(listener)
+
+    def on_topic_change(self, listener: Callable[[str, TopicSettings], None]) -> None:
+        """Call `listener` after every change of a topic's own settings."""
+        self._topic_listeners.append(listener)
+
+    # -- checks, for those who are about to write
+
+    def check_topic(self, overrides: Mapping[str, str]) -> TopicSettings:
+        """Return what a topic's settings would be with these overrides and no others.
+
+        Raises:
+            InvalidConfig: naming every key that is wrong, and why.
+        """
+        return TopicSettings(self._broker, overrides)
+
+    def check_broker(self, configs: Mapping[str, str]) -> BrokerSettings:
+        """Return what this broker's settings would be with these of its own and no others.
+
+        Raises:
+            InvalidConfig: naming every key that is wrong or not dynamic, and why.
+        """
+        faults = self._not_dynamic(configs, cluster_default=False)
+        return self._checked(faults, {**self._cluster_default, **configs})
+
+    def check_cluster_default(self, configs: Mapping[str, str]) -> BrokerSettings:
+        """Return what this broker's settings would be with these defaults of the cluster.
+
+        Raises:
+            InvalidConfig: naming every key that is wrong or not dynamic for all brokers, and why.
+        """
+        faults = self._not_dynamic(configs, cluster_default=True)
+        return self._checked(faults, {**configs, **self._this_broker})
+
+    def _checked(self, faults: list[Fault], dynamic: Mapping[str, str]) -> BrokerSettings:
+        texts = {**self._static.given, **dynamic}
+        faulty = {fault.key for fault in faults}
+        faults += [fault for fault in type(self._static).faults(texts) if fault.key not in faulty]
+        if faults:
+            raise InvalidConfig("; ".join(f"{key}: {reason}" for key, reason in faults))
+        return type(self._static)(texts)
+
+    def _not_dynamic(self, configs: Mapping[str, str], *, cluster_default: bool) -> list[Fault]:
+        faults = []
+        for name in configs:
+            declared = self._static.KEYS.get(name)
+            if declared is None:
+                continue
+            if declared.update is Update.READ_ONLY:
+                faults.append(Fault(name, "cannot be changed while the broker runs"))
+            elif declared.update is Update.PER_BROKER and cluster_default:
+                faults.append(Fault(name, "is set for one broker at a time"))
+        return faults
+
+    # -- changes, as the coordination store tells of them
+
+    def apply_broker(self, configs: Mapping[str, str]) -> None:
+        """Take `configs` for all that is set for this broker.
+
+        What is wrong was not checked by whoever wrote it; it is logged and left out.
+        """
+        with self._lock:
+            self._told_broker = dict(configs)
+            self._renew()
+        self._tell()
+
+    def apply_cluster_default(self, configs: Mapping[str, str]) -> None:
+        """Take `configs` for all that is set for every broker.
+
+        What is wrong was not checked by whoever wrote it; it is logged and left out.
+        """
+        with self._lock:
+            self._told_cluster_default = dict(configs)
+            self._renew()
+        self._tell()
+
+    def apply_topic(self, name: str, overrides: Mapping[str, str]) -> TopicSettings:
+        """Take `overrides` for all that is set for a topic, and return its settings.
+
+        What is wrong was not checked by whoever wrote it; it is logged and left out.
+        An empty mapping, as for a topic that is gone, forgets the topic.
+        """
+        with self._lock:
+            self._told_topics.pop(name, None)
+            self._topics.pop(name, None)
+            if overrides:
+                self._told_topics[name] = dict(overrides)
+                self._topics[name] = self._topic_of(name)
+        settings = self.topic(name)
+        for listener in self._topic_listeners:
+            listener(name, settings)
+        return settings
+
+    def _broker_faults(self, configs: Mapping[str, str]) -> list[Fault]:
+        texts = {**self._static.given, **self._cluster_default, **configs}
+        return self._not_dynamic(configs, cluster_default=False) + type(self._static).faults(texts)
+
+    def _cluster_default_faults(self, configs: Mapping[str, str]) -> list[Fault]:
+        texts = {**self._static.given, **configs}
+        return self._not_dynamic(configs, cluster_default=True) + type(self._static).faults(texts)
+
+    def _topic_faults(self, overrides: Mapping[str, str]) -> list[Fault]:
+        return TopicSettings.faults(overrides, self._broker)
+
+    def _renew(self) -> None:
+        self._cluster_default = _without_faults(
+            "settings of all brokers", self._told_cluster_default, self._cluster_default_faults
+        )
+        self._this_broker = _without_faults(
+            "settings of this broker", self._told_broker, self._broker_faults
+        )
+        texts = {**self._static.given, **self._cluster_default, **self._this_broker}
+        self._broker = type(self._static)(texts)
+        self._plain_topic = TopicSettings(self._broker)
+        self._topics = {name: self._topic_of(name) for name in self._told_topics}
+
+    def _topic_of(self, name: str) -> TopicSettings:
+        kept = _without_faults(
+            f"settings of topic {name}", self._told_topics[name], self._topic_faults
+        )
+        return TopicSettings(self._broker, kept)
+
+    def _tell(self) -> None:
+        settings = self._broker
+        for listener in self._broker_listeners:
+            listener(settings)
+
+    # -- descriptions
+
+    def describe_topic(self, name: str, names: Collection[str] | None = None) -> list[ConfigEntry]:
+        """Describe a topic's settings: all of them, or those of `names` that there are."""
+        settings = self.topic(name)
+        return [
+            self._topic_entry(settings, declared)
+            for declared in TopicSettings.KEYS.values()
+            if names is None or declared.name in names
+        ]
+
+    def describe_broker(self, names: Collection[str] | None = None) -> list[ConfigEntry]:
+        """Describe this broker's settings: all of them, or those of `names` that there are."""
+        return [
+            self._broker_entry(declared)
+            for declared in self._static.KEYS.values()
+            if names is None or declared.name in names
+        ]
+
+    def describe_cluster_default(self, names: Collection[str] | None = None) -> list[ConfigEntry]:
+        """Describe what is set for every broker, and nothing else, as Kafka does."""
+        entries = []
+        for name, text in self._cluster_default.items():
+            if names is not None and name not in names:
+                continue
+            declared = self._static.KEYS[name]
+            value = None if declared.sensitive else text
+            source = ConfigSource.DYNAMIC_DEFAULT_BROKER
+            synonyms = (ConfigSynonym(name, value, source),)
+            entries.append(_entry(declared, value, source, synonyms, read_only=False))
+        return entries
+
+    def _topic_entry(self, settings: TopicSettings, declared: Key[Any]) -> ConfigEntry:
+        assert isinstance(declared, TopicKey)
+        synonyms: list[ConfigSynonym] = []
+        if declared.name in settings.overrides:
+            text = settings.overrides[declared.name]
+            synonyms.append(ConfigSynonym(declared.name, text, ConfigSource.TOPIC))
+        for synonym in declared.synonyms:
+            synonyms += self._set_values(synonym.key)
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+        value = declared.format(settings.value(declared.name))
+        return _entry(declared, value, source, tuple(synonyms), read_only=False)
+
+    def _broker_entry(self, declared: Key[Any]) -> ConfigEntry:
+        synonyms = list(self._set_values(declared))
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+        for name in _FALLBACKS.get(declared.name, ()):
+            synonyms += self._set_values(self._static.KEYS[name])
+        value = declared.format(self._broker.value(declared.name))
+        read_only = declared.update is Update.READ_ONLY
+        return _entry(declared, value, source, tuple(synonyms), read_only=read_only)
+
+    def _set_values(self, declared: Key[Any]) -> Iterator[ConfigSynonym]:
+        layers = (
+            (self._this_broker, ConfigSource.DYNAMIC_BROKER),
+            (self._cluster_default, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+            (self._static.given, ConfigSource.STATIC_BROKER),
+        )
+        for layer, source in layers:
+            if declared.name in layer:
+                value = None if declared.sensitive else layer[declared.name]
+                yield ConfigSynonym(declared.name, value, source)
+        if declared.default is not None:
+            value = declared.format(declared.default)
+            yield ConfigSynonym(declared.name, value, ConfigSource.DEFAULT)
+
+
+def _entry(
+    declared: Key[Any],
+    value: str | None,
+    source: ConfigSource,
+    synonyms: tuple[ConfigSynonym, ...],
+    *,
+    read_only: bool,
+) -> ConfigEntry:
+    return ConfigEntry(
+        declared.name,
+        value,
+        source,
+        declared.sensitive,
+        read_only,
+        declared.kind.type,
+        declared.doc,
+        synonyms,
+    )
+
+
+def _without_faults(
+    place: str,
+    configs: Mapping[str, str],
+    faults_of: Callable[[Mapping[str, str]], list[Fault]],
+) -> Mapping[str, str]:
+    """Return `configs` without the entries that are wrong; each gets one log line."""
+    kept = dict(configs)
+    while faults := faults_of(kept):
+        wrong = [fault for fault in faults if fault.key in kept]
+        if not wrong:
+            # It contradicts what is set elsewhere, under a key that is not ours to drop.
+            logger.error("%s are ignored: %s: %s", place, faults[0].key, faults[0].reason)
+            return NOTHING
+        for key, reason in wrong:
+            if kept.pop(key, None) is not None:
+                logger.error("%s: %s is ignored: %s", place, key, reason)
+    return MappingProxyType(kept)

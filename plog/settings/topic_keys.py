@@ -1,0 +1,128 @@
+"""The keys of a topic, each with the broker keys it falls back on (Kafka's synonyms)."""
+
+from __future__ import annotations
+
+from plog.settings.cluster_keys import ClusterKeys
+from plog.settings.keys import (
+    BOOLEAN,
+    DOUBLE,
+    INT,
+    LIST,
+    LONG,
+    STRING,
+    Settings,
+    Synonym,
+    own_topic_key,
+    topic_key,
+)
+from plog.settings.log_keys import LogKeys
+
+MINUTE_MS = 60_000
+HOUR_MS = 3_600_000
+
+
+class TopicKeys(Settings):
+    """Topics."""
+
+    cleanup_policy = topic_key("cleanup.policy", LIST, LogKeys.log_cleanup_policy)
+    compression_type = topic_key("compression.type", STRING, LogKeys.compression_type)
+    compression_gzip_level = topic_key(
+        "compression.gzip.level", INT, LogKeys.compression_gzip_level
+    )
+    compression_lz4_level = topic_key("compression.lz4.level", INT, LogKeys.compression_lz4_level)
+    compression_zstd_level = topic_key(
+        "compression.zstd.level", INT, LogKeys.compression_zstd_level
+    )
+    delete_retention_ms = topic_key(
+        "delete.retention.ms", LONG, LogKeys.log_cleaner_delete_retention_ms
+    )
+    file_delete_delay_ms = topic_key(
+        "file.delete.delay.ms", LONG, LogKeys.log_segment_delete_delay_ms
+    )
+    flush_before_ack = topic_key("flush.before.ack", BOOLEAN, LogKeys.flush_before_ack)
+    flush_messages = topic_key("flush.messages", LONG, LogKeys.log_flush_interval_messages)
+    flush_ms = topic_key(
+        "flush.ms",
+        LONG,
+        LogKeys.log_flush_interval_ms,
+        LogKeys.log_flush_scheduler_interval_ms,
+        doc="Flush a partition to disk when its oldest unflushed record is so old.",
+    )
+    index_interval_bytes = topic_key("index.interval.bytes", INT, LogKeys.log_index_interval_bytes)
+    max_compaction_lag_ms = topic_key(
+        "max.compaction.lag.ms", LONG, LogKeys.log_cleaner_max_compaction_lag_ms
+    )
+    max_message_bytes = topic_key("max.message.bytes", INT, LogKeys.message_max_bytes)
+    message_downconversion_enable = topic_key(
+        "message.downconversion.enable", BOOLEAN, LogKeys.log_message_downconversion_enable
+    )
+    message_format_version = topic_key(
+        "message.format.version", STRING, LogKeys.log_message_format_version
+    )
+    message_timestamp_type = topic_key(
+        "message.timestamp.type", STRING, LogKeys.log_message_timestamp_type
+    )
+    message_timestamp_before_max_ms = topic_key(
+        "message.timestamp.before.max.ms", LONG, LogKeys.log_message_timestamp_before_max_ms
+    )
+    message_timestamp_after_max_ms = topic_key(
+        "message.timestamp.after.max.ms", LONG, LogKeys.log_message_timestamp_after_max_ms
+    )
+    message_timestamp_difference_max_ms = topic_key(
+        "message.timestamp.difference.max.ms",
+        LONG,
+        LogKeys.log_message_timestamp_difference_max_ms,
+    )
+    min_cleanable_dirty_ratio = topic_key(
+        "min.cleanable.dirty.ratio", DOUBLE, LogKeys.log_cleaner_min_cleanable_ratio
+    )
+    min_compaction_lag_ms = topic_key(
+        "min.compaction.lag.ms", LONG, LogKeys.log_cleaner_min_compaction_lag_ms
+    )
+    min_insync_replicas = topic_key("min.insync.replicas", INT, ClusterKeys.min_insync_replicas)
+    preallocate = topic_key("preallocate", BOOLEAN, LogKeys.log_preallocate)
+    retention_bytes = topic_key("retention.bytes", LONG, LogKeys.log_retention_bytes)
+    retention_ms = topic_key(
+        "retention.ms",
+        LONG,
+        LogKeys.log_retention_ms,
+        Synonym(LogKeys.log_retention_minutes, MINUTE_MS),
+        Synonym(LogKeys.log_retention_hours, HOUR_MS),
+        at_least=-1,
+        doc="Segments whose newest record is older than this are deleted; -1 keeps them for ever.",
+    )
+    segment_bytes = topic_key("segment.bytes", INT, LogKeys.log_segment_bytes)
+    segment_index_bytes = topic_key("segment.index.bytes", INT, LogKeys.log_index_size_max_bytes)
+    segment_jitter_ms = topic_key(
+        "segment.jitter.ms",
+        LONG,
+        LogKeys.log_roll_jitter_ms,
+        Synonym(LogKeys.log_roll_jitter_hours, HOUR_MS),
+        doc="Segments roll by time up to this much earlier, each by its own draw, so that they do "
+        "not roll all at once.",
+    )
+    segment_ms = topic_key(
+        "segment.ms",
+        LONG,
+        LogKeys.log_roll_ms,
+        Synonym(LogKeys.log_roll_hours, HOUR_MS),
+        doc="A segment whose first record is older than this is closed and a new one begun, so "
+        "that retention and compaction come to it.",
+    )
+    unclean_leader_election_enable = topic_key(
+        "unclean.leader.election.enable", BOOLEAN, ClusterKeys.unclean_leader_election_enable
+    )
+    leader_replication_throttled_replicas = own_topic_key(
+        "leader.replication.throttled.replicas",
+        LIST,
+        "Replicas whose leaders are throttled: partition:broker with commas between, or *.",
+        default=(),
+        no_effect="replication is not throttled",
+    )
+    follower_replication_throttled_replicas = own_topic_key(
+        "follower.replication.throttled.replicas",
+        LIST,
+        "Replicas that are throttled as followers: partition:broker with commas between, or *.",
+        default=(),
+        no_effect="replication is not throttled",
+    )

@@ -1,0 +1,223 @@
+"""From what a query asks for to ranges of offsets, and from ranges to tasks.
+
+Owns the resolution of topics, times and named ends against the cluster. Reads no records.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from plog.client.metadata import Cluster
+from plog.client.offsets import OffsetAndTimestamp, list_offsets
+from plog.errors import ConfigError, KafkaError, OffsetOutOfRange, PlogError
+from plog.errors import UnknownTopicOrPartition as UnknownPartition
+from plog.spark.options import EARLIEST, LATEST, Bound, SourceOptions
+from plog.types import TopicPartition
+
+
+class NoLaterRecord(PlogError):
+    """A partition has no record as late as the starting timestamp, and that is to be an error."""
+
+
+class OffsetRange(NamedTuple):
+    """Offsets start <= offset < end of one partition of the topic with this id."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+    topic_id: uuid.UUID
+
+
+def open_cluster(options: SourceOptions) -> Cluster:
+    """Return the cluster that the options name; nothing is connected yet."""
+    return Cluster(
+        options.bootstrap_servers,
+        client_id=options.client_id,
+        request_timeout_ms=options.request_timeout_ms,
+    )
+
+
+def plan(options: SourceOptions) -> list[OffsetRange]:
+    """Return the ranges that the query covers now, without empty ones.
+
+    Errors that may pass are tried again, fetchOffset.numRetries times in all.
+
+    Raises:
+        ConfigError: offsets or times are given for other partitions than the query covers.
+        UnknownTopicOrPartition: a named topic or partition does not exist.
+        OffsetOutOfRange: offsets asked for are not there, and failOnDataLoss is set.
+        NoLaterRecord: see there.
+    """
+    attempt = 1
+    while True:
+        try:
+            with open_cluster(options) as cluster:
+                return resolve(cluster, options, find_partitions(cluster, options))
+        except KafkaError as fault:
+            if not fault.retriable or attempt >= options.plan_attempts:
+                raise
+        attempt += 1
+        time.sleep(options.plan_retry_interval_ms / 1000)
+
+
+def find_partitions(cluster: Cluster, options: SourceOptions) -> list[TopicPartition]:
+    """Return every partition the query covers; a pattern may cover none.
+
+    Raises:
+        UnknownTopicOrPartition: a named topic or partition does not exist.
+    """
+    if options.pattern is not None:
+        cluster.refresh(None)
+        wanted = re.compile(options.pattern)
+        # Anywhere in the name, and no internal topics: as Spark's Kafka source does it.
+        topics = {
+            name
+            for name, topic in cluster.topics.items()
+            if wanted.search(name) and not topic.is_internal
+        }
+    else:
+        topics = set(options.topics) | {partition.topic for partition in options.assigned}
+        cluster.refresh(sorted(topics))
+    found = [
+        TopicPartition(name, index)
+        for name in sorted(topics)
+        for index in sorted(cluster.topic(name).partitions)
+    ]
+    if not options.assigned:
+        return found
+    missing = set(options.assigned) - set(found)
+    if missing:
+        raise UnknownPartition(f"no such partition: {_names(missing)}")
+    return sorted(options.assigned)
+
+
+def resolve(
+    cluster: Cluster, options: SourceOptions, partitions: Sequence[TopicPartition]
+) -> list[OffsetRange]:
+    """Return the range of each partition; empty ones are left out (see `plan` for errors)."""
+    if not partitions:
+        return []
+    first, last = (
+        {
+            partition: at.offset
+            for partition, at in _ask(cluster, options, dict.fromkeys(partitions, named)).items()
+        }
+        for named in (EARLIEST, LATEST)
+    )
+    starts = _bound(cluster, options, options.start, first, last, is_start=True)
+    ends = _bound(cluster, options, options.end, first, last, is_start=False)
+    ranges = []
+    for partition in partitions:
+        start, end = starts[partition], ends[partition]
+        low, high = max(start, first[partition]), min(end, last[partition])
+        # Offsets found by time lie inside, but for what came or went since `first` and `last`.
+        asked_start = options.start.offsets is not None
+        asked_end = options.end.offsets is not None
+        if options.fail_on_data_loss and (
+            (asked_start and (start < first[partition] < end or start > last[partition]))
+            or (asked_end and (end > last[partition] or start < end < first[partition]))
+        ):
+            raise OffsetOutOfRange(
+                f"{partition} holds offsets {first[partition]} to {last[partition]}, the query "
+                f"asks for {start} to {end}; failOnDataLoss=false reads what is there"
+            )
+        if low < high:
+            topic_id = cluster.topic(partition.topic).topic_id
+            ranges.append(OffsetRange(partition, low, high, topic_id))
+    return ranges
+
+
+def _bound(
+    cluster: Cluster,
+    options: SourceOptions,
+    bound: Bound,
+    first: dict[TopicPartition, int],
+    last: dict[TopicPartition, int],
+    *,
+    is_start: bool,
+) -> dict[TopicPartition, int]:
+    if bound.named is not None:
+        return dict(first) if bound.named == EARLIEST else dict(last)
+    if bound.offsets is not None:
+        _check_covers(bound.offsets, first)
+        named = {EARLIEST: first, LATEST: last}
+        return {
+            partition: named[offset][partition] if offset in named else offset
+            for partition, offset in bound.offsets.items()
+        }
+    if bound.timestamps is not None:
+        _check_covers(bound.timestamps, first)
+        times = dict(bound.timestamps)
+    else:
+        assert bound.timestamp is not None
+        times = dict.fromkeys(first, bound.timestamp)
+    resolved = {}
+    for partition, at in _ask(cluster, options, times).items():
+        if at.offset >= 0:
+            resolved[partition] = at.offset
+        elif is_start and not options.latest_if_no_later_record:
+            raise NoLaterRecord(
+                f"{partition} has no record at or after {times[partition]}; "
+                "startingOffsetsByTimestampStrategy=latest begins at its end"
+            )
+        else:
+            resolved[partition] = last[partition]
+    return resolved
+
+
+def _ask(
+    cluster: Cluster, options: SourceOptions, times: dict[TopicPartition, int]
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    # Patience is `plan`'s: it begins anew, with the topics.
+    return list_offsets(
+        cluster, times, int(options.read_committed), timeout_ms=options.plan_retry_interval_ms
+    )
+
+
+def _check_covers(given: Iterable[TopicPartition], wanted: Iterable[TopicPartition]) -> None:
+    missing, surplus = set(wanted) - set(given), set(given) - set(wanted)
+    if missing:
+        raise ConfigError(
+            f"plog source: offsets must be given for every partition, not for {_names(missing)}"
+            " (in startingOffsets, -2 is the earliest; in endingOffsets, -1 the latest)"
+        )
+    if surplus:
+        raise ConfigError(f"plog source: offsets are given for what is not read: {_names(surplus)}")
+
+
+def _names(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(map(str, sorted(partitions)))
+
+
+def split(
+    ranges: Sequence[OffsetRange], options: SourceOptions, tasks: int
+) -> list[list[OffsetRange]]:
+    """Share the ranges out among tasks of about equal numbers of records.
+
+    There are about `tasks` of them, or minPartitions if that is more; maxRecordsPerPartition
+    bounds the records of each. A task reads many log partitions, because each task costs tens of
+    milliseconds of its own.
+    """
+    total = sum(r.end - r.start for r in ranges)
+    if total == 0:
+        return []
+    share = -(-total // max(tasks, options.min_partitions or 1))
+    if options.max_records_per_partition is not None:
+        share = min(share, options.max_records_per_partition)
+    shares: list[list[OffsetRange]] = [[]]
+    room = share
+    for whole in ranges:
+        left = whole
+        while left.start < left.end:
+            if room == 0:
+                shares.append([])
+                room = share
+            end = min(left.end, left.start + room)
+            shares[-1].append(left._replace(end=end))
+            room -= end - left.start
+            left = left._replace(start=end)
+    return shares

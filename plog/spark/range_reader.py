@@ -1,0 +1,222 @@
+"""The record sets of many ranges: leader by leader, a fetch ahead of who decodes them.
+
+Owns the fetches of one task and what becomes of their faults: retries, moved
+leaders, records that are gone. Never looks into records.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from plog.client.fetcher import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Ask,
+    Fetched,
+    Limits,
+    receive_fetch,
+    send_fetch,
+)
+from plog.client.metadata import Cluster
+from plog.client.offsets import list_offsets
+from plog.errors import (
+    CorruptRecord,
+    KafkaError,
+    OffsetOutOfRange,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+from plog.spark.offsets import OffsetRange
+from plog.spark.options import EARLIEST, LATEST, SourceOptions
+from plog.types import TopicPartition
+
+MOST_ASKS = 64
+"""Partitions in one fetch: enough that a thousand small ones cost few round trips."""
+UNKNOWN_TOPIC_PATIENCE_S = 5.0
+"""How long a topic may be missing from the metadata before it counts as deleted."""
+
+
+class RangeReader:
+    """Yields, for each piece of a range, what is left of the range and the records fetched for it.
+
+    Whoever iterates takes the records from `range.start` on, below `range.end`, before asking for
+    the next piece; each offset is handed out once, whatever has to be fetched again.
+    """
+
+    def __init__(
+        self, cluster: Cluster, ranges: Sequence[OffsetRange], options: SourceOptions
+    ) -> None:
+        # Invariant: `start` of what is left is the first offset that was not handed out.
+        self._left = {wanted.partition: wanted for wanted in ranges}
+        self._cluster = cluster
+        self._options = options
+        self._limits = Limits(
+            max_wait_ms=options.fetch_max_wait_ms,
+            max_bytes=options.fetch_max_bytes,
+            partition_max_bytes=options.partition_max_bytes,
+            isolation_level=READ_COMMITTED if options.read_committed else READ_UNCOMMITTED,
+        )
+        self._out_of_range: set[TopicPartition] = set()
+        self._last_progress = time.monotonic()
+
+    def __iter__(self) -> Iterator[tuple[OffsetRange, Fetched]]:
+        """Iterate until every range is read.
+
+        Raises:
+            OffsetOutOfRange: records went while the query ran, and failOnDataLoss is set.
+            UnknownTopicOrPartition: the topic went, likewise.
+            KafkaError: a fault that does not pass, or did not within kafkaConsumer.pollTimeoutMs.
+        """
+        self._last_progress = time.monotonic()
+        while self._left:
+            try:
+                self._look_up_topics()
+                self._skip_what_is_gone()
+                yield from self._read_leader()
+            except KafkaError as fault:
+                self._start_over(fault)
+
+    def _look_up_topics(self) -> None:
+        unknown = {p.topic for p in self._left} - self._cluster.topics.keys()
+        if unknown:
+            self._cluster.refresh(sorted(unknown))
+        for partition, left in list(self._left.items()):
+            topic = self._cluster.topic(partition.topic)
+            if topic.topic_id != left.topic_id:
+                self._lose(left, "its topic was deleted and created anew")
+
+    def _skip_what_is_gone(self) -> None:
+        asked = [partition for partition in self._out_of_range if partition in self._left]
+        self._out_of_range.clear()
+        if not asked:
+            return
+        first, last = (
+            # Patience is ours: a fault starts over.
+            list_offsets(self._cluster, dict.fromkeys(asked, named), timeout_ms=0)
+            for named in (EARLIEST, LATEST)
+        )
+        for partition in asked:
+            left = self._left[partition]
+            if left.start < first[partition].offset:
+                self._lose(left, f"records below {first[partition].offset} were deleted")
+                if first[partition].offset < left.end:
+                    self._left[partition] = left._replace(start=first[partition].offset)
+                self._last_progress = time.monotonic()
+            elif left.start > last[partition].offset:
+                self._lose(left, f"the log now ends at {last[partition].offset}")
+            else:  # a leader that was behind for a moment
+                time.sleep(self._options.retry_backoff_ms / 1000)
+
+    def _lose(self, left: OffsetRange, why: str) -> None:
+        """Drop what is left of a range, unless a loss is an error."""
+        if self._options.fail_on_data_loss:
+            raise OffsetOutOfRange(
+                f"offsets {left.start} to {left.end} of {left.partition} cannot be read: {why} "
+                "while the query ran; failOnDataLoss=false goes on without them"
+            )
+        del self._left[left.partition]
+
+    def _read_leader(self) -> Iterator[tuple[OffsetRange, Fetched]]:
+        """Read from one leader until it has no more, or a fault."""
+        if not self._left:
+            return
+        leader_id = self._cluster.leader(next(iter(self._left))).leader_id
+        connection = self._cluster.connection(leader_id)
+        asks = self._next_asks(leader_id, {})
+        send_fetch(connection, asks, self._limits)
+        while asks:
+            answers = receive_fetch(connection, {ask.partition: ask.offset for ask in asks})
+            failed = [answer for answer in answers if answer.error is not None]
+            moved = not failed and self._end_in_gaps(answers)
+            ahead = {answer.partition: answer.next_offset for answer in answers}
+            asks = [] if failed else self._next_asks(leader_id, ahead)
+            if asks:
+                send_fetch(connection, asks, self._limits)
+            for answer in answers:
+                left = self._left.get(answer.partition)
+                if left is not None and answer.error is None and answer.next_offset > left.start:
+                    moved = True
+                    yield left, answer
+                    self._advance(answer)
+            now = time.monotonic()
+            if moved:
+                self._last_progress = now
+            elif not failed:
+                self._check_patience(now)
+            for answer in failed:
+                if isinstance(answer.error, OffsetOutOfRange):
+                    self._out_of_range.add(answer.partition)
+            for answer in failed:
+                if answer.error is not None and not isinstance(answer.error, OffsetOutOfRange):
+                    raise answer.error
+            if failed:
+                self._check_patience(now)
+
+    def _next_asks(self, leader_id: int, ahead: Mapping[TopicPartition, int]) -> list[Ask]:
+        """Return what to ask a leader for, once the answers that reach `ahead` are handed out."""
+        asks: list[Ask] = []
+        for partition, left in self._left.items():
+            start = max(left.start, ahead.get(partition, 0))
+            leader = self._cluster.leader(partition)
+            if leader.leader_id == leader_id and start < left.end:
+                asks.append(Ask(partition, start, leader.leader_epoch))
+                if len(asks) == MOST_ASKS:
+                    break
+        return asks
+
+    def _advance(self, answer: Fetched) -> None:
+        left = self._left[answer.partition]
+        if answer.next_offset >= left.end:
+            del self._left[answer.partition]
+        else:
+            self._left[answer.partition] = left._replace(start=answer.next_offset)
+
+    def _end_in_gaps(self, answers: list[Fetched]) -> bool:
+        """Drop ranges whose last records were compacted away; tell whether there were any."""
+        ended = False
+        if any(answer.records for answer in answers):
+            return ended  # those without may have been left out for want of room
+        for answer in answers:
+            readable = answer.high_watermark
+            if self._options.read_committed:
+                readable = min(readable, answer.last_stable_offset)
+            left = self._left[answer.partition]
+            if readable >= left.end:
+                del self._left[answer.partition]
+                ended = True
+        return ended
+
+    def _check_patience(self, now: float) -> None:
+        if now - self._last_progress > self._options.poll_timeout_ms / 1000:
+            partition, left = next(iter(self._left.items()))
+            raise _GivenUp(
+                f"no record of {partition} from offset {left.start} on within "
+                f"kafkaConsumer.pollTimeoutMs={self._options.poll_timeout_ms}"
+            )
+
+    def _start_over(self, fault: KafkaError) -> None:
+        """Forget connections and leaders and wait a little, if the fault may pass."""
+        if not fault.retriable or isinstance(fault, (_GivenUp, CorruptRecord)):
+            raise fault
+        waited_s = time.monotonic() - self._last_progress
+        if waited_s > self._options.poll_timeout_ms / 1000:
+            raise fault
+        if isinstance(fault, UnknownTopicOrPartition) and waited_s > UNKNOWN_TOPIC_PATIENCE_S:
+            self._drop_unknown(fault)
+        self._cluster.close()
+        for topic in list(self._cluster.topics):
+            self._cluster.forget(topic)
+        time.sleep(self._options.retry_backoff_ms / 1000)
+
+    def _drop_unknown(self, fault: UnknownTopicOrPartition) -> None:
+        if self._options.fail_on_data_loss:
+            raise fault
+        for partition in list(self._left):
+            topic = self._cluster.topics.get(partition.topic)
+            if topic is None or partition.partition not in topic.partitions:
+                del self._left[partition]
+
+
+class _GivenUp(RequestTimedOut):
+    """Nothing came for too long; not to be tried again."""

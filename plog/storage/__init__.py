@@ -1,0 +1,1 @@
+"""Logs on disk: Kafka's files, their recovery, retention and checkpoints."""

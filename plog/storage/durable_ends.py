@@ -1,0 +1,148 @@
+"""The file `durable-ends` of a log directory: what has been acknowledged survives kill -9.
+
+A slot for each partition holds the offset up to which its bytes are known to be
+on disk. The partition's struct rewrites its slot with one pwrite after each
+fdatasync (and before each truncation), so that recovery can tell a torn tail
+(past the durable end: nobody was promised those bytes) from damage (before it).
+
+Owns the slots' layout and who has which. Never writes an end.
+
+    at  0  topic id        16 bytes
+    at 16  partition       i32
+    at 20  durable end     i64
+    at 28  CRC-32C         u32, of the 28 bytes before it
+
+Slots describe themselves: one that was torn, or never used, fails its CRC and is
+free. A power cut can leave an old (lower) end; that only makes recovery check more.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import uuid
+from pathlib import Path
+from typing import NamedTuple
+
+from plog._native.crc32c import crc32c
+from plog.storage.filesystem import Filesystem
+
+DURABLE_ENDS_FILE = "durable-ends"
+SLOT_BYTES = 32
+KEY_BYTES = 20
+
+_KEY = struct.Struct(">16si")
+_KEY_END = struct.Struct(">16siq")
+_SLOT = struct.Struct(">16siqI")
+_FREE = bytes(SLOT_BYTES)
+
+
+class SlotKey(NamedTuple):
+    """Whose slot it is. A recreated topic has another id, so it never finds the old one's end."""
+
+    topic_id: uuid.UUID
+    partition: int
+
+    def encode(self) -> bytes:
+        """Return the slot's first 20 bytes."""
+        return _KEY.pack(self.topic_id.bytes, self.partition)
+
+
+def encode_slot(key: SlotKey, durable_end: int) -> bytes:
+    """Encode one slot, 32 bytes."""
+    body = _KEY_END.pack(key.topic_id.bytes, key.partition, durable_end)
+    return body + crc32c(body).to_bytes(4, "big")
+
+
+def decode_slot(data: bytes) -> tuple[SlotKey, int] | None:
+    """Decode one slot; None when it is free or torn."""
+    if len(data) != SLOT_BYTES:
+        return None
+    topic_id, partition, durable_end, crc = _SLOT.unpack(data)
+    if crc != crc32c(data[:-4]) or partition < 0 or durable_end < 0:
+        return None
+    return SlotKey(uuid.UUID(bytes=topic_id), partition), durable_end
+
+
+class DurableEnds:
+    """The open file of one log directory. Safe to call from several threads."""
+
+    def __init__(self, fs: Filesystem, path: Path) -> None:
+        self._fs = fs
+        self.path = path
+        self._lock = threading.Lock()
+        self._positions: dict[SlotKey, int] = {}
+        self._ends: dict[SlotKey, int] = {}
+        self._free: list[int] = []
+        self._next_position = 0
+        self.fd = -1
+
+    def open(self) -> None:
+        """Open (or make) the file and read every slot. Raises OSError."""
+        made = not self._fs.exists(self.path)
+        self.fd = self._fs.open_file(self.path, create=True)
+        if made:
+            self._fs.sync_directory(self.path.parent)
+        data = self._fs.pread(self.fd, self._fs.size_bytes(self.fd), 0)
+        for position in range(0, len(data), SLOT_BYTES):
+            self._next_position = position + SLOT_BYTES
+            slot = decode_slot(data[position : position + SLOT_BYTES])
+            if slot is None:
+                self._free.append(position)
+                continue
+            key, durable_end = slot
+            if key in self._positions:
+                # `release` is durable before a slot is taken anew, so this is no doing of ours.
+                # The higher end makes recovery look for more.
+                self._ends[key] = max(self._ends[key], durable_end)
+                self._fs.pwrite(self.fd, _FREE, position)
+                self._free.append(position)
+                continue
+            self._positions[key] = position
+            self._ends[key] = durable_end
+
+    def close(self) -> None:
+        """Close the file; no partition may flush any more."""
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            self._fs.close(fd)
+
+    def durable_end(self, key: SlotKey) -> int | None:
+        """Return the end that `open` found for a partition; None when it found none."""
+        return self._ends.get(key)
+
+    def keys(self) -> list[SlotKey]:
+        """Return whose slots there are."""
+        with self._lock:
+            return list(self._positions)
+
+    def position_for(self, key: SlotKey) -> int:
+        """Return where a partition's slot is, taking a free one when it has none."""
+        with self._lock:
+            position = self._positions.get(key)
+            if position is None:
+                if self._free:
+                    position = self._free.pop()
+                else:
+                    position = self._next_position
+                    self._next_position += SLOT_BYTES
+                self._positions[key] = position
+            return position
+
+    def release(self, key: SlotKey) -> None:
+        """Free the slot of a partition that leaves this directory. Its log must be closed.
+
+        Durable at once: if the partition came back, two slots would speak for it. Raises OSError.
+        """
+        with self._lock:
+            position = self._positions.pop(key, None)
+            self._ends.pop(key, None)
+            if position is None:
+                return
+            self._fs.pwrite(self.fd, _FREE, position)
+            self._fs.fdatasync(self.fd)
+            self._free.append(position)
+
+    def sync(self) -> None:
+        """Fdatasync the file, with the checkpoints. Raises OSError."""
+        self._fs.fdatasync(self.fd)

@@ -1,0 +1,198 @@
+"""The one door through which Python storage code reaches the disk.
+
+Owns no state and no policy: every method is one operation, or one whose steps
+must not be parted (`replace_text`). Reads, writes and syncs go through the
+kernels' table of file calls, so that injected faults and the durability
+journal see them; names (open, rename, unlink, ...) are this class's own, so
+that a test can fail, or die at, the Nth of them. Never decides what an error
+means.
+
+Everything raises OSError.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from plog._native import files
+from plog.types import Buffer
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""A random id that the kernel draws each time the machine starts."""
+SPACE_BYTES = 1 << 20
+"""Less is as good as nothing: a segment's indexes take more."""
+
+
+def has_space(path: Path) -> bool:
+    """Tell whether the file system of `path` has room to speak of. Raises OSError."""
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize >= SPACE_BYTES
+
+
+class Filesystem:
+    """The operating system's files."""
+
+    # -- bytes -------------------------------------------------------------------------------
+
+    def pwrite(self, fd: int, data: Buffer, offset: int) -> None:
+        """Write all of `data` at `offset`."""
+        files.pwrite(fd, data, offset)
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        """Read up to `size` bytes; fewer only at the end of the file."""
+        return files.pread(fd, size, offset)
+
+    def fdatasync(self, fd: int) -> None:
+        """Make the file's bytes and size durable."""
+        files.fdatasync(fd)
+
+    def fsync(self, fd: int) -> None:
+        """Make the file or directory durable, metadata included."""
+        files.fsync(fd)
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        """Cut or extend the file to `size` bytes."""
+        files.ftruncate(fd, size)
+
+    def size_bytes(self, fd: int) -> int:
+        """Return the file's length."""
+        return os.fstat(fd).st_size
+
+    # -- names -------------------------------------------------------------------------------
+
+    def open_file(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        """Open for reading and writing, and return the descriptor; `exclusive` must create it."""
+        flags = os.O_RDWR | os.O_CLOEXEC
+        if create or exclusive:
+            flags |= os.O_CREAT
+        if exclusive:
+            flags |= os.O_EXCL
+        return os.open(path, flags, 0o644)
+
+    def open_directory(self, path: Path) -> int:
+        """Open a directory, to fsync it later."""
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor that `open_file` or `open_directory` gave."""
+        os.close(fd)
+
+    def list_directory(self, path: Path) -> list[str]:
+        """Return the names in a directory, sorted."""
+        return sorted(os.listdir(path))
+
+    def exists(self, path: Path) -> bool:
+        """Tell whether a file or directory of this name exists."""
+        try:
+            os.stat(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def is_directory(self, path: Path) -> bool:
+        """Tell whether `path` is a directory."""
+        return path.is_dir()
+
+    def modified_ms(self, path: Path) -> int:
+        """Return when the file was last written, in ms since 1970."""
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def make_directory(self, path: Path) -> None:
+        """Make one directory; it must not exist."""
+        os.mkdir(path, 0o755)
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove one empty directory."""
+        os.rmdir(path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename atomically, replacing `new`."""
+        os.rename(old, new)
+
+    def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
+        """Remove a file's name."""
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+
+    # -- the machine -------------------------------------------------------------------------
+
+    def boot_id(self) -> str | None:
+        """Return the id of this start of the machine; None where the kernel tells none."""
+        try:
+            return BOOT_ID.read_text(encoding="ascii").strip()
+        except FileNotFoundError:
+            return None
+
+    # -- made of the above -------------------------------------------------------------------
+
+    @contextmanager
+    def opened(self, path: Path, *, create: bool = False, exclusive: bool = False) -> Iterator[int]:
+        """`open_file` for the length of a block."""
+        fd = self.open_file(path, create=create, exclusive=exclusive)
+        try:
+            yield fd
+        finally:
+            self.close(fd)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory durable."""
+        fd = self.open_directory(path)
+        try:
+            self.fsync(fd)
+        finally:
+            self.close(fd)
+
+    def read_bytes(self, path: Path) -> bytes:
+        """Read a small file whole."""
+        with self.opened(path) as fd:
+            return self.pread(fd, self.size_bytes(fd), 0)
+
+    def write_bytes(self, path: Path, data: Buffer, *, sync: bool = True) -> None:
+        """Write a file anew, in place: for names that nobody reads until they are renamed."""
+        with self.opened(path, create=True) as fd:
+            self.ftruncate(fd, 0)
+            self.pwrite(fd, data, 0)
+            if sync:
+                self.fsync(fd)
+
+    def replace_bytes(self, path: Path, data: Buffer) -> None:
+        """Put new content in place of a small file, so that after a crash it is the old or the new.
+
+        Kafka's way: write and fsync ``<name>.tmp``, rename, fsync the directory.
+        """
+        self.rename_into_place(path, data)
+        self.sync_directory(path.parent)
+
+    def rename_into_place(self, path: Path, data: Buffer, *, sync: bool = True) -> None:
+        """`replace_bytes` for whoever syncs the directory later.
+
+        Without `sync` the file itself is not waited for either: a power cut may leave anything
+        in it. Only for what can be derived, and whose damage is noticed.
+        """
+        temporary = path.with_name(path.name + ".tmp")
+        self.write_bytes(temporary, data, sync=sync)
+        self.rename(temporary, path)
+
+    def read_text(self, path: Path) -> str:
+        """Read a small UTF-8 file; other bytes become U+FFFD, for a parser to refuse."""
+        return self.read_bytes(path).decode("utf-8", errors="replace")
+
+    def replace_text(self, path: Path, text: str) -> None:
+        """`replace_bytes` of UTF-8 text."""
+        self.replace_bytes(path, text.encode("utf-8"))
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a partition directory and what is in it (no links are followed)."""
+        for name in self.list_directory(path):
+            inner = path / name
+            if self.is_directory(inner) and not inner.is_symlink():
+                self.remove_tree(inner)
+            else:
+                self.unlink(inner, missing_ok=True)
+        self.remove_directory(path)

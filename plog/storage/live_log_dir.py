@@ -1,0 +1,344 @@
+"""A log directory in use: its checkpoints, its durable ends, its commit thread.
+
+Owns what the partitions of one directory share, and how a partition directory of it is
+loaded, made and put away. Never knows the other directories, and never decides which
+directory a partition belongs in.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from plog.errors import LogDamaged
+from plog.runtime.clock import Clock
+from plog.settings.definitions import TopicSettings
+from plog.storage.checkpoints import (
+    CLEANER_OFFSET_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    CheckpointDamaged,
+    OffsetCheckpoint,
+    load_topic_id,
+    store_topic_id,
+)
+from plog.storage.durable_ends import DURABLE_ENDS_FILE, DurableEnds, SlotKey
+from plog.storage.filesystem import Filesystem
+from plog.storage.group_commit import GroupCommit
+from plog.storage.log import Log
+from plog.storage.log_dir import LogDir
+from plog.storage.log_owner import LogOwner
+from plog.storage.recovery import ANY_OFFSET, Known, recover
+from plog.storage.segment_files import (
+    DELETE_DIRECTORY,
+    FUTURE_DIRECTORY,
+    PartitionDirectory,
+    leaving_directory_name,
+    parse_directory_name,
+)
+from plog.types import TopicPartition
+
+COMPACT = "compact"
+
+DAMAGED_PARTITIONS_FILE = "damaged-partitions"
+"""In the checkpoints' format, offsets 0: partitions that went offline for damage."""
+
+_log = logging.getLogger(__name__)
+
+
+class FoundPartition(NamedTuple):
+    """A partition directory found at start."""
+
+    directory: Path
+    topic_partition: TopicPartition
+
+
+def slot_key(topic_partition: TopicPartition, topic_id: uuid.UUID | None) -> SlotKey:
+    """Return whose durable end a partition's is; a topic without an id goes by its name."""
+    if topic_id is None:
+        topic_id = uuid.uuid5(uuid.NAMESPACE_OID, topic_partition.topic)
+    return SlotKey(topic_id, topic_partition.partition)
+
+
+class LiveLogDir:
+    """One of the broker's log directories, locked by this process.
+
+    `failure` is set once its disk has failed; nothing is written to it from then on.
+    """
+
+    def __init__(
+        self, fs: Filesystem, clock: Clock, path: Path, log_dir: LogDir | None = None
+    ) -> None:
+        self._fs = fs
+        self._clock = clock
+        self.path = path
+        self.failure: OSError | None = None
+        self.clean_shutdown = False
+        self.was_served = False  # by plog
+        self.machine_restarted = False  # since a broker last wrote here, cleanly ended or not
+        self.log_dir = log_dir or LogDir(fs, path)
+        self.durable_ends = DurableEnds(fs, path / DURABLE_ENDS_FILE)
+        self.recovery_points = OffsetCheckpoint(fs, path / RECOVERY_POINT_FILE)
+        self.high_watermarks = OffsetCheckpoint(fs, path / HIGH_WATERMARK_FILE)
+        self.log_start_offsets = OffsetCheckpoint(fs, path / LOG_START_OFFSET_FILE)
+        self._cleaner_offsets = OffsetCheckpoint(fs, path / CLEANER_OFFSET_FILE)
+        self._damaged = OffsetCheckpoint(fs, path / DAMAGED_PARTITIONS_FILE)
+        self.group_commit = GroupCommit(f"commit {path}")
+
+    def open(self, broker_id: int, cluster_id: str) -> None:
+        """Lock the directory, check whose it is, and read what it says of its partitions.
+
+        Raises:
+            InconsistentLogDirs: in use, or another broker's.
+            OSError: the disk has failed.
+        """
+        self.log_dir.open()
+        self.log_dir.claim(broker_id, cluster_id)
+        self.was_served = self.log_dir.was_served()
+        self.machine_restarted = self.log_dir.machine_restarted()
+        self.clean_shutdown = self.log_dir.take_clean_shutdown()
+        self.durable_ends.open()
+        for checkpoint in (
+            self.recovery_points,
+            self.high_watermarks,
+            self.log_start_offsets,
+            self._cleaner_offsets,
+            self._damaged,
+        ):
+            try:
+                checkpoint.load()
+            except CheckpointDamaged as error:
+                # Starting from nothing only makes recovery read more.
+                _log.warning("checkpoint ignored: %s", error)
+
+    # -- start -------------------------------------------------------------------------------
+
+    def find_partitions(self) -> tuple[list[FoundPartition], list[Path]]:
+        """Return the partition directories, and those that await removal. Raises OSError.
+
+        A replica that was being moved here (-future) is kept only if the one it replaces is
+        gone: then the move was at its last step.
+        """
+        parsed: dict[str, PartitionDirectory] = {}
+        for name in self._fs.list_directory(self.path):
+            found = parse_directory_name(name)
+            if found is not None and self._fs.is_directory(self.path / name):
+                parsed[name] = found
+        partitions = [
+            FoundPartition(self.path / name, found.topic_partition)
+            for name, found in parsed.items()
+            if not found.suffix
+        ]
+        leaving = [
+            self.path / name for name, found in parsed.items() if found.suffix == DELETE_DIRECTORY
+        ]
+        return partitions, leaving
+
+    def find_future_replicas(self) -> list[FoundPartition]:
+        """Return the directories of replicas that were being moved here. Raises OSError."""
+        found = []
+        for name in self._fs.list_directory(self.path):
+            parsed = parse_directory_name(name)
+            if parsed is not None and parsed.suffix == FUTURE_DIRECTORY:
+                found.append(FoundPartition(self.path / name, parsed.topic_partition))
+        return found
+
+    def adopt(self, future: FoundPartition) -> FoundPartition:
+        """Make a moved replica the partition's. Raises OSError."""
+        directory = self.path / str(future.topic_partition)
+        self._fs.rename(future.directory, directory)
+        self._fs.sync_directory(self.path)
+        return FoundPartition(directory, future.topic_partition)
+
+    def withdraw(self, tp: TopicPartition) -> None:
+        """Put away a replica that was adopted in vain, if it was. Raises OSError."""
+        directory = self.path / str(tp)
+        if self._fs.exists(directory):
+            self.put_away(directory, tp)
+
+    def future_directory(self, tp: TopicPartition) -> Path:
+        """Return a new name for a replica that is being moved here."""
+        return self.path / leaving_directory_name(tp, FUTURE_DIRECTORY, uuid.uuid4())
+
+    def expect(
+        self, tp: TopicPartition, end: int, high_watermark: int, log_start_offset: int | None
+    ) -> None:
+        """Make durable what the checkpoints should say of a replica about to be adopted."""
+        self.recovery_points.put(tp, end)
+        self.high_watermarks.put(tp, high_watermark)
+        if log_start_offset is None:
+            self.log_start_offsets.drop(tp)
+        else:
+            self.log_start_offsets.put(tp, log_start_offset)
+        self._damaged.drop(tp)
+
+    def load(
+        self,
+        found: FoundPartition,
+        settings: TopicSettings,
+        owner: LogOwner,
+        *,
+        clean_shutdown: bool | None = None,
+    ) -> Log:
+        """Recover and open one partition.
+
+        Raises:
+            LogDamaged: it cannot be served; its files are as they were found.
+            OSError: the disk has failed.
+        """
+        tp = found.topic_partition
+        try:
+            topic_id = load_topic_id(self._fs, found.directory)
+        except CheckpointDamaged as error:
+            raise LogDamaged(str(error)) from error
+        key = slot_key(tp, topic_id)
+        known = Known(
+            clean_shutdown=(
+                (self.clean_shutdown if clean_shutdown is None else clean_shutdown)
+                and tp not in self._damaged.stored
+            ),
+            read_whole=tp in self._damaged.stored,
+            # What went offline for damage is not explained by a restart that came later.
+            machine_restarted=self.machine_restarted and tp not in self._damaged.stored,
+            starts_with_its_epochs=self.was_served,
+            recovery_point=self.recovery_points.stored.get(tp, 0),
+            durable_end=self.durable_ends.durable_end(key) or 0,
+            log_start_offset=self.log_start_offsets.stored.get(tp, 0),
+            gaps_legal_below=(
+                ANY_OFFSET
+                if COMPACT in settings.cleanup_policy
+                else self._cleaner_offsets.stored.get(tp, 0)
+            ),
+        )
+        log = self._open(
+            tp, topic_id, found.directory, known, settings, owner,
+            high_watermark=self.high_watermarks.stored.get(tp, 0),
+        )  # fmt: skip
+        if tp in self._damaged.stored:
+            self._damaged.drop(tp)
+        return log
+
+    def _open(
+        self,
+        tp: TopicPartition,
+        topic_id: uuid.UUID | None,
+        directory: Path,
+        known: Known,
+        settings: TopicSettings,
+        owner: LogOwner,
+        *,
+        high_watermark: int,
+    ) -> Log:
+        recovered = recover(
+            self._fs, directory, known, index_interval_bytes=settings.index_interval_bytes
+        )
+        for line in recovered.reports:
+            _log.warning("recovered %s: %s", tp, line)
+        log = Log.open(
+            recovered,
+            topic_partition=tp,
+            topic_id=topic_id,
+            directory=directory,
+            settings=settings,
+            high_watermark=high_watermark,
+            owner=owner,
+            fs=self._fs,
+            now_ms=self._clock.now_ms(),
+        )
+        key = slot_key(tp, topic_id)
+        log.native.set_durable_slot(
+            self.durable_ends.fd, self.durable_ends.position_for(key), key.encode()
+        )
+        return log
+
+    def remember_boot(self) -> None:
+        """Say that every log here has been recovered from what the machine's start left.
+
+        Raises OSError.
+        """
+        self.log_dir.remember_boot()
+        self.machine_restarted = False
+
+    def forget_slots_but(self, kept: Iterable[SlotKey]) -> None:
+        """Free the slots of partitions that are not here (any more). Raises OSError."""
+        for key in set(self.durable_ends.keys()) - set(kept):
+            self.durable_ends.release(key)
+
+    # -- partitions come and go --------------------------------------------------------------
+
+    def create(
+        self,
+        tp: TopicPartition,
+        topic_id: uuid.UUID | None,
+        settings: TopicSettings,
+        owner: LogOwner,
+    ) -> Log:
+        """Make the directory of a new partition and open its log. Raises OSError.
+
+        Its name is durable after `sync_names`, and no record may be taken before that.
+        The checkpoints may still speak of a deleted partition of the same name: after a crash
+        its offsets would be taken for the new one's, so that goes first, durably.
+        """
+        for checkpoint in (
+            self.recovery_points,
+            self.log_start_offsets,
+            self.high_watermarks,
+            self._damaged,
+        ):
+            if tp in checkpoint.stored:
+                checkpoint.drop(tp)
+        directory = self.path / str(tp)
+        self._fs.make_directory(directory)
+        try:
+            return self._create_in(directory, tp, topic_id, settings, owner)
+        except OSError:
+            # What is there was never anyone's; left behind, it would be in the way.
+            self._fs.remove_tree(directory)
+            raise
+
+    def _create_in(
+        self,
+        directory: Path,
+        tp: TopicPartition,
+        topic_id: uuid.UUID | None,
+        settings: TopicSettings,
+        owner: LogOwner,
+    ) -> Log:
+        if topic_id is not None:
+            store_topic_id(self._fs, directory, topic_id)
+        return self._open(
+            tp, topic_id, directory, Known(clean_shutdown=True), settings, owner,
+            high_watermark=0,
+        )  # fmt: skip
+
+    def sync_names(self) -> None:
+        """Make the names of new partitions durable. Raises OSError."""
+        self._fs.sync_directory(self.path)
+
+    def put_away(self, directory: Path, tp: TopicPartition) -> Path:
+        """Rename a partition directory so that it is no partition's; return its new name.
+
+        Raises:
+            OSError: it cannot be renamed.
+        """
+        target = self.path / leaving_directory_name(tp, DELETE_DIRECTORY, uuid.uuid4())
+        self._fs.rename(directory, target)
+        self._fs.sync_directory(self.path)
+        return target
+
+    def remember_damage(self, tp: TopicPartition) -> None:
+        """Make the next start read a damaged partition whole, whatever else it is told.
+
+        Otherwise a clean shutdown of the others would let its bytes pass unread. Raises OSError.
+        """
+        self._damaged.put(tp, 0)
+
+    def close(self) -> None:
+        """Give the directory back; every log must be closed."""
+        self.group_commit.stop()
+        self.durable_ends.close()
+        self.log_dir.unlock()

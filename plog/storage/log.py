@@ -1,0 +1,747 @@
+"""One partition's log on disk, around the struct that the data path works on.
+
+Owns policy and files: when a segment is rolled, which go, where the log starts, which
+epoch wrote what, what becomes of an unusual producer, and what an error of the disk
+means for the partition. The mutable numbers live in the struct (`native`) alone; this
+class publishes its decisions into it. Never schedules anything itself: the owner (the
+log manager) is told what to do later.
+
+Locks: `_lock` orders the changes of the segment list and of the leader epochs among
+Python's threads. Appends and reads do not take it unless something is unusual.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from plog._native import batch
+from plog._native.partition_log import (
+    APPENDED,
+    DUPLICATE,
+    NOT_WRITABLE,
+    PRODUCER_UNUSUAL,
+    ROLL_NEEDED,
+    WRITE_FAILED,
+    Appended,
+    FileRange,
+    PartitionLog,
+    ProducerEntry,
+    Segment,
+)
+from plog.errors import (
+    CorruptRecord,
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    RecordListTooLarge,
+)
+from plog.settings.definitions import TopicSettings
+from plog.storage import retention, timestamp_search
+from plog.storage.filesystem import Filesystem
+from plog.storage.leader_epochs import LeaderEpochs
+from plog.storage.log_files import LogFiles
+from plog.storage.log_owner import LogOwner
+from plog.storage.producer_state import Verdict, check, decide, expired
+from plog.storage.recovery import RecoveredLog
+from plog.storage.segment import open_segment
+from plog.storage.timestamp_search import TimestampedOffset
+from plog.types import TopicPartition
+
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""The one failure of a write that does not make the disk suspect."""
+
+LOG_APPEND_TIME = "LogAppendTime"
+DELETE = "delete"
+
+HIGH_WATERMARK = -1
+"""In DeleteRecords: delete all that may be."""
+
+
+class Role(NamedTuple):
+    """What a log was last told to be."""
+
+    leader_epoch: int
+    writable: bool
+    sole_replica: bool
+
+
+class Log:
+    """A partition's log. Made by `Log.open` from what recovery found."""
+
+    def __init__(
+        self,
+        *,
+        topic_partition: TopicPartition,
+        topic_id: uuid.UUID | None,
+        directory: Path,
+        settings: TopicSettings,
+        native: PartitionLog,
+        epochs: LeaderEpochs,
+        owner: LogOwner,
+        fs: Filesystem,
+        now_ms: int,
+        draw: Callable[[int], int] = random.randrange,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.native = native
+        self.last_flush_ms = now_ms
+        self._settings = settings
+        self._epochs = epochs
+        self._owner = owner
+        self._files = LogFiles(fs, directory)
+        self._draw = draw
+        self._lock = threading.RLock()
+        self._closed = False
+        self._offline = False
+        self._retired = False
+        self._role = Role(native.leader_epoch, writable=False, sole_replica=False)
+        # Rolled since the last checkpoint: their indexes may still be in the page cache alone.
+        self._unsynced: list[Segment] = []
+        # By producer id, the versions that the last search for silent ones saw.
+        self._seen_producers: dict[int, int] = {}
+        self._set_limits()
+
+    @classmethod
+    def open(
+        cls,
+        recovered: RecoveredLog,
+        *,
+        topic_partition: TopicPartition,
+        topic_id: uuid.UUID | None,
+        directory: Path,
+        settings: TopicSettings,
+        high_watermark: int,
+        owner: LogOwner,
+        fs: Filesystem,
+        now_ms: int,
+    ) -> Log:
+        """Open the files that recovery left. Raises OSError."""
+        directory_fd = fs.open_directory(directory)
+        try:
+            native = PartitionLog(
+                [
+                    open_segment(
+                        fs, directory, numbers, max_index_bytes=settings.segment_index_bytes
+                    )
+                    for numbers in recovered.segments
+                ],
+                log_start_offset=recovered.log_start_offset,
+                high_watermark=min(
+                    max(high_watermark, recovered.log_start_offset), recovered.log_end_offset
+                ),
+                durable_end=recovered.durable_end,
+                leader_epoch=recovered.epochs.latest,
+                directory_fd=directory_fd,
+                index_interval_bytes=settings.index_interval_bytes,
+            )
+        finally:
+            fs.close(directory_fd)
+        native.load_producers(recovered.producers)
+        return cls(
+            topic_partition=topic_partition,
+            topic_id=topic_id,
+            directory=directory,
+            settings=settings,
+            native=native,
+            epochs=recovered.epochs,
+            owner=owner,
+            fs=fs,
+            now_ms=now_ms,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Log {self.topic_partition} in {self.log_dir}>"
+
+    # -- what it is --------------------------------------------------------------------------
+
+    @property
+    def directory(self) -> Path:
+        """The partition's directory."""
+        return self._files.directory
+
+    @property
+    def log_dir(self) -> Path:
+        """The log directory that holds the partition's."""
+        return self.directory.parent
+
+    @property
+    def settings(self) -> TopicSettings:
+        """The topic's settings."""
+        return self._settings
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return self.native.state().size_bytes
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that may be read."""
+        return self.native.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset of the next record."""
+        return self.native.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Offset below which everything is committed."""
+        return self.native.high_watermark
+
+    @property
+    def durable_end(self) -> int:
+        """Offset below which everything is on disk."""
+        return self.native.durable_end
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Offset below which every transaction is decided."""
+        return self.native.last_stable_offset
+
+    @property
+    def leader_epochs(self) -> LeaderEpochs:
+        """Which leader epoch wrote which offsets."""
+        return self._epochs
+
+    def update_settings(self, settings: TopicSettings) -> None:
+        """Obey other settings from now on."""
+        with self._lock:
+            self._settings = settings
+            self._set_limits()
+
+    def _set_limits(self) -> None:
+        # Jitter is drawn for each segment, so that a topic's partitions do not all roll at once.
+        settings = self._settings
+        jitter_ms = min(settings.segment_jitter_ms, settings.segment_ms)
+        self.native.set_limits(
+            segment_bytes=settings.segment_bytes,
+            segment_ms=settings.segment_ms,
+            segment_jitter_ms=self._draw(jitter_ms) if jitter_ms > 0 else 0,
+            index_interval_bytes=settings.index_interval_bytes,
+        )
+
+    # -- append and read ---------------------------------------------------------------------
+
+    def append_as_leader(self, records: bytearray | memoryview, *, now_ms: int) -> Appended:
+        """Append one validated batch; offsets and epoch are stamped into `records`.
+
+        Returns status APPENDED, or DUPLICATE with the first copy's offsets.
+
+        Raises:
+            RecordListTooLarge: the batch is larger than a segment may be.
+            OutOfOrderSequenceNumber, InvalidProducerEpoch, InvalidTxnState: the producer's fault.
+            NotLeaderOrFollower: this replica does not lead (any more).
+            KafkaStorageError: the disk is full or has failed, or the partition is offline.
+        """
+        settings = self._settings
+        if len(records) > settings.segment_bytes:
+            raise RecordListTooLarge(
+                f"{self.topic_partition}: a batch of {len(records)} bytes, segments hold"
+                f" {settings.segment_bytes}"
+            )
+        if settings.message_timestamp_type == LOG_APPEND_TIME:
+            batch.restamp_append_time(records, now_ms)
+        appended = self.native.append(records, now_ms)
+        if appended.status not in (APPENDED, DUPLICATE):
+            appended = self._append_unusual(records, now_ms)
+        if self.native.log_end_offset - self.native.durable_end >= settings.flush_messages:
+            self._owner.commit(self, _report_nothing)
+        return appended
+
+    def _append_unusual(self, records: bytearray | memoryview, now_ms: int) -> Appended:
+        decided: ProducerEntry | None = None
+        with self._lock:
+            while True:
+                appended = self.native.append(records, now_ms, decided)
+                match appended.status:
+                    case status if status in (APPENDED, DUPLICATE):
+                        return appended
+                    case status if status == ROLL_NEEDED:
+                        self.roll()
+                    case status if status == PRODUCER_UNUSUAL:
+                        decided = self._decide(records)
+                    case status if status == WRITE_FAILED:
+                        raise self._failed(_os_error(appended.errno, self.directory))
+                    case status if status == NOT_WRITABLE:
+                        raise self._not_writable(appended.errno)
+                    case status:
+                        raise AssertionError(f"append returned status {status}")
+
+    def _decide(self, records: bytearray | memoryview) -> ProducerEntry | None:
+        header = batch.read_header(records)
+        entry = self.native.producer(header.producer_id)
+        verdict, _ = check(entry, header)
+        if verdict is not Verdict.UNUSUAL:
+            return None  # another batch of the producer came between
+        return decide(entry, header)
+
+    def _not_writable(self, error: int) -> KafkaStorageError | NotLeaderOrFollower:
+        if error or self._closed:
+            return KafkaStorageError(f"{self.topic_partition} is offline")
+        return NotLeaderOrFollower(f"{self.topic_partition} is not led here")
+
+    def disk_failed(self, error: OSError) -> None:
+        """Tell the owner that the log directory's disk has failed.
+
+        Once the log is offline for another reason, its errors say nothing of the disk.
+        """
+        if not self._offline:
+            self._owner.on_io_error(self, error)
+
+    def _failed(self, error: OSError) -> KafkaStorageError:
+        """Tell the owner of a failed or full disk; return what to raise."""
+        if error.errno in DISK_FULL:
+            self._owner.on_disk_full(self, error)
+        else:
+            self.disk_failed(error)
+        return KafkaStorageError(f"{self.topic_partition}: {error}")
+
+    def read(
+        self, fetch_offset: int, max_bytes: int, upper_offset: int, whole_first_batch: bool
+    ) -> FileRange | None:
+        """Return the bytes from the batch that holds `fetch_offset`, below `upper_offset`.
+
+        Raises:
+            OffsetOutOfRange: before the log start or past the log end.
+            KafkaStorageError: the partition is offline, its disk has failed, or its bytes are bad.
+        """
+        native = self.native
+        log_start_offset, log_end_offset = native.log_start_offset, native.log_end_offset
+        if not log_start_offset <= fetch_offset <= log_end_offset:
+            raise OffsetOutOfRange(
+                f"{self.topic_partition}: offset {fetch_offset} is not within"
+                f" {log_start_offset} .. {log_end_offset}"
+            )
+        with self._judging_errors():
+            return native.read(fetch_offset, max_bytes, upper_offset, whole_first_batch)
+
+    @contextmanager
+    def _judging_errors(self) -> Iterator[None]:
+        """Turn what the files raise into KafkaStorageError, and tell the owner."""
+        try:
+            yield
+        except CorruptRecord as error:
+            raise self._damaged(error) from error
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _damaged(self, error: CorruptRecord) -> KafkaStorageError:
+        reason = f"{self.directory}: {error}"
+        self._owner.on_damage(self, reason)
+        return KafkaStorageError(f"{self.topic_partition} is damaged: {error}")
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
+        """Return the first record with a timestamp of at least `timestamp_ms`.
+
+        Raises:
+            KafkaStorageError: as `read`.
+        """
+        return self._searched(
+            lambda segments, start: timestamp_search.first_at_or_after(
+                segments, timestamp_ms, start
+            )
+        )
+
+    def max_timestamp_offset(self) -> TimestampedOffset | None:
+        """Return the first record with the largest timestamp of the log (KIP-734).
+
+        Raises:
+            KafkaStorageError: as `read`.
+        """
+        return self._searched(timestamp_search.of_max_timestamp)
+
+    def _searched(
+        self, search: Callable[[Sequence[Segment], int], TimestampedOffset | None]
+    ) -> TimestampedOffset | None:
+        if self._closed:
+            raise KafkaStorageError(f"{self.topic_partition} is offline")
+        with self._judging_errors():
+            return search(self.native.segments, self.native.log_start_offset)
+
+    # -- leadership --------------------------------------------------------------------------
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        """Return (largest epoch <= asked, its end offset), or (-1, -1) (KIP-101, KIP-320)."""
+        return self._epochs.end_offset(epoch, self.native.log_end_offset)
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the leader epoch that wrote `offset`; -1 when that is not known."""
+        return self._epochs.epoch_at(offset)
+
+    def become_leader(self, leader_epoch: int, *, sole_replica: bool) -> None:
+        """Accept appends under `leader_epoch`, which starts at the log end if it is new.
+
+        Raises:
+            KafkaStorageError: the epoch cannot be written down, or the partition has moved.
+        """
+        with self._lock:
+            if self._retired:
+                raise KafkaStorageError(f"{self.topic_partition} has moved from {self.log_dir}")
+            # No append of the epoch before is under way once this returns, so the end stands.
+            self._take(Role(leader_epoch, writable=False, sole_replica=False))
+            # The first epoch of a new log: if a power cut takes it, the batches tell it again.
+            is_first = not self._epochs.entries and not self.native.log_end_offset
+            self._set_epochs(
+                self._epochs.assign(leader_epoch, self.native.log_end_offset), sync=not is_first
+            )
+            self._take(Role(leader_epoch, writable=True, sole_replica=sole_replica))
+
+    def become_follower(self, leader_epoch: int) -> None:
+        """Refuse appends by clients from now on."""
+        with self._lock:
+            self._take(Role(leader_epoch, writable=False, sole_replica=False))
+
+    def _take(self, role: Role) -> None:
+        self._role = role
+        self.native.set_leader(
+            role.leader_epoch, writable=role.writable, sole_replica=role.sole_replica
+        )
+
+    @contextmanager
+    def standing_still(self) -> Iterator[Role]:
+        """Refuse appends (for a moment, retriably) and changes of role and segments in a block.
+
+        The role is given, for the log that takes this one's place; else it holds again after.
+        """
+        with self._lock:
+            role = self._role
+            self.native.set_leader(role.leader_epoch, writable=False, sole_replica=False)
+            try:
+                yield role
+            finally:
+                if not self._closed and not self._retired:
+                    self._take(role)
+
+    def retire(self) -> None:
+        """Never accept an append again: another log has this one's place. Reads go on."""
+        with self._lock:
+            self._retired = True
+            self._take(self._role._replace(writable=False, sole_replica=False))
+
+    def succeed(self, role: Role) -> None:
+        """Take over the role of the log that this one replaces."""
+        with self._lock:
+            self._take(role)
+
+    def _set_epochs(self, epochs: LeaderEpochs, *, sync: bool = True) -> None:
+        if epochs == self._epochs:
+            return
+        with self._judging_errors():
+            self._files.store_epochs(epochs, sync=sync)
+        self._epochs = epochs
+
+    # -- segments ----------------------------------------------------------------------------
+
+    def roll(self) -> None:
+        """Begin a new segment at the log end; an empty active one is kept.
+
+        Raises:
+            KafkaStorageError: its files cannot be made.
+        """
+        native = self.native
+        with self._lock:
+            while True:
+                segments = native.segments
+                end = native.log_end_offset
+                if not segments or segments[-1].base_offset == end:
+                    return
+                producers = native.producers()
+                with self._judging_errors():
+                    fresh = self._files.create_segment(end, self._settings)
+                try:
+                    native.replace_segments([*segments, fresh])
+                except ValueError:
+                    # The data path appended meanwhile: the new segment begins too early.
+                    with self._judging_errors():
+                        self._files.discard_segment(end)
+                    continue
+                break
+            sealed = segments[-1]
+            with self._judging_errors():
+                sealed.seal()
+            self._unsynced.append(sealed)
+            self._set_limits()
+        # As no append came between, `producers` are those below `end` exactly.
+        self._owner.soon(self, lambda: self._snapshot_at_roll(end, sealed.base_offset, producers))
+        self._owner.commit(self, _report_nothing)
+
+    def _snapshot_at_roll(
+        self, offset: int, previous: int, producers: Sequence[ProducerEntry]
+    ) -> None:
+        """Write the snapshot of a roll; keep those of the last two segments."""
+        with self._lock:
+            if self._closed or offset > self.native.log_end_offset:
+                return
+            try:
+                self._files.store_snapshot(offset, producers)
+                self._files.drop_snapshots(before=previous)
+            except OSError as error:
+                self._failed(error)
+
+    def apply_retention(self, now_ms: int) -> list[str]:
+        """Delete the oldest segments that the settings let go; return a line for each rule used.
+
+        Raises:
+            KafkaStorageError: a file cannot be renamed.
+        """
+        with self._lock:
+            if self._closed:
+                return []
+            settings = self._settings
+            segments = self.native.segments
+            summaries = [self._summary(segment) for segment in segments]
+            found = retention.deletable(
+                summaries,
+                now_ms=now_ms,
+                retention_ms=settings.retention_ms,
+                retention_bytes=settings.retention_bytes,
+                delete_policy=DELETE in settings.cleanup_policy,
+                log_start_offset=self.native.log_start_offset,
+                high_watermark=self.native.high_watermark,
+            )
+            if not found:
+                return []
+            count = found[-1].end
+            if count == len(segments):
+                self.roll()
+                if segments[-1].next_offset > summaries[-1].next_offset:
+                    # Appends do not take the lock: what came meanwhile has not been judged.
+                    count -= 1
+            self._delete_oldest(count)
+        lines = []
+        start = 0
+        for rule in found:
+            gone = summaries[start : min(rule.end, count)]
+            if gone:
+                lines.append(
+                    f"{self.topic_partition}: deleted {len(gone)} segments from offset"
+                    f" {gone[0].base_offset} to {gone[-1].next_offset - 1}, {rule.reason.value}"
+                )
+            start = rule.end
+        return lines
+
+    def _summary(self, segment: Segment) -> retention.SegmentSummary:
+        # The end first: the timestamp that is read then covers at least what is below it.
+        next_offset = segment.next_offset
+        timestamp = segment.max_timestamp
+        if timestamp < 0:
+            with self._judging_errors():
+                timestamp = self._files.modified_ms(segment)
+        return retention.SegmentSummary(
+            segment.base_offset, next_offset, segment.size_bytes, timestamp
+        )
+
+    def _delete_oldest(self, count: int) -> None:
+        if not count:
+            return
+        segments = self.native.segments
+        gone, kept = segments[:count], segments[count:]
+        # First nobody may ask for them, then nobody new finds them, then the names go.
+        self._start_at(max(self.native.log_start_offset, kept[0].base_offset))
+        self.native.replace_segments(kept)
+        self._unsynced = [segment for segment in self._unsynced if segment in kept]
+        with self._judging_errors():
+            self._put_away(gone)
+            self._files.drop_snapshots(before=kept[0].base_offset)
+
+    def _put_away(self, segments: Iterable[Segment]) -> None:
+        renamed = self._files.put_away(segments)
+        self._owner.remove_later(self, renamed, self._settings.file_delete_delay_ms)
+
+    def delete_records_before(self, offset: int) -> int:
+        """Make everything below `offset` unreadable (-1: below the high watermark).
+
+        Returns the log start offset, which never goes back. The space comes back with retention.
+
+        Raises:
+            OffsetOutOfRange: past the high watermark.
+            KafkaStorageError: the leader epochs cannot be written down.
+        """
+        with self._lock:
+            high_watermark = self.native.high_watermark
+            if offset == HIGH_WATERMARK:
+                offset = high_watermark
+            if not 0 <= offset <= high_watermark:
+                raise OffsetOutOfRange(
+                    f"{self.topic_partition}: cannot delete up to {offset}, the high watermark is"
+                    f" {high_watermark}"
+                )
+            self._start_at(offset)
+            return self.native.log_start_offset
+
+    def _start_at(self, offset: int) -> None:
+        if offset > self.native.log_start_offset:
+            self.native.set_log_start_offset(offset)
+            self._set_epochs(self._epochs.truncate_from_start(offset))
+
+    # -- truncation (followers) --------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> bool:
+        """Remove every batch that reaches `offset` or past it; tell whether there were any.
+
+        The log ends with the last batch that is left, so that what is fetched next leaves no
+        gap. Only where no client appends. Raises KafkaStorageError.
+        """
+        with self._lock:
+            if offset >= self.native.log_end_offset:
+                return False
+            if offset < self.native.segments[0].base_offset:
+                self.restart_at(offset)
+            else:
+                with self._judging_errors():
+                    self._truncate(offset)
+            return True
+
+    def restart_at(self, offset: int) -> None:
+        """Remove every record and go on at `offset`: the leader has nothing older.
+
+        Only where no client appends. Raises KafkaStorageError.
+        """
+        with self._lock, self._judging_errors():
+            self._truncate(self.native.segments[0].base_offset)
+            (emptied,) = self.native.segments
+            if emptied.base_offset != offset:
+                # A crash here leaves two empty segments, the later of which recovery drops.
+                self._publish_truncated(
+                    [self._files.create_segment(offset, self._settings)], offset
+                )
+                self._set_epochs(LeaderEpochs())  # first: they say where the log begins
+                self._put_away([emptied])
+            self.native.set_log_start_offset(offset)
+            self._set_epochs(LeaderEpochs())
+
+    def _truncate(self, offset: int) -> None:
+        segments = self.native.segments
+        kept = [s for s in segments if s.base_offset < offset] or segments[:1]
+        gone = segments[len(kept) :]
+        shorter, numbers = self._files.shorten(kept[-1], offset, self._settings)
+        # What was known to be on disk is lowered first, the names and bytes go last, from the
+        # end: whatever a crash leaves is a log that ends somewhere, never one with a hole.
+        self._owner.lower_recovery_point(self, numbers.next_offset)
+        self._publish_truncated([*kept[:-1], shorter], numbers.next_offset)
+        self._put_away(reversed(gone))
+        self._files.cut(numbers)
+
+    def _publish_truncated(self, segments: Sequence[Segment], log_end_offset: int) -> None:
+        self._unsynced = [segment for segment in self._unsynced if segment in segments]
+        self.native.truncate(segments, log_end_offset)
+        self._set_epochs(self._epochs.truncate_from_end(log_end_offset))
+        self._files.drop_snapshots(after=log_end_offset)
+        self.native.load_producers(
+            self._files.load_producers(
+                segments,
+                log_end_offset=log_end_offset,
+            )
+        )
+
+    # -- durability --------------------------------------------------------------------------
+
+    def flush(self) -> int:
+        """Make everything appended so far durable; return the durable end.
+
+        Raises:
+            KafkaStorageError: the disk has failed; the owner knows.
+        """
+        try:
+            return self.native.flush()
+        except OSError as error:
+            # Also when the disk is full: bytes that were accepted are lost.
+            self.disk_failed(error)
+            raise KafkaStorageError(f"{self.topic_partition}: {error}") from error
+
+    def recovery_point(self) -> int:
+        """Return from where a crash makes the log be read again, after syncing rolled indexes.
+
+        Raises:
+            KafkaStorageError: the disk has failed; the owner knows.
+        """
+        with self._lock:
+            durable_end = self.native.durable_end
+            with self._judging_errors():
+                while self._unsynced and self._unsynced[0].next_offset <= durable_end:
+                    self._unsynced[0].sync_indexes()
+                    del self._unsynced[0]
+            return durable_end
+
+    def is_flush_due(self, now_ms: int) -> bool:
+        """Tell whether flush.messages or flush.ms ask for a flush."""
+        unflushed = self.native.log_end_offset - self.native.durable_end
+        if unflushed <= 0:
+            self.last_flush_ms = now_ms
+            return False
+        settings = self._settings
+        return (
+            unflushed >= settings.flush_messages or now_ms - self.last_flush_ms >= settings.flush_ms
+        )
+
+    # -- producers ---------------------------------------------------------------------------
+
+    def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget the producers silent for producer.id.expiration.ms; return how many.
+
+        Timestamps are the clients': whoever has written since the last call is not silent, however
+        old its records are. Else its retries would be taken for new batches.
+        """
+        entries = self.native.producers()
+        idle = [one for one in entries if self._seen_producers.get(one.producer_id) == one.version]
+        self._seen_producers = {one.producer_id: one.version for one in entries}
+        gone = [
+            entry.producer_id for entry in expired(idle, now_ms=now_ms, expiration_ms=expiration_ms)
+        ]
+        if gone:
+            self.native.remove_producers(gone)
+        return len(gone)
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Flush everything, write the producer snapshot and close: a clean shutdown.
+
+        Raises:
+            KafkaStorageError: the disk has failed; the owner knows.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            native = self.native
+            self._take(self._role._replace(writable=False, sole_replica=False))
+            try:
+                with self._judging_errors():
+                    native.segments[-1].seal()
+                    native.flush()
+                    for segment in (*self._unsynced, native.segments[-1]):
+                        segment.sync_indexes()
+                    self._files.store_snapshot(native.log_end_offset, native.producers())
+            finally:
+                self.drop()
+
+    def go_offline(self) -> None:
+        """Refuse appends, reads and flushes from now on. Takes no lock: callbacks may call it."""
+        self._offline = True
+        self.native.offline()
+
+    def drop(self) -> None:
+        """Close without writing anything: the partition is deleted, or its disk has failed."""
+        self.go_offline()
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self.native.close()
+
+
+def _os_error(error: int, path: Path) -> OSError:
+    return OSError(error, os.strerror(error), str(path))
+
+
+def _report_nothing(error: OSError | None) -> None:
+    """For flushes that nobody waits for: the owner hears of a failure anyway."""

@@ -1,0 +1,295 @@
+"""One of `log.dirs`: its identity, its lock, and how the broker before ended.
+
+Owns meta.properties, `.lock`, `.kafka_cleanshutdown` and `boot-id`. Never looks into the
+partitions' directories.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from plog.errors import InconsistentLogDirs, KafkaStorageError
+from plog.storage.filesystem import Filesystem
+
+_log = logging.getLogger(__name__)
+
+META_PROPERTIES = "meta.properties"
+LOCK_FILE = ".lock"
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+BOOT_ID_FILE = "boot-id"
+"""The kernel's boot id of the broker that last had the directory open, as text."""
+
+
+def encode_properties(values: Mapping[str, str]) -> str:
+    """Encode the plain subset of Java's properties that meta.properties needs."""
+    return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+def decode_properties(text: str) -> dict[str, str]:
+    """Decode ``key=value`` lines; comments (# and !) and empty lines are skipped."""
+    values = {}
+    for line in text.splitlines():
+        stripped = line.strip()
+        if stripped and stripped[0] not in "#!":
+            key, _, value = stripped.partition("=")
+            values[key.strip()] = value.strip()
+    return values
+
+
+class IdentityDamaged(InconsistentLogDirs):
+    """meta.properties is no such file any more; it names nobody else, so it can be written anew."""
+
+
+class LogDirIdentity:
+    """What meta.properties says: whose directory this is."""
+
+    def __init__(self, *, broker_id: int | None, cluster_id: str | None) -> None:
+        self.broker_id = broker_id
+        self.cluster_id = cluster_id
+
+    @classmethod
+    def decode(cls, text: str, name: str) -> LogDirIdentity:
+        """Read version 0 (broker.id) or the later version 1 (node.id).
+
+        Raises:
+            IdentityDamaged: no version, or an id that is no number.
+            InconsistentLogDirs: another version.
+        """
+        values = decode_properties(text)
+        version = values.get("version", "")
+        if not (version.isascii() and version.isdigit()):
+            raise IdentityDamaged(f"{name}: version 0 or 1 expected, not {values.get('version')!r}")
+        key = {"0": "broker.id", "1": "node.id"}.get(version)
+        if key is None:
+            raise InconsistentLogDirs(f"{name}: version 0 or 1 expected, not {version!r}")
+        broker_id = values.get(key)
+        digits = (broker_id or "0").removeprefix("-")
+        if not (digits.isascii() and digits.isdigit()):
+            raise IdentityDamaged(f"{name}: {key}={broker_id!r} is not a broker id")
+        return cls(
+            broker_id=None if broker_id is None else int(broker_id),
+            cluster_id=values.get("cluster.id"),
+        )
+
+
+class LogDir:
+    """A log directory that this process has locked for itself.
+
+    `unlock` gives it back; the operating system does so too when the process dies.
+    """
+
+    def __init__(self, fs: Filesystem, path: Path) -> None:
+        self._fs = fs
+        self.path = path
+        self._lock_fd = -1
+
+    def open(self) -> None:
+        """Make the directory when it is missing, and lock it; locked by us, it stays so.
+
+        Raises:
+            InconsistentLogDirs: another process holds the lock.
+            OSError: the directory cannot be made or written.
+        """
+        if self._lock_fd >= 0:
+            return
+        missing = []
+        ancestor = self.path
+        while not self._fs.exists(ancestor):
+            missing.append(ancestor)
+            ancestor = ancestor.parent
+        for directory in reversed(missing):
+            self._fs.make_directory(directory)
+            self._fs.sync_directory(directory.parent)
+        lock_fd = self._fs.open_file(self.path / LOCK_FILE, create=True)
+        try:
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._fs.close(lock_fd)
+            raise InconsistentLogDirs(
+                f"log directory {self.path} is in use by another broker process"
+                f" (its file {LOCK_FILE} is locked)"
+            ) from error
+        except OSError:
+            self._fs.close(lock_fd)
+            raise
+        self._lock_fd = lock_fd
+
+    def unlock(self) -> None:
+        """Give the lock back."""
+        if self._lock_fd >= 0:
+            lock_fd, self._lock_fd = self._lock_fd, -1
+            self._fs.close(lock_fd)
+
+    # -- identity ----------------------------------------------------------------------------
+
+    def identity(self) -> LogDirIdentity | None:
+        """Return what meta.properties says; None when there is none yet.
+
+        Raises:
+            IdentityDamaged: it says nothing that can be understood.
+            InconsistentLogDirs: it is of a later version.
+            OSError: it cannot be read.
+        """
+        path = self.path / META_PROPERTIES
+        try:
+            text = self._fs.read_text(path)
+        except FileNotFoundError:
+            return None
+        return LogDirIdentity.decode(text, str(path))
+
+    def claim(self, broker_id: int, cluster_id: str) -> None:
+        """Check that the directory is this broker's, or make it so.
+
+        Raises:
+            InconsistentLogDirs: it belongs to another broker or cluster.
+            OSError: it cannot be read or written.
+        """
+        path = self.path / META_PROPERTIES
+        try:
+            found = self.identity()
+        except IdentityDamaged as error:
+            _log.warning("%s is written anew, for broker %d: %s", path, broker_id, error)
+            found = None
+        if found is None:
+            self._fs.replace_text(
+                path,
+                encode_properties(
+                    {"version": "0", "broker.id": str(broker_id), "cluster.id": cluster_id}
+                ),
+            )
+            return
+        _check_owner(path, found, broker_id, cluster_id)
+
+    # -- clean shutdown ----------------------------------------------------------------------
+
+    def take_clean_shutdown(self) -> bool:
+        """Tell whether the last shutdown was clean, and remove the marker.
+
+        The removal is made durable before any log is opened: a crash after this start must
+        not find the marker of the one before.
+        """
+        path = self.path / CLEAN_SHUTDOWN_FILE
+        if not self._fs.exists(path):
+            return False
+        self._fs.unlink(path)
+        self._fs.sync_directory(self.path)
+        return True
+
+    def mark_clean_shutdown(self, broker_epoch: int = -1) -> None:
+        """Say that every log here was flushed and closed."""
+        text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+        self._fs.replace_text(self.path / CLEAN_SHUTDOWN_FILE, text)
+
+    # -- restarts of the machine -------------------------------------------------------------
+
+    def machine_restarted(self) -> bool:
+        """Tell whether the machine has been started anew since a broker last wrote here.
+
+        False when nobody knows (Kafka's directories, a damaged file): recovery is strict then,
+        which loses nothing. Raises OSError.
+        """
+        try:
+            found = self._fs.read_text(self.path / BOOT_ID_FILE).strip()
+        except FileNotFoundError:
+            return False
+        current = self._fs.boot_id()
+        return current is not None and _is_uuid(found) and found != current
+
+    def was_served(self) -> bool:
+        """Tell whether logs here were recovered and served by plog before. Raises OSError."""
+        return self._fs.exists(self.path / BOOT_ID_FILE)
+
+    def remember_boot(self) -> None:
+        """Say under which start of the machine the directory is written to. Raises OSError.
+
+        To be called when every log has been recovered and before the first one is written:
+        a broker that is killed in its recovery leaves the next one as lenient as it was itself.
+        """
+        current = self._fs.boot_id()
+        path = self.path / BOOT_ID_FILE
+        if current is None:
+            self._fs.unlink(path, missing_ok=True)
+        elif not self._fs.exists(path) or self._fs.read_text(path).strip() != current:
+            self._fs.replace_text(path, current + "\n")
+
+
+def lock_log_dirs(fs: Filesystem, paths: Sequence[Path]) -> list[LogDir]:
+    """Lock what can be locked of the broker's log directories, before anything is written there.
+
+    A directory whose disk has failed is left out.
+
+    Raises:
+        InconsistentLogDirs: one is named twice, or in use by another process.
+        KafkaStorageError: none can be used.
+    """
+    twice = [path for path, count in Counter(p.resolve() for p in paths).items() if count > 1]
+    if twice:
+        raise InconsistentLogDirs(f"log.dirs names {twice[0]} twice")
+    locked: list[LogDir] = []
+    faults: list[str] = []
+    try:
+        for path in paths:
+            log_dir = LogDir(fs, path)
+            try:
+                log_dir.open()
+            except OSError as error:
+                faults.append(f"{path}: {error.strerror or error}")
+            else:
+                locked.append(log_dir)
+        if not locked:
+            raise KafkaStorageError(f"no log directory can be used: {'; '.join(faults)}")
+    except (InconsistentLogDirs, KafkaStorageError):
+        for log_dir in locked:
+            log_dir.unlock()
+        raise
+    return locked
+
+
+def common_identity(log_dirs: Sequence[LogDir], broker_id: int) -> LogDirIdentity:
+    """Return whose the directories are, as far as they tell; `broker_id` -1 may be anyone.
+
+    Raises:
+        InconsistentLogDirs: one belongs to another broker, or two to different ones.
+        OSError: a file cannot be read.
+    """
+    wanted = broker_id if broker_id >= 0 else None
+    cluster_id: str | None = None
+    for log_dir in log_dirs:
+        try:
+            found = log_dir.identity()
+        except IdentityDamaged:
+            continue  # `claim` says so
+        if found is None:
+            continue
+        _check_owner(log_dir.path / META_PROPERTIES, found, wanted, cluster_id)
+        wanted = found.broker_id if wanted is None else wanted
+        cluster_id = cluster_id or found.cluster_id
+    return LogDirIdentity(broker_id=wanted, cluster_id=cluster_id)
+
+
+def _check_owner(
+    path: Path, found: LogDirIdentity, broker_id: int | None, cluster_id: str | None
+) -> None:
+    if found.broker_id is not None and broker_id not in (None, found.broker_id):
+        raise InconsistentLogDirs(
+            f"{path}: the directory belongs to broker {found.broker_id}, not {broker_id}"
+            f" (set broker.id={found.broker_id}, or use an empty directory)"
+        )
+    if found.cluster_id is not None and cluster_id not in (None, found.cluster_id):
+        raise InconsistentLogDirs(
+            f"{path}: the directory belongs to cluster {found.cluster_id}, not {cluster_id}"
+        )
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,301 @@
+"""Idempotent and transactional producers: which batch may come next (KIP-98, KIP-360).
+
+Owns the rules: what the ordinary next batch of a producer is, what becomes of the
+unusual one, what a transaction marker changes, when a producer is forgotten. All
+pure: entries and batch headers in, entries (or the refusal) out. The entries
+themselves live in the partition's struct, which knows `check` by heart, tested
+to be the same, and asks `decide` for everything else. Never reads or writes a
+file; the snapshot's bytes are in producer_snapshot.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import NamedTuple
+
+from plog._native.batch import BatchHeader
+from plog._native.partition_log import ProducerEntry, SequencedBatch
+from plog.errors import (
+    InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidTxnState,
+    OutOfOrderSequenceNumber,
+)
+from plog.types import NO_EPOCH, NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP
+
+BATCHES_REMEMBERED = 5
+"""A client may have so many requests in flight and still retry each of them."""
+
+MAX_SEQUENCE = 2147483647
+
+NO_SEQUENCE = -1
+
+ONLY_ZERO_NEXT = SequencedBatch(NO_SEQUENCE, NO_SEQUENCE, NO_OFFSET, 0, NO_TIMESTAMP)
+"""Stands for "no batch of this epoch yet": after sequence -1 only 0 is in order.
+
+An entry with no batches at all means another thing: nothing is known, any sequence may come.
+"""
+
+
+class Verdict(Enum):
+    """What `check` says of a batch."""
+
+    ORDINARY = "append it"
+    DUPLICATE = "answer with the first copy"
+    UNUSUAL = "ask decide"
+
+
+class Marker(NamedTuple):
+    """What a control batch says (PROTOCOL 4.1)."""
+
+    abort: bool
+    coordinator_epoch: int
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction that a marker ended."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int  # the marker's
+    aborted: bool
+
+
+def next_sequence(sequence: int, by: int = 1) -> int:
+    """Add to a sequence number; after 2147483647 comes 0."""
+    return (sequence + by) % (MAX_SEQUENCE + 1)
+
+
+def check(
+    entry: ProducerEntry | None, header: BatchHeader
+) -> tuple[Verdict, SequencedBatch | None]:
+    """Apply the ordinary rule; with DUPLICATE comes the first copy."""
+    if header.producer_id == NO_PRODUCER_ID:
+        return Verdict.ORDINARY, None
+    if entry is None or header.producer_epoch != entry.producer_epoch or header.base_sequence < 0:
+        return Verdict.UNUSUAL, None
+    for known in entry.batches:
+        if (known.first_sequence, known.last_sequence) == (
+            header.base_sequence,
+            header.last_sequence,
+        ):
+            return Verdict.DUPLICATE, known
+    if header.is_transactional != (entry.current_txn_first_offset != NO_OFFSET):
+        return Verdict.UNUSUAL, None
+    if entry.batches and header.base_sequence != next_sequence(entry.batches[-1].last_sequence):
+        return Verdict.UNUSUAL, None
+    return Verdict.ORDINARY, None
+
+
+def decide(entry: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:
+    """Return the entry that may take the unusual batch in; the struct then appends it unchecked.
+
+    Its `version` is that of `entry`, so that the struct can tell whether another batch came
+    between. A transaction that starts with the batch is opened by the struct, which alone knows
+    the offset.
+
+    Raises:
+        InvalidProducerEpoch: the producer has been fenced by a newer epoch.
+        OutOfOrderSequenceNumber: a gap, an old duplicate, or a new epoch that does not start at 0.
+        InvalidTxnState: a batch outside the transaction that its producer has open.
+        InvalidRecord: no sequence number.
+    """
+    who = f"producer {header.producer_id}"
+    if header.base_sequence < 0:
+        raise InvalidRecord(f"{who}: a batch without a sequence number")
+    if entry is None:
+        # Its state has expired, or was never here: whatever it sends next is accepted.
+        return _fresh(header.producer_id, header.producer_epoch, batches=())
+    if header.producer_epoch < entry.producer_epoch:
+        raise InvalidProducerEpoch(
+            f"{who}: epoch {header.producer_epoch} is older than {entry.producer_epoch}"
+        )
+    if header.producer_epoch > entry.producer_epoch:
+        if header.base_sequence != 0:
+            raise OutOfOrderSequenceNumber(
+                f"{who}: epoch {header.producer_epoch} starts at sequence"
+                f" {header.base_sequence}, not 0"
+            )
+        return entry._replace(
+            producer_epoch=header.producer_epoch,
+            batches=(),
+            current_txn_first_offset=NO_OFFSET,
+        )
+    if entry.batches:
+        expected = next_sequence(entry.batches[-1].last_sequence)
+        if header.base_sequence != expected:
+            raise OutOfOrderSequenceNumber(
+                f"{who} epoch {entry.producer_epoch}: sequence {header.base_sequence} came,"
+                f" {expected} was due"
+            )
+    if not header.is_transactional and entry.current_txn_first_offset != NO_OFFSET:
+        raise InvalidTxnState(
+            f"{who}: a batch outside the transaction open since {entry.current_txn_first_offset}"
+        )
+    return entry
+
+
+def _fresh(
+    producer_id: int, producer_epoch: int, batches: tuple[SequencedBatch, ...]
+) -> ProducerEntry:
+    return ProducerEntry(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        batches=batches,
+        last_timestamp=NO_TIMESTAMP,
+        coordinator_epoch=NO_EPOCH,
+        current_txn_first_offset=NO_OFFSET,
+    )
+
+
+# -- replay: batches that are in the log already ---------------------------------------------------
+
+
+def sequenced(header: BatchHeader) -> SequencedBatch:
+    """Return what is remembered of a batch that has been appended."""
+    return SequencedBatch(
+        first_sequence=header.base_sequence,
+        last_sequence=header.last_sequence,
+        last_offset=header.last_offset,
+        offset_delta=header.last_offset_delta,
+        timestamp=header.max_timestamp,
+    )
+
+
+def apply(entry: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:
+    """Return the entry after a data batch of the log, which is not questioned.
+
+    So do followers, and so is the state rebuilt: the leader has checked it once.
+    """
+    if entry is None:
+        entry = _fresh(header.producer_id, header.producer_epoch, batches=())
+    elif header.producer_epoch != entry.producer_epoch:
+        entry = entry._replace(
+            producer_epoch=header.producer_epoch,
+            batches=(),
+            current_txn_first_offset=NO_OFFSET,
+        )
+    batches = (*entry.batches, sequenced(header))[-BATCHES_REMEMBERED:]
+    entry = entry._replace(batches=batches, last_timestamp=header.max_timestamp)
+    if header.is_transactional and entry.current_txn_first_offset == NO_OFFSET:
+        entry = entry._replace(current_txn_first_offset=header.base_offset)
+    return entry
+
+
+def complete(
+    entry: ProducerEntry | None, header: BatchHeader, marker: Marker
+) -> tuple[ProducerEntry, CompletedTransaction | None]:
+    """Return the entry after a transaction marker, and the transaction it ended, if any."""
+    if entry is None:
+        entry = _fresh(header.producer_id, header.producer_epoch, batches=(ONLY_ZERO_NEXT,))
+    completed = None
+    if entry.current_txn_first_offset != NO_OFFSET:
+        completed = CompletedTransaction(
+            producer_id=header.producer_id,
+            first_offset=entry.current_txn_first_offset,
+            last_offset=header.last_offset,
+            aborted=marker.abort,
+        )
+    if header.producer_epoch > entry.producer_epoch:
+        # The coordinator ended it with a newer epoch, to fence the producer.
+        entry = entry._replace(producer_epoch=header.producer_epoch, batches=(ONLY_ZERO_NEXT,))
+    return (
+        entry._replace(
+            coordinator_epoch=marker.coordinator_epoch,
+            current_txn_first_offset=NO_OFFSET,
+            last_timestamp=header.max_timestamp,
+        ),
+        completed,
+    )
+
+
+class ProducerReplay:
+    """The producers of a log while its batches are read again, in order."""
+
+    def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
+        self.entries = {entry.producer_id: entry for entry in entries}
+
+    def on_batch(self, header: BatchHeader) -> None:
+        """Take a data batch."""
+        if header.producer_id != NO_PRODUCER_ID:
+            known = self.entries.get(header.producer_id)
+            self.entries[header.producer_id] = apply(known, header)
+
+    def on_marker(self, header: BatchHeader, marker: Marker) -> CompletedTransaction | None:
+        """Take a control batch."""
+        known = self.entries.get(header.producer_id)
+        entry, completed = complete(known, header, marker)
+        self.entries[header.producer_id] = entry
+        return completed
+
+    def first_unstable_offset(self) -> int | None:
+        """Return where the earliest open transaction starts; None when none is open."""
+        return min(
+            (
+                entry.current_txn_first_offset
+                for entry in self.entries.values()
+                if entry.current_txn_first_offset != NO_OFFSET
+            ),
+            default=None,
+        )
+
+
+# -- the window of five ----------------------------------------------------------------------------
+
+
+class WindowRefill:
+    """Finds the four batches before the newest one, which is all that a snapshot keeps.
+
+    Without them, a client that retries five batches after a restart would have the first
+    four refused, or worse, believed to be new.
+    """
+
+    def __init__(self, entries: Iterable[ProducerEntry]) -> None:
+        self.entries = {entry.producer_id: entry for entry in entries}
+        self._wanting = {pid for pid, entry in self.entries.items() if _is_wanting(entry)}
+
+    @property
+    def wanting(self) -> bool:
+        """Whether any producer's window can still grow."""
+        return bool(self._wanting)
+
+    def on_batch(self, header: BatchHeader) -> None:
+        """Take a batch; they come newest first."""
+        if header.producer_id not in self._wanting or header.is_control:
+            return
+        entry = self.entries[header.producer_id]
+        oldest = entry.batches[0]
+        if header.last_offset >= oldest.last_offset:
+            return
+        if (
+            header.producer_epoch != entry.producer_epoch
+            or next_sequence(header.last_sequence) != oldest.first_sequence
+        ):
+            # Another epoch, or a restart of the numbering after the state had expired.
+            self._wanting.discard(header.producer_id)
+            return
+        entry = entry._replace(batches=(sequenced(header), *entry.batches))
+        self.entries[header.producer_id] = entry
+        if not _is_wanting(entry):
+            self._wanting.discard(header.producer_id)
+
+
+def _is_wanting(entry: ProducerEntry) -> bool:
+    if not entry.batches or len(entry.batches) >= BATCHES_REMEMBERED:
+        return False
+    # Nothing of the epoch comes before sequence 0, but after 2^31 records: not worth a search.
+    return entry.batches[0].first_sequence not in (NO_SEQUENCE, 0)
+
+
+# -- expiry ----------------------------------------------------------------------------------------
+
+
+def expired(
+    entries: Iterable[ProducerEntry], *, now_ms: int, expiration_ms: int
+) -> Iterator[ProducerEntry]:
+    """Return the producers silent for producer.id.expiration.ms, but for open transactions."""
+    for entry in entries:
+        idle_ms = now_ms - entry.last_timestamp
+        if entry.current_txn_first_offset == NO_OFFSET and idle_ms >= expiration_ms:
+            yield entry

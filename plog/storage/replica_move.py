@@ -1,0 +1,127 @@
+"""Copies a log into another log directory (AlterReplicaLogDirs, KIP-113).
+
+Owns the copy: segments as they are, then what was appended meanwhile, again and again
+until little is left, then the rest while appends stand still. Every copied batch is
+read back and checked. Never renames a partition into place: the log manager does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plog._native.partition_log import Segment
+from plog.errors import KafkaStorageError
+from plog.storage.checkpoints import store_topic_id
+from plog.storage.filesystem import Filesystem
+from plog.storage.index_files import IndexBuilder, store_indexes
+from plog.storage.leader_epochs import LEADER_EPOCH_FILE, encode_leader_epochs
+from plog.storage.log import Log
+from plog.storage.producer_load import store_snapshot
+from plog.storage.segment_files import LOG, SEGMENT, TRANSACTION_INDEX, path_of
+from plog.storage.segment_scan import BatchReader, reader_of
+
+COPY_BYTES = 1 << 20
+SMALL_REST_BYTES = 4 << 20
+"""So much may be copied while appends stand still."""
+MOST_ROUNDS = 20
+"""After so many, whoever writes is as fast as the copy: the rest is copied standing still."""
+
+
+class ReplicaCopy:
+    """A copy of `log` in the directory `target`, which is made."""
+
+    def __init__(self, fs: Filesystem, log: Log, target: Path) -> None:
+        self._fs = fs
+        self._log = log
+        self.target = target
+        # By base offset: bytes copied, bytes read back, and the indexes of these.
+        self._copied: dict[int, int] = {}
+        self._checked: dict[int, int] = {}
+        self._indexes: dict[int, IndexBuilder] = {}
+
+    def begin(self) -> None:
+        """Copy until little is left. Raises OSError, KafkaStorageError."""
+        self._fs.make_directory(self.target)
+        if self._log.topic_id is not None:
+            store_topic_id(self._fs, self.target, self._log.topic_id)
+        for _ in range(MOST_ROUNDS):
+            if self._catch_up() <= SMALL_REST_BYTES:
+                break
+        self._check()
+
+    def finish(self) -> None:
+        """Copy the rest. The log must stand still. Raises OSError, KafkaStorageError."""
+        self._catch_up()
+        self._check()
+        log = self._log
+        for segment in log.native.segments:
+            base = segment.base_offset
+            offsets, times = self._indexes[base].finish()
+            store_indexes(self._fs, self.target, base, offsets, times)
+            aborted = path_of(log.directory, base, TRANSACTION_INDEX)
+            if self._fs.exists(aborted):
+                self._fs.write_bytes(
+                    path_of(self.target, base, TRANSACTION_INDEX), self._fs.read_bytes(aborted)
+                )
+        store_snapshot(self._fs, self.target, log.log_end_offset, log.native.producers())
+        self._fs.replace_text(
+            self.target / LEADER_EPOCH_FILE, encode_leader_epochs(log.leader_epochs)
+        )
+        self._fs.sync_directory(self.target)
+
+    def _catch_up(self) -> int:
+        """Copy what is there and not copied; return how many bytes that was."""
+        segments = self._log.native.segments
+        bases = {segment.base_offset for segment in segments}
+        for base in set(self._copied) - bases:
+            self._forget(base)  # retention came by
+        total = 0
+        for segment in segments:
+            base, size = segment.base_offset, segment.size_bytes
+            if self._copied.get(base, 0) > size:
+                self._forget(base)  # truncation did; its batches may be others by now
+            total += self._copy(segment, size)
+        return total
+
+    def _copy(self, segment: Segment, size: int) -> int:
+        base = segment.base_offset
+        start = at = self._copied.get(base, 0)
+        if at == size and base in self._copied:
+            return 0
+        with self._fs.opened(path_of(self.target, base, LOG), create=True) as fd:
+            while at < size:
+                try:
+                    piece = segment.read(at, min(COPY_BYTES, size - at))
+                except OSError as error:
+                    self._log.disk_failed(error)
+                    raise KafkaStorageError(f"{self._log.topic_partition}: {error}") from error
+                if not piece:
+                    raise KafkaStorageError(f"{self._log.topic_partition}: segment {base} shrank")
+                self._fs.pwrite(fd, piece, at)
+                at += len(piece)
+            self._fs.fsync(fd)
+        self._copied[base] = at
+        return at - start
+
+    def _check(self) -> None:
+        interval = self._log.settings.index_interval_bytes
+        for base, size in self._copied.items():
+            self._indexes.setdefault(base, IndexBuilder(base, interval))
+            start = self._checked.get(base, 0)
+            with self._fs.opened(path_of(self.target, base, LOG)) as fd:
+                reader = BatchReader(reader_of(self._fs, fd), start, size)
+                for position, header, _ in reader:
+                    self._indexes[base].on_batch(position, header)
+            if reader.fault is not None:
+                raise KafkaStorageError(
+                    f"{self._log.topic_partition}: segment {base} at byte {reader.position}:"
+                    f" {reader.fault}"
+                )
+            self._checked[base] = size
+
+    def _forget(self, base: int) -> None:
+        self._copied.pop(base, None)
+        self._checked.pop(base, None)
+        self._indexes.pop(base, None)
+        for kind in SEGMENT:
+            self._fs.unlink(path_of(self.target, base, kind), missing_ok=True)

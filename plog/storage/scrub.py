@@ -1,0 +1,64 @@
+"""Reads segments again that nobody has asked for, slowly, to find damage before a client does.
+
+Owns where the round is. Every batch of every sealed segment is checked, a bounded number
+of bytes at a time. Never repairs: the log's owner takes a damaged partition offline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from plog.errors import KafkaStorageError
+from plog.storage.log import Log
+from plog.storage.segment_files import LOG, path_of
+from plog.storage.segment_scan import BatchReader
+
+ROUND_INTERVAL_MS = 24 * 60 * 60 * 1000
+
+
+class Scrub:
+    """An endless sequence of rounds over all logs, advanced by `step`."""
+
+    def __init__(
+        self, logs: Callable[[], Iterable[Log]], on_damage: Callable[[Log, str], None]
+    ) -> None:
+        self._logs = logs
+        self._on_damage = on_damage
+        self._round: Iterator[int] | None = None
+        self._next_round_ms = 0
+
+    def step(self, budget_bytes: int, now_ms: int) -> int:
+        """Check about `budget_bytes` more; return how many. `now_ms` is monotonic."""
+        if self._round is None:
+            if now_ms < self._next_round_ms:
+                return 0
+            self._next_round_ms = now_ms + ROUND_INTERVAL_MS
+            self._round = self._check_all()
+        checked = 0
+        while checked < budget_bytes:
+            size = next(self._round, None)
+            if size is None:
+                self._round = None
+                break
+            checked += size
+        return checked
+
+    def _check_all(self) -> Iterator[int]:
+        """Check batch by batch; yields their sizes."""
+        for log in list(self._logs()):
+            try:
+                yield from self._check(log)
+            except (KafkaStorageError, OSError) as error:
+                if isinstance(error, OSError):
+                    log.disk_failed(error)
+
+    def _check(self, log: Log) -> Iterator[int]:
+        for segment in log.native.segments[:-1]:
+            # `segment` pins the files: they stay readable when retention lets them go.
+            reader = BatchReader(segment.read, 0, segment.size_bytes)
+            for scanned in reader:
+                yield scanned.header.size_bytes
+            if reader.fault is not None and segment in log.native.segments:
+                path = path_of(log.directory, segment.base_offset, LOG)
+                self._on_damage(log, f"{path} at byte {reader.position}: {reader.fault}")
+                return

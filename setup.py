@@ -1,0 +1,80 @@
+"""Builds the Cython kernels: one extension for each plog/_native/*.pyx.
+
+PLOG_BUILD chooses the build: `release` (the default), `debug` (bounds checks,
+uninitialised views and C assertions) or `asan` (debug under AddressSanitizer and
+UndefinedBehaviorSanitizer; docs/TESTING.md says how to run it). Directives live
+here and not in file headers, so that one switch changes them all.
+"""
+
+import os
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+BUILD = os.environ.get("PLOG_BUILD", "release")
+NATIVE = Path("plog/_native")
+LAST_BUILD = Path("build/plog-build")
+
+# What a kernel links beyond libc, by module name.
+LIBRARIES = {
+    "compression": ["z", "lz4", "zstd", "snappy"],
+}
+
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+COMPILE = {
+    "release": ["-O3", "-fno-strict-aliasing", "-Wall", "-Wno-unused-function"],
+    "debug": ["-O1", "-g", "-fno-strict-aliasing", "-UNDEBUG"],
+    "asan": ["-O1", "-g", "-fno-strict-aliasing", "-UNDEBUG", *SANITIZERS],
+}
+LINK = {
+    "release": ["-pthread"],
+    "debug": ["-pthread"],
+    "asan": ["-pthread", *SANITIZERS],
+}
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": BUILD != "release",
+    "wraparound": False,
+    "cdivision": True,
+    "initializedcheck": BUILD != "release",
+    "embedsignature": False,
+}
+
+
+def extensions() -> list[Extension]:
+    """One for each kernel, compiled as this build is."""
+    return [
+        Extension(
+            f"plog._native.{source.stem}",
+            [str(source)],
+            include_dirs=[str(NATIVE)],
+            libraries=LIBRARIES.get(source.stem, []),
+            depends=[str(path) for path in sorted(NATIVE.glob("*.h"))],
+            define_macros=[("_GNU_SOURCE", "1")],
+            extra_compile_args=COMPILE[BUILD],
+            extra_link_args=LINK[BUILD],
+        )
+        for source in sorted(NATIVE.glob("*.pyx"))
+    ]
+
+
+def is_another_build() -> bool:
+    """Whether the last build here was of another kind: its objects would hide what this is for."""
+    return (LAST_BUILD.read_text() if LAST_BUILD.exists() else "release") != BUILD
+
+
+def kernels() -> list[Extension]:
+    """Translate what has changed, or everything for another build; gcc follows the C files."""
+    translated: list[Extension] = cythonize(
+        extensions(),
+        compiler_directives=DIRECTIVES,
+        force=is_another_build(),
+        nthreads=os.cpu_count() or 1,
+    )
+    LAST_BUILD.parent.mkdir(exist_ok=True)
+    LAST_BUILD.write_text(BUILD)
+    return translated
+
+
+setup(ext_modules=kernels())

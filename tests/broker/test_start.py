@@ -1,0 +1,396 @@
+"""How a broker starts, refuses to start, and stops: one line that says why, and status 1."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from plog.broker import Broker, _serve
+from plog.client.admin import Admin
+from plog.client.producer import Producer
+from plog.errors import ConfigError, KafkaStorageError
+from plog.settings.definitions import BrokerSettings
+from plog.storage.filesystem import Filesystem
+from plog.storage.log_dir import CLEAN_SHUTDOWN_FILE, META_PROPERTIES, LogDir
+from tests.servers import BrokerProcess, free_port
+
+TIMEOUT_S = 30
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run `plog server` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "plog", "server", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def overrides(**values: object) -> list[str]:
+    given = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{free_port()}",
+        "broker.id": 0,
+        **{key.replace("_", "."): value for key, value in values.items()},
+    }
+    return [word for key, value in given.items() for word in ("--override", f"{key}={value}")]
+
+
+def refusal(ended: subprocess.CompletedProcess[str]) -> str:
+    """Return what a refused start says in the end: one line, no traceback, status 1."""
+    assert ended.returncode == 1, ended.stderr
+    assert "Traceback" not in ended.stderr
+    (line,) = [line for line in ended.stderr.splitlines() if line.startswith("plog: ")]
+    return line
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def meta(path: Path, broker_id: int, cluster_id: str = "c") -> Path:
+    path.mkdir(exist_ok=True)
+    text = f"version=0\nbroker.id={broker_id}\ncluster.id={cluster_id}\n"
+    (path / META_PROPERTIES).write_text(text)
+    return path
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    made = BrokerProcess(tmp_path)
+    yield made
+    made.kill()
+
+
+# -- refused ---------------------------------------------------------------------------------------
+
+
+def test_second_broker_on_a_log_directory_is_refused_before_it_writes(
+    broker: BrokerProcess,
+) -> None:
+    broker.start()
+    with Admin(broker.bootstrap) as admin:
+        admin.controller_id()  # answered once the start has written what it writes
+    before = content(broker.log_dirs[0])
+    line = refusal(run(*overrides(log_dirs=broker.log_dirs[0], broker_id=7)))
+    assert line == (
+        f"plog: log directory {broker.log_dirs[0]} is in use by another broker process"
+        " (its file .lock is locked)"
+    )
+    assert content(broker.log_dirs[0]) == before
+    broker.stop()
+
+
+def test_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = refusal(
+            run(*overrides(log_dirs=tmp_path / "d", listeners=f"PLAINTEXT://127.0.0.1:{port}"))
+        )
+    assert line == (
+        f"plog: listener PLAINTEXT: cannot listen on 127.0.0.1:{port}: Address already in use"
+    )
+    # What was started was closed cleanly: nothing has to be recovered.
+    assert (tmp_path / "d" / CLEAN_SHUTDOWN_FILE).exists()
+
+
+def test_directory_of_another_broker_is_refused_untouched(tmp_path: Path) -> None:
+    directory = meta(tmp_path / "d", 7)
+    before = content(directory)
+    line = refusal(run(*overrides(log_dirs=directory, broker_id=3)))
+    assert "belongs to broker 7, not 3 (set broker.id=7, or use an empty directory)" in line
+    assert {k: v for k, v in content(directory).items() if k != ".lock"} == before
+
+
+def test_directories_of_two_clusters_are_refused_untouched(tmp_path: Path) -> None:
+    one, two = meta(tmp_path / "1", 0, "one"), meta(tmp_path / "2", 0, "two")
+    line = refusal(run(*overrides(log_dirs=f"{one},{two}")))
+    assert line.endswith("the directory belongs to cluster two, not one")
+    assert [path.name for path in two.iterdir() if path.name != ".lock"] == [META_PROPERTIES]
+
+
+def test_directory_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / META_PROPERTIES).write_text("version=7\n")
+    assert "version 0 or 1 expected, not '7'" in refusal(run(*overrides(log_dirs=tmp_path)))
+
+
+def test_no_usable_log_directory_is_named_with_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    inside = tmp_path / "file" / "data"
+    line = refusal(run(*overrides(log_dirs=f"{inside},/proc/plog")))
+    assert line.startswith("plog: no log directory can be used: ")
+    assert f"{inside}: Not a directory; /proc/plog: " in line
+
+
+def test_directory_named_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    line = refusal(run(*overrides(log_dirs=f"{tmp_path},{tmp_path / 'link'}")))
+    assert line == f"plog: log.dirs names {tmp_path} twice"
+
+
+def test_properties_file_is_refused_with_all_its_faults(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(
+        "listeners=PLAINTEXT://127.0.0.1:0\nnum.partitions=many\nlog.segment.byte=1\nbroker.id=-5\n"
+    )
+    ended = run(path, "--override", "nonsense")
+    assert ended.returncode == 1
+    lines = ended.stderr.splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith("plog: ")
+    for found in (
+        "server.properties:2: `num.partitions`",
+        "server.properties:3: unknown key `log.segment.byte`; did you mean `log.segment.bytes`?",
+        "server.properties:4: `broker.id`",
+        "--override: 'nonsense' is not of the form key=value",
+    ):
+        assert found in ended.stderr
+
+
+def test_missing_properties_file_is_named(tmp_path: Path) -> None:
+    ended = run(tmp_path / "nowhere.properties")
+    assert ended.returncode != 0
+    assert "nowhere.properties" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+# -- started all the same --------------------------------------------------------------------------
+
+
+def test_unusable_log_directory_is_left_out_and_the_others_serve(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    good = tmp_path / "good"
+    broker = BrokerProcess(
+        tmp_path, overrides={"log.dirs": f"{tmp_path / 'file' / 'bad'},/proc/plog,{good}"}
+    )
+    with broker:
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topic("t", partitions=2)
+        with Producer(broker.bootstrap) as producer:
+            producer.send("t", b"value").result(TIMEOUT_S)
+    assert (good / "t-0").is_dir()
+    for bad in (tmp_path / "file" / "bad", Path("/proc/plog")):
+        assert len(re.findall(f"log directory {bad} is offline: ", broker.log)) == 1
+
+
+def test_keys_without_effect_are_warned_of_once_each(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("num.io.threads=8\nqueued.max.requests=100\nnum.io.threads=9\n")
+    broker = BrokerProcess(tmp_path, launcher=[sys.executable, "-m", "plog", "server", str(path)])
+    with broker:
+        pass
+    warnings = [line for line in broker.log.splitlines() if line.startswith("WARNING")]
+    for key in ("num.io.threads", "queued.max.requests"):
+        assert len([w for w in warnings if f"`{key}`" in w and "no effect" in w]) == 1
+
+
+def test_generated_broker_id_is_kept(tmp_path: Path) -> None:
+    broker = BrokerProcess(
+        tmp_path, overrides={"broker.id": -1, "queued.max.request.bytes": -1}, log_dirs=2
+    )
+    ids = set()
+    for harm in range(3):
+        with broker, Admin(broker.bootstrap) as admin:
+            if not harm:
+                admin.create_topic("t")
+            ids.add(admin.controller_id())
+        for directory in broker.log_dirs[:harm]:
+            (directory / META_PROPERTIES).unlink()
+    assert ids == {1001}
+    # With every meta.properties gone, its topics tell who it was.
+    for directory in broker.log_dirs:
+        (directory / META_PROPERTIES).unlink(missing_ok=True)
+    with broker, Admin(broker.bootstrap) as admin:
+        assert admin.controller_id() == 1001
+    for directory in broker.log_dirs:
+        assert "broker.id=1001" in (directory / META_PROPERTIES).read_text()
+
+
+# -- signals ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("numbers", [[signal.SIGTERM] * 2, [signal.SIGINT], [signal.SIGINT] * 3])
+def test_signals_stop_the_broker_cleanly(
+    broker: BrokerProcess, numbers: Sequence[signal.Signals]
+) -> None:
+    broker.start()
+    with Admin(broker.bootstrap) as admin:
+        admin.create_topic("t", partitions=20)
+    process = broker._process
+    assert process is not None
+    for number in numbers:
+        process.send_signal(number)
+        time.sleep(0.005)  # else the system makes one signal of them
+    assert process.wait(TIMEOUT_S) == 0
+    assert broker.log.rstrip().endswith("stopped")
+    assert (broker.log_dirs[0] / CLEAN_SHUTDOWN_FILE).exists()
+
+
+SLOW_RECOVERY = """
+import sys, time
+from plog.storage import live_log_dir
+recover = live_log_dir.recover
+def slowly(*args, **options):
+    print("recovering", flush=True)
+    time.sleep(0.5 if sys.argv[1] == "short" else 3600)
+    return recover(*args, **options)
+live_log_dir.recover = slowly
+from plog.cli import main
+main(["server", *sys.argv[2:]])
+"""
+
+
+@pytest.mark.parametrize("length", ["short", "long"])
+def test_sigterm_during_recovery_ends_the_start(tmp_path: Path, length: str) -> None:
+    broker = BrokerProcess(tmp_path)
+    with broker:
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topic("t", partitions=3)
+        with Producer(broker.bootstrap) as producer:
+            producer.send("t", b"value", partition=1).result(TIMEOUT_S)
+    (broker.log_dirs[0] / CLEAN_SHUTDOWN_FILE).unlink()
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_RECOVERY, length, *overrides(log_dirs=broker.log_dirs[0])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "recovering\n"
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
+    assert "stopping, before the start is complete" in errors
+    assert not (broker.log_dirs[0] / CLEAN_SHUTDOWN_FILE).exists()
+    with broker, Admin(broker.bootstrap) as admin:
+        assert len(admin.topic("t").partitions) == 3
+
+
+# -- in one process --------------------------------------------------------------------------------
+
+
+def settings_of(directory: Path, port: int) -> BrokerSettings:
+    return BrokerSettings(
+        {
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "log.dirs": str(directory),
+            "broker.id": "0",
+        }
+    )
+
+
+def descriptors() -> set[str]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.add(os.readlink(f"/proc/self/fd/{name}"))
+        except FileNotFoundError:
+            continue
+    return found
+
+
+PARTS = [
+    "plog.broker.create_persistent_paths",
+    "plog.broker.take_inventory",
+    "plog.broker.ReplicaManager",
+    "plog.broker.BrokerRegistration",
+    "plog.broker.Services",
+    "plog.broker.Reactor",
+    "plog.broker.Dispatcher",
+    "plog.broker.Controller.start",
+    "plog.network.control_plane.ControlPlane.start",
+]
+
+
+@pytest.mark.parametrize("part", [*PARTS, "port"])
+def test_failed_start_leaves_no_thread_and_no_lock(
+    tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set(threading.enumerate())
+
+    def fails(*_: object, **__: object) -> None:
+        raise ConfigError("no")
+
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            with monkeypatch.context() as patch:
+                if part != "port":
+                    port = free_port()
+                    patch.setattr(part, fails)
+                with pytest.raises(ConfigError):
+                    await Broker(settings_of(tmp_path / "d", port)).start()
+        left = [t for t in threading.enumerate() if t not in threads and "asyncio" not in t.name]
+        assert left == []
+        assert [name for name in descriptors() if str(tmp_path) in name] == []
+        LogDir(Filesystem(), tmp_path / "d").open()  # is free; its descriptor goes with the object
+        # and the directory serves
+        again = Broker(settings_of(tmp_path / "e", free_port()))
+        await again.start()
+        await again.stop()
+
+    asyncio.run(scenario())
+    assert set(threading.enumerate()) <= threads
+
+
+def test_cancelled_start_gives_everything_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def waits(*_: object) -> None:
+        begun.set()
+        go_on.wait(TIMEOUT_S)
+
+    async def scenario() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("plog.storage.log_manager.LogManager._load_in_threads", waits)
+            start = asyncio.create_task(Broker(settings_of(tmp_path, free_port())).start())
+            await asyncio.to_thread(begun.wait, TIMEOUT_S)
+            start.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await start
+        go_on.set()
+
+    asyncio.run(scenario())
+    for thread in threading.enumerate():
+        if thread.name == "load logs":
+            thread.join(TIMEOUT_S)
+    assert [name for name in descriptors() if str(tmp_path) in name] == []
+    assert not (tmp_path / CLEAN_SHUTDOWN_FILE).exists()
+
+
+def test_want_of_descriptors_is_one_line_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("plog.broker.Reactor", fails)
+    broker = Broker(settings_of(tmp_path, free_port()))
+    with pytest.raises(KafkaStorageError, match=r"cannot start: .* Too many open files"):
+        asyncio.run(_serve(broker, 0))
+    assert (tmp_path / CLEAN_SHUTDOWN_FILE).exists()

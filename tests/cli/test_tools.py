@@ -1,0 +1,347 @@
+"""topics, produce, consume, configs: what they print, how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.cli.conftest import TIMEOUT_S, command_line, environment
+from tests.servers import free_port
+
+COMMANDS = ["server", "topics", "produce", "consume", "configs", "dump-log"]
+SUBCOMMANDS = [
+    *(["topics", name] for name in ["list", "describe", "create", "add-partitions", "delete"]),
+    ["topics", "delete-records"],
+    *(["configs", name] for name in ["describe", "set", "reset"]),
+]
+
+
+def error_of(done) -> str:
+    """The one line that an error is told in."""
+    (line,) = done.stderr.decode().splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    "command", [[], *([c] for c in COMMANDS), *SUBCOMMANDS], ids=lambda c: " ".join(c) or "plog"
+)
+def test_help_says_what_a_command_does(call, command):
+    text = call(*command, "--help").stdout.decode()
+    assert "Usage: plog" in text
+    assert "--help" in text
+    assert len(text.splitlines()) > 5
+
+
+def test_topic_is_created_listed_described_and_deleted(call, broker):
+    created = call(
+        "topics", "create", "life", "--partitions", 3, "--config", "retention.ms=1000000"
+    )
+    assert created.stdout == b"Created topic life.\n"
+    listed = json.loads(call("topics", "list", "--json").stdout)
+    assert {"topic": "life", "partitions": 3, "replicas": 1} in listed
+    assert b"life" in call("topics", "list").stdout
+    call("produce", "life", "--partition", 1, stdin=b"a\nb\n")
+    told = json.loads(call("topics", "describe", "life", "--json").stdout)
+    assert told["topic"] == "life"
+    assert len(told["topic_id"]) == 22
+    second = told["partitions"][1]
+    assert second.pop("bytes") > 0
+    assert second == {
+        "partition": 1,
+        "leader": 0,
+        "epoch": 0,
+        "replicas": [0],
+        "isr": [0],
+        "start": 0,
+        "end": 2,
+    }
+    table = call("topics", "describe", "life").stdout.decode()
+    assert told["topic_id"] in table
+    added = call("topics", "add-partitions", "life", 5, "--json")
+    assert json.loads(added.stdout) == {"topic": "life", "partitions": 5}
+    removed = call("topics", "delete-records", "life", 1, -1, "--json")
+    assert json.loads(removed.stdout)["log_start_offset"] == 2
+    assert call("topics", "delete", "life", status=130).stdout == b""
+    assert b"Deleted" in call("topics", "delete", "life", stdin=b"y\n").stdout
+    assert "life" not in {t["topic"] for t in json.loads(call("topics", "list", "--json").stdout)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["topics", "describe", "nowhere"], "'nowhere' does not exist"),
+        (["topics", "delete", "nowhere", "--yes"], "nowhere"),
+        (["topics", "add-partitions", "nowhere", 3], "nowhere"),
+        (["topics", "delete-records", "nowhere", 0, 1], "nowhere"),
+        (["topics", "create", "a/b"], "a/b"),
+        (["topics", "create", "t", "--replication-factor", 5], "replication"),
+        (["topics", "create", "t", "--config", "nosuch=1"], "nosuch"),
+        (["topics", "create", "t", "--config", "retention.ms=x"], "retention.ms"),
+        (["produce", "a b"], "no topic name"),
+        (["consume", "nowhere"], "plog topics list"),
+        (["configs", "describe", "topic", "nowhere"], "nowhere"),
+        (["configs", "describe", "broker", "77"], "no broker has the id '77'; there are 0"),
+        (["configs", "describe", "broker", "x"], "no broker has the id 'x'"),
+        (["configs", "set", "broker", "0", "log.dirs=/x"], "log.dirs"),
+    ],
+)
+def test_error_is_one_line_and_status_1(call, arguments, text):
+    line = error_of(call(*arguments, stdin=b"x\n", status=1))
+    assert line.startswith("plog: ")
+    assert text in line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nosuch"],
+        ["topics", "create"],
+        ["topics", "create", "t", "--config", "novalue"],
+        ["topics", "create", "t", "--config", "a=1", "--config", "a=2"],
+        ["topics", "create", "t", "--partitions", "0"],
+        ["produce", "t", "--header", "novalue"],
+        ["produce", "t", "--key-separator", ""],
+        ["produce", "t", "/nowhere/file"],
+        ["consume", "t", "--max", "-1"],
+        ["configs", "set", "topic", "t", "novalue"],
+        ["configs", "set", "nosuch", "t", "a=b"],
+    ],
+)
+def test_wrong_use_is_status_2_with_the_usage(call, arguments):
+    text = call(*arguments, status=2).stderr.decode()
+    assert "Usage" in text
+    assert "Error: " in text
+
+
+def test_existing_topic_is_an_error_unless_it_may_be_there(call, topic):
+    assert "already exists" in error_of(call("topics", "create", topic, status=1))
+    told = call("topics", "create", topic, "--if-not-exists", "--json").stdout
+    assert json.loads(told) == {"topic": topic, "created": False}
+    told = call("topics", "create", "never-made", "--dry-run", "--json").stdout
+    assert json.loads(told) == {"topic": "never-made", "created": False}
+    assert "never-made" not in call("topics", "list").stdout.decode()
+
+
+@pytest.mark.parametrize("arguments", [["topics", "list"], ["produce", "t"], ["consume", "t"]])
+def test_no_broker_is_one_line_that_says_what_to_do(run, arguments):
+    port = free_port()
+    done = run(*arguments, "-b", f"127.0.0.1:{port}", stdin=b"x\n", status=1)
+    line = error_of(done)
+    assert f"127.0.0.1:{port}" in line
+    assert "refused" in line
+    assert "plog server" in line
+
+
+def test_lines_come_back_as_they_were_written(run, topic):
+    lines = b"".join(b"line %d\n" % n for n in range(5000))
+    written = run("produce", topic, stdin=lines)
+    assert written.stdout == b""
+    assert written.stderr == b"Wrote 5000 records to %s.\n" % topic.encode()
+    read = run("consume", topic, "--exit-at-end").stdout
+    assert sorted(read.splitlines()) == sorted(lines.splitlines())
+
+
+def test_keys_headers_and_bytes_survive(call, topic, tmp_path):
+    source = tmp_path / "source"
+    source.write_bytes(b"k1\tv1\nno key\n\tempty key\r\nk2\t\xff\xfe\nlast\t")
+    told = call(
+        "produce", topic, source, "--key-separator", "\t", "--header", "a=1", "--header", "a=ü",
+        "--partition", 0, "--compression", "zstd", "--json",
+    )  # fmt: skip
+    assert json.loads(told.stdout) == {"topic": topic, "records": 5}
+    plain = call("consume", topic, "--exit-at-end", "--keys").stdout
+    assert plain == b"k1\tv1\nnull\tno key\n\tempty key\nk2\t\xff\xfe\nlast\t\n"
+    found = [
+        json.loads(line)
+        for line in call("consume", topic, "--exit-at-end", "--json").stdout.splitlines()
+    ]
+    assert [record["offset"] for record in found] == list(range(5))
+    assert {record["partition"] for record in found} == {0}
+    assert [record["key"] for record in found] == ["k1", None, "", "k2", "last"]
+    assert found[3]["value"] == {"base64": "//4="}
+    assert found[0]["headers"] == [["a", "1"], ["a", "ü"]]
+
+
+def test_consume_begins_where_it_is_told(call, topic):
+    call("produce", topic, "--partition", 0, stdin=b"".join(b"%d\n" % n for n in range(100)))
+    call("produce", topic, "--partition", 1, stdin=b"other\n")
+
+    def consume(*arguments, status=0):
+        done = call("consume", topic, *arguments, "--exit-at-end", status=status)
+        return done.stdout.decode().split()
+
+    assert consume("--partition", 0) == [str(n) for n in range(100)]
+    assert consume("--partition", 0, "--from", 95) == [str(n) for n in range(95, 100)]
+    # Past the other's end, so nothing of it.
+    assert consume("--from", 98) == ["98", "99"]
+    assert consume("--from", 10**12) == []
+    assert consume("--from", "latest") == []
+    assert sorted(consume("--from", "@2001-01-01")) == sorted(consume())
+    assert consume("--from", "@2101-01-01T00:00:00+02:00") == []
+    assert consume("--partition", 0, "--max", 3) == ["0", "1", "2"]
+    assert consume("--max", 0) == []
+    line = call("consume", topic, "--partition", 0, "--from", 50, "--max", 1, "--json").stdout
+    timestamp = json.loads(line)["timestamp"]
+    at = consume("--partition", 0, "--from", f"@{timestamp}", "--max", 1)
+    assert int(at[0]) <= 50
+    assert consume("--from", "yesterday", status=2) == []
+    assert consume("--from", "@yesterday", status=2) == []
+    assert consume("--partition", 9, status=1) == []
+
+
+def test_reader_that_goes_ends_consume_quietly(run, topic, broker):
+    run("produce", topic, stdin=b"".join(b"%d\n" % n for n in range(50_000)))
+    for extra in ([], ["--json"]):
+        consuming = subprocess.Popen(
+            command_line("consume", topic, *extra),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(broker.bootstrap),
+        )
+        assert consuming.stdout is not None
+        assert consuming.stdout.readline()
+        consuming.stdout.close()
+        assert consuming.stderr is not None
+        assert consuming.stderr.read() == b""
+        consuming.stderr.close()
+        consuming.wait(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("arguments", [["consume"], ["produce"]])
+def test_interrupt_ends_a_command_quietly(run, topic, broker, arguments):
+    run("produce", topic, stdin=b"first\n")
+    running = subprocess.Popen(
+        command_line(*arguments, topic),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(broker.bootstrap),
+        # Where the tests run in the background, SIGINT is ignored, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert running.stdout is not None
+    assert running.stdin is not None
+    if arguments == ["consume"]:
+        assert running.stdout.readline() == b"first\n"
+    else:
+        # It has read this line once the topic has it.
+        running.stdin.write(b"second\n" * 100_000)
+        running.stdin.flush()
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=TIMEOUT_S)
+    assert errors.strip() == b""  # but for the line break behind ^C
+    assert running.returncode == 130
+
+
+def test_consume_waits_for_new_records(run, topic, broker):
+    consuming = subprocess.Popen(
+        command_line("consume", topic, "--max", 2),
+        stdout=subprocess.PIPE,
+        env=environment(broker.bootstrap),
+    )
+    assert consuming.stdout is not None
+    for line in (b"one\n", b"two\n"):
+        run("produce", topic, stdin=line)
+        assert consuming.stdout.readline() == line
+    assert consuming.wait(TIMEOUT_S) == 0
+    consuming.stdout.close()
+
+
+def test_produce_stops_at_a_record_that_is_refused(run):
+    run("topics", "create", "compacted", "--config", "cleanup.policy=compact")
+    done = run("produce", "compacted", stdin=b"without a key\n" * 10, status=1)
+    assert "key" in error_of(done)
+
+
+def test_progress_is_shown_on_a_terminal_only(run, topic, broker, tmp_path):
+    source = tmp_path / "source"
+    source.write_bytes(b"x\n" * 20_000)
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        command_line("produce", topic, source),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=follower,
+        env={**environment(broker.bootstrap), "TERM": "xterm"},
+    )
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(leader, 65536)
+        except OSError:  # how a terminal says that nobody is there any more
+            break
+        if not chunk:
+            break
+        shown += chunk
+    os.close(leader)
+    assert process.wait(TIMEOUT_S) == 0
+    plain = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", shown)
+    assert re.search(rb"[0-9,]+ records .*\r", plain)
+    assert b"Wrote 20000 records" in plain
+
+
+def test_configs_are_described_set_and_reset(call, topic):
+    def described(*arguments):
+        text = call("configs", "describe", "topic", topic, "--json", *arguments).stdout
+        return {entry["key"]: entry for entry in json.loads(text)}
+
+    assert described() == {}
+    assert "retention.ms" in described("--all")
+    assert described("--all", "--doc")["retention.ms"]["documentation"]
+    told = call("configs", "set", "topic", topic, "retention.ms=5000", "cleanup.policy+=compact")
+    assert b"changed retention.ms, cleanup.policy" in told.stdout
+    assert described()["retention.ms"] == {
+        "key": "retention.ms",
+        "value": "5000",
+        "source": "topic",
+        "read_only": False,
+    }
+    assert described()["cleanup.policy"]["value"] == "delete,compact"
+    call("configs", "set", "topic", topic, "cleanup.policy-=delete")
+    assert described()["cleanup.policy"]["value"] == "compact"
+    assert "nope" in error_of(call("configs", "set", "topic", topic, "retention.ms=nope", status=1))
+    call("configs", "set", "topic", topic, "retention.ms=6000", "--dry-run")
+    assert described()["retention.ms"]["value"] == "5000"
+    told = call("configs", "reset", "topic", topic, "retention.ms", "cleanup.policy", "--json")
+    assert json.loads(told.stdout)["keys"] == ["retention.ms", "cleanup.policy"]
+    assert described() == {}
+
+
+def test_broker_configs_are_described_and_set(call):
+    assert b"listeners" in call("configs", "describe", "broker", "0").stdout
+    call("configs", "set", "broker", "default", "log.retention.ms=123456789")
+    found: dict[str, dict] = {}
+    deadline = time.monotonic() + TIMEOUT_S
+    while "log.retention.ms" not in found:  # each broker hears of it in its own time
+        text = call("configs", "describe", "broker", "0", "--json").stdout
+        found = {entry["key"]: entry for entry in json.loads(text)}
+        assert time.monotonic() < deadline
+    assert found["log.retention.ms"]["value"] == "123456789"
+    assert found["log.retention.ms"]["source"] == "dynamic default"
+    call("configs", "reset", "broker", "default", "log.retention.ms")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["/nowhere/server.properties"], "/nowhere/server.properties"),
+        (["--override", "nosuch"], "nosuch"),
+        (["--override", "listeners=PLAINTEXT://127.0.0.1:notaport"], "notaport"),
+    ],
+)
+def test_server_that_cannot_start_says_why(run, arguments, text):
+    assert text in run("server", *arguments, status=1).stderr.decode()
+
+
+def test_server_on_a_port_that_is_taken_says_so(run, broker, tmp_path):
+    listeners = f"listeners=PLAINTEXT://{broker.bootstrap}"
+    done = run("server", "--override", listeners, "--override", f"log.dirs={tmp_path}", status=1)
+    assert "in use" in done.stderr.decode().splitlines()[-1]

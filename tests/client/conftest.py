@@ -1,0 +1,44 @@
+"""One broker that creates no topics by itself; every test has topics of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from plog.client.admin import Admin
+from tests.servers import BrokerProcess
+
+OVERRIDES = {"auto.create.topics.enable": "false", "message.max.bytes": 8 * 1024 * 1024}
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("client"), overrides=OVERRIDES) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def bootstrap(broker: BrokerProcess) -> str:
+    return broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def admin(bootstrap: str) -> Iterator[Admin]:
+    with Admin(bootstrap) as admin:
+        yield admin
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def new_topic(admin: Admin) -> Callable[..., str]:
+    def create(partitions: int = 1, **configs: object) -> str:
+        name = f"topic{next(_numbers)}"
+        settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
+        admin.create_topic(name, partitions=partitions, configs=settings)
+        return name
+
+    return create

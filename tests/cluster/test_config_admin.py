@@ -1,0 +1,181 @@
+# ruff: noqa: E501 - tables
+"""Configs are checked, written with a notice, and heard by every broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from plog.cluster.config_admin import ConfigAdmin
+from plog.cluster.config_changes import NOTICE_EXPIRY_MS, ConfigChanges
+from plog.cluster.embedded_store import EmbeddedStore
+from plog.cluster.store import SetOp
+from plog.cluster.topic_admin import NewTopic, TopicAdmin
+from plog.cluster.znodes import ConfigEntity, ControllerNode, decode_config
+from plog.errors import InvalidConfig, InvalidRequest, InvalidTopic, UnknownTopicOrPartition
+from plog.runtime.clock import ManualClock
+from plog.settings.alterations import Alteration, Operation
+from plog.settings.definitions import BrokerSettings
+from plog.settings.dynamic import DynamicSettings
+from tests.cluster.test_topic_admin import register
+
+SET, DELETE, APPEND, SUBTRACT = Operation
+T = ConfigEntity.topic("t")
+ALL, OWN = ConfigEntity.broker(None), ConfigEntity.broker(0)
+
+
+@pytest.fixture
+def settings() -> DynamicSettings:
+    return DynamicSettings(BrokerSettings({"broker.id": "0"}))
+
+
+@pytest.fixture
+def admin(embedded: EmbeddedStore, settings: DynamicSettings) -> ConfigAdmin:
+    register(embedded, 0)
+    TopicAdmin(embedded, settings).create(NewTopic("t", 1, 1, configs={"retention.ms": "9"}))
+    return ConfigAdmin(embedded, settings, 0)
+
+
+@pytest.fixture
+def changes(embedded, settings, clock, admin) -> ConfigChanges:
+    made = ConfigChanges(embedded, settings, broker_id=0, clock=clock)
+    made.load()
+    return made
+
+
+def stored(store: EmbeddedStore, entity: ConfigEntity) -> dict[str, str]:
+    return decode_config(store.get(entity.path)[0]) if store.exists(entity.path) else {}
+
+
+ALTERED = [
+    ([("segment.bytes", SET, "100")], {"retention.ms": "9", "segment.bytes": "100"}),
+    ([("retention.ms", SET, "8")], {"retention.ms": "8"}),
+    ([("retention.ms", DELETE, None)], {}),
+    ([("segment.bytes", DELETE, None)], {"retention.ms": "9"}),
+    # The default, delete, is what is appended to.
+    ([("cleanup.policy", APPEND, "compact")], {"retention.ms": "9", "cleanup.policy": "delete,compact"}),
+    ([("cleanup.policy", APPEND, "delete")], {"retention.ms": "9", "cleanup.policy": "delete"}),
+    ([("cleanup.policy", SET, "compact, delete"), ("retention.ms", DELETE, None)], {"cleanup.policy": "compact, delete"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("operations", "expected"), ALTERED)
+def test_alterations_change_these_keys_and_leave_a_notice(
+    admin, embedded, operations, expected
+) -> None:
+    alterations = [Alteration(*one) for one in operations]
+    admin.alter(T, alterations, validate_only=True)
+    assert embedded.children("/config/changes") == []
+    assert stored(embedded, T) == {"retention.ms": "9"}
+    admin.alter(T, alterations)
+    assert stored(embedded, T) == expected
+    (notice,) = embedded.children("/config/changes")
+    assert notice == "config_change_0000000000"
+    assert embedded.get(f"/config/changes/{notice}")[0] == b'{"version":2,"entity_path":"topics/t"}'
+
+
+def test_subtracted_items_go_from_the_list(admin, embedded) -> None:
+    admin.alter(T, [Alteration("cleanup.policy", SET, "compact,delete")])
+    admin.alter(T, [Alteration("cleanup.policy", SUBTRACT, "delete")])
+    assert stored(embedded, T)["cleanup.policy"] == "compact"
+
+
+def test_replacement_keeps_nothing_else(admin, embedded) -> None:
+    admin.replace(T, {"segment.bytes": "100"})
+    assert stored(embedded, T) == {"segment.bytes": "100"}
+    admin.replace(T, {})
+    assert stored(embedded, T) == {}
+
+
+REFUSED = [
+    (T, [("no.such", SET, "1")], InvalidConfig),
+    (T, [("retention.ms", SET, "soon")], InvalidConfig),
+    (T, [("retention.ms", SET, None)], InvalidRequest),
+    (T, [("retention.ms", 7, "1")], InvalidRequest),
+    (T, [("retention.ms", SET, "1"), ("retention.ms", DELETE, None)], InvalidRequest),
+    (T, [("segment.bytes", APPEND, "1")], InvalidConfig),
+    (T, [("no.such", APPEND, "1")], InvalidConfig),
+    (ConfigEntity.topic("nope"), [("retention.ms", SET, "1")], UnknownTopicOrPartition),
+    (ConfigEntity.topic("a/b"), [("retention.ms", SET, "1")], InvalidTopic),
+    (ConfigEntity.broker(1), [("log.retention.ms", SET, "1")], InvalidRequest),
+    (OWN, [("broker.id", SET, "4")], InvalidConfig),
+    (ALL, [("no.such", SET, "4")], InvalidConfig),
+    (ConfigEntity((("users", "u"),)), [("x", SET, "1")], InvalidRequest),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("entity", "operations", "error"), REFUSED)
+def test_refused_change_writes_nothing(admin, embedded, entity, operations, error) -> None:
+    zxid = embedded._tree.zxid
+    with pytest.raises(error):
+        admin.alter(entity, [Alteration(*one) for one in operations])
+    assert embedded._tree.zxid == zxid
+
+
+def test_change_that_lost_a_race_is_made_on_what_is_there(
+    admin, embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded.create("/controller", ControllerNode(0, 1).encode())
+    multi, raced = embedded.multi, []
+
+    def race(ops):
+        if not raced:
+            raced.append(True)
+            multi([SetOp(T.path, b'{"version":1,"config":{"segment.bytes":"77"}}')])
+        return multi(ops)
+
+    monkeypatch.setattr(embedded, "multi", race)
+    admin.alter(T, [Alteration("retention.ms", SET, "5")])
+    assert stored(embedded, T) == {"segment.bytes": "77", "retention.ms": "5"}
+
+
+def test_notices_are_applied_in_order_once_and_removed_when_old(
+    admin, embedded, settings, changes, clock: ManualClock
+) -> None:
+    assert settings.topic("t").retention_ms == 9
+    heard: list[str] = []
+    settings.on_topic_change(lambda name, made: heard.append(f"{name}={made.retention_ms}"))
+    admin.alter(T, [Alteration("retention.ms", SET, "1")])
+    admin.alter(ALL, [Alteration("log.retention.bytes", SET, "2")])
+    admin.alter(OWN, [Alteration("log.retention.bytes", SET, "3")])
+    changes.process()
+    changes.process()
+    assert heard == ["t=1"]
+    assert settings.topic("t").retention_bytes == 3
+    clock.advance(NOTICE_EXPIRY_MS + 1)
+    admin.alter(OWN, [Alteration("log.retention.bytes", DELETE, None)])
+    changes.process()
+    assert settings.topic("t").retention_bytes == 2
+    assert embedded.children("/config/changes") == ["config_change_0000000003"]
+
+
+def test_notice_and_config_that_nobody_can_read_are_reported_and_passed_over(
+    admin, embedded, settings, changes, caplog: pytest.LogCaptureFixture
+) -> None:
+    embedded.create("/config/changes/config_change_", b"junk", sequential=True)
+    embedded.set(T.path, b"junk")
+    embedded.create(
+        "/config/changes/config_change_", b'{"version":2,"entity_path":"topics/t"}', sequential=True
+    )
+    admin.alter(ALL, [Alteration("log.retention.bytes", SET, "2")])
+    changes.process()
+    assert settings.topic("t").retention_bytes == 2
+    assert "is ignored" in caplog.text
+    assert "are ignored" in caplog.text
+
+
+def test_configs_of_users_and_clients_go_to_whoever_wants_them(embedded, settings, clock) -> None:
+    register(embedded, 0)
+    heard = []
+    changes = ConfigChanges(
+        embedded, settings, broker_id=0, clock=clock, other=lambda *one: heard.append(one)
+    )
+    changes.load()
+    user = ConfigEntity((("users", "ann"),))
+    embedded.create(user.path, b'{"version":1,"config":{"producer_byte_rate":"5"}}')
+    embedded.create(
+        "/config/changes/config_change_",
+        b'{"version":2,"entity_path":"users/ann"}',
+        sequential=True,
+    )
+    changes.process()
+    assert heard == [(user, {"producer_byte_rate": "5"})]

@@ -1,0 +1,148 @@
+"""A broker's own nodes: cluster id, broker id, registration, and blocks of producer ids."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from plog.cluster.broker_registration import (
+    BrokerRegistration,
+    create_persistent_paths,
+    ensure_cluster_id,
+    generate_broker_id,
+)
+from plog.cluster.embedded_store import EmbeddedStore
+from plog.cluster.producer_ids import BLOCK_SIZE, LARGEST_PRODUCER_ID, ProducerIds
+from plog.cluster.store import SetOp
+from plog.cluster.znodes import (
+    PERSISTENT_PATHS,
+    PRODUCER_ID_BLOCK,
+    BrokerNode,
+    Endpoint,
+    ProducerIdBlock,
+)
+from plog.errors import DuplicateBrokerRegistration, UnknownServerError
+from plog.types import uuid_from_text
+
+NODE = BrokerNode((Endpoint("PLAINTEXT", "h", 9092),), 1)
+
+
+def test_persistent_paths_are_there_and_stay(embedded: EmbeddedStore) -> None:
+    create_persistent_paths(embedded)
+    zxid = embedded._tree.zxid
+    create_persistent_paths(embedded)
+    assert embedded._tree.zxid == zxid
+    assert all(embedded.exists(path) for path in PERSISTENT_PATHS)
+
+
+def test_cluster_id_is_drawn_once(embedded: EmbeddedStore) -> None:
+    drawn = ensure_cluster_id(embedded)
+    uuid_from_text(drawn)
+    assert ensure_cluster_id(embedded) == drawn
+    assert ensure_cluster_id(embedded, "another") == drawn
+
+
+def test_cluster_id_of_the_log_dirs_is_taken_up(embedded: EmbeddedStore) -> None:
+    assert ensure_cluster_id(embedded, "abcdefghijklmnopqrstuv") == "abcdefghijklmnopqrstuv"
+
+
+def test_generated_broker_ids_begin_above_the_reserved_ones(embedded: EmbeddedStore) -> None:
+    assert [generate_broker_id(embedded, 1000) for _ in range(3)] == [1001, 1002, 1003]
+
+
+def test_broker_epoch_is_the_creating_transaction_and_only_grows(
+    log_dirs: list[Path], clock
+) -> None:
+    epochs = []
+    for _ in range(3):
+        store = EmbeddedStore(log_dirs, clock=clock)
+        create_persistent_paths(store)
+        registration = BrokerRegistration(store, 0)
+        epochs.append(registration.register(NODE))
+        assert store.get("/brokers/ids/0")[1].czxid == epochs[-1]
+        assert registration.register(NODE) == epochs[-1]
+        registration.update(BrokerNode((Endpoint("PLAINTEXT", "other", 1),), 2))
+        assert store.get("/brokers/ids/0")[1].czxid == epochs[-1]
+        store.close()
+    assert epochs == sorted(set(epochs))
+
+
+def as_of_session(store: EmbeddedStore, session: int) -> None:
+    """Make the registration that of another session, as only a server's expiry could."""
+    node = store._tree.nodes["/brokers/ids/0"]
+    store._tree._nodes["/brokers/ids/0"] = node._replace(ephemeral_owner=session)
+
+
+def test_registration_of_another_process_is_fatal(embedded: EmbeddedStore) -> None:
+    create_persistent_paths(embedded)
+    BrokerRegistration(embedded, 0).register(NODE)
+    as_of_session(embedded, 99)
+    with pytest.raises(DuplicateBrokerRegistration):
+        BrokerRegistration(embedded, 0).register(NODE)
+
+
+def test_registration_of_our_expired_session_is_replaced(embedded: EmbeddedStore) -> None:
+    create_persistent_paths(embedded)
+    registration = BrokerRegistration(embedded, 0)
+    first = registration.register(NODE)
+    registration._sessions.add(99)
+    as_of_session(embedded, 99)
+    second = registration.register(NODE)
+    assert second > first
+    assert embedded.get("/brokers/ids/0")[1].ephemeral_owner == embedded.session_id
+
+
+def test_producer_ids_are_never_given_twice(embedded: EmbeddedStore) -> None:
+    create_persistent_paths(embedded)
+    brokers = [ProducerIds(embedded, broker_id) for broker_id in (0, 1)]
+    given: list[int] = []
+
+    def take(ids: ProducerIds) -> None:
+        mine = [ids.next() for _ in range(BLOCK_SIZE + 10)]
+        given.extend(mine)
+
+    threads = [threading.Thread(target=take, args=(ids,)) for ids in brokers for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(given)) == len(given) == 4 * (BLOCK_SIZE + 10)
+    # A restarted broker takes a new block, whatever it had left.
+    assert ProducerIds(embedded, 0).next() > max(given) - BLOCK_SIZE
+    last = ProducerIdBlock.decode(embedded.get(PRODUCER_ID_BLOCK)[0])
+    assert (last.broker_id, last.last - last.first + 1) == (0, BLOCK_SIZE)
+
+
+def test_block_is_written_before_its_first_id(embedded: EmbeddedStore) -> None:
+    create_persistent_paths(embedded)
+    assert ProducerIds(embedded, 3).next() == 0
+    assert embedded.get(PRODUCER_ID_BLOCK)[0] == (
+        b'{"version":1,"broker":3,"block_start":"0","block_end":"999"}'
+    )
+
+
+def test_block_that_another_broker_took_meanwhile_is_left_to_it(
+    embedded: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_persistent_paths(embedded)
+    get, raced = embedded.get, []
+
+    def race(path: str):
+        found = get(path)
+        if not raced:
+            raced.append(True)
+            embedded.multi([SetOp(PRODUCER_ID_BLOCK, ProducerIdBlock(9, 0, 999).encode())])
+        return found
+
+    monkeypatch.setattr(embedded, "get", race)
+    assert ProducerIds(embedded, 0).next() == 1000
+
+
+def test_when_all_ids_are_used_the_broker_says_so(embedded: EmbeddedStore) -> None:
+    create_persistent_paths(embedded)
+    last = ProducerIdBlock(0, LARGEST_PRODUCER_ID - 999, LARGEST_PRODUCER_ID)
+    embedded.set(PRODUCER_ID_BLOCK, last.encode())
+    with pytest.raises(UnknownServerError):
+        ProducerIds(embedded, 0).next()

@@ -1,0 +1,492 @@
+"""Orders of the controller as a broker takes them: fences, epochs, ids, roles and codes."""
+
+from __future__ import annotations
+
+import errno
+import uuid
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from plog.cluster.channels import InProcessChannel
+from plog.cluster.control_fence import ControlFence
+from plog.cluster.metadata_cache import MetadataCache
+from plog.cluster.replica_manager import ReplicaManager
+from plog.errors import (
+    ErrorCode,
+    FencedLeaderEpoch,
+    InconsistentTopicId,
+    KafkaStorageError,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    UnknownLeaderEpoch,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from plog.protocol.messages.replication import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaTopicState,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from plog.settings.definitions import BrokerSettings, TopicSettings
+from plog.types import TopicPartition
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+ID, OTHER_ID = uuid.UUID(int=5), uuid.UUID(int=6)
+ME, PEER = 1, 2
+NONE, STORAGE = ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR
+STALE = ErrorCode.STALE_CONTROLLER_EPOCH
+
+
+class FakeNative:
+    def __init__(self, log) -> None:
+        self._log = log
+
+    def advance_high_watermark(self, offset: int) -> bool:
+        self._log.high_watermark = offset
+        return True
+
+
+class FakeLog:
+    """A log's roles; appends count."""
+
+    def __init__(self, at: TopicPartition, topic_id: uuid.UUID, log_dir: Path) -> None:
+        self.topic_partition, self.topic_id, self.log_dir = at, topic_id, log_dir
+        self.native = FakeNative(self)
+        self.log_end_offset, self.high_watermark, self.last_stable_offset = 3, 0, 0
+        self.role: tuple = ()
+        self.refusal: KafkaStorageError | None = None
+        self.settings = None
+
+    def become_leader(self, leader_epoch: int, *, sole_replica: bool) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        if self.role == ("broken",):
+            raise KafkaStorageError("the epoch can not be written")
+        self.role = ("leader", leader_epoch, sole_replica)
+
+    def become_follower(self, leader_epoch: int) -> None:
+        self.role = ("follower", leader_epoch)
+
+    def append_as_leader(self, records, *, now_ms: int):
+        self.log_end_offset += 1
+        return SimpleNamespace(base_offset=self.log_end_offset - 1)
+
+    def update_settings(self, settings) -> None:
+        self.settings = settings
+
+
+class FakeLogs:
+    """A log manager that keeps names only."""
+
+    def __init__(self) -> None:
+        self.logs: dict[TopicPartition, FakeLog] = {}
+        self.offline: dict[TopicPartition, str] = {}
+        self.offline_log_dirs: list[Path] = []
+        self.deleted: list[TopicPartition] = []
+        self.refusal: KafkaStorageError | None = None
+        self.space = True
+
+    def has_space_for(self, at: TopicPartition) -> bool:
+        return self.space
+
+    def get(self, at: TopicPartition) -> FakeLog | None:
+        return self.logs.get(at)
+
+    def create(self, at, topic_id, settings, leader_epoch=0) -> FakeLog:
+        if self.refusal is not None:
+            raise self.refusal
+        if at.topic == "full":
+            raise KafkaStorageError("no space")
+        self.logs[at] = FakeLog(at, topic_id, Path("/d0"))
+        return self.logs[at]
+
+    def create_all(self, wanted) -> list[FakeLog | KafkaStorageError]:
+        made: list[FakeLog | KafkaStorageError] = []
+        for one in wanted:
+            try:
+                made.append(self.create(*one))
+            except KafkaStorageError as error:
+                made.append(error)
+        return made
+
+    def delete(self, at) -> None:
+        self.logs.pop(at, None)
+        self.offline.pop(at, None)
+        self.deleted.append(at)
+
+
+class Fetchers:
+    def __init__(self) -> None:
+        self.following: dict[TopicPartition, int] = {}
+
+    def follow(self, partitions) -> None:
+        self.following |= {one.topic_partition: one.leadership.leader for one in partitions}
+
+    def forget(self, topic_partitions) -> None:
+        for at in topic_partitions:
+            self.following.pop(at, None)
+
+
+class Broker:
+    def __init__(self) -> None:
+        self.fence = ControlFence()
+        self.fence.broker_epoch = 50
+        self.logs = FakeLogs()
+        self.metadata = MetadataCache(self.fence)
+        self.fetchers = Fetchers()
+        self.changed: list[TopicPartition] = []
+        self.roles: list[tuple[list, list]] = []
+        self.reports = 0
+        self.replicas = ReplicaManager(
+            broker_id=ME,
+            logs=self.logs,  # type: ignore[arg-type]
+            metadata=self.metadata,
+            fence=self.fence,
+            settings_of=lambda topic: TopicSettings(
+                BrokerSettings(), {"min.insync.replicas": "2"} if topic == "safe" else {}
+            ),
+            on_change=self.changed.append,
+            log_dir_failed=self._report,
+            fetchers=self.fetchers,
+            leadership_changed=lambda *roles: self.roles.append(roles),
+        )
+        self.channel = InProcessChannel(self.replicas, self.metadata)
+
+    def _report(self) -> None:
+        self.reports += 1
+
+    def send(self, request):
+        answers: list = []
+        self.channel.send(request, answers.append)
+        (answer,) = answers
+        return answer
+
+    def lead(self, at=A0, leader=ME, epoch=0, *, isr=(ME,), topic_id=ID, new=True, **request):
+        """Send LeaderAndIsr of one partition; return its code, or the request's."""
+        answer = self.send(leader_and_isr(at, leader, epoch, isr, topic_id, new, **request))
+        if answer.error_code:
+            return ErrorCode(answer.error_code)
+        (topic,) = answer.topics
+        assert topic.topic_id == topic_id
+        return ErrorCode(topic.partition_errors[0].error_code)
+
+    def stop(self, at=A0, epoch=-2, *, delete=True, **request):
+        state = StopReplicaPartitionState(
+            partition_index=at.partition, leader_epoch=epoch, delete_partition=delete
+        )
+        answer = self.send(
+            StopReplicaRequest(
+                controller_id=0,
+                topic_states=[StopReplicaTopicState(topic_name=at.topic, partition_states=[state])],
+                **{"controller_epoch": 1, "broker_epoch": 50} | request,
+            )
+        )
+        if answer.error_code:
+            return ErrorCode(answer.error_code)
+        return ErrorCode(answer.partition_errors[0].error_code)
+
+    def announce(self, at=A0, leader=ME, topic_id=ID, **request):
+        state = UpdateMetadataPartitionState(
+            partition_index=at.partition,
+            controller_epoch=1,
+            leader=leader,
+            leader_epoch=4,
+            isr=[1],
+            zk_version=3,
+            replicas=[1, 2],
+            offline_replicas=[2],
+        )
+        answer = self.send(
+            UpdateMetadataRequest(
+                controller_id=0,
+                topic_states=[
+                    UpdateMetadataTopicState(
+                        topic_name=at.topic, topic_id=topic_id, partition_states=[state]
+                    )
+                ],
+                live_brokers=[],
+                **{"controller_epoch": 1, "broker_epoch": 50} | request,
+            )
+        )
+        return ErrorCode(answer.error_code)
+
+
+def leader_and_isr(at, leader, epoch, isr, topic_id, new, **request) -> LeaderAndIsrRequest:
+    state = LeaderAndIsrPartitionState(
+        partition_index=at.partition,
+        controller_epoch=1,
+        leader=leader,
+        leader_epoch=epoch,
+        isr=list(isr),
+        partition_epoch=0,
+        replicas=request.pop("replicas", [ME, PEER]),
+        is_new=new,
+    )
+    return LeaderAndIsrRequest(
+        controller_id=0,
+        topic_states=[
+            LeaderAndIsrTopicState(topic_name=at.topic, topic_id=topic_id, partition_states=[state])
+        ],
+        live_leaders=[],
+        **{"controller_epoch": 1, "broker_epoch": 50} | request,
+    )
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+def test_leader_accepts_and_follower_fetches(broker: Broker) -> None:
+    assert broker.lead() == NONE
+    assert broker.lead(A1, leader=PEER, isr=(PEER, ME)) == NONE
+    assert broker.logs.logs[A0].role == ("leader", 0, True)
+    assert broker.logs.logs[A0].high_watermark == 3
+    assert broker.logs.logs[A1].role == ("follower", 0)
+    assert broker.fetchers.following == {A1: PEER}
+    leading, following = broker.roles[1]
+    assert (leading, [one.topic_partition for one in following]) == ([], [A1])
+    assert broker.changed == [A0, A1]
+    # The roles change; a leader with others in sync does not commit alone.
+    assert broker.lead(A1, epoch=1, isr=(PEER, ME)) == NONE
+    assert broker.logs.logs[A1].role == ("leader", 1, False)
+    assert broker.fetchers.following == {}
+
+
+FENCED = [
+    ({"controller_epoch": 2}, NONE),
+    ({"controller_epoch": 0}, STALE),
+    ({"broker_epoch": 49}, ErrorCode.STALE_BROKER_EPOCH),
+    ({"broker_epoch": 51}, NONE),
+    ({"broker_epoch": -1}, NONE),
+]
+
+
+@pytest.mark.parametrize(("epochs", "code"), FENCED)
+@pytest.mark.parametrize("order", ["lead", "stop", "announce"])
+def test_every_order_passes_the_same_fence(broker, order: str, epochs, code) -> None:
+    assert broker.announce() == NONE
+    assert getattr(broker, order)(**epochs) == code
+    assert (broker.replicas.get(A0) is not None) == (order == "lead" and code == NONE)
+    assert broker.fence.controller_epoch == max(1, epochs.get("controller_epoch", 1))
+
+
+def test_orders_that_are_not_new_are_ignored(broker) -> None:
+    assert broker.lead(epoch=3) == NONE
+    assert broker.lead(epoch=3, leader=PEER) == STALE
+    assert broker.lead(epoch=2, leader=PEER) == STALE
+    assert broker.replicas.leader(A0, 3).leadership.leader_epoch == 3
+
+
+def test_broker_that_is_no_replica_refuses(broker) -> None:
+    assert broker.lead(replicas=[PEER]) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert broker.replicas.get(A0) is None
+
+
+def test_another_topics_id_is_refused_at_the_replica_and_at_its_files(broker) -> None:
+    assert broker.lead() == NONE
+    assert broker.lead(epoch=1, topic_id=OTHER_ID) == ErrorCode.INCONSISTENT_TOPIC_ID
+    broker.logs.logs[A1] = FakeLog(A1, OTHER_ID, Path("/d0"))
+    assert broker.lead(A1) == ErrorCode.INCONSISTENT_TOPIC_ID
+    assert broker.replicas.get(A1) is None
+    assert InconsistentTopicId.code == ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+def test_replica_that_may_be_on_a_lost_disk_is_not_made_anew(broker) -> None:
+    broker.logs.offline_log_dirs = [Path("/d1")]
+    assert broker.lead(new=False) == STORAGE
+    assert broker.logs.logs == {}
+    with pytest.raises(KafkaStorageError):
+        broker.replicas.leader(A0)
+    assert broker.lead(A1, new=True) == NONE
+
+
+def test_replica_without_its_log_is_made_anew_and_reported(broker, caplog) -> None:
+    assert broker.lead(new=False) == NONE
+    assert "should have a log here and has none" in caplog.text
+
+
+def test_offline_replica_is_known_and_says_so_whatever_the_epoch(broker) -> None:
+    broker.logs.offline[A0] = "damaged"
+    assert broker.lead(epoch=4, new=False) == STORAGE
+    assert broker.lead(epoch=4, new=False) == STORAGE
+    assert broker.lead(epoch=5, leader=-1, new=False) == STORAGE
+    with pytest.raises(KafkaStorageError, match="damaged"):
+        broker.replicas.leader(A0)
+    partition = broker.replicas.get(A0)
+    assert partition.leadership.leader_epoch == 5
+    assert partition.offline_reason == "damaged"
+    assert partition.hosted_log is None
+
+
+def test_disk_that_refuses_takes_the_replica_offline(broker) -> None:
+    full = TopicPartition("full", 0)
+    assert broker.lead(full) == STORAGE
+    assert broker.replicas.get(full).offline_reason == "no space"
+    assert broker.lead() == NONE
+    broker.logs.logs[A0].role = ("broken",)
+    assert broker.lead(epoch=1) == STORAGE
+    with pytest.raises(KafkaStorageError):
+        broker.replicas.leader(A0)
+
+
+def test_replica_refused_for_space_is_taken_up_when_there_is_some(broker, caplog) -> None:
+    no_space = KafkaStorageError("no space")
+    no_space.__cause__ = OSError(errno.ENOSPC, "no space")
+    broker.logs.refusal = no_space
+    broker.logs.space = False
+    for _ in range(2):
+        assert broker.lead() == STORAGE
+    assert caplog.text.count("can not take up") == 1
+    broker.replicas.ask_again_for_refused()
+    assert broker.reports == 0
+    broker.logs.refusal, broker.logs.space = None, True
+    broker.replicas.ask_again_for_refused()
+    assert broker.reports == 1
+    # Asked again, it has an older order and the one that it refused.
+    assert broker.lead(epoch=-1, new=False) == STALE
+    assert broker.lead(new=False) == NONE
+    assert broker.replicas.leader(A0).offline_reason is None
+    assert broker.lead(new=False) == STALE
+    broker.replicas.ask_again_for_refused()
+    assert broker.reports == 1
+    # Also where the log is there, and its leader epoch could not be written.
+    broker.logs.logs[A0].refusal = no_space
+    assert broker.lead(epoch=1, new=False) == STORAGE
+    broker.logs.logs[A0].refusal = None
+    assert broker.lead(epoch=1, new=False) == NONE
+    broker.replicas.leader(A0, 1)
+
+
+def test_lost_directory_takes_its_replicas_and_no_others(broker) -> None:
+    broker.lead()
+    broker.lead(A1)
+    broker.logs.logs[A1].log_dir = Path("/d1")
+    broker.changed.clear()
+    broker.replicas.on_log_dir_failure(Path("/d1"), "Input/output error")
+    assert (broker.changed, broker.reports) == ([A1], 1)
+    broker.replicas.leader(A0)
+    with pytest.raises(KafkaStorageError, match="Input/output error"):
+        broker.replicas.leader(A1)
+    # Asked with the epoch it knows, it tells the controller which it has lost.
+    assert broker.lead(new=False) == STALE
+    assert broker.lead(A1, new=False) == STORAGE
+    broker.replicas.on_damage(A0, "a flipped bit")
+    with pytest.raises(KafkaStorageError, match="a flipped bit"):
+        broker.replicas.leader(A0)
+    assert broker.reports == 2
+
+
+STOPPED = [
+    (-2, True, NONE, []),
+    (-1, True, NONE, []),
+    (5, True, NONE, []),
+    (4, True, ErrorCode.FENCED_LEADER_EPOCH, [A0]),
+    (-2, False, NONE, [A0]),
+    (5, False, NONE, [A0]),
+]
+
+
+@pytest.mark.parametrize(("epoch", "delete", "code", "left"), STOPPED)
+def test_stopped_replica_goes_or_stays_as_told(broker, epoch, delete, code, left) -> None:
+    broker.lead(epoch=5)
+    partition = broker.replicas.get(A0)
+    assert broker.stop(epoch=epoch, delete=delete) == code
+    assert [one.topic_partition for one in broker.replicas.partitions] == left
+    assert broker.logs.deleted == ([A0] if not left else [])
+    if code == NONE:
+        with pytest.raises(NotLeaderOrFollower):
+            partition.check_leader()
+    with pytest.raises(UnknownTopicId):
+        broker.replicas.by_id(OTHER_ID, 0)
+    # A stopped replica can be taken up again, at a newer epoch.
+    assert broker.lead(epoch=6) == NONE
+    assert broker.replicas.by_id(ID, 0).is_leader
+
+
+def test_replica_nobody_took_up_since_the_start_is_deleted_too(broker) -> None:
+    broker.logs.create(A0, ID, None)
+    assert broker.stop() == NONE
+    assert broker.logs.deleted == [A0]
+    assert broker.stop(A1) == NONE
+
+
+def test_damaged_log_can_be_deleted_but_not_one_on_a_lost_disk(broker) -> None:
+    broker.logs.offline[A0] = "damaged"
+    broker.lead(new=False)
+    broker.logs.offline_log_dirs = [Path("/d1")]
+    assert broker.stop() == STORAGE
+    broker.logs.offline_log_dirs = []
+    assert broker.stop() == NONE
+    assert broker.lead(topic_id=OTHER_ID) == NONE
+
+
+def test_lookup_tells_nowhere_from_elsewhere(broker) -> None:
+    with pytest.raises(UnknownTopicOrPartition):
+        broker.replicas.leader(A0)
+    broker.announce(leader=PEER)
+    with pytest.raises(NotLeaderOrFollower):
+        broker.replicas.leader(A0)
+    broker.announce(leader=-2)
+    with pytest.raises(UnknownTopicOrPartition):
+        broker.replicas.leader(A0)
+
+
+CHECKED = [
+    (ME, -1, None),
+    (ME, 4, None),
+    (ME, 3, FencedLeaderEpoch),
+    (ME, 5, UnknownLeaderEpoch),
+    (PEER, -1, NotLeaderOrFollower),
+    (PEER, 4, NotLeaderOrFollower),
+    (PEER, 3, FencedLeaderEpoch),
+    (PEER, 5, UnknownLeaderEpoch),
+    (-1, -1, NotLeaderOrFollower),
+]
+
+
+@pytest.mark.parametrize(("leader", "asked", "error"), CHECKED)
+def test_epoch_a_client_believes_in_is_checked(broker, leader, asked, error) -> None:
+    broker.lead(leader=leader, epoch=4)
+    if error is None:
+        assert broker.replicas.leader(A0, asked).topic_partition == A0
+    else:
+        with pytest.raises(error):
+            broker.replicas.leader(A0, asked)
+
+
+APPENDED = [("a", (ME,), -1, None), ("safe", (ME,), 1, None), ("safe", (ME, PEER), -1, None),
+            ("safe", (ME,), -1, NotEnoughReplicas)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("topic", "isr", "acks", "error"), APPENDED)
+def test_acks_all_needs_the_replicas_in_sync(broker, topic, isr, acks, error) -> None:
+    at = TopicPartition(topic, 0)
+    broker.lead(at, isr=isr)
+    partition = broker.replicas.leader(at)
+    broker.changed.clear()
+    if error is None:
+        assert partition.append(bytearray(b"x"), acks=acks, now_ms=0).base_offset == 3
+        assert broker.changed == [at]
+    else:
+        with pytest.raises(error):
+            partition.append(bytearray(b"x"), acks=acks, now_ms=0)
+        assert broker.logs.logs[at].log_end_offset == 3
+
+
+def test_settings_reach_the_replicas_of_their_topic(broker) -> None:
+    broker.lead()
+    broker.lead(TopicPartition("b", 0), topic_id=OTHER_ID)
+    changed = TopicSettings(BrokerSettings(), {"retention.ms": "5"})
+    broker.replicas.update_topic_settings("a", changed)
+    assert broker.replicas.get(A0).settings.retention_ms == 5
+    assert broker.logs.logs[A0].settings is changed
+    assert broker.logs.logs[TopicPartition("b", 0)].settings is None

@@ -1,0 +1,36 @@
+"""One broker for all of today's clients; every test has topics of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from plog.client.admin import Admin
+from tests.servers import BrokerProcess
+
+LARGEST_MESSAGE = 12 * 1024 * 1024
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    directory = tmp_path_factory.mktemp("compat")
+    overrides = {"message.max.bytes": LARGEST_MESSAGE, "num.partitions": 4}
+    with BrokerProcess(directory, overrides=overrides) as running:
+        yield running
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def new_topic(broker: BrokerProcess) -> Callable[..., str]:
+    def create(partitions: int = 1, **configs: object) -> str:
+        name = f"t{next(_numbers)}"
+        settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topic(name, partitions=partitions, configs=settings)
+        return name
+
+    return create

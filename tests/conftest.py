@@ -1,0 +1,77 @@
+"""Options and rules of every test run: the long forms, and that nothing is skipped in silence.
+
+`--long` adds the tests marked `long`. With PLOG_NO_SKIP=1 in the environment, as in CI, a skip
+is a failure: what does not run there runs nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+NATIVE = ROOT / "plog" / "_native"
+BUILD_STAMP = ROOT / ".venv" / "plog-build.stamp"
+
+NO_SKIP = os.environ.get("PLOG_NO_SKIP", "") not in ("", "0")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the long forms of tests too")
+
+
+def pytest_report_header() -> list[str]:
+    sources = {path.stem for path in NATIVE.glob("*.pyx")}
+    built = {path.name.partition(".")[0] for path in NATIVE.glob("*.so")}
+    missing = ", ".join(sorted(sources - built))
+    try:
+        from plog._native import crc32c
+
+        checksum = crc32c.implementation()
+    except ImportError as error:
+        checksum = f"not importable ({error})"
+    stamp = BUILD_STAMP.read_text().strip() if BUILD_STAMP.exists() else "of unknown kind"
+    return [
+        f"plog: {platform.python_implementation()} {platform.python_version()} "
+        f"on {platform.machine()}, {os.cpu_count()} processors",
+        f"plog kernels: {len(sources & built)} built, {stamp}"
+        + (f", missing {missing}" if missing else "")
+        + f"; crc32c by {checksum}"
+        + ("; a skip is a failure" if NO_SKIP else ""),
+    ]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long"):
+        return
+    # Left out, not skipped: they are no part of this run.
+    long = [item for item in items if item.get_closest_marker("long")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    refuse_skip(report)
+    return report
+
+
+def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Make a skip a failure where nothing may be skipped; an expected failure is no skip."""
+    if NO_SKIP and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"skipped where nothing may be skipped (PLOG_NO_SKIP): {reason}"

@@ -1,0 +1,86 @@
+"""One broker for the handlers' tests, with three listeners and two log directories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.handlers.wire import Speaker, create_topic, speak
+from tests.servers import BrokerProcess, free_port
+
+ADVERTISED = ("elsewhere.example", 19092)
+"""What the third listener says of itself."""
+
+
+class ManyListeners(BrokerProcess):
+    """A broker whose second listener is bound and advertised alike, the third otherwise."""
+
+    def __init__(self, directory: Path, **overrides: object) -> None:
+        port, self.second_port, self.third_port = free_port(), free_port(), free_port()
+        host, advertised_port = ADVERTISED
+        super().__init__(
+            directory,
+            overrides={
+                "listeners": f"PLAINTEXT://127.0.0.1:{port},SECOND://127.0.0.1:{self.second_port},"
+                f"THIRD://127.0.0.1:{self.third_port}",
+                "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},"
+                f"SECOND://127.0.0.1:{self.second_port},THIRD://{host}:{advertised_port}",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SECOND:PLAINTEXT,"
+                "THIRD:PLAINTEXT",
+                "inter.broker.listener.name": "PLAINTEXT",
+                "num.partitions": 2,
+                "broker.rack": "r1",
+                **overrides,
+            },
+            log_dirs=2,
+        )
+        self.port = port
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManyListeners]:
+    with ManyListeners(tmp_path_factory.mktemp("handlers")) as running:
+        yield running
+    assert "met a bug" not in running.log, running.log
+
+
+@pytest.fixture
+def wire(broker: ManyListeners) -> Iterator[Speaker]:
+    connection = speak(broker.port)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def other_wire(broker: ManyListeners) -> Iterator[Speaker]:
+    connection = speak(broker.port)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def topic(wire: Speaker) -> str:
+    return create_topic(wire)[0]
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
+    """Start brokers that one test may stop, kill and break."""
+    started: list[BrokerProcess] = []
+
+    def start(log_dirs: int = 1, port: int | None = None, **overrides: object) -> BrokerProcess:
+        """`port` is one of the listeners', where those are among the overrides."""
+        settings = {key.replace("_", "."): value for key, value in overrides.items()}
+        one = BrokerProcess(
+            tmp_path / f"broker{len(started)}", overrides=settings, log_dirs=log_dirs
+        )
+        one.port = port or one.port
+        one.directory.mkdir()
+        started.append(one.start())
+        return one
+
+    yield start
+    for one in started:
+        one.kill()

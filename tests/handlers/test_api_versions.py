@@ -1,0 +1,239 @@
+"""ApiVersions, and what happens to requests that nobody serves."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plog.errors import ErrorCode
+from plog.handlers.registry import load
+from plog.protocol import codec, framing
+from plog.protocol.api_keys import ApiKey
+from plog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tests.handlers.conftest import ManyListeners
+from tests.handlers.wire import Speaker, eventually, exchange, speak
+from tests.servers import BrokerProcess
+
+SKIPPED = Path(__file__).parents[2] / "docs" / "SKIPPED.md"
+
+# What a 3.9 broker in ZooKeeper mode serves to clients: key, lowest and highest version.
+KAFKA_3_9 = {
+    0: (0, 11),
+    1: (0, 17),
+    2: (0, 9),
+    3: (0, 12),
+    8: (0, 9),
+    9: (0, 9),
+    10: (0, 6),
+    11: (0, 9),
+    12: (0, 4),
+    13: (0, 5),
+    14: (0, 5),
+    15: (0, 5),
+    16: (0, 5),
+    17: (0, 1),
+    18: (0, 4),
+    19: (0, 7),
+    20: (0, 6),
+    21: (0, 2),
+    22: (0, 5),
+    23: (0, 4),
+    24: (0, 5),
+    25: (0, 4),
+    26: (0, 4),
+    27: (0, 1),
+    28: (0, 4),
+    29: (0, 3),
+    30: (0, 3),
+    31: (0, 3),
+    32: (0, 4),
+    33: (0, 2),
+    34: (0, 2),
+    35: (0, 4),
+    36: (0, 2),
+    37: (0, 3),
+    38: (0, 3),
+    39: (0, 2),
+    40: (0, 2),
+    41: (0, 3),
+    42: (0, 2),
+    43: (0, 2),
+    44: (0, 1),
+    45: (0, 0),
+    46: (0, 0),
+    47: (0, 0),
+    48: (0, 1),
+    49: (0, 1),
+    50: (0, 0),
+    51: (0, 0),
+    57: (0, 1),
+    60: (0, 1),
+    61: (0, 0),
+    65: (0, 0),
+    66: (0, 1),
+    68: (0, 0),
+    69: (0, 0),
+}
+# Newer brokers' (KRaft, telemetry, share and streams groups): served by no 3.9 broker with
+# ZooKeeper, and by this one neither.
+NEWER = {55, 64, 71, 72, 74, 75, 76, 77, 78, 79, 80, 81, 88, 89, 90, 91, 92, 93}
+
+LINE = re.compile(r"- `(\w+) \((\d+)\)`(?: v(\d+)(?:-v?(\d+))?)?: \S.*")
+
+
+def skipped() -> dict[int, list[tuple[int, int] | None]]:
+    """Return what docs/SKIPPED.md lists: by key, ranges of versions, None for the whole API."""
+    found: dict[int, list[tuple[int, int] | None]] = {}
+    for line in SKIPPED.read_text().splitlines():
+        if not line.startswith("- `"):
+            continue
+        match = LINE.fullmatch(line)
+        assert match is not None, f"not of the form of an entry: {line}"
+        _, key, low, high = match.groups()
+        versions = None if low is None else (int(low), int(high or low))
+        found.setdefault(int(key), []).append(versions)
+    return found
+
+
+def test_every_client_facing_version_is_served_or_listed_as_skipped() -> None:
+    listed, handlers = skipped(), load()
+    for key, (low, high) in KAFKA_3_9.items():
+        wanted = set(range(low, high + 1))
+        if key in handlers:
+            assert None not in listed.get(key, []), f"{ApiKey(key).name} is served and skipped"
+            served = handlers[key]
+            wanted -= set(range(served.min_version, served.max_version + 1))
+        else:
+            assert listed.get(key) == [None], f"{key} is neither served nor skipped"
+            wanted.clear()
+        for versions in listed.get(key, []):
+            if versions is not None:
+                assert wanted >= set(range(versions[0], versions[1] + 1)), f"key {key}: {versions}"
+                wanted -= set(range(versions[0], versions[1] + 1))
+        assert not wanted, f"key {key}: versions {sorted(wanted)} are neither served nor skipped"
+    assert set(listed) == (set(KAFKA_3_9) - set(handlers)) | NEWER | {
+        key for key, ranges in listed.items() if None not in ranges
+    }
+
+
+def test_names_of_skipped_apis_are_those_of_their_keys() -> None:
+    for line in SKIPPED.read_text().splitlines():
+        match = LINE.fullmatch(line)
+        if match is None or int(match[2]) not in set(ApiKey):
+            continue
+        assert ApiKey(int(match[2])).name.replace("_", "").lower() == match[1].lower()
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_answer_is_the_registry(wire: Speaker, version: int) -> None:
+    request = ApiVersionsRequest(client_software_name="t", client_software_version="1.0-x")
+    answer: ApiVersionsResponse = wire.ask(request, version)
+    assert answer.error_code == ErrorCode.NONE
+    found = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
+    assert found == {
+        key: (handler.advertised_min, handler.max_version) for key, handler in load().items()
+    }
+    # Nothing beyond the release it claims to be, and nothing upside down (aiokafka checks).
+    for key, (low, high) in found.items():
+        assert low <= high == KAFKA_3_9[key][1]
+    unusual = {key: low for key, (low, _) in found.items() if low > 0}
+    assert set(unusual) <= set(skipped()), "a minimum above 0 stands in docs/SKIPPED.md"
+
+
+@pytest.mark.parametrize("version", [5, 77, 32767])
+def test_unsupported_version_of_api_versions_is_answered_in_version_0(
+    broker: ManyListeners, version: int
+) -> None:
+    header = framing.encode_request_header(ApiKey.API_VERSIONS, version, 1234, "new")
+    frame = exchange(broker.port, header + b"whatever a later version has here")
+    assert frame is not None
+    assert frame[:4] == struct.pack(">i", 1234)
+    answer, end = codec.decode(ApiVersionsResponse, 0, frame, 4)
+    assert end == len(frame)
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    (entry,) = answer.api_keys
+    assert (entry.api_key, entry.min_version, entry.max_version) == (ApiKey.API_VERSIONS, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "expected"),
+    [
+        ("apache-kafka-java", "3.9.0", ErrorCode.NONE),
+        ("a", "1", ErrorCode.NONE),
+        ("", "1.0", ErrorCode.INVALID_REQUEST),
+        ("a", "", ErrorCode.INVALID_REQUEST),
+        ("-a", "1.0", ErrorCode.INVALID_REQUEST),
+        ("a.", "1.0", ErrorCode.INVALID_REQUEST),
+        ("a b", "1.0", ErrorCode.INVALID_REQUEST),
+        ("a", "1.0\n", ErrorCode.INVALID_REQUEST),
+        ("é", "1.0", ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_software_names_are_checked_from_version_3_on(
+    wire: Speaker, name: str, version: str, expected: ErrorCode
+) -> None:
+    request = ApiVersionsRequest(client_software_name=name, client_software_version=version)
+    for api_version in (3, 4):
+        answer = wire.ask(request, api_version)
+        assert answer.error_code == expected
+        assert bool(answer.api_keys) == (expected == ErrorCode.NONE)
+
+
+def _header(key: int, version: int, client_id: bytes = b"\x00\x01c", tags: bytes = b"") -> bytes:
+    return struct.pack(">hhi", key, version, 7) + client_id + tags
+
+
+REFUSED = {
+    "unknown API": (_header(999, 0), "API key 999 is not served"),
+    "negative API": (_header(-1, 0), "API key -1 is not served"),
+    "API of brokers among themselves": (_header(4, 0), "API key 4 is not served"),
+    "unknown version": (_header(3, 99, tags=b"\0"), "MetadataRequest v99 is not served"),
+    "negative version": (_header(3, -1), "MetadataRequest v-1 is not served"),
+    "old message sets": (_header(0, 2), "ProduceRequest v2 is not served"),
+    "truncated body": (_header(3, 1) + b"\0\0", "MetadataRequest v1"),
+    "count beyond the bytes": (_header(3, 1) + b"\x7f\xff\xff\xff", "MetadataRequest v1"),
+    "garbage": (_header(1, 12, tags=b"\0") + b"\xff" * 40, "FetchRequest v12"),
+    "client id beyond the frame": (_header(3, 1, b"\x7f\xff"), "request header"),
+    "header cut": (b"\0\x03\0\x01\0\0\0\x07\0", "request header"),
+    "no header at all": (b"\0\x03", "no room for a header"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_request_that_nobody_serves_costs_its_connection_and_one_line(
+    own_broker_of_refusals: BrokerProcess, case: str
+) -> None:
+    broker = own_broker_of_refusals
+    frame, reason = REFUSED[case]
+    bystander = speak(broker.port)
+    before = len(_closings(broker))
+    assert exchange(broker.port, frame) is None
+    eventually(lambda: len(_closings(broker)) > before, "a line in the log")
+    (line,) = _closings(broker)[before:]
+    assert reason in line
+    assert "127.0.0.1:" in line
+    assert bystander.ask(ApiVersionsRequest(), 0).error_code == ErrorCode.NONE
+    bystander.close()
+    assert len(_closings(broker)) == before + 1
+
+
+def _closings(broker: BrokerProcess) -> list[str]:
+    return [line for line in broker.log.splitlines() if "closing connection" in line]
+
+
+@pytest.fixture(scope="module")
+def own_broker_of_refusals(tmp_path_factory: pytest.TempPathFactory):
+    with BrokerProcess(tmp_path_factory.mktemp("refusals")) as running:
+        yield running
+
+
+def test_frame_longer_than_allowed_costs_its_connection(
+    own_broker: Callable[..., BrokerProcess],
+) -> None:
+    broker = own_broker(socket_request_max_bytes=100_000)
+    assert exchange(broker.port, b"x" * 100_001) is None
+    speak(broker.port).close()

@@ -1,0 +1,260 @@
+"""Every API at every version that is served: a request that succeeds and one that is refused."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from plog.errors import ErrorCode
+from plog.handlers.registry import load
+from plog.protocol.api_keys import ApiKey
+from plog.protocol.messages import (
+    api_versions,
+    configs,
+    groups,
+    list_offsets,
+    metadata,
+    offsets,
+    producers,
+    topics,
+)
+from plog.protocol.messages import cluster as clusters
+from plog.protocol.schema import Struct
+from tests.handlers.wire import (
+    Speaker,
+    create_topic,
+    fetch_request,
+    fresh_name,
+    make_batch,
+    produce_request,
+)
+
+UNKNOWN_ID = uuid.UUID(int=12345)
+
+
+class Target(NamedTuple):
+    """What a request is about."""
+
+    topic: str
+    topic_id: uuid.UUID
+    exists: bool
+
+    def named(self, version: int, ids_since: int) -> str | uuid.UUID:
+        return self.topic if version < ids_since else self.topic_id
+
+
+def _metadata(target: Target, version: int) -> Struct:
+    asked = metadata.MetadataRequestTopic(name=target.topic)
+    return metadata.MetadataRequest(topics=[asked], allow_auto_topic_creation=version < 4)
+
+
+def _list_offsets(target: Target, version: int) -> Struct:
+    part = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)
+    topic = list_offsets.ListOffsetsTopic(name=target.topic, partitions=[part])
+    return list_offsets.ListOffsetsRequest(replica_id=-1, topics=[topic])
+
+
+def _epochs(target: Target, version: int) -> Struct:
+    part = offsets.OffsetForLeaderPartition(partition=0, leader_epoch=0)
+    topic = offsets.OffsetForLeaderTopic(topic=target.topic, partitions=[part])
+    return offsets.OffsetForLeaderEpochRequest(topics=[topic], replica_id=-2)
+
+
+def _create(target: Target, version: int) -> Struct:
+    topic = topics.CreatableTopic(
+        name=fresh_name() if target.exists else "no/name",
+        num_partitions=1,
+        replication_factor=1,
+        assignments=[],
+        configs=[],
+    )
+    return topics.CreateTopicsRequest(topics=[topic], timeout_ms=20_000)
+
+
+def _delete(target: Target, version: int) -> Struct:
+    if version >= 6:
+        return topics.DeleteTopicsRequest(
+            topics=[topics.DeleteTopicState(topic_id=target.topic_id)], timeout_ms=20_000
+        )
+    return topics.DeleteTopicsRequest(topic_names=[target.topic], timeout_ms=20_000)
+
+
+def _delete_records(target: Target, version: int) -> Struct:
+    part = topics.DeleteRecordsPartition(partition_index=0, offset=-1)
+    topic = topics.DeleteRecordsTopic(name=target.topic, partitions=[part])
+    return topics.DeleteRecordsRequest(topics=[topic], timeout_ms=20_000)
+
+
+def _grow(target: Target, version: int) -> Struct:
+    topic = topics.CreatePartitionsTopic(name=target.topic, count=2, assignments=None)
+    return topics.CreatePartitionsRequest(topics=[topic], timeout_ms=20_000, validate_only=False)
+
+
+def _elect(target: Target, version: int) -> Struct:
+    asked = topics.TopicPartitions(topic=target.topic, partitions=[0])
+    return topics.ElectLeadersRequest(topic_partitions=[asked], timeout_ms=20_000)
+
+
+def _describe_configs(target: Target, version: int) -> Struct:
+    resource = configs.DescribeConfigsResource(
+        resource_type=2, resource_name=target.topic, configuration_keys=None
+    )
+    return configs.DescribeConfigsRequest(
+        resources=[resource],
+        include_synonyms=version >= 1,
+        include_documentation=version >= 3,
+    )
+
+
+def _alter_configs(target: Target, version: int) -> Struct:
+    resource = configs.AlterConfigsResource(
+        resource_type=2,
+        resource_name=target.topic,
+        configs=[configs.AlterableConfig(name="retention.ms", value="1000000")],
+    )
+    return configs.AlterConfigsRequest(resources=[resource], validate_only=False)
+
+
+def _incremental(target: Target, version: int) -> Struct:
+    change = configs.IncrementalAlterableConfig(
+        name="retention.ms", config_operation=0, value="1000000"
+    )
+    resource = configs.IncrementalAlterConfigsResource(
+        resource_type=2, resource_name=target.topic, configs=[change]
+    )
+    return configs.IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+
+
+def _log_dirs(target: Target, version: int) -> Struct:
+    asked = clusters.DescribableLogDirTopic(topic=target.topic, partitions=[0])
+    return clusters.DescribeLogDirsRequest(topics=[asked])
+
+
+def _move(target: Target, version: int) -> Struct:
+    asked = clusters.AlterReplicaLogDirTopic(name=target.topic, partitions=[0])
+    moved = clusters.AlterReplicaLogDir(path="/no/such/log/dir", topics=[asked])
+    return clusters.AlterReplicaLogDirsRequest(dirs=[moved])
+
+
+def _cluster(target: Target, version: int) -> Struct:
+    request = clusters.DescribeClusterRequest(include_cluster_authorized_operations=True)
+    if not target.exists and version >= 1:
+        request.endpoint_type = 2
+    return request
+
+
+def _coordinator(target: Target, version: int) -> Struct:
+    if version >= 4:
+        return groups.FindCoordinatorRequest(coordinator_keys=["g", "h"])
+    return groups.FindCoordinatorRequest(key="g")
+
+
+def _producer_id(target: Target, version: int) -> Struct:
+    return producers.InitProducerIdRequest(
+        transactional_id=None if target.exists else "", transaction_timeout_ms=1000
+    )
+
+
+REQUESTS: dict[int, Callable[[Target, int], Struct]] = {
+    ApiKey.PRODUCE: lambda t, v: produce_request([(t.topic, 0, make_batch())]),
+    ApiKey.FETCH: lambda t, v: fetch_request((t.named(v, 13), 0, 0)),
+    ApiKey.LIST_OFFSETS: _list_offsets,
+    ApiKey.METADATA: _metadata,
+    ApiKey.FIND_COORDINATOR: _coordinator,
+    ApiKey.API_VERSIONS: lambda t, v: api_versions.ApiVersionsRequest(
+        client_software_name="t" if t.exists else "", client_software_version="1"
+    ),
+    ApiKey.CREATE_TOPICS: _create,
+    ApiKey.DELETE_TOPICS: _delete,
+    ApiKey.DELETE_RECORDS: _delete_records,
+    ApiKey.INIT_PRODUCER_ID: _producer_id,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _epochs,
+    ApiKey.DESCRIBE_CONFIGS: _describe_configs,
+    ApiKey.ALTER_CONFIGS: _alter_configs,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _move,
+    ApiKey.DESCRIBE_LOG_DIRS: _log_dirs,
+    ApiKey.CREATE_PARTITIONS: _grow,
+    ApiKey.ELECT_LEADERS: _elect,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental,
+    ApiKey.DESCRIBE_CLUSTER: _cluster,
+}
+
+# What no request of these can avoid: nothing is coordinated, nor anything out of place.
+ALWAYS = {
+    ApiKey.FIND_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ApiKey.ELECT_LEADERS: ErrorCode.ELECTION_NOT_NEEDED,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: ErrorCode.LOG_DIR_NOT_FOUND,
+}
+# What each says of a topic that does not exist (or the like of it); None: nothing.
+REFUSALS: dict[int, ErrorCode | None] = {
+    ApiKey.METADATA: None,  # auto creation is tested by itself
+    ApiKey.FIND_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ApiKey.CREATE_TOPICS: ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ApiKey.INIT_PRODUCER_ID: ErrorCode.INVALID_REQUEST,
+    ApiKey.DESCRIBE_LOG_DIRS: None,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: ErrorCode.LOG_DIR_NOT_FOUND,
+}
+# Refused differently, or not at all, by version.
+REFUSED_SINCE = {
+    (ApiKey.FETCH, 13): ErrorCode.UNKNOWN_TOPIC_ID,
+    (ApiKey.DELETE_TOPICS, 6): ErrorCode.UNKNOWN_TOPIC_ID,
+    (ApiKey.API_VERSIONS, 0): None,
+    (ApiKey.API_VERSIONS, 3): ErrorCode.INVALID_REQUEST,
+    (ApiKey.DESCRIBE_CLUSTER, 0): None,
+    (ApiKey.DESCRIBE_CLUSTER, 1): ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+}
+
+
+def codes(value: object) -> set[int]:
+    """Return every error code in an answer but 0."""
+    found: set[int] = set()
+    if isinstance(value, list):
+        for item in value:
+            found |= codes(item)
+    elif isinstance(value, Struct):
+        for name in type(value).__annotations__:
+            inner = getattr(value, name)
+            if name == "error_code":
+                found |= {inner} - {ErrorCode.NONE}
+            else:
+                found |= codes(inner)
+    return found
+
+
+def every_version() -> list[tuple[int, int]]:
+    return [
+        (key, version)
+        for key, handler in sorted(load().items())
+        for version in range(handler.min_version, handler.max_version + 1)
+    ]
+
+
+def test_every_api_has_its_request_here() -> None:
+    assert set(REQUESTS) == set(load())
+
+
+@pytest.mark.parametrize(("key", "version"), every_version())
+def test_request_that_can_be_granted_is(wire: Speaker, key: int, version: int) -> None:
+    name, topic_id = create_topic(wire)
+    answer = wire.ask(REQUESTS[key](Target(name, topic_id, True), version), version)
+    expected = ALWAYS.get(ApiKey(key))
+    assert codes(answer) == (set() if expected is None else {expected})
+
+
+@pytest.mark.parametrize(("key", "version"), every_version())
+def test_request_that_can_not_be_granted_is_refused_by_its_code(
+    wire: Speaker, key: int, version: int
+) -> None:
+    answer = wire.ask(REQUESTS[key](Target(fresh_name(), UNKNOWN_ID, False), version), version)
+    expected = REFUSALS.get(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    for (api, since), code in sorted(REFUSED_SINCE.items()):
+        if api == key and version >= since:
+            expected = code
+    if key == ApiKey.METADATA:
+        expected = (
+            ErrorCode.LEADER_NOT_AVAILABLE if version < 4 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+    assert codes(answer) == (set() if expected is None else {expected})

@@ -1,0 +1,290 @@
+"""Plays a controller and its store for a scenario: what the machine wants is printed.
+
+Writes go to a pretended store, where a script can get in first; answers of brokers come
+from the script. The order of events is the controller thread's: what an effect brings
+back is taken in before anything else happens.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+
+from plog.cluster.controller_context import (
+    ClusterContext,
+    LiveBroker,
+    PartitionState,
+    Topic,
+)
+from plog.cluster.controller_events import (
+    BalanceTick,
+    BrokersRead,
+    CloseChannel,
+    DeletionsRead,
+    DropDeletions,
+    Effect,
+    ElectionsAsked,
+    ElectionType,
+    Event,
+    Failover,
+    Feed,
+    LeaderAndIsrAnswered,
+    LoadTopics,
+    LoadUnclean,
+    LogDirFailed,
+    OpenChannel,
+    RemoveTopic,
+    Reply,
+    SendLeaderAndIsr,
+    SendStopReplica,
+    SendUpdateMetadata,
+    ShutdownAsked,
+    StatesWritten,
+    StopReplicaAnswered,
+    Told,
+    TopicNamesRead,
+    TopicRemoved,
+    TopicsRead,
+    UncleanEnabled,
+    UncleanRead,
+    WriteStates,
+)
+from plog.cluster.controller_machine import ControllerMachine
+from plog.cluster.state_changes import assignments_of
+from plog.cluster.znodes import TopicNode
+from plog.types import TopicPartition
+
+
+class ControllerScript:
+    def __init__(self) -> None:
+        self.brokers: dict[int, LiveBroker] = {}
+        self.topics: dict[str, TopicNode] = {}
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self.deletions: set[str] = set()
+        self.unclean: set[str] = set()
+        self.machine: ControllerMachine | None = None
+        self.token = 0
+
+    def __call__(self, words: list[str]) -> list[str]:
+        return getattr(self, "do_" + words[0].replace("-", "_"))(*words[1:])
+
+    # -- commands: the world -----------------------------------------------------------------
+
+    def do_brokers(self, *ids: str) -> list[str]:
+        """`brokers 0@10 1@11`: these are live, with these epochs."""
+        pairs = [tuple(map(int, one.split("@"))) for one in ids]
+        self.brokers = {one: LiveBroker(one, epoch, ()) for one, epoch in pairs}
+        return self._feed(BrokersRead(self.brokers)) if self.machine else []
+
+    def do_topic(self, name: str, *partitions: str) -> list[str]:
+        """`topic a 0=0,1 1=1,0`: the topic's node is this; `id=N` gives it another id."""
+        fields = dict(one.split("=") for one in partitions)
+        number = int(fields.pop("id", len(name) + ord(name[0])))
+        fresh = name not in self.topics
+        self.topics[name] = TopicNode(
+            uuid.UUID(int=number), {int(k): _numbers(v) for k, v in fields.items()}
+        )
+        if self.machine is None:
+            return []
+        if fresh:
+            return self._feed(TopicNamesRead(frozenset(self.topics)))
+        return self._feed(TopicsRead({name: self.topics[name]}))
+
+    def do_vanish(self, name: str) -> list[str]:
+        """`vanish a`: somebody removes the topic's nodes."""
+        self._remove(name)
+        return self._feed(TopicNamesRead(frozenset(self.topics)))
+
+    def do_state(self, partition: str, *fields: str) -> list[str]:
+        """`state a-0 leader=1 epoch=4 isr=1,0 version=7`: the store says so from now on."""
+        values = dict(one.split("=") for one in fields)
+        self.states[_partition(partition)] = PartitionState(
+            int(values["leader"]),
+            int(values["epoch"]),
+            _numbers(values["isr"]),
+            int(values.get("controller", 1)),
+            int(values["version"]),
+        )
+        return []
+
+    def do_allow_unclean(self, *topics: str) -> list[str]:
+        self.unclean |= set(topics)
+        return []
+
+    # -- commands: events --------------------------------------------------------------------
+
+    def do_failover(self, epoch: str) -> list[str]:
+        """`failover 3`: broker 0 becomes the controller and reads the store."""
+        context = ClusterContext(0, int(epoch), dict(self.brokers))
+        for name, node in self.topics.items():
+            assert node.topic_id is not None
+            context.topics[name] = Topic(node.topic_id, assignments_of(node))
+        context.states = {tp: s for tp, s in self.states.items() if tp.topic in self.topics}
+        self.machine = ControllerMachine(context)
+        return self._feed(Failover(frozenset(self.deletions)))
+
+    def do_delete(self, *names: str) -> list[str]:
+        self.deletions |= set(names)
+        return self._feed(DeletionsRead(frozenset(self.deletions)))
+
+    def do_took_up(self, broker: str, *fields: str) -> list[str]:
+        """`took-up 1 online=a-0 offline=a-1`: the answer to LeaderAndIsr."""
+        values = dict(one.split("=") for one in fields)
+        answer = LeaderAndIsrAnswered(
+            int(broker),
+            int(values.get("epoch", self._epoch(broker))),
+            _partitions(values.get("online", "")),
+            _partitions(values.get("offline", "")),
+        )
+        return self._feed(answer)
+
+    def do_deleted(self, broker: str, *fields: str) -> list[str]:
+        """`deleted 1 a-0,a-1 failed=a-2`: the answer to StopReplica."""
+        done = ",".join(one for one in fields if "=" not in one)
+        values = dict(one.split("=") for one in fields if "=" in one)
+        answer = StopReplicaAnswered(
+            int(broker),
+            int(values.get("epoch", self._epoch(broker))),
+            _partitions(done),
+            _partitions(values.get("failed", "")),
+        )
+        return self._feed(answer)
+
+    def do_log_dir_failed(self, *brokers: str) -> list[str]:
+        return self._feed(LogDirFailed(tuple(map(int, brokers))))
+
+    def do_elect(self, kind: str, *partitions: str) -> list[str]:
+        """`elect preferred a-0,a-1` or `elect unclean` (all partitions)."""
+        self.token += 1
+        asked = _partitions(partitions[0]) if partitions else None
+        return self._feed(ElectionsAsked(ElectionType[kind.upper()], asked, self.token))
+
+    def do_shutdown(self, broker: str, *epoch: str) -> list[str]:
+        self.token += 1
+        number = int(epoch[0]) if epoch else self._epoch(broker)
+        return self._feed(ShutdownAsked(int(broker), number, self.token))
+
+    def do_tick(self, percentage: str) -> list[str]:
+        return self._feed(BalanceTick(int(percentage)))
+
+    def do_unclean_enabled(self, *topic: str) -> list[str]:
+        return self._feed(UncleanEnabled(topic[0] if topic else None))
+
+    def do_show(self) -> list[str]:
+        """What the controller believes."""
+        assert self.machine is not None
+        lines = [f"{tp} {_state(s)}" for tp, s in sorted(self.machine.context.states.items())]
+        lines += [
+            f"deleting {one.name}: {one.phase.value}"
+            + "".join(f" {tp}@{broker}" for broker, tp in sorted(one.left))
+            for _, one in sorted(self.machine.deletions.items())
+        ]
+        offline = self.machine.context.offline_replicas
+        return lines + [f"offline {tp}@{broker}" for broker, tp in sorted(offline)]
+
+    # -- the controller's thread -------------------------------------------------------------
+
+    def _epoch(self, broker: str) -> int:
+        known = self.brokers.get(int(broker))
+        return known.epoch if known else -1
+
+    def _feed(self, event: Event) -> list[str]:
+        assert self.machine is not None
+        lines: list[str] = []
+        events = deque([event])
+        while events:
+            for effect in self.machine.on(events.popleft()):
+                line, answer = self._execute(effect)
+                lines += line
+                if answer is not None:
+                    events.append(answer)
+        return lines
+
+    def _execute(self, effect: Effect) -> tuple[list[str], Event | None]:
+        match effect:
+            case WriteStates():
+                return self._write(effect)
+            case SendLeaderAndIsr(broker, told):
+                return [f"leader-and-isr -> {broker}", *map(_told, told)], None
+            case SendUpdateMetadata(brokers, told, live):
+                alive = _list(one.id for one in live)
+                return [
+                    f"update-metadata -> {_list(brokers)} live={alive}",
+                    *map(_told, told),
+                ], None
+            case SendStopReplica(broker, partitions, epochs, delete):
+                which = " ".join(
+                    f"{tp}@{epoch}" for tp, epoch in zip(partitions, epochs, strict=True)
+                )
+                return [f"stop-replica -> {broker} delete={delete} {which}"], None
+            case LoadTopics(names):
+                nodes = {name: self.topics.get(name) for name in names}
+                return [f"load-topics {' '.join(names)}"], TopicsRead(nodes)
+            case LoadUnclean(names):
+                allowed = {name: name in self.unclean for name in names}
+                return [f"load-unclean {' '.join(names)}"], UncleanRead(allowed)
+            case RemoveTopic(name):
+                self._remove(name)
+                self.deletions.discard(name)
+                return [f"remove-topic {name}"], TopicRemoved(name)
+            case DropDeletions(names):
+                self.deletions -= set(names)
+                return [f"drop-deletions {' '.join(names)}"], None
+            case OpenChannel(broker):
+                return [f"open-channel {broker.id}@{broker.epoch}"], None
+            case CloseChannel(broker_id):
+                return [f"close-channel {broker_id}"], None
+            case Reply(token, results, error):
+                codes = " ".join(f"{tp}={code.name}" for tp, code in sorted(results.items()))
+                return [f"reply {token} {error.name} {codes}".rstrip()], None
+            case Feed(event):
+                return [], event
+
+    def _write(self, effect: WriteStates) -> tuple[list[str], Event]:
+        lines, written, conflicts = [], [], {}
+        for write in effect.writes:
+            found = self.states.get(write.partition)
+            gone = write.partition.topic not in self.topics
+            if gone or (found.partition_epoch if found else None) != write.expected_epoch:
+                lines.append(f"conflict {write.partition}")
+                conflicts[write.partition] = found
+                continue
+            self.states[write.partition] = write.state
+            written.append(write)
+            lines.append(f"write {write.partition} {_state(write.state)}")
+        return lines, StatesWritten(tuple(written), conflicts, effect.token)
+
+    def _remove(self, name: str) -> None:
+        self.topics.pop(name, None)
+        self.states = {tp: state for tp, state in self.states.items() if tp.topic != name}
+
+
+def _state(state: PartitionState) -> str:
+    return (
+        f"leader={state.leader} epoch={state.leader_epoch} isr={_list(state.isr)}"
+        f" version={state.partition_epoch}"
+    )
+
+
+def _told(told: Told) -> str:
+    line = f"  {told.partition} {_state(told.state)} replicas={_list(told.assignment.replicas)}"
+    if told.offline:
+        line += f" offline={_list(told.offline)}"
+    return line + (" new" if told.is_new else "")
+
+
+def _list(numbers) -> str:
+    return ",".join(map(str, numbers))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
+
+
+def _partition(text: str) -> TopicPartition:
+    topic, _, index = text.rpartition("-")
+    return TopicPartition(topic, int(index))
+
+
+def _partitions(text: str) -> tuple[TopicPartition, ...]:
+    return tuple(_partition(one) for one in text.split(",") if one)

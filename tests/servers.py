@@ -1,0 +1,118 @@
+"""Real broker processes for the tests: on a free port of 127.0.0.1, ended by pid."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+START_TIMEOUT_S = 30
+STOP_TIMEOUT_S = 30
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class BrokerProcess:
+    """One `plog server`, with its directory, its port and its log.
+
+    The port stays the same over restarts, so that clients come back to the broker they know.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        overrides: dict[str, object] | None = None,
+        log_dirs: int = 1,
+        launcher: list[str] | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.port = free_port()
+        self.log_dirs = [directory / f"data{n}" for n in range(log_dirs)]
+        self.log_path = directory / "broker.log"
+        self.overrides: dict[str, object] = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "log.dirs": ",".join(map(str, self.log_dirs)),
+            "broker.id": 0,
+            **(overrides or {}),
+        }
+        self._launcher = launcher or [sys.executable, "-m", "plog", "server"]
+        self._environment = environment or {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text() if self.log_path.exists() else ""
+
+    def start(self) -> BrokerProcess:
+        command = list(self._launcher)
+        for key, value in self.overrides.items():
+            command += ["--override", f"{key}={value}"]
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self._environment},
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            if self._process.poll() is not None:
+                raise AssertionError(f"broker ended with {self._process.returncode}:\n{self.log}")
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return self
+            except OSError:
+                if time.monotonic() > deadline:
+                    self.kill()
+                    raise AssertionError(f"broker does not listen:\n{self.log}") from None
+                time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End the broker by SIGTERM and check that it went cleanly."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"broker does not stop:\n{self.log}") from None
+        assert code == 0, f"broker ended with {code}:\n{self.log}"
+
+    def kill(self) -> None:
+        """End the broker by SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def __enter__(self) -> BrokerProcess:
+        return self.start()
+
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is None:
+            self.stop()
+        else:
+            self.kill()

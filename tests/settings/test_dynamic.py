@@ -1,0 +1,211 @@
+"""Layers over the file: what is in force, who is told, and what DescribeConfigs says of it."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from plog.errors import InvalidConfig
+from plog.settings import BrokerSettings
+from plog.settings.dynamic import ConfigSource, ConfigSynonym, DynamicSettings
+from plog.settings.keys import PASSWORD, ConfigType, Update, key
+
+TOPIC, BROKER, CLUSTER, STATIC, DEFAULT = ConfigSource
+
+
+def entry(entries, name):
+    (found,) = [each for each in entries if each.name == name]
+    return found
+
+
+def test_layers_lie_over_each_other():
+    settings = DynamicSettings(BrokerSettings({"message.max.bytes": "1"}))
+    assert settings.broker().message_max_bytes == 1
+    settings.apply_cluster_default({"message.max.bytes": "2"})
+    assert settings.broker().message_max_bytes == 2
+    settings.apply_broker({"message.max.bytes": "3"})
+    assert settings.broker().message_max_bytes == 3
+    assert settings.topic("t").max_message_bytes == 3
+    settings.apply_topic("t", {"max.message.bytes": "4"})
+    assert settings.topic("t").max_message_bytes == 4
+    assert settings.topic("other").max_message_bytes == 3
+    settings.apply_topic("t", {})
+    settings.apply_broker({})
+    assert settings.topic("t").max_message_bytes == 2
+    settings.apply_cluster_default({})
+    assert settings.topic("t").max_message_bytes == 1
+
+
+def test_topic_keeps_its_own_when_the_brokers_change():
+    settings = DynamicSettings(BrokerSettings())
+    settings.apply_topic("t", {"retention.ms": "5"})
+    settings.apply_broker({"log.retention.ms": "6", "log.segment.bytes": "1000"})
+    assert settings.topic("t").retention_ms == 5
+    assert settings.topic("t").segment_bytes == 1000
+
+
+def test_snapshot_that_was_taken_does_not_change():
+    settings = DynamicSettings(BrokerSettings())
+    before = settings.topic("t")
+    settings.apply_topic("t", {"retention.ms": "5"})
+    assert before.retention_ms == 604800000
+    assert settings.topic("t") is not before
+
+
+def test_subscribers_hear_of_every_change_with_the_new_snapshot():
+    settings = DynamicSettings(BrokerSettings())
+    heard = []
+    settings.on_broker_change(lambda new: heard.append(new.message_max_bytes))
+    settings.on_topic_change(lambda name, new: heard.append((name, new.retention_ms)))
+    settings.apply_broker({"message.max.bytes": "7"})
+    settings.apply_topic("t", {"retention.ms": "8"})
+    settings.apply_topic("t", {})
+    assert heard == [7, ("t", 8), ("t", 604800000)]
+
+
+REFUSED = [
+    ("check_broker", {"log.dirs": "/x"}, "log.dirs: cannot be changed while the broker runs"),
+    ("check_broker", {"no.such": "1"}, "no.such: unknown key"),
+    ("check_broker", {"message.max.bytes": "x"}, "message.max.bytes: 'x' is not a whole number"),
+    ("check_cluster_default", {"broker.rack": "a"}, "broker.rack: cannot be changed"),
+    ("check_topic", {"retention.ms": "x"}, "retention.ms: 'x' is not a whole number"),
+    (
+        "check_broker",
+        {"log.cleaner.max.compaction.lag.ms": "1", "log.cleaner.min.compaction.lag.ms": "2"},
+        "log.cleaner.min.compaction.lag.ms: 2 is above",
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "configs", "reason"), REFUSED)
+def test_wrong_change_is_refused_naming_the_key(check, configs, reason):
+    settings = DynamicSettings(BrokerSettings())
+    with pytest.raises(InvalidConfig) as caught:
+        getattr(settings, check)(configs)
+    assert reason in str(caught.value)
+
+
+def test_check_changes_nothing():
+    settings = DynamicSettings(BrokerSettings())
+    assert settings.check_broker({"message.max.bytes": "5"}).message_max_bytes == 5
+    assert settings.check_cluster_default({"message.max.bytes": "6"}).message_max_bytes == 6
+    assert settings.check_topic({"retention.ms": "7"}).retention_ms == 7
+    assert settings.broker().given == {}
+
+
+def test_key_for_one_broker_is_no_default_of_the_cluster():
+    class Wider(BrokerSettings):
+        one_at_a_time = key(
+            "one.at.a.time", PASSWORD, "A key.", default=None, update=Update.PER_BROKER
+        )
+
+    settings = DynamicSettings(Wider())
+    settings.check_broker({"one.at.a.time": "x"})
+    with pytest.raises(InvalidConfig, match="is set for one broker at a time"):
+        settings.check_cluster_default({"one.at.a.time": "x"})
+
+
+def test_wrong_values_from_the_store_are_logged_and_left_out(caplog):
+    settings = DynamicSettings(BrokerSettings())
+    with caplog.at_level(logging.ERROR, logger="plog.settings"):
+        settings.apply_topic("t", {"retention.ms": "x", "segment.bytes": "1000"})
+        settings.apply_broker({"broker.id": "3", "message.max.bytes": "5"})
+    assert settings.topic("t").segment_bytes == 1000
+    assert settings.topic("t").retention_ms == 604800000
+    assert settings.broker().message_max_bytes == 5
+    assert [record.getMessage() for record in caplog.records][:2] == [
+        "settings of topic t: retention.ms is ignored: 'x' is not a whole number",
+        "settings of this broker: broker.id is ignored: cannot be changed while the broker runs",
+    ]
+
+
+def test_value_that_contradicts_another_layer_counts_again_when_that_changes():
+    settings = DynamicSettings(BrokerSettings())
+    settings.apply_cluster_default({"log.cleaner.max.compaction.lag.ms": "10"})
+    settings.apply_broker({"log.cleaner.min.compaction.lag.ms": "20"})
+    assert settings.broker().log_cleaner_min_compaction_lag_ms == 0
+    settings.apply_cluster_default({})
+    assert settings.broker().log_cleaner_min_compaction_lag_ms == 20
+
+
+def test_set_that_contradicts_the_file_is_ignored_whole():
+    settings = DynamicSettings(BrokerSettings({"log.cleaner.min.compaction.lag.ms": "20"}))
+    settings.apply_broker({"log.cleaner.max.compaction.lag.ms": "10"})
+    assert settings.broker().given == {"log.cleaner.min.compaction.lag.ms": "20"}
+
+
+def test_topic_is_described_with_its_synonyms_most_specific_first():
+    settings = DynamicSettings(BrokerSettings({"log.retention.hours": "1"}))
+    found = entry(settings.describe_topic("t"), "retention.ms")
+    assert (found.value, found.source, found.type) == ("3600000", STATIC, ConfigType.LONG)
+    settings.apply_cluster_default({"log.retention.ms": "9"})
+    settings.apply_broker({"log.retention.ms": "8"})
+    settings.apply_topic("t", {"retention.ms": "7"})
+    found = entry(settings.describe_topic("t"), "retention.ms")
+    assert (found.value, found.source) == ("7", TOPIC)
+    assert not found.read_only
+    assert not found.sensitive
+    assert found.synonyms == (
+        ConfigSynonym("retention.ms", "7", TOPIC),
+        ConfigSynonym("log.retention.ms", "8", BROKER),
+        ConfigSynonym("log.retention.ms", "9", CLUSTER),
+        ConfigSynonym("log.retention.hours", "1", STATIC),
+        ConfigSynonym("log.retention.hours", "168", DEFAULT),
+    )
+
+
+def test_source_of_a_topics_value_is_where_that_value_came_from():
+    settings = DynamicSettings(BrokerSettings({"log.segment.bytes": "1000"}))
+    sources = {each.name: each.source for each in settings.describe_topic("t")}
+    assert sources["segment.bytes"] is STATIC
+    assert sources["segment.ms"] is DEFAULT
+    assert sources["leader.replication.throttled.replicas"] is DEFAULT
+
+
+def test_asked_for_names_only_are_described():
+    settings = DynamicSettings(BrokerSettings())
+    assert [e.name for e in settings.describe_topic("t", ["segment.ms", "x"])] == ["segment.ms"]
+    assert [e.name for e in settings.describe_broker(["listeners", "x"])] == ["listeners"]
+    settings.apply_cluster_default({"message.max.bytes": "1", "log.segment.bytes": "100"})
+    described = settings.describe_cluster_default(["message.max.bytes"])
+    assert [(e.name, e.value, e.source) for e in described] == [("message.max.bytes", "1", CLUSTER)]
+
+
+def test_broker_is_described_whole_and_says_what_is_read_only():
+    settings = DynamicSettings(BrokerSettings({"log.dirs": "/a"}))
+    described = settings.describe_broker()
+    assert [e.name for e in described] == list(BrokerSettings.KEYS)
+    advertised = entry(described, "advertised.listeners")
+    assert (advertised.value, advertised.source) == (None, DEFAULT)
+    dirs = entry(described, "log.dirs")
+    assert (dirs.value, dirs.source, dirs.read_only) == ("/a", STATIC, True)
+    assert not entry(described, "log.segment.bytes").read_only
+    hours = entry(described, "log.retention.ms")
+    assert (hours.value, hours.source) == (None, DEFAULT)
+    assert hours.synonyms == (ConfigSynonym("log.retention.hours", "168", DEFAULT),)
+
+
+def test_nothing_set_for_all_brokers_describes_nothing():
+    assert DynamicSettings(BrokerSettings()).describe_cluster_default() == []
+
+
+def test_password_is_never_described():
+    class Guarded(BrokerSettings):
+        the_password = key(
+            "the.password", PASSWORD, "A secret.", default=None, update=Update.CLUSTER_WIDE
+        )
+
+    settings = DynamicSettings(Guarded({"the.password": "static"}))
+    settings.apply_cluster_default({"the.password": "cluster"})
+    settings.apply_broker({"the.password": "broker"})
+    secret = settings.broker().value("the.password")
+    assert repr(secret) == "[hidden]"
+    found = entry(settings.describe_broker(), "the.password")
+    assert (found.value, found.sensitive, found.type) == (None, True, ConfigType.PASSWORD)
+    assert [(s.value, s.source) for s in found.synonyms] == [
+        (None, BROKER),
+        (None, CLUSTER),
+        (None, STATIC),
+    ]
+    assert settings.describe_cluster_default()[0].value is None

@@ -1,0 +1,217 @@
+"""Every option works or is refused by its name; without Spark and without a broker."""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import pytest
+
+from plog.errors import ConfigError
+from plog.spark.options import (
+    BOUNDS,
+    EARLIEST,
+    LATEST,
+    OPTIONS,
+    REFUSED,
+    Bound,
+    SourceOptions,
+    parse,
+)
+from plog.types import TopicPartition
+from tests.spark.conftest import ROOT
+
+NEEDED = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+
+
+def test_least_options_read_everything_there_is():
+    assert parse(NEEDED) == SourceOptions(
+        bootstrap_servers="h:1",
+        topics=("t",),
+        start=Bound(named=EARLIEST),
+        end=Bound(named=LATEST),
+        fail_on_data_loss=True,
+        include_headers=False,
+        read_committed=False,
+    )
+
+
+ACCEPTED = [
+    ("subscribe", " t , u,,t ", "topics", ("t", "u")),
+    ("startingOffsets", "earliest", "start", Bound(named=EARLIEST)),
+    ("startingOffsets", "EARLIEST", "start", Bound(named=EARLIEST)),
+    (
+        "startingOffsets",
+        '{"t": {"0": 23, "1": -2}, "u": {"0": 0}}',
+        "start",
+        Bound(offsets={T0: 23, T1: EARLIEST, U0: 0}),
+    ),
+    ("startingTimestamp", "1000", "start", Bound(timestamp=1000)),
+    ("startingTimestamp", "0", "start", Bound(timestamp=0)),
+    ("startingOffsetsByTimestamp", '{"t": {"0": 5}}', "start", Bound(timestamps={T0: 5})),
+    ("endingOffsets", "latest", "end", Bound(named=LATEST)),
+    ("endingOffsets", '{"t": {"0": 50, "1": -1}}', "end", Bound(offsets={T0: 50, T1: LATEST})),
+    ("endingTimestamp", "1000", "end", Bound(timestamp=1000)),
+    ("endingOffsetsByTimestamp", '{"t": {"1": 7}}', "end", Bound(timestamps={T1: 7})),
+    ("startingOffsetsByTimestampStrategy", "latest", "latest_if_no_later_record", True),
+    ("startingOffsetsByTimestampStrategy", "ERROR", "latest_if_no_later_record", False),
+    ("failOnDataLoss", "false", "fail_on_data_loss", False),
+    ("failOnDataLoss", "True", "fail_on_data_loss", True),
+    ("includeHeaders", "true", "include_headers", True),
+    ("minPartitions", "7", "min_partitions", 7),
+    ("maxRecordsPerPartition", "100", "max_records_per_partition", 100),
+    ("fetchOffset.numRetries", "5", "plan_attempts", 5),
+    ("fetchOffset.retryIntervalMs", "0", "plan_retry_interval_ms", 0),
+    ("kafkaConsumer.pollTimeoutMs", "512", "poll_timeout_ms", 512),
+    ("kafka.client.id", "me", "client_id", "me"),
+    ("kafka.isolation.level", "read_committed", "read_committed", True),
+    ("kafka.isolation.level", "read_uncommitted", "read_committed", False),
+    ("kafka.fetch.max.bytes", "9", "fetch_max_bytes", 9),
+    ("kafka.max.partition.fetch.bytes", "9", "partition_max_bytes", 9),
+    ("kafka.fetch.max.wait.ms", "0", "fetch_max_wait_ms", 0),
+    ("kafka.request.timeout.ms", "9", "request_timeout_ms", 9),
+    ("kafka.retry.backoff.ms", "9", "retry_backoff_ms", 9),
+]
+
+
+@pytest.mark.parametrize(("option", "text", "field", "value"), ACCEPTED)
+@pytest.mark.parametrize("case", [str, str.lower, str.upper])
+def test_option_in_any_case_sets_its_field(option, text, field, value, case):
+    parsed = parse(
+        {**NEEDED, case(option): text} if option != "subscribe" else NEEDED | {option: text}
+    )
+    assert getattr(parsed, field) == value
+
+
+def test_plaintext_is_the_one_security_protocol():
+    assert parse(NEEDED | {"kafka.security.protocol": "PLAINTEXT"}) == parse(NEEDED)
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "field", "value"),
+    [
+        ("assign", '{"t": [1, 0, 1], "u": [0]}', "assigned", (T0, T1, U0)),
+        ("subscribePattern", "t.*", "pattern", "t.*"),
+    ],
+)
+def test_other_subscriptions(option, text, field, value):
+    parsed = parse({"kafka.bootstrap.servers": "h:1", option: text})
+    assert getattr(parsed, field) == value
+    assert parsed.topics == ()
+
+
+BAD = [
+    ("startingOffsets", "latest", "startingOffsets: a batch query cannot start at latest"),
+    (
+        "startingOffsets",
+        '{"t": {"0": -1}}',
+        "a batch query cannot start at -1 of t-0",
+    ),
+    (
+        "startingOffsets",
+        '{"t": {"0": -3}}',
+        "a batch query cannot start at -3 of t-0",
+    ),
+    ("endingOffsets", "earliest", "endingOffsets: a batch query cannot end at earliest"),
+    ("endingOffsets", '{"t": {"0": -2}}', "endingOffsets: a batch query cannot end at -2 of t-0"),
+    ("startingOffsets", "soon", "startingOffsets: no JSON"),
+    ("startingOffsets", "[1]", "startingOffsets: expected is"),
+    ("startingOffsets", '{"t": [1]}', "startingOffsets: expected is"),
+    ("startingOffsets", '{"t": {"x": 1}}', "startingOffsets: 'x' is no partition"),
+    ("startingOffsets", '{"t": {"0": 1.5}}', "startingOffsets: 1.5 is not a whole number"),
+    ("startingOffsets", '{"t": {"0": true}}', "startingOffsets: true is not a whole number"),
+    ("startingOffsets", '{"t": {"0": "7"}}', 'startingOffsets: "7" is not a whole number'),
+    ("startingTimestamp", "yesterday", "startingTimestamp: invalid literal"),
+    ("startingTimestamp", "-1", "startingTimestamp: -1 is below 0"),
+    ("endingOffsetsByTimestamp", '{"t": {"0": -1}}', "endingOffsetsByTimestamp: -1 of t-0"),
+    ("startingOffsetsByTimestampStrategy", "first", "startingOffsetsByTimestampStrategy: 'first'"),
+    ("failOnDataLoss", "yes", "failOnDataLoss: 'yes' is none of true, false"),
+    ("includeHeaders", "", "includeHeaders: '' is none of"),
+    ("minPartitions", "0", "minPartitions: 0 is not above 0"),
+    ("maxRecordsPerPartition", "-4", "maxRecordsPerPartition: -4"),
+    ("kafkaConsumer.pollTimeoutMs", "soon", "kafkaConsumer.pollTimeoutMs: invalid literal"),
+    ("subscribe", " , ", "subscribe: names no topic"),
+    ("kafka.isolation.level", "serializable", "kafka.isolation.level: 'serializable'"),
+    ("kafka.security.protocol", "SSL", "kafka.security.protocol: 'SSL'"),
+    ("maxOffsetsPerTrigger", "5", "maxoffsetspertrigger has a meaning for streaming queries only"),
+    ("minOffsetsPerTrigger", "5", "minoffsetspertrigger has a meaning for streaming queries only"),
+    ("maxTriggerDelay", "5m", "maxtriggerdelay has a meaning for streaming queries only"),
+    ("groupIdPrefix", "g", "groupidprefix is not supported: this source reads without"),
+    ("kafka.group.id", "g", "kafka.group.id is not supported: this source reads without"),
+    ("kafka.auto.offset.reset", "latest", "kafka.auto.offset.reset is not supported: say"),
+    ("kafka.ssl.keystore.location", "k", "kafka.ssl.keystore.location is not supported; of the"),
+    ("path", "t", "path is not served: name topics by subscribe"),
+    ("topic", "t", "topic is not an option of this source"),
+]
+
+
+@pytest.mark.parametrize(("option", "text", "message"), BAD)
+def test_bad_option_is_refused_by_name(option, text, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        parse(NEEDED | {option: text})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribe": "t"}, "kafka.bootstrap.servers must be set"),
+        ({"kafka.bootstrap.servers": "h:1"}, "exactly one of subscribe, assign, subscribePattern"),
+        (NEEDED | {"subscribePattern": "t"}, "exactly one of"),
+        ({"kafka.bootstrap.servers": "h:1", "subscribePattern": "("}, "no regular expression"),
+        ({"kafka.bootstrap.servers": "h:1", "assign": "{}"}, "assign: names no partition"),
+        ({"kafka.bootstrap.servers": "h:1", "assign": '{"t": 0}'}, "assign: expected is"),
+        (
+            NEEDED | {"startingOffsets": '{"t": {"0": 5}}', "endingOffsets": '{"t": {"0": 4}}'},
+            "the starting offset 5 of t-0 is above the ending one, 4",
+        ),
+        (
+            NEEDED
+            | {
+                "startingOffsetsByTimestamp": '{"t": {"0": 5}}',
+                "endingOffsetsByTimestamp": '{"t": {"0": 4}}',
+            },
+            "the starting timestamp 5 of t-0 is above the ending one, 4",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        parse(options)
+
+
+def test_all_faults_are_told_at_once():
+    with pytest.raises(ConfigError) as told:
+        parse({"subscribe": "t", "minPartitions": "0", "colour": "red"})
+    assert all(word in str(told.value) for word in ("bootstrap", "minPartitions", "colour"))
+
+
+@pytest.mark.parametrize(("side", "field"), [("starting", "start"), ("ending", "end")])
+def test_timestamp_goes_before_timestamps_and_they_before_offsets(side, field):
+    offsets = {f"{side}Offsets": '{"t": {"0": 3}}'}
+    timestamps = {f"{side}OffsetsByTimestamp": '{"t": {"0": 4}}'}
+    timestamp = {f"{side}Timestamp": "5"}
+    for options, bound in [
+        (offsets, Bound(offsets={T0: 3})),
+        (offsets | timestamps, Bound(timestamps={T0: 4})),
+        (timestamp | offsets | timestamps, Bound(timestamp=5)),
+        (timestamp | offsets, Bound(timestamp=5)),
+        # What has no say is not looked at, as in Spark's Kafka source.
+        (timestamp | {f"{side}Offsets": "nonsense"}, Bound(timestamp=5)),
+    ]:
+        assert getattr(parse(NEEDED | options), field) == bound
+
+
+def test_parsed_options_travel_to_the_executors():
+    parsed = parse(NEEDED | {"startingOffsets": '{"t": {"0": 3}}'})
+    assert pickle.loads(pickle.dumps(parsed)) == parsed
+
+
+def test_documentation_lists_every_option():
+    text = (ROOT / "docs" / "SPARK.md").read_text(encoding="utf-8")
+    table = text[text.index("## Options") : text.index("## What differs")]
+    told = re.findall(r"^\| `([\w.]+)` \|", table, re.M)
+    served = [*OPTIONS, *(option for options in BOUNDS.values() for option in options)]
+    assert sorted(told) == sorted(served)
+    for refused in set(REFUSED) - {"path"}:
+        assert f"`{refused}`" in text.lower()

@@ -1,0 +1,290 @@
+"""The source inside Spark: found by name, typed as it should be, in SQL and by spark-submit."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql import Row
+
+from plog.client.admin import Admin
+from plog.client.producer import Producer
+from plog.types import TopicPartition
+from tests.compat.clients import Confluent, Sent
+from tests.servers import BrokerProcess
+from tests.spark.conftest import ROOT
+from tests.spark.test_source import RECORDS, T0_MS, at, fill
+
+pytestmark = pytest.mark.spark
+JOBS = ROOT / "spark"
+
+
+def load(spark, broker: BrokerProcess, schema: str | None = None, **options):
+    reader = spark.read.format("plog").option("kafka.bootstrap.servers", broker.bootstrap)
+    for key, value in options.items():
+        reader = reader.option(key.replace("__", "."), value)
+    return (reader if schema is None else reader.schema(schema)).load()
+
+
+def test_schema_is_that_of_sparks_kafka_source(spark, broker, new_topic):
+    topic = new_topic()
+    base = (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
+        "timestamp:timestamp,timestampType:int"
+    )
+    assert load(spark, broker, subscribe=topic).schema.simpleString() == f"{base}>"
+    with_headers = load(spark, broker, subscribe=topic, includeHeaders=True)
+    headers = ",headers:array<struct<key:string,value:binary>>>"
+    assert with_headers.schema.simpleString() == base + headers
+
+
+def test_rows_arrive_in_spark_as_they_were_produced(spark, broker, new_topic):
+    topic = new_topic()
+    Confluent().produce(broker.bootstrap, topic, RECORDS, codec="lz4")
+    rows = load(spark, broker, subscribe=topic, includeHeaders=True).orderBy("offset").collect()
+    assert rows == [
+        Row(
+            key=None if sent.key is None else bytearray(sent.key),
+            value=None if sent.value is None else bytearray(sent.value),
+            topic=topic,
+            partition=0,
+            offset=offset,
+            timestamp=at(sent.timestamp).astimezone().replace(tzinfo=None),
+            timestampType=0,
+            headers=[
+                Row(key=key, value=None if value is None else bytearray(value))
+                for key, value in sent.headers
+            ]
+            or None,
+        )
+        for offset, sent in enumerate(RECORDS)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "total"),
+    [
+        ("value binary", "sum(length(value))"),
+        ("offset bigint, partition int", "sum(offset * 1000 + partition)"),
+        ("timestamp timestamp not null", "count(timestamp)"),
+        ("topic string", "count(topic)"),
+    ],
+)
+def test_narrow_schema_gives_the_same_columns(spark, broker, new_topic, schema, total):
+    topic = new_topic(partitions=3)
+    fill(broker, topic, {0: 400, 1: 6000, 2: 3}, size=10)
+    wide = load(spark, broker, subscribe=topic).selectExpr(total).first()[0]
+    assert load(spark, broker, schema, subscribe=topic).selectExpr(total).first()[0] == wide
+
+
+def test_sql_view_reads_a_topic(spark, broker, new_topic):
+    topic = new_topic(partitions=2)
+    fill(broker, topic, {0: 5, 1: 7})
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW events USING plog OPTIONS ("
+        f"'kafka.bootstrap.servers' '{broker.bootstrap}', subscribe '{topic}')"
+    )
+    found = spark.sql("SELECT partition, count(*), max(offset) FROM events GROUP BY 1 ORDER BY 1")
+    assert [tuple(row) for row in found.collect()] == [(0, 5, 4), (1, 7, 6)]
+
+
+def test_empty_topic_is_an_empty_frame(spark, broker, new_topic):
+    topic = new_topic(partitions=3)
+    assert load(spark, broker, subscribe=topic).collect() == []
+    assert load(spark, broker, subscribePattern="no-such-topic").count() == 0
+
+
+def test_large_records_reach_spark(spark, broker, new_topic):
+    topic = new_topic()
+    sent = [Sent(b"k", bytes([n]) * (10 << 20)) for n in range(3)]
+    Confluent().produce(broker.bootstrap, topic, sent)
+    digests = load(spark, broker, subscribe=topic).selectExpr(
+        "offset", "md5(value)", "length(value)"
+    )
+    expected = spark.createDataFrame([(n,) for n in range(3)], "n int").selectExpr(
+        "n", f"md5(cast(repeat(char(n), {10 << 20}) as binary))", f"{10 << 20}"
+    )
+    assert sorted(map(tuple, digests.collect())) == sorted(map(tuple, expected.collect()))
+
+
+def test_actions_of_a_frame_see_the_same_records(spark, broker, new_topic):
+    topic = new_topic()
+    fill(broker, topic, {0: 10})
+    frame = load(spark, broker, subscribe=topic)
+    assert frame.count() == 10
+    fill(broker, topic, {0: 5})
+    assert frame.count() == 10
+    assert load(spark, broker, subscribe=topic).count() == 15
+
+
+def test_tasks_are_as_many_as_asked_for(spark, broker, new_topic):
+    topic = new_topic(partitions=4)
+    fill(broker, topic, dict.fromkeys(range(4), 100))
+    for options, tasks in [({"minPartitions": 100}, 100), ({"maxRecordsPerPartition": 10}, 40)]:
+        frame = load(spark, broker, subscribe=topic, **options)
+        assert frame.rdd.getNumPartitions() == tasks
+    assert frame.selectExpr("count(distinct partition, offset)").first()[0] == 400
+    by_time = load(
+        spark,
+        broker,
+        subscribe=topic,
+        startingTimestamp=T0_MS + 10,
+        endingTimestamp=T0_MS + 30,
+    )
+    assert by_time.count() == 80
+
+
+def test_broker_that_restarts_during_the_query_costs_nothing(spark, tmp_path):
+    with BrokerProcess(tmp_path) as broker:
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topic("t", partitions=3)
+        fill(broker, "t", dict.fromkeys(range(3), 30_000), size=100)
+        frame = load(
+            spark,
+            broker,
+            subscribe="t",
+            kafka__max__partition__fetch__bytes=20_000,
+            kafka__fetch__max__bytes=20_000,
+        ).selectExpr("count(*)", "count(distinct partition, offset)", "sum(offset)")
+        frame.collect()  # plans once and for all
+        done = threading.Event()
+        restarts = 0
+
+        def restart() -> None:
+            nonlocal restarts
+            while not done.is_set():
+                broker.kill()
+                broker.start()
+                restarts += 1
+                done.wait(0.3)
+
+        restarting = threading.Thread(target=restart)
+        restarting.start()
+        try:
+            rows = frame.collect()
+        finally:
+            done.set()
+            restarting.join()
+        assert restarts > 0
+        assert [tuple(row) for row in rows] == [(90_000, 90_000, 3 * 29_999 * 15_000)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribe": "t", "colour": "red"}, "colour is not an option of this source"),
+        ({"subscribe": "t", "kafka.group.id": "g"}, "kafka.group.id is not supported"),
+        ({}, "exactly one of subscribe, assign, subscribePattern must be set"),
+        ({"subscribe": "t", "startingOffsets": "latest"}, "startingOffsets: a batch query cannot"),
+        (
+            {"subscribe": "no-such", "fetchOffset.retryIntervalMs": "0"},
+            "topic 'no-such' does not exist",
+        ),
+    ],
+)
+def test_wrong_options_are_an_analysis_error_that_names_them(spark, broker, options, message):
+    with pytest.raises(AnalysisException, match=message):
+        load(spark, broker, **options).count()
+
+
+def test_deleted_records_end_the_query_with_their_reason(spark, broker, new_topic):
+    topic = new_topic()
+    fill(broker, topic, {0: 10})
+    frame = load(spark, broker, subscribe=topic)
+    assert frame.rdd.getNumPartitions() > 0  # planned
+    with Admin(broker.bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 8})
+    with pytest.raises(PythonException, match=f"{topic}-0 cannot be read: records below 8"):
+        frame.count()
+
+
+# -- the jobs
+
+
+@pytest.fixture(scope="module")
+def some_flights(broker: BrokerProcess):
+    """The flights of a day and a half in a topic; returns its name and the rows."""
+    sys.path.insert(0, str(JOBS))
+    try:
+        import flights_events
+    finally:
+        sys.path.remove(str(JOBS))
+    import json
+
+    flights = list(itertools.islice(flights_events.rows(), 1300))
+    with Admin(broker.bootstrap) as admin:
+        admin.create_topic("some-flights", partitions=3, configs={"retention.ms": "-1"})
+    with Producer(broker.bootstrap) as producer:
+        for flight in flights:
+            producer.send(
+                "some-flights",
+                json.dumps(flight).encode(),
+                key=flight["carrier"].encode(),
+                timestamp_ms=int(datetime.fromisoformat(flight["time_hour"]).timestamp() * 1000),
+            )
+    return flights
+
+
+def test_spark_submit_prints_the_report(broker, some_flights, workers_find_plog, tmp_path):
+    submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
+    assert submit is not None
+    until = datetime(2013, 1, 1, 15, tzinfo=UTC)
+    job = subprocess.run(
+        [submit, "--master", "local[2]", "--driver-memory", "1g",
+         "--conf", "spark.ui.enabled=false",
+         "--driver-java-options", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+         str(JOBS / "flights_report.py"), "--bootstrap-server", broker.bootstrap,
+         "--topic", "some-flights", "--until", "2013-01-01T15:00",
+         "--plot", str(tmp_path / "report.png")],
+        env=workers_find_plog, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert job.returncode == 0, job.stderr
+    wanted = [f for f in some_flights if datetime.fromisoformat(f["time_hour"]) < until]
+    assert 0 < len(wanted) < len(some_flights)
+    counts = {c: sum(f["carrier"] == c for f in wanted) for c in {f["carrier"] for f in wanted}}
+    told = {
+        words[0]: int(words[1].replace(",", ""))
+        for words in map(str.split, job.stdout.splitlines())
+        if len(words) > 2 and words[0] in {*counts, "all"}
+    }
+    assert told == counts | {"all": len(wanted)}
+    assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_interrupted_demo_leaves_no_process(tmp_path, workers_find_plog):
+    demo = subprocess.Popen(
+        [sys.executable, str(JOBS / "demo.py"), "--data", str(tmp_path)],
+        env=workers_find_plog | {"PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert demo.stdout is not None
+    assert "Broker listening on" in demo.stdout.readline()
+    demo.send_signal(signal.SIGINT)
+    _, errors = demo.communicate(timeout=60)
+    assert demo.returncode != 0
+    assert "interrupted; the broker is stopped" in errors
+    assert "Traceback" not in errors
+    mine = str(tmp_path).encode()
+    left = [
+        pid for pid in filter(str.isdigit, os.listdir("/proc")) if mine in _command_line(int(pid))
+    ]
+    assert left == []
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""  # ended meanwhile

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from plog.storage.filesystem import Filesystem
+
+from .storage_logs import Crash, FaultyFilesystem
+
+
+@pytest.fixture
+def fs() -> Filesystem:
+    return Filesystem()
+
+
+def test_bytes_are_written_and_read_where_told(fs: Filesystem, tmp_path: Path) -> None:
+    with fs.opened(tmp_path / "f", exclusive=True) as fd:
+        fs.pwrite(fd, b"world", 6)
+        fs.pwrite(fd, memoryview(b"hello "), 0)
+        assert fs.pread(fd, 100, 3) == b"lo world"
+        fs.ftruncate(fd, 5)
+        assert fs.size_bytes(fd) == 5
+        fs.fdatasync(fd)
+    assert fs.read_bytes(tmp_path / "f") == b"hello"
+    with pytest.raises(FileExistsError), fs.opened(tmp_path / "f", exclusive=True):
+        pass
+    with pytest.raises(FileNotFoundError):
+        fs.read_bytes(tmp_path / "g")
+
+
+def test_descriptors_do_not_reach_child_processes(fs: Filesystem, tmp_path: Path) -> None:
+    with fs.opened(tmp_path / "f", create=True) as fd:
+        assert not os.get_inheritable(fd)
+
+
+def test_missing_file_may_be_unlinked_if_so_asked(fs: Filesystem, tmp_path: Path) -> None:
+    fs.unlink(tmp_path / "f", missing_ok=True)
+    with pytest.raises(FileNotFoundError):
+        fs.unlink(tmp_path / "f")
+
+
+def test_tree_is_removed_without_following_links(fs: Filesystem, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("x")
+    tree = tmp_path / "tree"
+    (tree / "inner").mkdir(parents=True)
+    (tree / "inner" / "file").write_text("x")
+    (tree / "link").symlink_to(outside)
+    fs.remove_tree(tree)
+    assert not tree.exists()
+    assert (outside / "kept").exists()
+
+
+def test_text_that_is_not_utf8_is_left_to_the_parser(fs: Filesystem, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"a\xffb")
+    assert fs.read_text(tmp_path / "f") == "a\ufffdb"
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_replacement_is_old_or_new_whatever_fails(tmp_path: Path, crash: bool) -> None:
+    path = tmp_path / "f"
+    seen = set()
+    for fail_at in range(20):
+        path.write_text("old")
+        fs = FaultyFilesystem(fail_at, crash=crash)
+        try:
+            fs.replace_text(path, "new, and longer")
+        except (OSError, Crash):
+            seen.add(path.read_text())
+        else:
+            break
+    assert seen == {"old", "new, and longer"}
+    assert path.read_text() == "new, and longer"
+
+
+def test_replacement_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for fail_at in range(12):
+        try:
+            FaultyFilesystem(fail_at).replace_text(tmp_path / "f", "x")
+        except OSError:
+            continue
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plog.errors import InconsistentLogDirs, KafkaStorageError
+from plog.storage.filesystem import Filesystem
+from plog.storage.log_dir import LogDir, common_identity, decode_properties, lock_log_dirs
+
+HOLD = """
+import sys
+from pathlib import Path
+from plog.storage.filesystem import Filesystem
+from plog.storage.log_dir import LogDir
+LogDir(Filesystem(), Path(sys.argv[1])).open()
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> LogDir:
+    return LogDir(Filesystem(), tmp_path / "deep" / "logs")
+
+
+def test_missing_directories_are_made(log_dir: LogDir) -> None:
+    log_dir.open()
+    assert log_dir.path.is_dir()
+    log_dir.unlock()
+
+
+def test_second_broker_on_one_directory_is_refused(log_dir: LogDir) -> None:
+    log_dir.open()
+    with pytest.raises(InconsistentLogDirs, match="in use by another broker"):
+        LogDir(Filesystem(), log_dir.path).open()
+    log_dir.unlock()
+    again = LogDir(Filesystem(), log_dir.path)
+    again.open()
+    again.unlock()
+
+
+def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        with pytest.raises(InconsistentLogDirs):
+            LogDir(Filesystem(), tmp_path).open()
+    finally:
+        holder.kill()
+        holder.communicate()
+    log_dir = LogDir(Filesystem(), tmp_path)
+    log_dir.open()
+    log_dir.unlock()
+
+
+def test_claim_writes_an_identity_that_later_starts_check(log_dir: LogDir) -> None:
+    log_dir.open()
+    log_dir.claim(3, "cluster-a")
+    text = (log_dir.path / "meta.properties").read_text()
+    assert decode_properties(text) == {"version": "0", "broker.id": "3", "cluster.id": "cluster-a"}
+    log_dir.claim(3, "cluster-a")
+    with pytest.raises(InconsistentLogDirs, match="belongs to broker 3, not 4"):
+        log_dir.claim(4, "cluster-a")
+    with pytest.raises(InconsistentLogDirs, match="cluster cluster-a, not cluster-b"):
+        log_dir.claim(3, "cluster-b")
+    log_dir.unlock()
+
+
+@pytest.mark.parametrize(
+    ("text", "broker_id"),
+    [
+        ("#\n#Mon Nov 20 10:00:00 UTC 2026\nversion=0\nbroker.id=7\ncluster.id=abc\n", 7),
+        ("version=1\nnode.id=7\ncluster.id=abc\ndirectory.id=xyz\n", 7),
+        ("! old\nversion = 0\n", None),
+    ],
+)
+def test_identities_that_kafka_wrote_are_understood(
+    log_dir: LogDir, text: str, broker_id: int | None
+) -> None:
+    log_dir.open()
+    (log_dir.path / "meta.properties").write_text(text)
+    identity = log_dir.identity()
+    assert identity is not None
+    assert identity.broker_id == broker_id
+    log_dir.claim(7, "abc")
+    log_dir.unlock()
+
+
+@pytest.mark.parametrize("text", ["version=2\n", "version=10\nnode.id=7\n"])
+def test_identity_of_a_later_version_is_refused(log_dir: LogDir, text: str) -> None:
+    log_dir.open()
+    path = log_dir.path / "meta.properties"
+    path.write_text(text)
+    with pytest.raises(InconsistentLogDirs, match=r"meta\.properties"):
+        log_dir.claim(7, "abc")
+    with pytest.raises(InconsistentLogDirs, match=r"meta\.properties"):
+        common_identity([log_dir], 7)
+    assert path.read_text() == text
+    log_dir.unlock()
+
+
+@pytest.mark.parametrize("text", ["", "\0\0\0", "version=\xb2\n", "version=0\nbroker.id=seven\n"])
+def test_damaged_identity_is_written_anew_and_reported(
+    log_dir: LogDir, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_dir.open()
+    path = log_dir.path / "meta.properties"
+    path.write_text(text)
+    assert common_identity([log_dir], -1).broker_id is None
+    log_dir.claim(7, "abc")
+    assert "is written anew, for broker 7" in caplog.text
+    log_dir.claim(7, "abc")
+    log_dir.unlock()
+
+
+def test_directories_tell_whose_they_are(tmp_path: Path) -> None:
+    fs = Filesystem()
+    paths = [tmp_path / name for name in "abc"]
+    dirs = lock_log_dirs(fs, paths)
+    assert common_identity(dirs, -1).broker_id is None
+    dirs[1].claim(7, "one")
+    assert vars(common_identity(dirs, -1)) == {"broker_id": 7, "cluster_id": "one"}
+    with pytest.raises(InconsistentLogDirs, match="belongs to broker 7, not 8"):
+        common_identity(dirs, 8)
+    dirs[2].claim(7, "two")
+    with pytest.raises(InconsistentLogDirs, match="belongs to cluster two, not one"):
+        common_identity(dirs, 7)
+    (paths[2] / "meta.properties").unlink()
+    dirs[2].claim(9, "one")
+    with pytest.raises(InconsistentLogDirs, match="belongs to broker 9, not 7"):
+        common_identity(dirs, -1)
+    for log_dir in dirs:
+        log_dir.unlock()
+
+
+def test_locking_leaves_out_what_cannot_be_used(tmp_path: Path) -> None:
+    fs = Filesystem()
+    good, bad = tmp_path / "good", tmp_path / "file" / "bad"
+    (tmp_path / "file").write_text("in the way")
+    (locked,) = lock_log_dirs(fs, [bad, good])
+    assert locked.path == good
+    with pytest.raises(InconsistentLogDirs, match="in use by another broker process"):
+        lock_log_dirs(fs, [tmp_path / "other", good])
+    locked.unlock()
+    # The refused attempt gave back what it had locked.
+    for log_dir in lock_log_dirs(fs, [tmp_path / "other", good]):
+        log_dir.unlock()
+    with pytest.raises(KafkaStorageError, match=r"no log directory .*bad: Not a directory"):
+        lock_log_dirs(fs, [bad])
+    (tmp_path / "link").symlink_to(good)
+    with pytest.raises(InconsistentLogDirs, match="twice"):
+        lock_log_dirs(fs, [good, tmp_path / "link"])
+
+
+def test_clean_shutdown_marker_counts_once(log_dir: LogDir) -> None:
+    log_dir.open()
+    assert not log_dir.take_clean_shutdown()
+    log_dir.mark_clean_shutdown(42)
+    marker = log_dir.path / ".kafka_cleanshutdown"
+    assert marker.read_bytes() == b'{"version":0,"brokerEpoch":42}'
+    assert log_dir.take_clean_shutdown()
+    assert not log_dir.take_clean_shutdown()
+    marker.touch()  # older Kafkas leave it empty
+    assert log_dir.take_clean_shutdown()
+    log_dir.unlock()

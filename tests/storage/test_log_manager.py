@@ -1,0 +1,977 @@
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from plog._native import files
+from plog._native.batch import scan
+from plog._native.files import Fault
+from plog._native.partition_log import DUPLICATE
+from plog.errors import (
+    InconsistentLogDirs,
+    InconsistentTopicId,
+    KafkaStorageError,
+    LogDirNotFound,
+    NotLeaderOrFollower,
+    UnknownTopicOrPartition,
+)
+from plog.runtime.clock import ManualClock
+from plog.storage.checkpoints import OffsetCheckpoint
+from plog.storage.durable_ends import DurableEnds, SlotKey
+from plog.storage.filesystem import Filesystem
+from plog.storage.live_log_dir import LiveLogDir
+from plog.storage.log import Log
+from plog.storage.log_manager import LogManager, NewPartition
+from plog.types import TopicPartition
+
+from .storage_logs import (
+    NEVER,
+    NOW_MS,
+    Crash,
+    FaultyFilesystem,
+    Settings,
+    batch,
+    broker_settings,
+    read_all,
+)
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+ID_A, ID_B = uuid.UUID(int=10 << 64), uuid.UUID(int=11 << 64)
+SETTINGS = Settings(segment_bytes=3000, index_interval_bytes=500, file_delete_delay_ms=1000)
+
+
+@pytest.fixture
+def dirs(tmp_path: Path) -> list[Path]:
+    return [tmp_path / "one", tmp_path / "two"]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOW_MS)
+
+
+Start = Callable[..., LogManager]
+
+
+@pytest.fixture
+def start(dirs: list[Path], clock: ManualClock) -> Iterator[Start]:
+    """Start managers whose background tasks run only when a test says so."""
+    started: list[LogManager] = []
+
+    def start(
+        log_dirs: list[Path] | None = None, fs: Filesystem | None = None, **values: object
+    ) -> LogManager:
+        manager = LogManager(
+            broker_settings(log_dirs or dirs, **values),
+            lambda topic: SETTINGS,
+            cluster_id="cluster",
+            clock=clock,
+            fs=fs,
+        )
+        started.append(manager)
+        manager.start(background=False)
+        return manager
+
+    yield start
+    files.inject([])
+    for manager in started:
+        abandon(manager)
+
+
+def abandon(manager: LogManager) -> None:
+    """Leave everything as a killed process would: locks free, nothing flushed or written."""
+    for live in manager._dirs.values():
+        live.group_commit.stop()
+        live.durable_ends.close()
+        live.log_dir.unlock()
+    manager._dirs.clear()
+
+
+def lead(log: Log) -> Log:
+    log.become_leader(max(log.leader_epochs.latest, 0), sole_replica=True)
+    return log
+
+
+def fill(log: Log, batches: int, start: int = 0) -> None:
+    for n in range(start, start + batches):
+        data = batch(
+            10, timestamp=NOW_MS + n, value=b"v" * 20, producer_id=4, epoch=0, sequence=10 * n
+        )
+        log.append_as_leader(data, now_ms=NOW_MS)
+
+
+def committed(manager: LogManager, log: Log) -> OSError | None:
+    answered = threading.Event()
+    answers: list[OSError | None] = []
+
+    def done(error: OSError | None) -> None:
+        answers.append(error)
+        answered.set()
+
+    manager.commit(log, done)
+    assert answered.wait(10)
+    return answers[0]
+
+
+# -- start, stop, restart --------------------------------------------------------------------------
+
+
+def test_partitions_go_where_there_are_fewest(start: Start, dirs: list[Path]) -> None:
+    manager = start()
+    for n in range(6):
+        manager.create(TopicPartition("a", n), ID_A, SETTINGS)
+    assert {path: len(list(path.glob("a-*"))) for path in dirs} == dict.fromkeys(dirs, 3)
+    assert manager.live_log_dirs == dirs
+    assert manager.offline_log_dirs == []
+
+
+def test_clean_shutdown_is_found_by_the_next_start(start: Start, dirs: list[Path]) -> None:
+    manager = start()
+    for tp in (A0, A1, B0):
+        fill(lead(manager.create(tp, ID_A, SETTINGS)), 20)
+    lead(manager.get(A1)).delete_records_before(57)
+    manager.shutdown(broker_epoch=9)
+    for path in dirs:
+        marker = path / ".kafka_cleanshutdown"
+        assert marker.read_bytes() == b'{"version":0,"brokerEpoch":9}'
+    again = start()
+    assert not list(dirs[0].glob(".kafka_clean*"))
+    for tp in (A0, A1, B0):
+        log = again.get(tp)
+        assert log is not None
+        assert (log.log_end_offset, log.durable_end, log.high_watermark) == (200, 200, 200)
+        assert log.topic_id == ID_A
+        assert (
+            lead(log)
+            .append_as_leader(batch(10, producer_id=4, epoch=0, sequence=160), now_ms=NOW_MS)
+            .status
+            == DUPLICATE
+        )
+    assert again.get(A1).log_start_offset == 57
+    assert again.get(TopicPartition("a", 5)) is None
+    assert dict(again.offline) == {}
+
+
+def test_checkpoints_are_kafkas(start: Start, dirs: list[Path]) -> None:
+    manager = start([dirs[0]])
+    fill(lead(manager.create(A0, ID_A, SETTINGS)), 20)
+    manager.create(B0, ID_B, SETTINGS)
+    manager.get(A0).delete_records_before(57)
+    assert committed(manager, manager.get(A0)) is None
+    manager.checkpoint_recovery_points()
+    manager.checkpoint_high_watermarks()
+    manager.checkpoint_log_start_offsets()
+    texts = {
+        name: (dirs[0] / name).read_text()
+        for name in (
+            "recovery-point-offset-checkpoint",
+            "replication-offset-checkpoint",
+            "log-start-offset-checkpoint",
+        )
+    }
+    assert texts == {
+        "recovery-point-offset-checkpoint": "0\n2\na 0 200\nb 0 0\n",
+        "replication-offset-checkpoint": "0\n2\na 0 200\nb 0 0\n",
+        "log-start-offset-checkpoint": "0\n1\na 0 57\n",
+    }
+    assert (dirs[0] / "a-0" / "partition.metadata").read_text().startswith("version: 0\ntopic_id: ")
+
+
+def test_killed_broker_loses_nothing_that_was_written(start: Start, dirs: list[Path]) -> None:
+    manager = start()
+    fill(lead(manager.create(A0, ID_A, SETTINGS)), 20)
+    assert committed(manager, manager.get(A0)) is None
+    fill(manager.get(A0), 5, 20)
+    data = read_all(manager.get(A0))
+    abandon(manager)
+    again = start()
+    log = again.get(A0)
+    assert read_all(log) == data
+    # what was past the durable end is flushed by the start itself
+    assert committed(again, log) is None
+    assert log.durable_end == 250
+
+
+def test_two_brokers_on_one_directory_are_refused(start: Start, dirs: list[Path]) -> None:
+    start()
+    with pytest.raises(InconsistentLogDirs, match="in use"):
+        start([dirs[1]])
+
+
+def test_directory_of_another_broker_or_cluster_is_refused(
+    start: Start, dirs: list[Path], clock: ManualClock
+) -> None:
+    start().shutdown()
+    with pytest.raises(InconsistentLogDirs, match="belongs to broker 0, not 5"):
+        start(broker_id=5)
+    other = LogManager(
+        broker_settings(dirs), lambda topic: SETTINGS, cluster_id="other", clock=clock
+    )
+    with pytest.raises(InconsistentLogDirs, match="cluster cluster, not other"):
+        other.start(background=False)
+    start().shutdown()  # and the locks were given back
+
+
+def test_directory_named_twice_is_refused(start: Start, dirs: list[Path]) -> None:
+    dirs[0].mkdir()
+    dirs[1].symlink_to(dirs[0])
+    with pytest.raises(InconsistentLogDirs, match="twice"):
+        start()
+
+
+def test_damaged_checkpoint_only_costs_time(
+    start: Start, dirs: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = start([dirs[0]])
+    fill(lead(manager.create(A0, ID_A, SETTINGS)), 20)
+    manager.shutdown()
+    (dirs[0] / "recovery-point-offset-checkpoint").write_text("junk")
+    (dirs[0] / ".kafka_cleanshutdown").unlink()
+    again = start([dirs[0]])
+    assert again.get(A0).log_end_offset == 200
+    assert "checkpoint ignored" in caplog.text
+
+
+def test_foreign_directories_and_files_are_left_alone(start: Start, dirs: list[Path]) -> None:
+    for path in dirs:
+        path.mkdir()
+        (path / "lost+found").mkdir()
+        (path / "notes.txt").write_text("mine")
+    manager = start()
+    manager.create(A0, ID_A, SETTINGS)
+    manager.shutdown()
+    assert all((path / "notes.txt").read_text() == "mine" for path in dirs)
+
+
+# -- damage ----------------------------------------------------------------------------------------
+
+
+def flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+def test_damaged_partition_is_offline_until_it_is_repaired(start: Start, dirs: list[Path]) -> None:
+    manager = start([dirs[0]])
+    for tp in (A0, B0):
+        fill(lead(manager.create(tp, ID_A, SETTINGS)), 20)
+        assert committed(manager, manager.get(tp)) is None
+    abandon(manager)
+    path = dirs[0] / "a-0" / "00000000000000000180.log"
+    flip(path, 100)
+    harmed = path.read_bytes()
+    for _ in range(3):
+        again = start([dirs[0]])
+        assert again.get(A0) is None
+        assert again.get(B0).log_end_offset == 200
+        assert list(again.offline) == [A0]
+        assert str(path) in again.offline[A0]
+        with pytest.raises(KafkaStorageError, match="offline"):
+            again.create(A0, ID_A, SETTINGS)
+        again.checkpoint_recovery_points()
+        again.shutdown()  # clean: must not make the damage pass next time
+        assert path.read_bytes() == harmed
+    flip(path, 100)
+    repaired = start([dirs[0]])
+    assert repaired.get(A0).log_end_offset == 200
+    assert dict(repaired.offline) == {}
+    repaired.shutdown()
+    assert start([dirs[0]]).get(A0).log_end_offset == 200
+
+
+def test_damage_in_a_cold_segment_is_remembered_over_a_clean_shutdown(
+    start: Start, dirs: list[Path], clock: ManualClock
+) -> None:
+    manager = start([dirs[0]], log_scrub_bytes_per_second=1 << 20)
+    told: list[tuple[TopicPartition, str]] = []
+    manager.on_partition_damage(lambda tp, reason: told.append((tp, reason)))
+    fill(lead(manager.create(A0, ID_A, SETTINGS)), 20)
+    fill(lead(manager.create(B0, ID_B, SETTINGS)), 20)
+    flip(dirs[0] / "a-0" / "00000000000000000000.log", 700)
+    for _ in range(3):
+        clock.advance(1000)
+        manager.scheduler.run_due()
+    assert [tp for tp, _ in told] == [A0]
+    assert "00000000000000000000.log at byte" in manager.offline[A0]
+    assert manager.get(B0) is not None
+    manager.shutdown()
+    again = start([dirs[0]])
+    assert list(again.offline) == [A0]
+
+
+def test_reader_that_meets_damage_takes_the_partition_offline(
+    start: Start, dirs: list[Path]
+) -> None:
+    manager = start([dirs[0]])
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    fill(log, 5)
+    with (dirs[0] / "a-0" / "00000000000000000000.log").open("r+b") as file:
+        file.seek(16)
+        file.write(b"\x07")
+    with pytest.raises(KafkaStorageError):
+        log.read(5, 100, NEVER, True)
+    assert manager.get(A0) is None
+    assert "no valid batch header" in manager.offline[A0]
+    manager.scheduler.run_due()
+    with pytest.raises(KafkaStorageError):
+        log.append_as_leader(batch(1), now_ms=NOW_MS)
+
+
+def test_unreadable_partition_metadata_is_damage(start: Start, dirs: list[Path]) -> None:
+    manager = start([dirs[0]])
+    manager.create(A0, ID_A, SETTINGS)
+    manager.shutdown()
+    (dirs[0] / "a-0" / "partition.metadata").write_text("version: 7")
+    assert "partition.metadata" in start([dirs[0]]).offline[A0]
+
+
+def test_partition_in_two_directories_is_offline(start: Start, dirs: list[Path]) -> None:
+    manager = start()
+    fill(lead(manager.create(A0, ID_A, SETTINGS)), 5)
+    manager.create(B0, ID_B, SETTINGS)
+    manager.shutdown()
+    shutil.copytree(dirs[0] / "a-0", dirs[1] / "a-0")
+    again = start()
+    assert f"{dirs[0]}/a-0 and in {dirs[1]}/a-0" in again.offline[A0]
+    assert again.get(B0) is not None
+
+
+# -- failed directories ----------------------------------------------------------------------------
+
+
+def test_failed_disk_takes_its_partitions_offline_and_no_others(
+    start: Start, dirs: list[Path]
+) -> None:
+    manager = start()
+    failed: list[tuple[Path, str]] = []
+    manager.on_log_dir_failure(lambda path, reason: failed.append((path, reason)))
+    first, second = (lead(manager.create(tp, ID_A, SETTINGS)) for tp in (A0, A1))
+    assert (first.log_dir, second.log_dir) == tuple(dirs)
+    fill(second, 2)
+    files.inject([Fault("pwritev", errno=errno.EIO, path_prefix=str(dirs[0]))])
+    with pytest.raises(KafkaStorageError):
+        fill(first, 1)
+    assert manager.offline_log_dirs == [dirs[0]]
+    assert list(manager.offline) == [A0]
+    manager.scheduler.run_due()
+    assert [path for path, _ in failed] == [dirs[0]]
+    assert "Input/output" in failed[0][1]
+    fill(second, 1, 2)
+    # New partitions go to the disk that works.
+    assert manager.create(B0, ID_B, SETTINGS).log_dir == dirs[1]
+    error = committed(manager, first)
+    assert error is not None
+    manager.shutdown()
+    assert not (dirs[0] / ".kafka_cleanshutdown").exists()
+    assert (dirs[1] / ".kafka_cleanshutdown").exists()
+    files.inject([])
+    again = start()
+    assert again.get(A0) is not None
+    assert again.get(A1).log_end_offset == 30
+
+
+def test_failed_flush_is_told_and_takes_the_directory_offline(
+    start: Start, dirs: list[Path]
+) -> None:
+    manager = start()
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    fill(log, 1)
+    files.inject([Fault("fdatasync", errno=errno.EIO, path_prefix=str(dirs[0]))])
+    error = committed(manager, log)
+    assert error is not None
+    assert error.errno == errno.EIO
+    assert manager.offline_log_dirs == [dirs[0]]
+
+
+def test_directory_that_cannot_be_opened_is_offline_from_the_start(
+    start: Start, dirs: list[Path]
+) -> None:
+    dirs[0].write_text("a file where a directory should be")
+    manager = start()
+    assert manager.offline_log_dirs == [dirs[0]]
+    assert manager.create(A0, ID_A, SETTINGS).log_dir == dirs[1]
+
+
+def test_start_without_any_directory_is_refused(start: Start, dirs: list[Path]) -> None:
+    dirs[0].write_text("x")
+    with pytest.raises(KafkaStorageError, match="no log directory can be used"):
+        start([dirs[0]])
+
+
+def test_last_directory_failing_refuses_new_partitions(start: Start, dirs: list[Path]) -> None:
+    manager = start([dirs[0]])
+    manager.fail_log_dir(dirs[0], OSError(errno.EIO, "gone"))
+    with pytest.raises(KafkaStorageError, match="every log directory is offline"):
+        manager.create(A0, ID_A, SETTINGS)
+
+
+# -- create and delete -----------------------------------------------------------------------------
+
+
+def test_create_again_returns_the_log_unless_the_topic_is_another(start: Start) -> None:
+    manager = start()
+    log = manager.create(A0, ID_A, SETTINGS, leader_epoch=3)
+    assert log.native.leader_epoch == 3
+    assert manager.create(A0, ID_A, SETTINGS) is log
+    with pytest.raises(InconsistentTopicId):
+        manager.create(A0, ID_B, SETTINGS)
+
+
+def test_deleted_partition_is_gone_at_once_and_from_the_disk_later(
+    start: Start, dirs: list[Path], clock: ManualClock
+) -> None:
+    manager = start([dirs[0]])
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    fill(log, 20)
+    held = log.read(0, 1000, NEVER, True)
+    assert held is not None
+    manager.delete(A0)
+    assert manager.get(A0) is None
+    with pytest.raises(KafkaStorageError):
+        log.append_as_leader(batch(1), now_ms=NOW_MS)
+    (leaving,) = dirs[0].glob("a-0.*-delete")
+    assert held.read()
+    clock.advance(999)
+    manager.scheduler.run_due()
+    assert leaving.exists()
+    clock.advance(1)
+    manager.scheduler.run_due()
+    assert not leaving.exists()
+    with pytest.raises(UnknownTopicOrPartition):
+        manager.delete(A0)
+
+
+def test_many_partitions_are_made_with_one_wait_for_their_names(
+    start: Start, dirs: list[Path]
+) -> None:
+    class Counting(Filesystem):
+        synced: ClassVar[list[Path]] = []
+
+        def sync_directory(self, path: Path) -> None:
+            self.synced.append(path)
+            super().sync_directory(path)
+
+    manager = start(fs=Counting())
+    Counting.synced.clear()
+    other = NewPartition(TopicPartition("t", 1), ID_B, SETTINGS)
+    wanted = [NewPartition(TopicPartition("t", n), ID_A, SETTINGS, 3) for n in range(7)]
+    made = manager.create_all([*wanted, other])
+    assert [manager.get(one.topic_partition) for one in wanted] == made[:-1]
+    assert isinstance(made[-1], KafkaStorageError)  # its directory was being made
+    assert isinstance(manager.create_all([other])[0], InconsistentTopicId)
+    assert sorted(path for path in Counting.synced if path in dirs) == dirs
+    counts = [len(list(path.glob("t-*"))) for path in dirs]
+    assert sum(counts) == 7
+    assert max(counts) - min(counts) <= 1
+    # A second time they are there.
+    assert manager.create_all(wanted) == made[:-1]
+
+
+def test_directory_that_fails_when_names_are_synced_has_its_partitions_made_elsewhere(
+    start: Start, dirs: list[Path]
+) -> None:
+    class Failing(Filesystem):
+        failing = False
+
+        def sync_directory(self, path: Path) -> None:
+            if self.failing and path == dirs[0]:
+                raise OSError(errno.EIO, "gone")
+            super().sync_directory(path)
+
+    manager = start(fs=Failing())
+    Failing.failing = True
+    wanted = [NewPartition(TopicPartition("t", n), ID_A, SETTINGS) for n in range(4)]
+    made = manager.create_all(wanted)
+    assert manager.offline_log_dirs == [dirs[0]]
+    for one, log in zip(wanted, made, strict=True):
+        assert isinstance(log, Log)
+        assert log.log_dir != dirs[0]
+        assert manager.get(one.topic_partition) is log
+
+
+def test_recreated_partition_inherits_nothing(start: Start, dirs: list[Path]) -> None:
+    manager = start([dirs[0]])
+    fill(lead(manager.create(A0, ID_A, SETTINGS)), 20)
+    manager.get(A0).delete_records_before(57)
+    assert committed(manager, manager.get(A0)) is None
+    manager.checkpoint_recovery_points()
+    manager.checkpoint_high_watermarks()
+    manager.checkpoint_log_start_offsets()
+    manager.delete(A0)
+    log = lead(manager.create(A0, ID_B, SETTINGS))
+    log.append_as_leader(batch(3), now_ms=NOW_MS)
+    abandon(manager)
+    again = start([dirs[0]])
+    assert dict(again.offline) == {}
+    log = again.get(A0)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 3)
+    ends = DurableEnds(Filesystem(), dirs[0] / "durable-ends")
+    ends.open()
+    assert ends.keys() == [SlotKey(ID_B, 0)]
+    ends.close()
+
+
+def test_leaving_directories_are_removed_by_the_next_start(start: Start, dirs: list[Path]) -> None:
+    manager = start([dirs[0]])
+    fill(lead(manager.create(A0, ID_A, SETTINGS)), 2)
+    manager.delete(A0)
+    abandon(manager)
+    again = start([dirs[0]])
+    assert again.get(A0) is None
+    again.scheduler.run_due()
+    assert not list(dirs[0].glob("a-0*"))
+
+
+def test_damaged_partition_can_be_deleted(start: Start, dirs: list[Path]) -> None:
+    manager = start([dirs[0]])
+    fill(lead(manager.create(A0, ID_A, SETTINGS)), 20)
+    manager.shutdown()
+    flip(dirs[0] / "a-0" / "00000000000000000180.log", 100 + 331)
+    (dirs[0] / ".kafka_cleanshutdown").unlink()
+    again = start([dirs[0]])
+    assert list(again.offline) == [A0]
+    again.delete(A0)
+    assert dict(again.offline) == {}
+    log = lead(again.create(A0, ID_B, SETTINGS))
+    assert log.log_end_offset == 0
+
+
+def test_disk_full_at_creation_refuses_and_keeps_the_directory(
+    start: Start, dirs: list[Path]
+) -> None:
+    manager = start([dirs[0]])
+    files.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0]))])
+    with pytest.raises(KafkaStorageError, match="No space"):
+        manager.create(A0, ID_A, SETTINGS)
+    files.inject([])
+    assert manager.live_log_dirs == [dirs[0]]
+    assert manager.create(A0, ID_A, SETTINGS).log_end_offset == 0
+
+
+def test_disk_full_at_a_checkpoint_keeps_the_directory(
+    start: Start, dirs: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = start([dirs[0]])
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    fill(log, 3)
+    assert committed(manager, log) is None
+    files.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0]))])
+    manager.checkpoint_recovery_points()
+    manager.checkpoint_high_watermarks()
+    assert caplog.text.count("No space left on device") == 2
+    assert manager.live_log_dirs == [dirs[0]]
+    assert manager.get(A0) is log
+    assert len(read_all(log)) > 0
+    files.inject([])
+    manager.checkpoint_recovery_points()
+    assert (dirs[0] / "recovery-point-offset-checkpoint").read_text() == "0\n1\na 0 30\n"
+
+
+def test_disk_full_in_recovery_costs_that_partition_alone(start: Start, dirs: list[Path]) -> None:
+    manager = start([dirs[0]])
+    for tp in (A0, B0):
+        fill(lead(manager.create(tp, ID_A, SETTINGS)), 20)
+    manager.shutdown()
+    (dirs[0] / ".kafka_cleanshutdown").unlink()
+    for path in (dirs[0] / "a-0").glob("*.index"):
+        path.unlink()  # to be built anew
+    files.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0] / "a-0"))])
+    again = start([dirs[0]])
+    files.inject([])
+    assert again.live_log_dirs == [dirs[0]]
+    assert "no space" in again.offline[A0]
+    assert again.get(B0).log_end_offset == 200
+    again.shutdown()
+    # It has not been recovered: the next start must not take it for cleanly closed.
+    assert not (dirs[0] / ".kafka_cleanshutdown").exists()
+    assert start([dirs[0]]).get(A0).log_end_offset == 200
+
+
+def test_full_disk_is_told_once_and_so_is_its_end(
+    start: Start, dirs: list[Path], clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    manager = start([dirs[0]])
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    fill(log, 1)
+
+    def told() -> list[bool]:
+        lines = [record.getMessage() for record in caplog.records]
+        return ["is full" in line for line in lines if "writes are refused" in line]
+
+    for expected in ([True], [True, False, True]):
+        files.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0]))])
+        for _ in range(3):
+            for _ in range(2):
+                with pytest.raises(KafkaStorageError):
+                    fill(log, 1, 1)
+            assert told() == expected
+            clock.advance(1000)
+            manager.scheduler.run_due()
+        files.inject([])
+        assert told() == expected
+        clock.advance(1000)
+        manager.scheduler.run_due()
+        assert told() == [*expected, False]
+        clock.advance(1000)
+        manager.scheduler.run_due()
+    assert told() == [True, False, True, False]
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_unexpected_error_while_loading_ends_the_start(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    manager = start([dirs[0]])
+    for n in range(8):
+        manager.create(TopicPartition("a", n), ID_A, SETTINGS)
+    manager.shutdown()
+    load = LiveLogDir.load
+
+    def fails(self, found, *args, **options):
+        if found.topic_partition.partition == 5:
+            raise ZeroDivisionError("unexpected")
+        return load(self, found, *args, **options)
+
+    monkeypatch.setattr(LiveLogDir, "load", fails)
+    with pytest.raises(KafkaStorageError, match=r"a-5 cannot be loaded: ZeroDivisionError"):
+        start([dirs[0]], num_recovery_threads_per_data_dir=threads)
+    monkeypatch.undo()
+    assert len(start([dirs[0]]).logs()) == 8
+
+
+def test_directory_that_fails_while_a_log_is_made_there_does_not_get_it(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = start()
+    create = LiveLogDir.create
+
+    def fails_then(self, *args):
+        log = create(self, *args)
+        if self.path == dirs[0]:
+            manager.fail_log_dir(dirs[0], OSError(errno.EIO, "gone"))
+        return log
+
+    monkeypatch.setattr(LiveLogDir, "create", fails_then)
+    log = manager.create(A0, ID_A, SETTINGS)
+    assert (log.log_dir, manager.get(A0)) == (dirs[1], log)
+    fill(lead(log), 1)
+
+
+# -- moves between directories -----------------------------------------------------------------
+
+
+def test_directory_that_fails_as_a_log_moves_there_takes_it_offline(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = start()
+    fill(lead(manager.create(A0, ID_A, SETTINGS)), 3)
+    load = LiveLogDir.load
+
+    def fails_then(self, *args, **options):
+        log = load(self, *args, **options)
+        manager.fail_log_dir(self.path, OSError(errno.EIO, "gone"))
+        return log
+
+    monkeypatch.setattr(LiveLogDir, "load", fails_then)
+    with pytest.raises(KafkaStorageError, match="which has failed"):
+        manager.move(A0, dirs[1])
+    assert manager.get(A0) is None
+    assert "is offline" in manager.offline[A0]
+    assert (dirs[1] / "a-0").is_dir()
+
+
+def test_old_log_is_read_until_everybody_has_the_moved_one(start: Start, dirs: list[Path]) -> None:
+    manager = start()
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    fill(log, 20)
+    data = read_all(log)
+    seen: list[bytes] = []
+
+    def on_moved(tp: TopicPartition, moved: Log) -> None:
+        seen.append(read_all(log))
+        with pytest.raises(NotLeaderOrFollower):
+            fill(log, 1)
+        with pytest.raises(KafkaStorageError, match="has moved"):
+            log.become_leader(5, sole_replica=True)
+        fill(moved, 1, 20)
+
+    manager.on_log_moved(on_moved)
+    manager.move(A0, dirs[1])
+    assert seen == [data]
+    assert manager.get(A0).log_end_offset == 210
+    with pytest.raises(KafkaStorageError):
+        read_all(log)
+
+
+def test_moved_partition_is_the_same_in_another_directory(
+    start: Start, dirs: list[Path], clock: ManualClock
+) -> None:
+    manager = start()
+    moved: list[tuple[TopicPartition, Log]] = []
+    manager.on_log_moved(lambda tp, log: moved.append((tp, log)))
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    fill(log, 40)
+    log.delete_records_before(57)
+    data, start_offset = read_all(log), log.log_start_offset
+    old_names = {path.name for path in log.directory.iterdir()}
+    manager.move(A0, dirs[1])
+    again = manager.get(A0)
+    assert moved == [(A0, again)]
+    assert again.log_dir == dirs[1]
+    assert (read_all(again), again.log_start_offset) == (data, start_offset)
+    assert {path.name for path in again.directory.iterdir()} >= {
+        name for name in old_names if not name.endswith(".snapshot")
+    }
+    # it leads as before, and remembers its producers
+    assert (
+        again.append_as_leader(
+            batch(10, producer_id=4, epoch=0, sequence=360), now_ms=NOW_MS
+        ).status
+        == DUPLICATE
+    )
+    fill(again, 5, 40)
+    with pytest.raises(KafkaStorageError):
+        log.append_as_leader(batch(1), now_ms=NOW_MS)
+    assert committed(manager, again) is None
+    manager.move(A0, dirs[1])  # already there
+    clock.advance(1000)
+    manager.scheduler.run_due()
+    assert not list(dirs[0].glob("a-0*"))
+    abandon(manager)
+    restarted = start()
+    assert restarted.get(A0).log_end_offset == 450
+    assert restarted.get(A0).log_dir == dirs[1]
+    assert restarted.get(A0).log_start_offset == start_offset
+
+
+def test_move_while_clients_write_loses_nothing(start: Start, dirs: list[Path]) -> None:
+    manager = start()
+    lead(manager.create(A0, ID_A, Settings(segment_bytes=50_000)))
+    stop = threading.Event()
+    # So many appends for each move: a slow move must not run out of files.
+    allowed = threading.Semaphore(0)
+    acknowledged: list[int] = []
+
+    def write() -> None:
+        sequence = 0
+        while allowed.acquire() and not stop.is_set():
+            data = batch(5, producer_id=7, epoch=0, sequence=sequence)
+            try:
+                appended = manager.get(A0).append_as_leader(data, now_ms=NOW_MS)
+            except (NotLeaderOrFollower, KafkaStorageError):
+                allowed.release()
+                continue  # retriable: the log stood still, or this was the old one
+            acknowledged.append(appended.base_offset)
+            sequence += 5
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    for target in (dirs[1], dirs[0], dirs[1]):
+        allowed.release(5000)
+        manager.move(A0, target)
+    stop.set()
+    allowed.release()
+    writer.join()
+    assert acknowledged == [5 * n for n in range(len(acknowledged))]
+    headers = scan(read_all(manager.get(A0)))
+    assert [h.base_offset for h in headers] == acknowledged
+
+
+def test_move_is_refused_where_it_makes_no_sense(start: Start, dirs: list[Path]) -> None:
+    manager = start()
+    manager.create(A0, ID_A, SETTINGS)
+    with pytest.raises(LogDirNotFound):
+        manager.move(A0, dirs[0] / "elsewhere")
+    with pytest.raises(UnknownTopicOrPartition):
+        manager.move(B0, dirs[1])
+    manager.fail_log_dir(dirs[1], OSError(errno.EIO, "gone"))
+    with pytest.raises(LogDirNotFound):
+        manager.move(A0, dirs[1])
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["error", "crash"])
+def test_move_stopped_at_any_operation_keeps_the_partition(
+    dirs: list[Path], clock: ManualClock, crash: bool
+) -> None:
+    data = b""
+    for fail_at in range(300):
+        for path in dirs:
+            shutil.rmtree(path, ignore_errors=True)
+        fs = FaultyFilesystem(crash=crash)
+        manager = LogManager(
+            broker_settings(dirs), lambda topic: SETTINGS, cluster_id="cluster", clock=clock, fs=fs
+        )
+        manager.start(background=False)
+        log = lead(manager.create(A0, ID_A, SETTINGS))
+        fill(log, 20)
+        assert committed(manager, log) is None
+        data = read_all(log)
+        fs.fail_at = fs.operations + fail_at
+        try:
+            manager.move(A0, dirs[1])
+        except (KafkaStorageError, Crash):
+            done = False
+        else:
+            done = manager.offline_log_dirs == []
+        fs.fail_at = -1
+        if not crash and manager.get(A0) is not None:
+            assert read_all(manager.get(A0)) == data
+        abandon(manager)
+        again = LogManager(
+            broker_settings(dirs), lambda topic: SETTINGS, cluster_id="cluster", clock=clock
+        )
+        again.start(background=False)
+        assert dict(again.offline) == {}
+        found = again.get(A0)
+        assert found is not None
+        assert read_all(found) == data
+        again.scheduler.run_due()
+        assert len([name for path in dirs for name in path.glob("a-0*")]) == 1
+        abandon(again)
+        if done:
+            break
+    else:
+        pytest.fail("a move takes more operations than this test tries")
+    assert fail_at > 20
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["error", "crash"])
+@pytest.mark.parametrize("offset", [0, 95, 150])
+def test_truncation_stopped_at_any_operation_is_never_damage(
+    dirs: list[Path], clock: ManualClock, crash: bool, offset: int
+) -> None:
+    for fail_at in range(100):
+        shutil.rmtree(dirs[0], ignore_errors=True)
+        fs = FaultyFilesystem(crash=crash)
+        manager = LogManager(
+            broker_settings(dirs[:1]), lambda t: SETTINGS, cluster_id="c", clock=clock, fs=fs
+        )
+        manager.start(background=False)
+        log = lead(manager.create(A0, ID_A, SETTINGS))
+        fill(log, 40)
+        assert committed(manager, log) is None
+        manager.checkpoint_recovery_points()
+        data = read_all(log)
+        fs.fail_at = fs.operations + fail_at
+        try:
+            log.truncate_to(offset)
+        except (KafkaStorageError, Crash):
+            done = False
+        else:
+            done = True
+        abandon(manager)
+        again = LogManager(
+            broker_settings(dirs[:1]), lambda t: SETTINGS, cluster_id="c", clock=clock
+        )
+        again.start(background=False)
+        assert dict(again.offline) == {}
+        found = read_all(again.get(A0))
+        assert data.startswith(found)
+        assert again.get(A0).log_end_offset >= offset // 10 * 10
+        if done:
+            assert again.get(A0).log_end_offset == offset // 10 * 10
+        abandon(again)
+        if done:
+            break
+    else:
+        pytest.fail("a truncation takes more operations than this test tries")
+    assert fail_at > 5
+
+
+# -- background ------------------------------------------------------------------------------------
+
+
+def test_background_tasks_come_at_their_intervals(
+    start: Start, dirs: list[Path], clock: ManualClock
+) -> None:
+    manager = start([dirs[0]])
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    fill(log, 20)
+    log.update_settings(Settings(segment_bytes=3000, retention_bytes=1, file_delete_delay_ms=0))
+    for _ in range(120):
+        clock.advance(1000)
+        manager.scheduler.run_due()
+    assert OffsetCheckpoint(Filesystem(), dirs[0] / "replication-offset-checkpoint").load() == {
+        A0: 200
+    }
+    assert "recovery-point-offset-checkpoint" in os.listdir(dirs[0])
+    assert log.log_start_offset == 0
+    for _ in range(240):
+        clock.advance(1000)
+        manager.scheduler.run_due()
+    assert log.log_start_offset == 180
+    assert [path.name for path in sorted((dirs[0] / "a-0").glob("*.log*"))] == [
+        "00000000000000000180.log"
+    ]
+
+
+def test_flush_ms_is_obeyed(start: Start, dirs: list[Path], clock: ManualClock) -> None:
+    manager = start([dirs[0]])  # one directory, one queue
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    log.update_settings(Settings(flush_ms=2000))
+    fill(log, 1)
+    for _ in range(4):
+        clock.advance(1000)
+        manager.scheduler.run_due()
+    assert committed(manager, manager.create(A1, ID_A, SETTINGS)) is None  # the queue is done
+    assert log.durable_end == 10
+
+
+def test_failed_checkpoint_takes_the_directory_offline(start: Start, dirs: list[Path]) -> None:
+    manager = start()
+    manager.create(A0, ID_A, SETTINGS)
+    files.inject([Fault("fsync", errno=errno.EIO, path_prefix=str(dirs[0]))])
+    manager.checkpoint_high_watermarks()
+    assert manager.offline_log_dirs == [dirs[0]]
+
+
+def test_many_logs_load_in_threads(start: Start, dirs: list[Path]) -> None:
+    manager = start()
+    wanted = {}
+    for n in range(60):
+        tp = TopicPartition("many", n)
+        log = lead(manager.create(tp, ID_A, SETTINGS))
+        fill(log, n % 7)
+        wanted[tp] = log.log_end_offset
+    abandon(manager)
+    again = start(num_recovery_threads_per_data_dir=4)
+    assert {tp: again.get(tp).log_end_offset for tp in wanted} == wanted
+
+
+def test_empty_start_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; import plog.storage.log_manager; "
+        "print([m for m in ('asyncio', 'concurrent.futures', 'kazoo', 'psutil', 'pyarrow', 'ssl',"
+        " 'subprocess', 'sqlite3', 'prometheus_client') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_real_thread_runs_the_tasks_and_stops(dirs: list[Path], clock: ManualClock) -> None:
+    manager = LogManager(
+        broker_settings(dirs), lambda topic: SETTINGS, cluster_id="cluster", clock=clock
+    )
+    manager.start()
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    fill(log, 20)
+    ran = threading.Event()
+    manager.scheduler.soon(ran.set)
+    assert ran.wait(10)
+    manager.shutdown()
+    assert all(not path.name.endswith("delete") for path in dirs[0].iterdir())
+    assert scan((dirs[0] / "a-0" / "00000000000000000180.log").read_bytes())

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from plog.runtime.clock import ManualClock, SystemClock
+from plog.storage.scheduler import Scheduler
+
+
+def test_tasks_run_in_the_order_of_their_times() -> None:
+    clock = ManualClock()
+    scheduler = Scheduler(clock, "test")
+    ran: list[str] = []
+    scheduler.after(20, lambda: ran.append("b"))
+    scheduler.after(10, lambda: ran.append("a"))
+    scheduler.after(20, lambda: ran.append("c"))
+    scheduler.soon(lambda: ran.append("now"))
+    assert scheduler.run_due() == 1
+    assert ran == ["now"]
+    clock.advance(9)
+    assert scheduler.run_due() == 0
+    clock.advance(11)
+    assert scheduler.run_due() == 3
+    assert ran == ["now", "a", "b", "c"]
+
+
+def test_repeated_task_comes_again_after_its_interval() -> None:
+    clock = ManualClock()
+    scheduler = Scheduler(clock, "test")
+    ran: list[int] = []
+    scheduler.every(10, lambda: ran.append(clock.monotonic_ms()))
+    for _ in range(35):
+        clock.advance(1)
+        scheduler.run_due()
+    assert ran == [10, 20, 30]
+
+
+def test_task_that_raises_is_logged_and_the_others_and_its_next_run_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = ManualClock()
+    scheduler = Scheduler(clock, "test")
+    ran: list[str] = []
+
+    def fails() -> None:
+        ran.append("fails")
+        raise ZeroDivisionError("unexpected")
+
+    scheduler.every(10, fails)
+    scheduler.after(10, lambda: ran.append("other"))
+    for _ in range(2):
+        clock.advance(10)
+        scheduler.run_due()
+    assert ran == ["fails", "other", "fails"]
+    lines = [record for record in caplog.records if record.exc_info]
+    assert [line.getMessage() for line in lines] == ["test: a task failed"] * 2
+    assert "ZeroDivisionError: unexpected" in caplog.text
+
+
+def test_thread_outlives_a_task_that_raises() -> None:
+    scheduler = Scheduler(SystemClock(), "test")
+    scheduler.start()
+    ran = threading.Event()
+    scheduler.soon(lambda: [][0])
+    scheduler.soon(ran.set)
+    assert ran.wait(10)
+    scheduler.stop()
+
+
+def test_wall_clock_jumps_do_not_matter() -> None:
+    clock = ManualClock(1000)
+    scheduler = Scheduler(clock, "test")
+    ran: list[int] = []
+    scheduler.after(10, lambda: ran.append(1))
+    clock.jump_to(10**12)
+    assert scheduler.run_due() == 0
+
+
+def test_thread_wakes_for_an_earlier_task_and_stops() -> None:
+    scheduler = Scheduler(SystemClock(), "test")
+    scheduler.after(3_600_000, lambda: None)
+    scheduler.start()
+    ran = threading.Event()
+    scheduler.soon(ran.set)
+    assert ran.wait(10)
+    scheduler.stop()
+
+
+def test_task_may_stop_its_own_scheduler() -> None:
+    scheduler = Scheduler(SystemClock(), "test")
+    stopped = threading.Event()
+
+    def stop() -> None:
+        scheduler.stop()
+        stopped.set()
+
+    scheduler.soon(stop)
+    scheduler.start()
+    assert stopped.wait(10)
+    scheduler.stop()

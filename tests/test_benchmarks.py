@@ -1,0 +1,87 @@
+"""The benchmarks mirror the kernels, and every one of them runs.
+
+Figures mean nothing here; that a benchmark still works does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BENCHMARKS = ROOT / "asv_bench" / "benchmarks"
+PARTS_OF = {
+    # Kernels that are parts of another, and timed through it.
+    "acceptor": "reactor",
+    "connection": "reactor",
+    "files": "partition_log",
+    "mailbox": "reactor",
+    "partition": "partition_log",
+    "producers": "partition_log",
+    "segment": "partition_log",
+}
+
+
+def kernels() -> list[str]:
+    return sorted(path.stem for path in (ROOT / "plog" / "_native").glob("*.pyx"))
+
+
+@pytest.mark.parametrize("kernel", kernels())
+def test_every_kernel_has_its_benchmarks(kernel: str) -> None:
+    module = BENCHMARKS / f"{PARTS_OF.get(kernel, kernel)}.py"
+    if not module.exists():
+        owners = [
+            path.stem
+            for path in (ROOT / "plog" / "_native").glob("*.pyx")
+            if re.search(rf"cimport .*\b{kernel}\b|_native\.{kernel}\b", path.read_text())
+            and (BENCHMARKS / f"{path.stem}.py").exists()
+        ]
+        assert owners, f"{kernel} has no benchmarks, and no kernel that has any is built on it"
+
+
+@pytest.mark.timeout(900)
+def test_asv_runs_every_benchmark_quickly(tmp_path: Path) -> None:
+    # asv wants a repository to name commits by; the checkout may come without one.
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    identity = ["-c", "user.name=asv", "-c", "user.email=asv@localhost"]
+    for command in (["init", "-q", "-b", "main"], ["commit", "-q", "--allow-empty", "-m", "none"]):
+        subprocess.run(["git", *identity, *command], cwd=repository, check=True)
+    shutil.copytree(
+        BENCHMARKS, tmp_path / "benchmarks", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    settings = {
+        "version": 1,
+        "project": "plog",
+        "repo": str(repository),
+        "branches": ["main"],
+        "environment_type": "existing",
+        "benchmark_dir": "benchmarks",
+        "env_dir": "env",
+        "results_dir": "results",
+        "html_dir": "html",
+    }
+    (tmp_path / "asv.conf.json").write_text(json.dumps(settings))
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    asv = [sys.executable, "-m", "asv"]
+    subprocess.run([*asv, "machine", "--yes"], cwd=tmp_path, env=environment, check=True)
+    run = subprocess.run(
+        [*asv, "run", "--quick", "--python=same", "--show-stderr", "--dry-run"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout
+    assert "failed" not in run.stdout, run.stdout
+    assert re.search(r"\d+ total benchmarks|time_", run.stdout), run.stdout

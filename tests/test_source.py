@@ -1,0 +1,38 @@
+"""The source itself: style, types, and shell scripts that parse."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = [*sorted((ROOT / "bin").rglob("*")), ROOT / ".ci" / "run"]
+
+
+def succeed(*command: str) -> None:
+    """Run a command; if it fails, so does the test, with all that it said."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.fail(f"{' '.join(command)}\n{done.stdout}{done.stderr}", pytrace=False)
+
+
+def test_ruff_finds_nothing():
+    succeed(sys.executable, "-m", "ruff", "check", ".")
+
+
+def test_ruff_would_format_nothing_otherwise():
+    succeed(sys.executable, "-m", "ruff", "format", "--check", ".")
+
+
+def test_types_are_right_in_strict_mode():
+    succeed(sys.executable, "-m", "mypy")
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in SCRIPTS if p.is_file()], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_shell_script_parses(path):
+    succeed("bash", "-n", str(path))
