@@ -175,13 +175,29 @@ create_venv() {
     quietly "creating $venv with $("$python" --version)" "$python" -m venv "$venv"
 }
 
+# Whether plog is found from elsewhere, and is this checkout's: Spark's and asv's processes need it.
+is_installed_here() {
+    local here
+    here=$(pwd -P)
+    (cd / && "$here/$venv_python" - "$here" <<'PYTHON'
+import sys
+from importlib.util import find_spec
+
+sys.path.remove("")
+spec = find_spec("plog")
+sys.exit(spec is None or not (spec.origin or "").startswith(sys.argv[1] + "/"))
+PYTHON
+    )
+}
+
 pip_install() { "$venv_python" -m pip install --disable-pip-version-check --no-input "$@"; }
 
 install_packages() {
     local extra=$1 hash
     hash=$(hash_of_packages)
     # The test extra holds the others.
-    if [ "$(stamp_of "$extra")" = "$hash" ] || [ "$(stamp_of test)" = "$hash" ]; then
+    if { [ "$(stamp_of "$extra")" = "$hash" ] || [ "$(stamp_of test)" = "$hash" ]; } &&
+        is_installed_here; then
         return
     fi
     quietly "installing what the kernels are built with (pip)" \
