@@ -187,16 +187,17 @@ def told(name: str, case: Case, rows: int, runs: list[Run]) -> tuple[float, floa
 def main(rows: int, runs: int, warm_ups: int, cores: int, driver_memory: str) -> None:
     """Print rows/s and MB/s (keys and values) of both sources, and their ratio.
 
-    Whole queries are measured, planning and all. There are a fifth as many records of 1 KB as of
-    100 B. The pages of the log are in memory: warm-ups read them, and let the JVM compile. CPU
-    time counts the JVM and its workers, and says more than the rate where others use the machine.
+    Whole queries are measured, planning and all. Of larger records there are fewer: 300 B is what
+    an event in JSON takes. The pages of the log are in memory: warm-ups read them, and let the JVM
+    compile. CPU time counts the JVM and its workers, and says more than the rate where others use
+    the machine.
     """
     from plog.spark.session import session
 
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
-    cases = [Case(100, rows), Case(1000, max(rows // 5, 1))]
+    cases = [Case(100, rows), Case(300, max(rows // 2, 1)), Case(1000, max(rows // 4, 1))]
     with tempfile.TemporaryDirectory(prefix="plog-bench-") as directory:
         broker = BrokerProcess(Path(directory)).start()
         try:

@@ -93,6 +93,15 @@ def check_batch(data: Buffer, pos: int = 0) -> BatchHeader:
 def scan(data: Buffer) -> list[BatchHeader]:
     """Every batch of a record set, each with its CRC checked; a cut tail is CorruptRecord."""
 
+def whole(data: Buffer, offset: int) -> tuple[int, int]:
+    """Where the last batch that is there whole ends, and the offset after it or after `offset`.
+
+    For the record set of a fetch, whose end may cut through a batch. CRCs are not looked at.
+
+    Raises:
+        CorruptRecord: a header makes no sense, or ends past the last offset there can be.
+    """
+
 def validate_produced(
     data: Buffer,
     *,

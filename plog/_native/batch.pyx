@@ -159,6 +159,12 @@ cdef int read_header(const uint8_t* p, const uint8_t* end, BatchFields* out) noe
     return BATCH_OK
 
 
+cdef inline bint offsets_make_sense(const BatchFields* batch) noexcept nogil:
+    return (batch.base_offset >= 0
+            and batch.last_offset_delta >= 0
+            and batch.base_offset <= INT64_MAX - 1 - batch.last_offset_delta)
+
+
 cdef int check_batch(const uint8_t* p, const uint8_t* end, BatchFields* out) noexcept nogil:
     cdef int status = read_header(p, end, out)
     cdef int64_t size
@@ -169,9 +175,7 @@ cdef int check_batch(const uint8_t* p, const uint8_t* end, BatchFields* out) noe
         return BATCH_CUT
     if checksum(p) != out.crc:
         return BATCH_BAD_CRC
-    if (out.base_offset < 0
-            or out.last_offset_delta < 0
-            or out.base_offset > INT64_MAX - 1 - out.last_offset_delta
+    if (not offsets_make_sense(out)
             or out.records_count < 0
             or <int64_t>out.records_count > <int64_t>out.last_offset_delta + 1):
         return BATCH_BAD_STRUCTURE
@@ -603,6 +607,34 @@ def scan(data):
     finally:
         PyBuffer_Release(&view)
     return found
+
+
+def whole(data, int64_t offset):
+    """Where the last batch that is there whole ends, and the offset after it or after `offset`."""
+    cdef Py_buffer view
+    cdef BatchFields fields
+    cdef const uint8_t* start
+    cdef const uint8_t* p
+    cdef const uint8_t* end
+    cdef int status
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        start = <const uint8_t*>view.buf
+        p = start
+        end = start + view.len
+        while end - p >= BATCH_HEADER_BYTES:
+            status = read_header(p, end, &fields)
+            if status == BATCH_OK and not offsets_make_sense(&fields):
+                status = BATCH_BAD_STRUCTURE
+            if status != BATCH_OK:
+                raise CorruptRecord(batch_fault(status, p, end, p - start))
+            if end - p < size_of(p):
+                break
+            offset = max(offset, fields.base_offset + fields.last_offset_delta + 1)
+            p += size_of(p)
+        return p - start, offset
+    finally:
+        PyBuffer_Release(&view)
 
 
 def validate_produced(

@@ -148,19 +148,29 @@ def check_batch(data: Buffer, pos: int = 0) -> BatchHeader:
     header = read_header(data, pos)
     _check_bounds_and_crc(data, header)
     if (
-        header.base_offset < 0
-        or header.last_offset_delta < 0
-        or header.next_offset > INT64_MAX
+        not _offsets_make_sense(header)
         or header.records_count < 0
         or header.records_count > header.last_offset_delta + 1
         or not _records_can_fit(header)
     ):
-        raise CorruptRecord(
-            f"batch at {pos}: base_offset {header.base_offset}, last_offset_delta"
-            f" {header.last_offset_delta}, records_count {header.records_count} and"
-            f" {header.size_bytes} bytes contradict each other"
-        )
+        raise _contradiction(header)
     return header
+
+
+def _offsets_make_sense(header: BatchHeader) -> bool:
+    return (
+        header.base_offset >= 0
+        and header.last_offset_delta >= 0
+        and header.next_offset <= INT64_MAX
+    )
+
+
+def _contradiction(header: BatchHeader) -> CorruptRecord:
+    return CorruptRecord(
+        f"batch at {header.position}: base_offset {header.base_offset}, last_offset_delta"
+        f" {header.last_offset_delta}, records_count {header.records_count} and"
+        f" {header.size_bytes} bytes contradict each other"
+    )
 
 
 def _check_bounds_and_crc(data: Buffer, header: BatchHeader) -> None:
@@ -191,6 +201,20 @@ def scan(data: Buffer) -> list[BatchHeader]:
         found.append(check_batch(data, pos))
         pos += found[-1].size_bytes
     return found
+
+
+def whole(data: Buffer, offset: int) -> tuple[int, int]:
+    """Where the last batch that is there whole ends, and the offset after it or after `offset`."""
+    size, pos = len(memoryview(data).cast("B")), 0
+    while size - pos >= HEADER_BYTES:
+        header = read_header(data, pos)
+        if not _offsets_make_sense(header):
+            raise _contradiction(header)
+        if header.size_bytes > size - pos:
+            break
+        offset = max(offset, header.next_offset)
+        pos += header.size_bytes
+    return pos, offset
 
 
 # -- records ---------------------------------------------------------------------------------------

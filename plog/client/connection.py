@@ -16,6 +16,7 @@ from collections import deque
 from typing import NamedTuple, TypeVar
 
 from plog import __version__
+from plog.client.answer_memory import AnswerMemory
 from plog.errors import (
     ErrorCode,
     InvalidRequest,
@@ -87,6 +88,7 @@ class Connection:
         self._timeout_s = timeout_ms / 1000
         self._correlation_id = 0
         self._pending: deque[_Pending] = deque()
+        self._memory = AnswerMemory()
         self._ranges: dict[int, tuple[int, int]] = {}
         wait_s = min(connect_timeout_ms, timeout_ms) / 1000
         try:
@@ -283,7 +285,7 @@ class Connection:
                 raise self._lost(f"sending {what}: {fault.strerror or fault}") from fault
 
     def _read(self, size: int, deadline: float) -> memoryview:
-        buffer = bytearray(min(size, FIRST_READ_BYTES))
+        buffer = self._memory.take(min(size, FIRST_READ_BYTES))
         got = 0
         while got < size:
             if got == len(buffer):
@@ -291,7 +293,7 @@ class Connection:
                 buffer.extend(bytes(min(len(buffer), size - got)))
             try:
                 with memoryview(buffer) as view:
-                    count = self._socket.recv_into(view[got:])
+                    count = self._socket.recv_into(view[got:size])
             except BlockingIOError:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0 or not self._readable.poll(left_s * 1000):
@@ -303,7 +305,7 @@ class Connection:
             if count == 0:
                 raise self._lost("the broker closed the connection")
             got += count
-        return memoryview(buffer)
+        return memoryview(buffer)[:size]
 
     def _lost(self, why: str) -> NetworkException:
         self.close()

@@ -154,15 +154,8 @@ def whole_batches(records: memoryview, offset: int) -> tuple[memoryview, int]:
     Raises:
         CorruptRecord: a header makes no sense.
     """
-    pos = 0
-    next_offset = offset
-    while len(records) - pos >= batch.HEADER_BYTES:
-        header = batch.read_header(records, pos)
-        if header.size_bytes > len(records) - pos:
-            break
-        pos += header.size_bytes
-        next_offset = max(next_offset, header.next_offset)
-    return records[:pos], next_offset
+    end, next_offset = batch.whole(records, offset)
+    return records[:end], next_offset
 
 
 class PartitionReader:

@@ -171,6 +171,22 @@ def test_scan_finds_every_batch_and_refuses_a_cut_tail():
     assert cut == f"CorruptRecord: batch at {tail}: 70 bytes are there, it takes {len(batches[0])}"
 
 
+def test_whole_ends_before_the_batch_that_is_cut():
+    batches = [build(SMALL, codec, base_offset=codec * 3) for codec in CODECS]
+    data = b"".join(batches)
+    assert agree("whole", data, 0) == (len(data), 15)
+    assert agree("whole", data, 20) == (len(data), 20)
+    assert agree("whole", b"", 7) == (0, 7)
+    for cut in range(1, len(batches[-1])):
+        assert agree("whole", data[:-cut], 0) == (len(data) - len(batches[-1]), 12)
+
+
+@pytest.mark.parametrize(("base", "delta"), [(-1, 0), (0, -1), (2**63 - 1, 0), (2**63 - 3, 2)])
+def test_whole_refuses_offsets_that_make_no_sense(base, delta):
+    found = agree("whole", stamped(build(SMALL), base_offset=base, last_offset_delta=delta), 0)
+    assert found.startswith("CorruptRecord: batch at 0: base_offset")
+
+
 # -- validation ------------------------------------------------------------------------------------
 
 
@@ -408,6 +424,7 @@ def check_all(data: bytes) -> None:
     agree("read_header", data)
     agree("check_batch", data)
     agree("scan", data)
+    agree("whole", data, 0)
     agree("validate_produced", data, **RULES)
 
 
@@ -421,6 +438,7 @@ def test_damaged_batches_get_one_answer():
 @example(b"\xff" * 61)
 def test_junk_gets_one_answer(data):
     agree("scan", data)
+    agree("whole", data, 0)
     validate(data)
     validate(with_records(build(SMALL[:2]), data))
 
