@@ -44,7 +44,7 @@ from plog.cluster.replica_manager import ReplicaManager
 from plog.cluster.store_rebuild import broker_id_of_topics, known_partitions, rebuild_store
 from plog.cluster.topic_admin import TopicAdmin
 from plog.cluster.znodes import CLUSTER_ID, BrokerNode, Endpoint
-from plog.errors import ConfigError, KafkaStorageError
+from plog.errors import KafkaStorageError
 from plog.handlers.context import Services
 from plog.handlers.dispatch import Dispatcher
 from plog.handlers.fetch_sessions import FetchSessions
@@ -82,11 +82,6 @@ class Broker:
     """
 
     def __init__(self, settings: BrokerSettings, clock: Clock | None = None) -> None:
-        if settings.zookeeper_connect:
-            raise ConfigError(
-                "zookeeper.connect is set, but this version of plog runs alone, on its embedded "
-                "store; leave it unset"
-            )
         self._clock = clock or SystemClock()
         self._static = settings
         self._listeners = parse_listeners(

@@ -113,8 +113,9 @@ class ClusterKeys(Settings):
         "zookeeper.connect",
         STRING,
         "The ZooKeeper servers that hold the cluster together: host:port with commas between, "
-        "and a path after the last. Unset, the broker is alone and keeps its own store in its "
-        "log directories.",
+        "and a path after the last.",
+        refused="plog cannot join a cluster yet; unset, it keeps a store of its own in its log "
+        "directories",
     )
     zookeeper_session_timeout_ms = key(
         "zookeeper.session.timeout.ms",

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from plog.errors import ConfigError, InvalidConfig
 from plog.settings.cluster_keys import ClusterKeys
 from plog.settings.coordinator_keys import CoordinatorKeys
-from plog.settings.kafka_only import REFUSED
 from plog.settings.keys import LIST, LONG_MAX, Fault, TopicKey
 from plog.settings.log_keys import LogKeys
 from plog.settings.network_keys import NetworkKeys
@@ -59,9 +58,9 @@ class BrokerSettings(ClusterKeys, NetworkKeys, LogKeys, CoordinatorKeys):
         return faults + list(self._contradictions())
 
     def _contradictions(self) -> Iterable[Fault]:
-        for name, reason in REFUSED.items():
-            if name in self.KEYS and self.value(name):
-                yield Fault(name, reason)
+        for name, declared in self.KEYS.items():
+            if declared.refused is not None and self.value(name):
+                yield Fault(name, declared.refused)
         if self.broker_id > self.reserved_broker_max_id:
             yield Fault(
                 "broker.id",

@@ -14,7 +14,7 @@ from typing import Any
 from plog.settings.cluster_keys import ClusterKeys
 from plog.settings.coordinator_keys import CoordinatorKeys
 from plog.settings.kafka_only import KAFKA_ONLY, REFUSED
-from plog.settings.keys import INT_MAX, LONG_MAX, Key, Settings, TopicKey
+from plog.settings.keys import INT_MAX, LONG_MAX, ConfigType, Key, Settings, TopicKey
 from plog.settings.log_keys import LogKeys
 from plog.settings.network_keys import NetworkKeys
 from plog.settings.topic_keys import TopicKeys
@@ -67,8 +67,9 @@ def _family(family: type[Settings]) -> Iterator[str]:
     for declared in family.KEYS.values():
         yield f"### `{declared.name}`\n"
         yield f"{declared.doc}\n"
-        if declared.no_effect is not None:
-            yield f"**Accepted, without effect:** {declared.no_effect}.\n"
+        if declared.caveat is not None:
+            outcome, reason = declared.caveat
+            yield f"**{outcome}:** {reason}.\n"
         yield "; ".join(_facts(declared)) + ".\n"
 
 
@@ -111,18 +112,19 @@ def _default(declared: Key[Any]) -> str:
 
 
 def _range(declared: Key[Any]) -> Iterator[str]:
-    words = []
-    if declared.at_least is not None:
-        words.append(f"at least {declared.at_least}")
-    if declared.at_most is not None:
-        words.append(f"at most {declared.at_most}")
+    low, high = declared.at_least, declared.at_most
+    words = [str(value) for value in declared.besides]
+    if low is not None and high is not None:
+        words.append(f"from {low} to {high}")
+    elif low is not None:
+        words.append(f"at least {low}")
+    elif high is not None:
+        words.append(f"at most {high}")
+    if words:
+        yield ", or ".join(words)
     if declared.values is not None:
-        words.append("one of " + ", ".join(f"`{value}`" for value in declared.values))
-    text = " and ".join(words)
-    if declared.besides:
-        text += " or " + ", ".join(str(value) for value in declared.besides)
-    if text:
-        yield text
+        amount = "any" if declared.kind.type is ConfigType.LIST else "one"
+        yield f"{amount} of " + ", ".join(f"`{value}`" for value in declared.values)
 
 
 if __name__ == "__main__":

@@ -320,9 +320,16 @@ def _entry(
         declared.sensitive,
         read_only,
         declared.kind.type,
-        declared.doc,
+        _documentation(declared),
         synonyms,
     )
+
+
+def _documentation(declared: Key[Any]) -> str:
+    if declared.caveat is None:
+        return declared.doc
+    outcome, reason = declared.caveat
+    return f"{declared.doc} {outcome}: {reason}."
 
 
 def _without_faults(

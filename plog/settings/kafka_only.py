@@ -10,9 +10,8 @@ from typing import Final
 
 REFUSED: Final = {
     "authorizer.class.name": "plog has no authorizer yet, and would let everybody in",
-    "zookeeper.connect": "plog cannot join a cluster yet; unset, it keeps a store of its own",
 }
-"""Keys that must not be set at all, and why."""
+"""Keys that must not be set at all, and why; those that plog knows say so themselves."""
 
 LISTENER_PREFIX: Final = "listener.name."
 """Kafka lets keys be set for one listener: listener.name.<name>.<key>."""

@@ -145,6 +145,7 @@ class Key(Generic[V]):
         besides: tuple[object, ...] = (),
         update: Update = Update.READ_ONLY,
         no_effect: str | None = None,
+        refused: str | None = None,
     ) -> None:
         self.name = name
         self.kind = kind
@@ -156,6 +157,7 @@ class Key(Generic[V]):
         self.besides = besides
         self.update = update
         self.no_effect = no_effect
+        self.refused = refused
 
     def __set_name__(self, owner: type, attribute: str) -> None:
         """Hold the attribute to the key's name, so that one can be found from the other."""
@@ -176,6 +178,15 @@ class Key(Generic[V]):
     def sensitive(self) -> bool:
         """Whether the value must not be shown."""
         return self.kind.type is ConfigType.PASSWORD
+
+    @property
+    def caveat(self) -> tuple[str, str] | None:
+        """What setting it comes to, and why, where it does not do what `doc` says."""
+        if self.refused is not None:
+            return "Refused when set", self.refused
+        if self.no_effect is not None:
+            return "Accepted, without effect", self.no_effect
+        return None
 
     def parse(self, text: str) -> V:
         """Read a value.
@@ -224,6 +235,7 @@ def key(
     besides: tuple[object, ...] = (),
     update: Update = Update.READ_ONLY,
     no_effect: str | None = None,
+    refused: str | None = None,
 ) -> Key[V]: ...
 @overload
 def key(
@@ -238,6 +250,7 @@ def key(
     besides: tuple[object, ...] = (),
     update: Update = Update.READ_ONLY,
     no_effect: str | None = None,
+    refused: str | None = None,
 ) -> Key[V | None]: ...
 def key(name: str, kind: Kind[Any], doc: str, *, default: object = None, **rest: Any) -> Key[Any]:
     """Declare a key of the broker.
@@ -254,6 +267,7 @@ def key(name: str, kind: Kind[Any], doc: str, *, default: object = None, **rest:
         update: where it may be changed while brokers run.
         no_effect: why setting it changes nothing, for keys that are known so
             that Kafka's files are accepted.
+        refused: why setting it to anything is an error.
     """
     return Key(name, kind, doc, default, **rest)
 
@@ -300,7 +314,7 @@ def topic_key(
         at_least=first.at_least if at_least is None else at_least,
         at_most=first.at_most,
         values=first.values,
-        besides=first.besides,
+        besides=first.besides if at_least is None else (),
         update=Update.CLUSTER_WIDE,
         no_effect=first.no_effect,
     )

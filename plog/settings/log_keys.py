@@ -155,7 +155,8 @@ class LogKeys(Settings):
         "log.cleanup.policy",
         LIST,
         "What becomes of old segments: `delete` by age and size, `compact` to the newest record "
-        "of each key, or both.",
+        "of each key, or both. Nothing is compacted yet: `compact` refuses records without a key "
+        "and, alone, keeps all others for ever.",
         default=("delete",),
         values=("compact", "delete"),
         update=Update.CLUSTER_WIDE,

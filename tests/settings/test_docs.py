@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from plog.settings import BrokerSettings, TopicSettings
 from plog.settings.docs import render
 
@@ -20,3 +22,43 @@ def test_every_key_has_its_heading():
     headings = {line for line in render().splitlines() if line.startswith("### ")}
     for name in [*BrokerSettings.KEYS, *TopicSettings.KEYS]:
         assert f"### `{name}`" in headings
+
+
+def about(name: str) -> list[str]:
+    """What the page says at the first heading of a key, paragraph by paragraph."""
+    (_, _, rest) = render().partition(f"### `{name}`\n")
+    return rest.partition("\n#")[0].strip().split("\n\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("broker.id", "at least -1"),
+        ("log.retention.ms", "-1, or at least 1"),
+        ("retention.ms", "at least -1"),
+        ("compression.gzip.level", "-1, or from 1 to 9"),
+        ("log.cleaner.min.cleanable.ratio", "from 0 to 1"),
+        ("message.timestamp.type", "one of `CreateTime`, `LogAppendTime`"),
+        ("cleanup.policy", "any of `compact`, `delete`"),
+        ("log.retention.bytes", "cluster-wide"),
+    ],
+)
+def test_range_is_said_in_words_that_make_sense(name, values):
+    assert about(name)[-1].split("; ")[2] == values
+
+
+@pytest.mark.parametrize("name", ["cleanup.policy", "log.cleanup.policy"])
+def test_page_says_that_nothing_is_compacted_yet(name):
+    assert "Nothing is compacted yet" in about(name)[0]
+
+
+def test_key_that_is_refused_says_so_and_why():
+    assert about("zookeeper.connect")[1].startswith(
+        "**Refused when set:** plog cannot join a cluster yet;"
+    )
+
+
+def test_key_without_effect_says_so_and_why():
+    assert about("log.cleaner.threads")[1] == (
+        "**Accepted, without effect:** logs are not compacted yet."
+    )

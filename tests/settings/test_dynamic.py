@@ -209,3 +209,15 @@ def test_password_is_never_described():
         (None, STATIC),
     ]
     assert settings.describe_cluster_default()[0].value is None
+
+
+def test_documentation_says_what_setting_a_key_does_not_do():
+    settings = DynamicSettings(BrokerSettings())
+    said = {each.name: each.doc for each in settings.describe_broker()}
+    assert said["log.cleaner.threads"] == (
+        "Threads that compact logs. Accepted, without effect: logs are not compacted yet."
+    )
+    assert " Refused when set: plog cannot join" in said["zookeeper.connect"]
+    assert said["broker.rack"] == BrokerSettings.broker_rack.doc
+    of_topic = entry(settings.describe_topic("t"), "cleanup.policy")
+    assert "Nothing is compacted yet" in of_topic.doc
