@@ -450,7 +450,7 @@ cdef object judge(const Walk* walk, const BatchFields* batch, const Rules* rules
         error = _INVALID_TIMESTAMP if walk.refused_timestamp else _INVALID_RECORD
         return _new_tuple(Validation, (
             error,
-            f"{walk.refused} of {walk.count} records refused; record {errors[0][0]}: {errors[0][1]}",
+            f"{walk.refused} of {walk.count} records refused",
             errors,
             -1,
             0,

@@ -400,8 +400,7 @@ def validate_produced(
             errors.append((index, f"timestamp {timestamp} is not within {oldest} .. {newest}"))
             code = ErrorCode.INVALID_TIMESTAMP
     if errors:
-        index, text = errors[0]
-        message = f"{len(errors)} of {len(found)} records refused; record {index}: {text}"
+        message = f"{len(errors)} of {len(found)} records refused"
         return Validation(code, message, errors[:MOST_RECORD_ERRORS], -1, 0, -1)
 
     uncompressed_bytes = HEADER_BYTES + len(records)

@@ -46,6 +46,7 @@ from plog.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
+    refusal_text,
 )
 from plog.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from plog.types import NO_PRODUCER_ID, TopicPartition
@@ -339,12 +340,7 @@ class Sender(threading.Thread):
         if part.error_code in WRITTEN:
             self._succeed(queue, batch, part.base_offset, part.log_append_time_ms)
             return
-        texts = [part.error_message or str(error_for(part.error_code))]
-        texts += [
-            f"record {error.batch_index}: {error.batch_index_error_message}"
-            for error in part.record_errors
-        ]
-        fault = error_for(part.error_code, f"produce to {queue.partition}: {'; '.join(texts)}")
+        fault = error_for(part.error_code, f"produce to {queue.partition}: {refusal_text(part)}")
         self._come_back(queue, batch, fault, undecided=part.error_code in UNDECIDED)
 
     def _lose(self, node_id: int, fault: KafkaError) -> None:

@@ -41,6 +41,7 @@ from plog.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
+    refusal_text,
 )
 from plog.settings.definitions import TopicSettings
 from plog.types import NO_OFFSET, NO_TIMESTAMP, TopicPartition, is_legal_topic_name
@@ -314,7 +315,7 @@ def _close_on_error(parts: Iterable[Appended]) -> None:
         code = ErrorCode(part.response.error_code)
         if code != ErrorCode.NONE:
             raise CloseConnection(
-                f"produce with acks=0 failed: {code.name}: {part.response.error_message}"
+                f"produce with acks=0 failed: {code.name}: {refusal_text(part.response)}"
             )
 
 

@@ -296,7 +296,7 @@ def test_records_with_wrong_offsets_are_named():
     )
     assert validate(batch)[:3] == (
         87,
-        "2 of 3 records refused; record 1: offset delta is 2, must be 1",
+        "2 of 3 records refused",
         [(1, "offset delta is 2, must be 1"), (2, "offset delta is 1, must be 2")],
     )
 
@@ -305,7 +305,7 @@ def test_records_without_keys_are_named_where_keys_are_needed():
     found = validate(build(SMALL), key_required=True)
     assert found[:3] == (
         87,
-        "1 of 3 records refused; record 1: a record of a compacted topic needs a key",
+        "1 of 3 records refused",
         [(1, "a record of a compacted topic needs a key")],
     )
 
@@ -339,7 +339,7 @@ def test_invalid_timestamp_prevails_over_other_record_errors():
 def test_at_most_a_hundred_record_errors_are_listed():
     found = validate(build([(NOW_MS, None, b"", ())] * 150), key_required=True)
     assert len(found.record_errors) == 100
-    assert found.message.startswith("150 of 150 records refused")
+    assert found.message == "150 of 150 records refused"
 
 
 @pytest.mark.parametrize(

@@ -284,6 +284,20 @@ def test_timestamps_out_of_bounds_are_named(wire: Speaker) -> None:
     assert (older.error_code, older.record_errors) == (ErrorCode.INVALID_TIMESTAMP, [])
 
 
+def test_refusal_that_has_no_answer_is_logged_with_its_first_reasons(
+    broker: ManyListeners, wire: Speaker
+) -> None:
+    topic, _ = create_topic(wire, cleanup_policy="compact")
+    connection = speak(broker.port)
+    request = produce_request([(topic, 0, make_batch([b"v"] * 5))], acks=0)
+    connection.send(request, None, version=9)
+    needs_key = "a record of a compacted topic needs a key"
+    named = "; ".join(f"record {n}: {needs_key}" for n in range(3))
+    line = f"INVALID_RECORD: 5 of 5 records refused; {named}; ...\n"
+    eventually(lambda: line in broker.log, "logged")
+    connection.close()
+
+
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
 def test_records_without_a_key_are_named_where_keys_are_required(
     wire: Speaker, policy: str
@@ -291,7 +305,11 @@ def test_records_without_a_key_are_named_where_keys_are_required(
     topic, _ = create_topic(wire, cleanup_policy=policy)
     refused = produce(wire, topic, make_batch([b"a", b"b"]), version=8)
     assert refused.error_code == ErrorCode.INVALID_RECORD
-    assert [entry.batch_index for entry in refused.record_errors] == [0, 1]
+    assert refused.error_message == "2 of 2 records refused"
+    text = "a record of a compacted topic needs a key"
+    assert [
+        (entry.batch_index, entry.batch_index_error_message) for entry in refused.record_errors
+    ] == [(0, text), (1, text)]
     assert produce(wire, topic, make_batch([b"a", None], key=b"k")).error_code == 0
 
 

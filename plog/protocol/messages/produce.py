@@ -1,5 +1,8 @@
 """Produce: record sets to leaders."""
 
+from typing import Final
+
+from plog.errors import error_for
 from plog.protocol.schema import (
     DEFAULT,
     Int16,
@@ -86,6 +89,22 @@ class PartitionProduceResponse(Struct):
     current_leader: LeaderIdAndEpoch = field(
         "The leader, where the client asked another broker.", versions="10+", default=DEFAULT, tag=0
     )
+
+
+MOST_REASONS: Final = 3
+"""So many records are named where people read why a batch was refused: it may be hundreds."""
+
+
+def refusal_text(part: PartitionProduceResponse) -> str:
+    """Say for people why a partition's records were refused."""
+    texts = [part.error_message or str(error_for(part.error_code))]
+    texts += [
+        f"record {error.batch_index}: {error.batch_index_error_message}"
+        for error in part.record_errors[:MOST_REASONS]
+    ]
+    if len(part.record_errors) > MOST_REASONS:
+        texts.append("...")
+    return "; ".join(texts)
 
 
 class TopicProduceResponse(Struct):
