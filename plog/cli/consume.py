@@ -72,7 +72,7 @@ def command(
     """
     from plog.client.consumer import Consumer
     from plog.errors import UnknownTopicOrPartition
-    from plog.types import TopicPartition
+    from plog.types import TopicPartition, counted
 
     with Consumer(
         bootstrap, auto_offset_reset="earliest", isolation_level=isolation_level
@@ -82,7 +82,8 @@ def command(
         for partition in assigned:
             if partition not in known:
                 raise UnknownTopicOrPartition(
-                    f"topic {topic!r} has {len(known)} partitions, no number {partition.partition}"
+                    f"topic {topic!r} has {counted(len(known), 'partition')}, "
+                    f"no number {partition.partition}"
                 )
         consumer.assign(assigned)
         _seek(consumer, assigned, start)

@@ -10,6 +10,7 @@ import click
 
 from plog.cli.output import data_json, json_option, time_text
 from plog.ops.dump_log import DAMAGE, Found, dump
+from plog.types import counted
 
 
 @click.command()
@@ -88,8 +89,8 @@ def _batch_line(found: Found) -> str:
     fields = found.fields
     words = [
         f"offsets {fields['base_offset']} to {fields['last_offset']}",
-        f"{fields['records']} records",
-        f"{fields['bytes']} bytes",
+        counted(fields["records"], "record"),
+        counted(fields["bytes"], "byte"),
         str(fields["codec"]),
         f"{fields['timestamp_type']} {_word('max_timestamp', fields['max_timestamp'])}",
         f"leader epoch {fields['leader_epoch']}",

@@ -69,6 +69,7 @@ def command(
     from plog.client.metadata import Cluster
     from plog.client.producer import Producer, RecordMetadata
     from plog.errors import PlogError
+    from plog.types import counted
 
     pairs = [_header(header) for header in headers]
     if key_separator == "":
@@ -114,7 +115,7 @@ def command(
     if as_json:
         print_json({"topic": topic, "records": count})
     else:
-        click.echo(f"Wrote {count} {'record' if count == 1 else 'records'} to {topic}.", err=True)
+        click.echo(f"Wrote {counted(count, 'record')} to {topic}.", err=True)
 
 
 def _header(text: str) -> tuple[str, bytes | None]:

@@ -169,10 +169,11 @@ def add_partitions(topic: str, count: int, bootstrap: str, as_json: bool) -> Non
     There is no way back, and records with a key go to other partitions from then on.
     """
     from plog.client.admin import Admin
+    from plog.types import counted
 
     with Admin(bootstrap) as admin:
         admin.create_partitions(topic, count)
-    text = f"Topic {topic} has {count} partitions now."
+    text = f"Topic {topic} has {counted(count, 'partition')} now."
     print_done(text, {"topic": topic, "partitions": count}, as_json=as_json)
 
 

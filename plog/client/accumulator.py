@@ -26,7 +26,7 @@ from plog.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from plog.types import NO_PRODUCER_ID, TopicPartition, is_legal_topic_name
+from plog.types import NO_PRODUCER_ID, TopicPartition, counted, is_legal_topic_name
 
 RECORD_OVERHEAD = 61 + 5 + 1 + 10 + 5 + 5 + 5 + 5
 """Most bytes a record takes besides its key, value and headers, alone in its batch."""
@@ -182,7 +182,7 @@ class Accumulator:
                 partition = self._partitioner(topic, key, known.count)
                 if not 0 <= partition < known.count:
                     raise InvalidPartitions(
-                        f"the partitioner chose {partition} of {known.count} partitions"
+                        f"the partitioner chose {partition} of {counted(known.count, 'partition')}"
                     )
             elif not 0 <= partition < known.count:
                 known = self._wait_for_partition(topic, partition)
@@ -459,7 +459,7 @@ class Accumulator:
         known = self._wait_for_topic(topic, deadline)
         if partition >= known.count:
             raise UnknownTopicOrPartition(
-                f"topic {topic!r} has {known.count} partitions, no number {partition}"
+                f"topic {topic!r} has {counted(known.count, 'partition')}, no number {partition}"
             )
         return known
 

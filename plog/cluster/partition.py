@@ -28,7 +28,7 @@ from plog.errors import (
 )
 from plog.settings.definitions import TopicSettings
 from plog.storage.log import Log
-from plog.types import NO_EPOCH, TopicPartition
+from plog.types import NO_EPOCH, TopicPartition, counted
 
 ACKS_ALL = -1
 
@@ -225,7 +225,7 @@ class Partition:
             in_sync, least = len(self._leadership.isr), self._settings.min_insync_replicas
             if in_sync < least:
                 raise NotEnoughReplicas(
-                    f"{self.topic_partition}: {in_sync} replicas in sync,"
+                    f"{self.topic_partition}: {counted(in_sync, 'replica')} in sync,"
                     f" min.insync.replicas is {least}"
                 )
         appended = self.log.append_as_leader(records, now_ms=now_ms)

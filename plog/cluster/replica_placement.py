@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from plog.errors import InvalidReplicationFactor
+from plog.types import counted
 
 
 class Candidate(NamedTuple):
@@ -41,7 +42,7 @@ def place_replicas(
     """
     if not 0 < replication_factor <= len(candidates):
         raise InvalidReplicationFactor(
-            f"replication factor {replication_factor} with {len(candidates)} brokers"
+            f"replication factor {replication_factor} with {counted(len(candidates), 'broker')}"
         )
     racks = {candidate.rack for candidate in candidates}
     # Where some racks are unknown, none are used.

@@ -21,7 +21,7 @@ from plog.cluster.store import CreateOp, Op, SetOp, Store
 from plog.cluster.topic_admin import INTERNAL_TOPICS
 from plog.cluster.znodes import ConfigEntity, PartitionStateNode, ProducerIdBlock, TopicNode
 from plog.storage.inventory import FoundReplica
-from plog.types import TopicPartition, new_topic_id
+from plog.types import TopicPartition, counted, new_topic_id
 
 log = logging.getLogger(__name__)
 
@@ -65,10 +65,10 @@ def rebuild_store(
     _raise_producer_ids(store, broker_id, largest)
     if new:
         log.warning(
-            "the coordination store had lost %d topics, which are written anew from the log"
-            " directories; their configs are lost, and retention is off"
+            "the coordination store had lost %s, written anew from the log directories;"
+            " their configs are lost, and retention is off"
             " (retention.ms=-1, retention.bytes=-1) until they are set again: %s",
-            len(new),
+            counted(len(new), "topic"),
             ", ".join(new),
         )
     return new

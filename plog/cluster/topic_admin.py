@@ -46,7 +46,7 @@ from plog.errors import (
 )
 from plog.settings.definitions import TopicSettings
 from plog.settings.dynamic import DynamicSettings
-from plog.types import is_legal_topic_name, new_topic_id
+from plog.types import counted, is_legal_topic_name, new_topic_id
 
 log = logging.getLogger(__name__)
 
@@ -128,9 +128,9 @@ class TopicAdmin:
         except NodeExists as error:
             raise TopicAlreadyExists(f"topic {topic.name!r} already exists") from error
         log.info(
-            "created topic %s with %d partitions, replication factor %d",
+            "created topic %s with %s, replication factor %d",
             topic.name,
-            created.num_partitions,
+            counted(created.num_partitions, "partition"),
             created.replication_factor,
         )
         return created
@@ -179,7 +179,8 @@ class TopicAdmin:
                 )
             if len(replicas) != factor:
                 raise InvalidReplicaAssignment(
-                    f"partition {index} has {len(replicas)} replicas, others have {factor}"
+                    f"partition {index} has {counted(len(replicas), 'replica')}, "
+                    f"others have {factor}"
                 )
             if not live.issuperset(replicas):
                 unknown = sorted(set(replicas) - live)
@@ -222,7 +223,7 @@ class TopicAdmin:
             present = len(node.partitions)
             if count <= present:
                 raise InvalidPartitions(
-                    f"topic {name!r} has {present} partitions already, {count} were asked for"
+                    f"topic {name!r} has {counted(present, 'partition')} already, {count} asked for"
                 )
             added = self._added(node, count - present, assignments)
             if validate_only:
@@ -234,7 +235,7 @@ class TopicAdmin:
                 continue  # written meanwhile: judge what is there now
             except NoNode as gone:
                 raise UnknownTopicOrPartition(f"topic {name!r} does not exist") from gone
-            log.info("topic %s has %d partitions now", name, count)
+            log.info("topic %s has %s now", name, counted(count, "partition"))
             return
 
     def _added(
@@ -245,7 +246,8 @@ class TopicAdmin:
         if assignments is not None:
             if len(assignments) != more:
                 raise InvalidReplicaAssignment(
-                    f"{len(assignments)} assignments for {more} new partitions"
+                    f"{counted(len(assignments), 'assignment')} for "
+                    f"{counted(more, 'new partition')}"
                 )
             return self._checked(dict(enumerate(assignments, present)), factor=factor)
         candidates = self._candidates()

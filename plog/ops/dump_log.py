@@ -37,7 +37,7 @@ from plog.storage.segment_scan import (
 )
 from plog.storage.transaction_index import ENTRY_BYTES as ABORTED_BYTES
 from plog.storage.transaction_index import decode_aborted
-from plog.types import TopicPartition, uuid_to_text
+from plog.types import TopicPartition, counted, uuid_to_text
 
 PAGE_ENTRIES = 4096
 LARGEST_WHOLE_FILE = 256 << 20
@@ -186,9 +186,9 @@ def _after(file: _File, position: int, following: int | None) -> str:
     """Say what comes after bytes that are no batch."""
     if following is not None:
         return f"the next valid batch is at {following}"
-    left = file.size - position
-    what = "zeros" if is_zero(file.fs, file.fd, position, file.size) else "bytes"
-    return f"no valid batch in the {left} {what} that are left: a torn tail, unless acknowledged"
+    what = "zero" if is_zero(file.fs, file.fd, position, file.size) else "byte"
+    left = counted(file.size - position, what)
+    return f"no valid batch in what is left, {left}: a torn tail, unless acknowledged"
 
 
 def _batch(file: _File, scanned: ScannedBatch) -> Found:

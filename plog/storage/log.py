@@ -53,7 +53,7 @@ from plog.storage.producer_state import Verdict, check, decide, expired
 from plog.storage.recovery import RecoveredLog
 from plog.storage.segment import open_segment
 from plog.storage.timestamp_search import TimestampedOffset
-from plog.types import TopicPartition
+from plog.types import TopicPartition, counted
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The one failure of a write that does not make the disk suspect."""
@@ -524,7 +524,7 @@ class Log:
             gone = summaries[start : min(rule.end, count)]
             if gone:
                 lines.append(
-                    f"{self.topic_partition}: deleted {len(gone)} segments from offset"
+                    f"{self.topic_partition}: deleted {counted(len(gone), 'segment')} from offset"
                     f" {gone[0].base_offset} to {gone[-1].next_offset - 1}, {rule.reason.value}"
                 )
             start = rule.end

@@ -41,7 +41,7 @@ from plog.storage.log_dir import LogDir
 from plog.storage.replica_move import ReplicaCopy
 from plog.storage.scheduler import Scheduler
 from plog.storage.scrub import Scrub
-from plog.types import TopicPartition
+from plog.types import TopicPartition, counted
 
 _log = logging.getLogger(__name__)
 
@@ -674,7 +674,9 @@ class LogManager:
                 self._offline_dirs[log.topic_partition] = path
         for log in gone:
             log.go_offline()
-        _log.error("log directory %s is offline with %d partitions: %s", path, len(gone), error)
+        _log.error(
+            "log directory %s is offline with %s: %s", path, counted(len(gone), "partition"), error
+        )
 
         def finish() -> None:
             # Here and not above: the caller may hold a log's lock.

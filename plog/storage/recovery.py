@@ -77,6 +77,7 @@ from plog.storage.segment_scan import (
 )
 from plog.storage.swap_files import finish_swaps
 from plog.storage.transaction_index import AbortedTransaction, encode_aborted
+from plog.types import counted
 
 ANY_OFFSET = 1 << 63
 
@@ -275,7 +276,8 @@ class _Recovery:
 
     def _losses(self, lost_bytes: int, files: int, batches: int) -> str:
         return (
-            f"{lost_bytes} bytes in {files} files go, {batches} valid batches among them,"
+            f"{counted(lost_bytes, 'byte')} in {counted(files, 'file')} go,"
+            f" {counted(batches, 'valid batch', 'valid batches')} among them,"
             f" all past the known end {self._known.end}"
         )
 
@@ -432,7 +434,8 @@ class _Recovery:
         """Leave one empty segment at the log start offset."""
         if bases:
             self._reports.append(
-                f"the log ended before its start offset {offset}: {len(bases)} segments removed"
+                f"the log ended before its start offset {offset}: "
+                f"{counted(len(bases), 'segment')} removed"
             )
         for base in reversed(bases):
             self._remove_segment(base)

@@ -136,7 +136,7 @@ def test_batches_after_the_damage_are_found_again(partition):
 
 
 @pytest.mark.parametrize(
-    ("tail", "words"), [(bytes(500), "500 zeros"), (b"\1" * 300, "300 bytes"), (b"x", "1 bytes")]
+    ("tail", "words"), [(bytes(500), "500 zeros"), (b"\1" * 300, "300 bytes"), (b"x", "1 byte:")]
 )
 def test_torn_tail_is_told_from_damage(partition, tail, words):
     log = partition / LOG
@@ -248,7 +248,7 @@ def test_junk_under_every_name_is_damage_and_never_a_crash(tmp_path):
 def test_command_prints_for_people(run, partition):
     text = run("dump-log", partition, "--deep").stdout.decode()
     assert f"{partition / LOG} (" in text
-    assert "offsets 0 to 0, 1 records" in text
+    assert "offsets 0 to 0, 1 record, " in text
     assert 'key "k"' in text
     assert "producer 0 epoch 0" in text or "producer_id" in text
     assert run("dump-log", partition, "--verify").stdout == b""

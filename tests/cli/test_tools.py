@@ -81,7 +81,10 @@ def test_topic_is_created_listed_described_and_deleted(call, broker):
         (["topics", "add-partitions", "nowhere", 3], "nowhere"),
         (["topics", "delete-records", "nowhere", 0, 1], "nowhere"),
         (["topics", "create", "a/b"], "a/b"),
-        (["topics", "create", "t", "--replication-factor", 5], "replication"),
+        (
+            ["topics", "create", "t", "--replication-factor", 5],
+            "replication factor 5 with 1 broker",
+        ),
         (["topics", "create", "t", "--config", "nosuch=1"], "nosuch"),
         (["topics", "create", "t", "--config", "retention.ms=x"], "retention.ms"),
         (["produce", "a b"], "no topic name"),

@@ -494,7 +494,7 @@ def test_hole_past_the_acknowledged_end_is_damage_unless_the_machine_was_restart
     expect(broker, ["t"], [HARMED], (BATCHES + 1) * RECORDS)
     (report,) = re.findall(rf"recovered t-{HARMED}: (truncated .*)", broker.log)
     assert "after a restart of the machine" in report
-    assert " 1 valid batches among them" in report
+    assert " 1 valid batch among them" in report
     # The same again, under one boot id.
     append_unflushed(broker, ["t"], BATCHES + 1, BATCHES + 4)
     broker.kill()

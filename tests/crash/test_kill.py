@@ -125,7 +125,7 @@ def test_power_cut_keeps_what_was_acknowledged(
         # Everything else can be read from end to end, too.
         assert sum(map(len, read_all(broker.bootstrap, "unpromised").values())) > 0
         assert "is offline" not in broker.log
-        behind = sum(map(int, re.findall(r"truncated.* (\d+) valid batches", broker.log)))
+        behind = sum(map(int, re.findall(r"truncated.* (\d+) valid batch", broker.log)))
         print(
             f"{rounds} power cuts, {writer.total_acknowledged} acknowledged, losses {dict(losses)},"
             f" {behind} valid batches cut behind holes"
