@@ -25,12 +25,6 @@ NO_TIMESTAMP = -1
 NO_EPOCH = -1
 NO_PRODUCER_ID = -1
 
-
-def counted(number: int, singular: str, plural: str | None = None) -> str:
-    """Return a number of things in words: ``1 broker``, ``2 brokers``."""
-    return f"{number} {singular if number == 1 else plural or singular + 's'}"
-
-
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Kafka's legal topic names, but for the two that name directories."""
 
@@ -82,3 +76,8 @@ def uuid_from_text(text: str) -> uuid.UUID:
     """
     raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     return uuid.UUID(bytes=raw)
+
+
+def counted(number: int, singular: str, plural: str | None = None) -> str:
+    """Return a number of things in words: ``1 broker``, ``2 brokers``."""
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"

@@ -87,10 +87,13 @@ def _line(found: Found) -> str:
 
 def _batch_line(found: Found) -> str:
     fields = found.fields
+    count, size = fields["records"], fields["bytes"]
+    assert isinstance(count, int)
+    assert isinstance(size, int)
     words = [
         f"offsets {fields['base_offset']} to {fields['last_offset']}",
-        counted(fields["records"], "record"),
-        counted(fields["bytes"], "byte"),
+        counted(count, "record"),
+        counted(size, "byte"),
         str(fields["codec"]),
         f"{fields['timestamp_type']} {_word('max_timestamp', fields['max_timestamp'])}",
         f"leader epoch {fields['leader_epoch']}",
