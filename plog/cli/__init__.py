@@ -1,6 +1,6 @@
 """The `plog` command: a broker and the tools to use one.
 
-Owns how a command ends: errors in one line on stderr with status 1, Ctrl-C and a
+Owns how a command ends: errors in one line each on stderr with status 1, Ctrl-C and a
 reader that went away in silence. Each subcommand is a module of this package,
 imported only when it is called: the broker's start must not pay for the tools.
 """
@@ -86,7 +86,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(BROKEN_PIPE)
     except PlogError as fault:
-        click.echo(f"plog: {explain(fault)}", err=True)
+        for line in explain(fault).splitlines():
+            click.echo(f"plog: {line}", err=True)
         sys.exit(1)
     sys.exit(0)
 

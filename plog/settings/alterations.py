@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from plog.errors import InvalidConfig, InvalidRequest
-from plog.settings.keys import ConfigType, Key, Settings
+from plog.settings.keys import ConfigType, Key, Settings, unknown_key
 
 
 class Operation(IntEnum):
@@ -77,7 +77,7 @@ def alter(
 def _list_key(settings: Settings, name: str) -> Key[Any]:
     declared = settings.KEYS.get(name)
     if declared is None:
-        raise InvalidConfig(f"{name}: unknown key")
+        raise InvalidConfig(f"{name}: {unknown_key(name, settings.KEYS)}")
     if declared.kind.type is not ConfigType.LIST:
         raise InvalidConfig(f"{name}: is not a list to add to or take from")
     return declared

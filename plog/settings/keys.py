@@ -8,7 +8,8 @@ one list of keys. Never reads files and never knows where a value came from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar, cast, overload
@@ -123,6 +124,19 @@ class Fault(NamedTuple):
 
     key: str
     reason: str
+
+
+def unknown_key(name: str, known: Iterable[str]) -> str:
+    """Return what is wrong with a key that there is not, and which one may have been meant."""
+
+    def likeness(found: str) -> tuple[float, int]:
+        # difflib's own ratio would rather see a letter too many than one mistaken for another.
+        blocks = difflib.SequenceMatcher(None, name, found).get_matching_blocks()
+        same = sum(block.size for block in blocks)
+        return same / max(len(name), len(found)), len(found)
+
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.8)
+    return f"unknown key; did you mean `{max(close, key=likeness)}`?" if close else "unknown key"
 
 
 class Key(Generic[V]):
@@ -393,7 +407,7 @@ class Settings:
         for name, text in texts.items():
             declared = cls.KEYS.get(name)
             if declared is None:
-                faults.append(Fault(name, "unknown key"))
+                faults.append(Fault(name, unknown_key(name, cls.KEYS)))
                 continue
             try:
                 values[name] = declared.parse(text)

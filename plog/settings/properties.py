@@ -27,14 +27,14 @@ class Entry(NamedTuple):
     line: int
 
 
-def load_properties(path: Path) -> list[Entry]:
+def load_properties(path: Path | str) -> list[Entry]:
     """Read the entries of a file, in order; one key may come several times.
 
     Raises:
         ConfigError: the file cannot be read, is not UTF-8, or has a malformed escape.
     """
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = Path(path).read_bytes().decode("utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

@@ -6,25 +6,49 @@ elsewhere; what is dynamic comes later, from the coordination store.
 
 from __future__ import annotations
 
-import difflib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from plog.errors import ConfigError
 from plog.settings.definitions import BrokerSettings
 from plog.settings.kafka_only import REFUSED, is_kafka_only
+from plog.settings.keys import unknown_key
 from plog.settings.properties import load_properties
 
 logger = logging.getLogger(__name__)
 
 
+class Place(NamedTuple):
+    """Where something was given; places are in the order of reading, file first."""
+
+    number: int
+    """The line of the file, or above those for an override and for nowhere."""
+    text: str
+    """What goes before a message: ``server.properties:12: `` or ``--override: ``."""
+
+
+OVERRIDE = Place(2**31, "--override: ")
+NOWHERE = Place(2**32, "")
+
+
 class Given(NamedTuple):
-    """A value and where it was given: ``server.properties:12`` or ``--override``."""
+    """A value and where it was given."""
 
     value: str
-    place: str
+    place: Place
+
+
+class Remark(NamedTuple):
+    """A fault or a warning, and what it is about; by place, they are in the reader's order."""
+
+    place: Place
+    text: str
+
+    def __str__(self) -> str:
+        """Return the line that people read."""
+        return self.place.text + self.text
 
 
 def load(path: Path | str | None = None, overrides: Sequence[str] = ()) -> BrokerSettings:
@@ -50,46 +74,45 @@ def read(
         ConfigError: one line for each thing that is wrong, beginning with its place.
     """
     given: dict[str, Given] = {}
-    faults: list[str] = []
-    warnings: list[str] = []
+    faults: list[Remark] = []
+    warnings: list[Remark] = []
     if path is not None:
-        path = Path(path)
         for entry in load_properties(path):
-            place = f"{path.name}:{entry.line}"
+            place = Place(entry.line, f"{path}:{entry.line}: ")
             if entry.key in given:
-                warnings.append(
-                    f"{place}: `{entry.key}` was set on {given[entry.key].place} already; "
-                    "this later value counts"
-                )
+                before = given[entry.key].place.number
+                text = f"`{entry.key}` was set on line {before} already; this later value counts"
+                warnings.append(Remark(place, text))
             given[entry.key] = Given(entry.value, place)
     for override in overrides:
         name, equals, value = override.partition("=")
         if not equals:
-            faults.append(f"--override: {override!r} is not of the form key=value")
+            faults.append(Remark(OVERRIDE, f"{override!r} is not of the form key=value"))
             continue
-        given[name.strip()] = Given(value, "--override")
+        given[name.strip()] = Given(value, OVERRIDE)
     known: dict[str, str] = {}
     for name, (value, place) in given.items():
         declared = BrokerSettings.KEYS.get(name)
         if declared is not None:
             known[name] = value
             if declared.no_effect is not None:
-                warnings.append(f"{place}: `{name}` has no effect in plog: {declared.no_effect}")
+                text = f"`{name}` has no effect in plog: {declared.no_effect}"
+                warnings.append(Remark(place, text))
         elif name in REFUSED:
             if value.strip():
-                faults.append(f"{place}: `{name}`: {REFUSED[name]}")
+                faults.append(Remark(place, f"`{name}`: {REFUSED[name]}"))
         elif is_kafka_only(name):
-            warnings.append(f"{place}: `{name}` is known to Kafka, and has no effect in plog")
+            text = f"`{name}` is known to Kafka, and has no effect in plog"
+            warnings.append(Remark(place, text))
         else:
-            faults.append(f"{place}: unknown key `{name}`{_meant(name)}")
+            faults.append(Remark(place, f"`{name}`: {unknown_key(name, BrokerSettings.KEYS)}"))
     for key, reason in BrokerSettings.faults(known):
-        place = f"{given[key].place}: " if key in given else ""
-        faults.append(f"{place}`{key}`: {reason}")
+        place = given[key].place if key in given else NOWHERE
+        faults.append(Remark(place, f"`{key}`: {reason}"))
     if faults:
-        raise ConfigError("\n".join(faults))
-    return BrokerSettings(known), warnings
+        raise ConfigError("\n".join(_lines(faults)))
+    return BrokerSettings(known), _lines(warnings)
 
 
-def _meant(name: str) -> str:
-    close = difflib.get_close_matches(name, BrokerSettings.KEYS, n=1, cutoff=0.8)
-    return f"; did you mean `{close[0]}`?" if close else ""
+def _lines(remarks: Iterable[Remark]) -> list[str]:
+    return [str(remark) for remark in sorted(remarks, key=lambda remark: remark.place.number)]

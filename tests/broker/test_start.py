@@ -153,16 +153,19 @@ def test_properties_file_is_refused_with_all_its_faults(tmp_path: Path) -> None:
     )
     ended = run(path, "--override", "nonsense")
     assert ended.returncode == 1
-    lines = ended.stderr.splitlines()
-    assert len(lines) == 4
-    assert lines[0].startswith("plog: ")
-    for found in (
-        "server.properties:2: `num.partitions`",
-        "server.properties:3: unknown key `log.segment.byte`; did you mean `log.segment.bytes`?",
-        "server.properties:4: `broker.id`",
-        "--override: 'nonsense' is not of the form key=value",
-    ):
-        assert found in ended.stderr
+    assert ended.stderr.splitlines() == [
+        f"plog: {path}:2: `num.partitions`: 'many' is not a whole number",
+        f"plog: {path}:3: `log.segment.byte`: unknown key; did you mean `log.segment.bytes`?",
+        f"plog: {path}:4: `broker.id`: -5 is below -1",
+        "plog: --override: 'nonsense' is not of the form key=value",
+    ]
+
+
+def test_zookeeper_is_refused_in_one_line_that_says_why(tmp_path: Path) -> None:
+    line = refusal(run(*overrides(log_dirs=tmp_path, zookeeper_connect="127.0.0.1:2181/plog")))
+    assert line.startswith(
+        "plog: --override: `zookeeper.connect`: plog cannot join a cluster yet; unset, it keeps"
+    )
 
 
 def test_missing_properties_file_is_named(tmp_path: Path) -> None:

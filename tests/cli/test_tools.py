@@ -87,6 +87,7 @@ def test_topic_is_created_listed_described_and_deleted(call, broker):
         ),
         (["topics", "create", "t", "--config", "nosuch=1"], "nosuch"),
         (["topics", "create", "t", "--config", "retention.ms=x"], "retention.ms"),
+        (["topics", "create", "t", "--config", "retention.m=1"], "did you mean `retention.ms`?"),
         (["produce", "a b"], "no topic name"),
         (["consume", "nowhere"], "plog topics list"),
         (["configs", "describe", "topic", "nowhere"], "nowhere"),

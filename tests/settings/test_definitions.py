@@ -231,7 +231,7 @@ def test_older_timestamp_limit_counts_only_where_the_newer_is_not_set():
     ("overrides", "reason"),
     [
         ({"retention.ms": "-2"}, "retention.ms: -2 is below -1"),
-        ({"log.retention.ms": "1"}, "log.retention.ms: unknown key"),
+        ({"log.retention.ms": "1"}, "log.retention.ms: unknown key; did you mean `retention.ms`?"),
         ({"remote.storage.enable": "true"}, "remote.storage.enable: unknown key"),
         (
             {"min.compaction.lag.ms": "3", "max.compaction.lag.ms": "2"},

@@ -32,7 +32,7 @@ def test_file_then_overrides_in_order(file):
     assert set(settings.given) == {"broker.id", "num.partitions", "log.dirs", "broker.rack"}
 
 
-def test_every_fault_is_reported_with_its_place(file):
+def test_every_fault_is_reported_with_its_place_in_the_order_of_reading(file):
     path = file(
         "# a comment\n"
         "log.retntion.hours=5\n"
@@ -43,17 +43,46 @@ def test_every_fault_is_reported_with_its_place(file):
     )
     with pytest.raises(ConfigError) as caught:
         load(path, ["broker.id=x", "listeners"])
-    assert sorted(str(caught.value).splitlines()) == [
+    assert str(caught.value).splitlines() == [
+        f"{path}:2: `log.retntion.hours`: unknown key; did you mean `log.retention.hours`?",
+        f"{path}:3: `num.partitions`: 0 is below 1",
+        f"{path}:4: `log.dirs`: names a directory twice",
+        f"{path}:6: `authorizer.class.name`: plog has no authorizer yet, "
+        "and would let everybody in",
+        f"{path}:7: `wholly.unheard.of`: unknown key",
         "--override: 'listeners' is not of the form key=value",
         "--override: `broker.id`: 'x' is not a whole number",
-        "server.properties:2: unknown key `log.retntion.hours`; "
-        "did you mean `log.retention.hours`?",
-        "server.properties:3: `num.partitions`: 0 is below 1",
-        "server.properties:4: `log.dirs`: names a directory twice",
-        "server.properties:6: `authorizer.class.name`: plog has no authorizer yet, "
-        "and would let everybody in",
-        "server.properties:7: unknown key `wholly.unheard.of`",
     ]
+
+
+@pytest.mark.parametrize("prefix", ["", "./", "../{}/"])
+def test_file_is_named_as_it_was_given(file, monkeypatch, prefix):
+    directory = file("no.such.key=1\n").parent
+    monkeypatch.chdir(directory)
+    given = prefix.format(directory.name) + "server.properties"
+    with pytest.raises(ConfigError) as caught:
+        load(given)
+    assert str(caught.value) == f"{given}:1: `no.such.key`: unknown key"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("log.dirz", "log.dirs"),
+        ("log.dri", "log.dir"),
+        ("brokerid", "broker.id"),
+        ("listner", "listeners"),
+        ("num.partition", "num.partitions"),
+        ("LOG.DIRS", None),
+        ("x", None),
+        ("", None),
+    ],
+)
+def test_misspelt_key_is_answered_with_the_one_it_resembles(name, meant):
+    with pytest.raises(ConfigError) as caught:
+        load(overrides=[f"{name}=1"])
+    hint = f"; did you mean `{meant}`?" if meant else ""
+    assert str(caught.value) == f"--override: `{name}`: unknown key{hint}"
 
 
 def test_keys_without_effect_are_warned_of_with_their_place(file, caplog):
@@ -65,14 +94,12 @@ def test_keys_without_effect_are_warned_of_with_their_place(file, caplog):
         settings = load(path)
     assert settings.broker_id == 2
     assert [record.getMessage() for record in caplog.records] == [
-        "server.properties:5: `broker.id` was set on server.properties:4 already; "
-        "this later value counts",
-        "server.properties:1: `num.io.threads` has no effect in plog: "
+        f"{path}:1: `num.io.threads` has no effect in plog: "
         "requests are not handed to a pool of threads",
-        "server.properties:2: `replica.lag.time.max.ms` is known to Kafka, "
+        f"{path}:2: `replica.lag.time.max.ms` is known to Kafka, and has no effect in plog",
+        f"{path}:3: `listener.name.a.ssl.key.password` is known to Kafka, "
         "and has no effect in plog",
-        "server.properties:3: `listener.name.a.ssl.key.password` is known to Kafka, "
-        "and has no effect in plog",
+        f"{path}:5: `broker.id` was set on line 4 already; this later value counts",
     ]
 
 
