@@ -48,12 +48,6 @@ def test_every_kernel_has_its_benchmarks(kernel: str) -> None:
 
 @pytest.mark.timeout(900)
 def test_asv_runs_every_benchmark_quickly(tmp_path: Path) -> None:
-    # asv wants a repository to name commits by; the checkout may come without one.
-    repository = tmp_path / "repository"
-    repository.mkdir()
-    identity = ["-c", "user.name=asv", "-c", "user.email=asv@localhost"]
-    for command in (["init", "-q", "-b", "main"], ["commit", "-q", "--allow-empty", "-m", "none"]):
-        subprocess.run(["git", *identity, *command], cwd=repository, check=True)
     shutil.copytree(
         BENCHMARKS, tmp_path / "benchmarks", ignore=shutil.ignore_patterns("__pycache__")
     )
@@ -63,8 +57,10 @@ def test_asv_runs_every_benchmark_quickly(tmp_path: Path) -> None:
     settings = {
         "version": 1,
         "project": "plog",
-        "repo": str(repository),
-        "branches": ["main"],
+        # asv wants a name here, but asks no repository about kernels that are built already: the
+        # checkout may come without one, and the machine without git.
+        "repo": "none",
+        "dvcs": "none",
         "environment_type": "existing",
         "benchmark_dir": "benchmarks",
         "env_dir": "env",
