@@ -50,6 +50,7 @@ from plog.handlers.dispatch import Dispatcher
 from plog.handlers.fetch_sessions import FetchSessions
 from plog.network.control_plane import ControlPlane
 from plog.network.listeners import BoundListener, bind_listeners, parse_listeners
+from plog.ops.log_lines import log_to_stderr
 from plog.runtime.clock import Clock, SystemClock
 from plog.runtime.purgatory import Purgatory
 from plog.settings.definitions import BrokerSettings
@@ -288,13 +289,6 @@ def _unlock(log_dirs: Sequence[LogDir]) -> None:
 def _close_sockets(bound: Sequence[BoundListener]) -> None:
     for listener in bound:
         listener.socket.close()
-
-
-def log_to_stderr() -> None:
-    """Write log lines to stderr, where journald takes them."""
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s"
-    )
 
 
 def run(settings: BrokerSettings) -> None:

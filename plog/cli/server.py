@@ -21,7 +21,8 @@ def command(properties: str | None, overrides: tuple[str, ...]) -> None:
     it cleanly. Log lines go to stderr.
     """
     from plog import broker
+    from plog.ops.log_lines import log_to_stderr
     from plog.settings import load
 
-    broker.log_to_stderr()  # before the file is read: keys without effect are warned of
+    log_to_stderr()  # before the file is read: keys without effect are warned of
     broker.run(load(properties, overrides))

@@ -1,1 +1,1 @@
-"""Tools around the broker: pages generated from declarations, and the reading of log files."""
+"""Tools around the broker: pages from declarations, log files read, log lines."""
