@@ -15,7 +15,7 @@ class ClusterKeys(Settings):
         "broker.id",
         INT,
         "The broker's number in the cluster. -1 lets it take one above `reserved.broker.max.id` "
-        "at its first start and keep it.",
+        "at its first start and keep it: the first broker that does so is 1001, as in Kafka.",
         default=-1,
         at_least=-1,
     )

@@ -62,3 +62,7 @@ def test_key_without_effect_says_so_and_why():
     assert about("log.cleaner.threads")[1] == (
         "**Accepted, without effect:** logs are not compacted yet."
     )
+
+
+def test_page_says_which_number_a_broker_gives_itself():
+    assert "the first broker that does so is 1001" in about("broker.id")[0]

@@ -1,0 +1,50 @@
+"""What the pages show of Spark works when it is pasted."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from plog.client.admin import Admin
+from plog.client.producer import Producer
+from tests.spark.conftest import ROOT
+
+ADDRESS = "127.0.0.1:9092"
+
+
+def snippets(page: str, language: str) -> list[str]:
+    blocks = re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+    return [block for block in blocks if '"plog"' in block or "USING plog" in block]
+
+
+@pytest.fixture
+def filled(broker):
+    """Make the topics that the pages name; one partition of each stays empty."""
+    with Admin(broker.bootstrap) as admin:
+        for topic in ("greetings", "flights"):
+            admin.create_topic(topic, partitions=2)
+    with Producer(broker.bootstrap) as producer:
+        for topic in ("greetings", "flights"):
+            producer.send(topic, b"pasted", partition=0)
+    yield broker.bootstrap
+    with Admin(broker.bootstrap) as admin:
+        for topic in ("greetings", "flights"):
+            admin.delete_topic(topic)
+
+
+@pytest.mark.parametrize(("page", "shown"), [("README.md", "pasted"), ("docs/SPARK.md", "count")])
+def test_snippet_runs_as_it_stands(spark, filled, capsys, page, shown):
+    (snippet,) = snippets(page, "python")
+    assert ADDRESS in snippet
+    exec(snippet.replace(ADDRESS, filled), {})
+    assert shown in capsys.readouterr().out
+
+
+def test_view_in_sql_runs_as_it_stands(spark, filled):
+    (snippet,) = snippets("docs/SPARK.md", "sql")
+    assert ADDRESS in snippet
+    spark.sql(snippet.replace(ADDRESS, filled))
+    rows = spark.sql("SELECT CAST(value AS STRING) AS text FROM flights").collect()
+    assert [row.text for row in rows] == ["pasted"]
+    spark.catalog.dropTempView("flights")
