@@ -127,6 +127,15 @@ class Partition:
         """The topic's effective settings."""
         return self._settings
 
+    @property
+    def least_in_sync(self) -> int:
+        """How many replicas acks=all needs: min.insync.replicas, but no more than there are.
+
+        Kafka's rule since 3.x: else a topic of one replica could not be written with acks=all where
+        the brokers' file says 2.
+        """
+        return min(self._settings.min_insync_replicas, len(self._leadership.replicas))
+
     def update_settings(self, settings: TopicSettings) -> None:
         """Obey other settings from now on."""
         self._settings = settings
@@ -216,13 +225,13 @@ class Partition:
         """Append one validated batch as leader; offsets are stamped into `records`.
 
         Raises:
-            NotEnoughReplicas: acks=all, and fewer replicas are in sync than min.insync.replicas.
+            NotEnoughReplicas: acks=all, and fewer replicas are in sync than `least_in_sync`.
             NotLeaderOrFollower, KafkaStorageError: as `check_leader`.
             KafkaError: whatever `Log.append_as_leader` raises.
         """
         self.check_leader()
         if acks == ACKS_ALL:
-            in_sync, least = len(self._leadership.isr), self._settings.min_insync_replicas
+            in_sync, least = len(self._leadership.isr), self.least_in_sync
             if in_sync < least:
                 raise NotEnoughReplicas(
                     f"{self.topic_partition}: {counted(in_sync, 'replica')} in sync,"
