@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from plog._native import batch
 from plog._native.partition_log import FileRange
 from plog.cluster.partition import Partition
 from plog.errors import (
@@ -39,13 +38,12 @@ from plog.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from plog.protocol.record_batch import ZSTD
 from plog.types import NO_EPOCH, NO_OFFSET, TopicPartition
 
 READ_COMMITTED = 1
 CONSUMER, DEBUGGING_CONSUMER = -1, -2
 """As replica ids; 0 and above are followers. A debugging consumer reads past the high watermark."""
-ZSTD_SINCE = 10
+ZSTD, ZSTD_SINCE = "zstd", 10
 TOPIC_IDS_SINCE = 13
 REPLICA_STATE_SINCE = 15
 LEADER_HINTS_SINCE = 16
@@ -178,6 +176,10 @@ def _read_partition(
     if replica_id > CONSUMER:
         raise _not_a_follower(replica_id, topic_partition, wanted)
     log = partition.log
+    if ctx.version < ZSTD_SINCE and log.settings.compression_type == ZSTD:
+        # As in Kafka, the topic's setting decides alone. Batches that producers compressed go to
+        # every client: old versions of the protocol do not mean that a client knows no zstd.
+        raise UnsupportedCompressionType(f"zstd topics need Fetch v{ZSTD_SINCE} or newer")
     read_committed = request.isolation_level == READ_COMMITTED
     upper = partition.readable_end(read_committed=read_committed)
     if replica_id == DEBUGGING_CONSUMER:
@@ -187,8 +189,6 @@ def _read_partition(
     if diverging is None:
         size_limit = min(max(wanted.max_bytes, 0), budget)
         found = log.read(wanted.fetch_offset, size_limit, upper, first)
-        if found is not None and ctx.version < ZSTD_SINCE:
-            _refuse_zstd(found)
     data = PartitionData(
         partition_index=key.partition,
         error_code=ErrorCode.NONE,
@@ -232,17 +232,6 @@ def _diverging_epoch(partition: Partition, wanted: FetchedPartition) -> EpochEnd
     if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
         return EpochEndOffset(epoch=epoch, end_offset=end_offset)
     return None
-
-
-def _refuse_zstd(found: FileRange) -> None:
-    """Keep zstd from clients too old to know it."""
-    data = found.read()
-    pos = 0
-    while pos + batch.HEADER_BYTES <= len(data):
-        header = batch.read_header(data, pos)
-        if header.codec == ZSTD:
-            raise UnsupportedCompressionType(f"zstd batches need Fetch v{ZSTD_SINCE} or newer")
-        pos += header.size_bytes
 
 
 def _refused(ctx: Context, key: PartitionKey, refusal: KafkaError) -> PartitionData:
