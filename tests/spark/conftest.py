@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 LARGEST_MESSAGE = 12 * 1024 * 1024
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     directory = tmp_path_factory.mktemp("spark")
     overrides = {"message.max.bytes": LARGEST_MESSAGE, "auto.create.topics.enable": "false"}
@@ -41,9 +41,12 @@ def new_topic(broker: BrokerProcess) -> Callable[..., str]:
     return create
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def workers_find_plog() -> Iterator[dict[str, str]]:
-    """Let Spark's workers import this checkout, installed or not; yield the environment."""
+    """Let Spark's workers import this checkout, installed or not; yield the environment.
+
+    Only while the tests of this package run: other processes that tests start inherit it.
+    """
     wanted = {
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYSPARK_PYTHON": sys.executable,
@@ -55,7 +58,7 @@ def workers_find_plog() -> Iterator[dict[str, str]]:
         yield {**os.environ, **wanted}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark(workers_find_plog: dict[str, str]) -> Iterator[Any]:
     from plog.spark.session import session
 
