@@ -49,7 +49,8 @@ class ClusterKeys(Settings):
         "min.insync.replicas",
         INT,
         "The fewest replicas that must have a record before a producer that asked for acks=all "
-        "is answered; with fewer in sync it is refused.",
+        "is answered; with fewer in sync it is refused. A topic with fewer replicas than that "
+        "asks for all it has.",
         default=1,
         at_least=1,
         update=Update.CLUSTER_WIDE,
