@@ -30,6 +30,7 @@ from plog.handlers.fetch_sessions import (
 )
 from plog.handlers.registry import handles
 from plog.protocol.messages.fetch import (
+    AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchRequest,
@@ -38,6 +39,7 @@ from plog.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from plog.storage.log import Log
 from plog.types import NO_EPOCH, NO_OFFSET, TopicPartition
 
 READ_COMMITTED = 1
@@ -196,12 +198,23 @@ def _read_partition(
         last_stable_offset=log.last_stable_offset,
         log_start_offset=log.log_start_offset,
         # None for read_uncommitted, an empty list for none: clients tell the two apart.
-        aborted_transactions=[] if read_committed else None,
+        aborted_transactions=(
+            _aborted(log, wanted.fetch_offset, found, upper) if read_committed else None
+        ),
         records=b"" if found is None else found,
     )
     if diverging is not None:
         data.diverging_epoch = diverging
     return Read(data, 0 if found is None else len(found))
+
+
+def _aborted(
+    log: Log, fetch_offset: int, found: FileRange | None, upper: int
+) -> list[AbortedTransaction]:
+    return [
+        AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
+        for entry in log.aborted_transactions(fetch_offset, found, upper)
+    ]
 
 
 def _not_a_follower(

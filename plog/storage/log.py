@@ -17,6 +17,7 @@ import os
 import random
 import threading
 import uuid
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,7 @@ from plog.storage.producer_state import Verdict, check, decide, expired
 from plog.storage.recovery import RecoveredLog
 from plog.storage.segment import open_segment
 from plog.storage.timestamp_search import TimestampedOffset
+from plog.storage.transaction_index import AbortedTransaction, AbortedTransactions
 from plog.types import TopicPartition, counted
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -85,6 +87,7 @@ class Log:
         settings: TopicSettings,
         native: PartitionLog,
         epochs: LeaderEpochs,
+        aborted: AbortedTransactions,
         owner: LogOwner,
         fs: Filesystem,
         now_ms: int,
@@ -96,6 +99,7 @@ class Log:
         self.last_flush_ms = now_ms
         self._settings = settings
         self._epochs = epochs
+        self._aborted = aborted
         self._owner = owner
         self._files = LogFiles(fs, directory)
         self._draw = draw
@@ -153,6 +157,7 @@ class Log:
             settings=settings,
             native=native,
             epochs=recovered.epochs,
+            aborted=recovered.aborted,
             owner=owner,
             fs=fs,
             now_ms=now_ms,
@@ -324,6 +329,33 @@ class Log:
             )
         with self._judging_errors():
             return native.read(fetch_offset, max_bytes, upper_offset, whole_first_batch)
+
+    def aborted_transactions(
+        self, fetch_offset: int, found: FileRange | None, upper_offset: int
+    ) -> list[AbortedTransaction]:
+        """Return the aborted transactions that what `read` found may hold records of.
+
+        Raises:
+            KafkaStorageError: the disk has failed.
+        """
+        if found is None or not self._aborted:
+            return []
+        with self._judging_errors():
+            end_offset = self._end_of(fetch_offset, found)
+        return self._aborted.overlapping(fetch_offset, min(end_offset, upper_offset))
+
+    def _end_of(self, fetch_offset: int, found: FileRange) -> int:
+        """Return an offset that the batches of a range lie below, the nearest one indexed."""
+        if found.next_offset_hint >= 0:
+            return found.next_offset_hint
+        end = found.position + found.size
+        for segment in self.native.segments:
+            if segment.next_offset > fetch_offset:
+                offsets = range(fetch_offset, segment.next_offset)
+                return fetch_offset + bisect_left(
+                    offsets, end, key=lambda offset: segment.lookup_offset(offset)[1]
+                )
+        return self.log_end_offset
 
     @contextmanager
     def _judging_errors(self) -> Iterator[None]:
@@ -635,6 +667,7 @@ class Log:
     def _publish_truncated(self, segments: Sequence[Segment], log_end_offset: int) -> None:
         self._unsynced = [segment for segment in self._unsynced if segment in segments]
         self.native.truncate(segments, log_end_offset)
+        self._aborted = self._aborted.below(log_end_offset)
         self._set_epochs(self._epochs.truncate_from_end(log_end_offset))
         self._files.drop_snapshots(after=log_end_offset)
         self.native.load_producers(

@@ -30,9 +30,11 @@ from plog.storage.segment_files import (
     PRODUCER_SNAPSHOT,
     SEGMENT,
     TIME_INDEX,
+    TRANSACTION_INDEX,
     path_of,
 )
 from plog.storage.segment_scan import walk_headers
+from plog.storage.transaction_index import decode_aborted, encode_aborted
 
 
 class LogFiles:
@@ -117,7 +119,12 @@ class LogFiles:
         )
 
     def cut(self, numbers: SegmentNumbers) -> None:
-        """Cut the log file of a shortened segment."""
+        """Cut the log file of a shortened segment, and its transaction index."""
+        index = path_of(self.directory, numbers.base_offset, TRANSACTION_INDEX)
+        if self._fs.exists(index):
+            aborted = decode_aborted(self._fs.read_bytes(index))
+            kept = [entry for entry in aborted if entry.last_offset < numbers.next_offset]
+            self._fs.replace_bytes(index, encode_aborted(kept))
         with self._fs.opened(path_of(self.directory, numbers.base_offset, LOG)) as fd:
             self._fs.ftruncate(fd, numbers.size_bytes)
 

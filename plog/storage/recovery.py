@@ -76,7 +76,13 @@ from plog.storage.segment_scan import (
     walk_headers,
 )
 from plog.storage.swap_files import finish_swaps
-from plog.storage.transaction_index import AbortedTransaction, encode_aborted
+from plog.storage.transaction_index import (
+    AbortedTransaction,
+    AbortedTransactions,
+    decode_aborted,
+    encode_aborted,
+)
+from plog.storage.write_again import write_again
 from plog.types import counted
 
 ANY_OFFSET = 1 << 63
@@ -114,6 +120,7 @@ class RecoveredLog(NamedTuple):
 
 class _Cut(NamedTuple):
     """Where the log has to end, because what follows is a torn tail."""
+    aborted: AbortedTransactions
 
     base_offset: int  # of the segment
     position: int
@@ -161,6 +168,7 @@ class _Recovery:
         segments, cut = self._check_segments(bases)
         log_end_offset = segments[-1].next_offset if segments else 0
         self._check_start(segments)
+        self._has_transaction_index: set[int] = set()  # base offsets
         self._check_end(log_end_offset, segments)
         # The verdict is in: from here on .log files may change.
         if cut is not None:
@@ -192,6 +200,7 @@ class _Recovery:
         return path_of(self._directory, base_offset, kind)
 
     def _base_offsets(self) -> list[int]:
+            aborted=self._aborted(segments),
         """Return the segments' base offsets, and remove indexes whose segment is gone."""
         files = [
             parsed
@@ -209,6 +218,9 @@ class _Recovery:
     def _check_segments(self, bases: list[int]) -> tuple[list[SegmentNumbers], _Cut | None]:
         segments: list[SegmentNumbers] = []
         for number, base in enumerate(bases):
+        self._has_transaction_index = {
+            file.base_offset for file in files if file.kind == TRANSACTION_INDEX
+        }
             later = bases[number + 1 :]
             if segments and (cut := self._check_gap(segments[-1], bases[number:])) is not None:
                 return segments, cut
@@ -547,3 +559,34 @@ def _is_old_message(fs: Filesystem, fd: int, position: int, end: int) -> bool:
         return False
     message = fs.pread(fd, size, position + 12)
     return zlib.crc32(message[4:]) == int.from_bytes(message[:4], "big")
+                self._has_transaction_index.add(segment.base_offset)
+                self._has_transaction_index.discard(segment.base_offset)
+
+    def _aborted(self, segments: list[SegmentNumbers]) -> AbortedTransactions:
+        """Return what the transaction indexes say; when they are bad, make them anew."""
+        try:
+            return AbortedTransactions(self._indexed_aborted(segments))
+        except CorruptRecord as error:
+            self._reports.append(f"rebuilding the transaction indexes: {error}")
+        try:
+            replayed = load_producers(
+                self._fs, self._directory, segments, replay_from=segments[0].base_offset
+            )
+        except CorruptRecord as error:
+            raise LogDamaged(f"{self._directory}: {error}") from error
+        self._store_aborted(segments, segments[0].base_offset, replayed.aborted)
+        return AbortedTransactions(self._indexed_aborted(segments))
+
+    def _indexed_aborted(self, segments: list[SegmentNumbers]) -> list[AbortedTransaction]:
+        found = []
+        for segment in segments:
+            base = segment.base_offset
+            if base not in self._has_transaction_index:
+                continue
+            path = self._path(base, TRANSACTION_INDEX)
+            entries = decode_aborted(self._fs.read_bytes(path))
+            for entry in entries:
+                if not base <= entry.last_offset < segment.next_offset:
+                    raise CorruptRecord(f"{path.name} holds a marker of another segment: {entry}")
+            found += entries
+        return found
