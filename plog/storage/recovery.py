@@ -82,7 +82,6 @@ from plog.storage.transaction_index import (
     decode_aborted,
     encode_aborted,
 )
-from plog.storage.write_again import write_again
 from plog.types import counted
 
 ANY_OFFSET = 1 << 63
@@ -115,12 +114,12 @@ class RecoveredLog(NamedTuple):
     durable_end: int
     epochs: LeaderEpochs
     producers: list[ProducerEntry]
+    aborted: AbortedTransactions
     reports: list[str]  # what was repaired, a line each
 
 
 class _Cut(NamedTuple):
     """Where the log has to end, because what follows is a torn tail."""
-    aborted: AbortedTransactions
 
     base_offset: int  # of the segment
     position: int
@@ -160,6 +159,7 @@ class _Recovery:
         self._reports: list[str] = []
         self._scanned_from: int | None = None
         self._saw_markers = False
+        self._has_transaction_index: set[int] = set()  # base offsets
         self._epoch_starts: list[tuple[int, int]] = []
 
     def run(self) -> RecoveredLog:
@@ -168,7 +168,6 @@ class _Recovery:
         segments, cut = self._check_segments(bases)
         log_end_offset = segments[-1].next_offset if segments else 0
         self._check_start(segments)
-        self._has_transaction_index: set[int] = set()  # base offsets
         self._check_end(log_end_offset, segments)
         # The verdict is in: from here on .log files may change.
         if cut is not None:
@@ -191,6 +190,7 @@ class _Recovery:
             ),
             epochs=epochs,
             producers=producers.entries,
+            aborted=self._aborted(segments),
             reports=self._reports,
         )
 
@@ -200,7 +200,6 @@ class _Recovery:
         return path_of(self._directory, base_offset, kind)
 
     def _base_offsets(self) -> list[int]:
-            aborted=self._aborted(segments),
         """Return the segments' base offsets, and remove indexes whose segment is gone."""
         files = [
             parsed
@@ -208,6 +207,9 @@ class _Recovery:
             if (parsed := parse_file_name(name)) is not None
         ]
         bases = {file.base_offset for file in files if file.kind == LOG}
+        self._has_transaction_index = {
+            file.base_offset for file in files if file.kind == TRANSACTION_INDEX
+        }
         for file in files:
             if file.kind in INDEXES and file.base_offset not in bases:
                 name = file_name(file.base_offset, file.kind)
@@ -218,9 +220,6 @@ class _Recovery:
     def _check_segments(self, bases: list[int]) -> tuple[list[SegmentNumbers], _Cut | None]:
         segments: list[SegmentNumbers] = []
         for number, base in enumerate(bases):
-        self._has_transaction_index = {
-            file.base_offset for file in files if file.kind == TRANSACTION_INDEX
-        }
             later = bases[number + 1 :]
             if segments and (cut := self._check_gap(segments[-1], bases[number:])) is not None:
                 return segments, cut
@@ -545,21 +544,9 @@ class _Recovery:
             ]
             if entries:
                 self._fs.replace_bytes(path, encode_aborted(entries))
+                self._has_transaction_index.add(segment.base_offset)
             else:
                 self._fs.unlink(path, missing_ok=True)
-
-
-def _is_old_message(fs: Filesystem, fd: int, position: int, end: int) -> bool:
-    """Tell whether an entry of a message set v0 or v1 stands there (PROTOCOL 4.2)."""
-    head = fs.pread(fd, 17, position)
-    if len(head) < 17 or head[16] not in (0, 1):
-        return False
-    size = int.from_bytes(head[8:12], "big", signed=True)
-    if not 14 <= size <= end - position - 12:
-        return False
-    message = fs.pread(fd, size, position + 12)
-    return zlib.crc32(message[4:]) == int.from_bytes(message[:4], "big")
-                self._has_transaction_index.add(segment.base_offset)
                 self._has_transaction_index.discard(segment.base_offset)
 
     def _aborted(self, segments: list[SegmentNumbers]) -> AbortedTransactions:
@@ -590,3 +577,15 @@ def _is_old_message(fs: Filesystem, fd: int, position: int, end: int) -> bool:
                     raise CorruptRecord(f"{path.name} holds a marker of another segment: {entry}")
             found += entries
         return found
+
+
+def _is_old_message(fs: Filesystem, fd: int, position: int, end: int) -> bool:
+    """Tell whether an entry of a message set v0 or v1 stands there (PROTOCOL 4.2)."""
+    head = fs.pread(fd, 17, position)
+    if len(head) < 17 or head[16] not in (0, 1):
+        return False
+    size = int.from_bytes(head[8:12], "big", signed=True)
+    if not 14 <= size <= end - position - 12:
+        return False
+    message = fs.pread(fd, size, position + 12)
+    return zlib.crc32(message[4:]) == int.from_bytes(message[:4], "big")
