@@ -49,11 +49,11 @@ class Validation(NamedTuple):
 
     `error` is an ErrorCode value:
 
-    - CORRUPT_MESSAGE (2): the batch is cut, its length or CRC is wrong, or its records do not
+    - CORRUPT_MESSAGE (2): a magic that there is not, a wrong length or CRC, or records that do not
       expand;
-    - INVALID_RECORD (87): no batch, more than one, another magic, header fields a client must not
-      send, a record that cannot be read, a wrong count, or (with `record_errors`) a wrong offset
-      delta, attributes, a missing key;
+    - INVALID_RECORD (87): no batch, less or more than one, an old magic, header fields a client
+      must not send, a record that cannot be read, a wrong count, or (with `record_errors`) a wrong
+      offset delta, attributes, a missing key;
     - INVALID_TIMESTAMP (32): a timestamp out of bounds (with `record_errors`), or the LogAppendTime
       bit;
     - UNSUPPORTED_COMPRESSION_TYPE (76): codec 5, 6 or 7;

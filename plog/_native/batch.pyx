@@ -494,13 +494,15 @@ cdef object validate(const uint8_t* p, const uint8_t* end, Py_ssize_t pos, const
         return refused(_INVALID_RECORD, f"batch at {pos}: there is none")
     # Looked at before all else, so that an old message set is told from damage.
     if end - p > AT_MAGIC and p[AT_MAGIC] != 2:
-        return refused(_INVALID_RECORD, f"batch at {pos}: magic {<int8_t>p[AT_MAGIC]}, must be 2")
+        return refused(_INVALID_RECORD if p[AT_MAGIC] < 2 else _CORRUPT_MESSAGE,
+                       f"batch at {pos}: magic {<int8_t>p[AT_MAGIC]}, must be 2")
     status = read_header(p, end, &batch)
     if status != BATCH_OK:
-        return refused(_CORRUPT_MESSAGE, batch_fault(status, p, end, pos))
+        return refused(_INVALID_RECORD if status == BATCH_CUT else _CORRUPT_MESSAGE,
+                       batch_fault(status, p, end, pos))
     size = size_of(p)
     if end - p < size:
-        return refused(_CORRUPT_MESSAGE, batch_fault(BATCH_CUT, p, end, pos))
+        return refused(_INVALID_RECORD, batch_fault(BATCH_CUT, p, end, pos))
     if end - p > size:
         return refused(_INVALID_RECORD, f"batch at {pos}: {end - p - size} bytes follow, it must be alone")
     if size < WORTH_RELEASING:

@@ -352,7 +352,9 @@ def validate_produced(
         return _refused(ErrorCode.INVALID_RECORD, f"batch at {pos}: there is none")
     if len(batch) > AT_MAGIC and batch[AT_MAGIC] != 2:
         magic = int.from_bytes(batch[AT_MAGIC : AT_MAGIC + 1], "big", signed=True)
-        return _refused(ErrorCode.INVALID_RECORD, f"batch at {pos}: magic {magic}, must be 2")
+        code = ErrorCode.INVALID_RECORD if magic in (0, 1) else ErrorCode.CORRUPT_MESSAGE
+        return _refused(code, f"batch at {pos}: magic {magic}, must be 2")
+    is_cut = len(batch) < HEADER_BYTES
     try:
         header = read_header(data, pos)
         surplus = len(batch) - header.size_bytes
@@ -361,9 +363,11 @@ def validate_produced(
                 ErrorCode.INVALID_RECORD,
                 f"batch at {pos}: {surplus} bytes follow, it must be alone",
             )
+        is_cut = surplus < 0
         _check_bounds_and_crc(data, header)
     except CorruptRecord as corrupt:
-        return _refused(ErrorCode.CORRUPT_MESSAGE, str(corrupt))
+        code = ErrorCode.INVALID_RECORD if is_cut else ErrorCode.CORRUPT_MESSAGE
+        return _refused(code, str(corrupt))
     text = _header_refusal(header)
     if text is not None:
         return _refused(ErrorCode.INVALID_RECORD, f"batch at {pos}: {text}")

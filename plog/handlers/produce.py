@@ -48,6 +48,8 @@ from plog.types import NO_OFFSET, NO_TIMESTAMP, TopicPartition, is_legal_topic_n
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 ZSTD_SINCE = 7
+AT_MAGIC, OLD_MAGICS = 16, (0, 1)
+"""Where a batch says its format, and those of message sets, as before 0.11."""
 LEADER_HINTS_SINCE = 10
 LARGE_REQUEST_BYTES = 256 * 1024
 """What is larger is validated beside the event loop, so that nobody else waits for it. Order is
@@ -234,11 +236,15 @@ def _check_header(
     try:
         header = batch.read_header(records)
     except CorruptRecord as fault:
-        raise InvalidRecord(str(fault)) from fault
-    if header.size_bytes > len(records):
-        raise CorruptRecord(f"batch of {header.size_bytes} bytes in {len(records)}")
-    if header.size_bytes < len(records):
-        raise InvalidRecord("a request may hold one batch per partition and no more")
+        # CORRUPT_MESSAGE, after which clients try again, is for what can only be damage.
+        if len(records) < batch.HEADER_BYTES or records[AT_MAGIC] in OLD_MAGICS:
+            raise InvalidRecord(str(fault)) from fault
+        raise
+    if header.size_bytes != len(records):
+        raise InvalidRecord(
+            f"a batch of {header.size_bytes} bytes in {len(records)}: a request holds one batch per"
+            " partition, the whole of it and no more"
+        )
     _check_size(len(records), settings)
     if header.codec == record_batch.ZSTD and ctx.version < ZSTD_SINCE:
         raise UnsupportedCompressionType(f"zstd batches need Produce v{ZSTD_SINCE} or newer")

@@ -134,7 +134,7 @@ BATCHES: dict[str, tuple[Callable[[], bytes | None], ErrorCode]] = {
     "null": (lambda: None, ErrorCode.INVALID_RECORD),
     "no bytes": (lambda: b"", ErrorCode.INVALID_RECORD),
     "short of a header": (lambda: make_batch()[:60], ErrorCode.INVALID_RECORD),
-    "cut": (lambda: make_batch()[:-1], ErrorCode.CORRUPT_MESSAGE),
+    "cut": (lambda: make_batch()[:-1], ErrorCode.INVALID_RECORD),
     "two batches": (two_batches, ErrorCode.INVALID_RECORD),
     "bytes after the batch": (lambda: make_batch() + b"x", ErrorCode.INVALID_RECORD),
     "bad CRC": (lambda: stamped(make_batch(), crc=7), ErrorCode.CORRUPT_MESSAGE),
@@ -144,7 +144,12 @@ BATCHES: dict[str, tuple[Callable[[], bytes | None], ErrorCode]] = {
     ),
     "magic 0": (lambda: stamped(make_batch(), magic=0), ErrorCode.INVALID_RECORD),
     "magic 1": (magic_1, ErrorCode.INVALID_RECORD),
-    "magic 3": (lambda: stamped(make_batch(), magic=3), ErrorCode.INVALID_RECORD),
+    "magic 3": (lambda: stamped(make_batch(), magic=3), ErrorCode.CORRUPT_MESSAGE),
+    "magic -1": (lambda: stamped(make_batch(), magic=-1), ErrorCode.CORRUPT_MESSAGE),
+    "length less than a header": (
+        lambda: stamped(make_batch(), batch_length=40),
+        ErrorCode.CORRUPT_MESSAGE,
+    ),
     "no records": (
         lambda: stamped(make_batch()[:61], batch_length=49, records_count=0, last_offset_delta=-1),
         ErrorCode.INVALID_RECORD,
