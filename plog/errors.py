@@ -398,6 +398,10 @@ class FetchSessionTopicIdError(KafkaError):
     code = ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
+class MismatchedEndpointType(KafkaError):
+    code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
+
+
 class UnsupportedEndpointType(KafkaError):
     code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
 

@@ -13,7 +13,9 @@ from plog.errors import (
     KafkaError,
     KafkaStorageError,
     LogDirNotFound,
+    MismatchedEndpointType,
     ReplicaNotAvailable,
+    UnknownTopicOrPartition,
     UnsupportedEndpointType,
 )
 from plog.handlers.context import Context
@@ -36,8 +38,8 @@ from plog.protocol.messages.cluster import (
 from plog.storage.log import Log
 from plog.types import TopicPartition
 
-BROKERS = 1
-"""The endpoint type of DescribeCluster that a broker can answer (2 are controllers)."""
+BROKERS, CONTROLLERS = 1, 2
+"""Endpoint types of DescribeCluster."""
 MOVES_ARE_AWAITED_MS = 500
 """A move that fails at once, or is done soon, is answered so; a longer one goes on by itself."""
 
@@ -46,7 +48,9 @@ MOVES_ARE_AWAITED_MS = 500
 def describe_cluster(ctx: Context, request: DescribeClusterRequest) -> DescribeClusterResponse:
     """Name the brokers as this listener's clients reach them."""
     if request.endpoint_type != BROKERS:
-        refusal = UnsupportedEndpointType("brokers answer for brokers only")
+        is_other = request.endpoint_type == CONTROLLERS
+        kind = MismatchedEndpointType if is_other else UnsupportedEndpointType
+        refusal = kind("brokers answer for brokers only")
         return DescribeClusterResponse(
             error_code=refusal.code,
             error_message=str(refusal),
@@ -184,6 +188,8 @@ def _begin_move(ctx: Context, at: TopicPartition, target: Path) -> Future[ErrorC
         raise LogDirNotFound(f"{target} is not one of this broker's log directories")
     if at in logs.offline:
         raise KafkaStorageError(f"{at} is offline: {logs.offline[at]}")
+    if not ctx.services.metadata.contains(at):
+        raise UnknownTopicOrPartition(f"{at} does not exist")
     if logs.get(at) is None:
         raise ReplicaNotAvailable(f"no replica of {at} here")
     return ctx.services.replica_moves.start(logs.move, at, target)

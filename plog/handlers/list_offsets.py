@@ -22,8 +22,8 @@ from plog.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 EARLIEST_LOCAL, LATEST_TIERED = -4, -5
 """KIP-405: without tiered storage the local log is the whole log, and nothing is tiered."""
-SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
-"""Lowest version that may ask for each of the later named ends."""
+SINCE = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+"""Lowest version that may ask for each of the named ends."""
 READ_COMMITTED = 1
 CONSUMER = -1
 """As a replica id; whoever says another one sees the log's real end."""
@@ -85,9 +85,7 @@ def _look_up(ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
 def _list_partition(
     ctx: Context, request: ListOffsetsRequest, at: TopicPartition, asked: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
-    since = SINCE.get(asked.timestamp, 0)
-    if ctx.version < since:
-        raise UnsupportedVersion(f"timestamp {asked.timestamp} needs ListOffsets v{since}")
+    _check_timestamp(asked.timestamp, ctx.version)
     partition = ctx.services.replicas.leader(at, max(asked.current_leader_epoch, NO_EPOCH))
     end = partition.log.log_end_offset
     if request.replica_id == CONSUMER:
@@ -106,6 +104,15 @@ def _list_partition(
     if ctx.version >= LEADER_EPOCHS_SINCE:
         answer.leader_epoch = found.leader_epoch
     return answer
+
+
+def _check_timestamp(timestamp: int, version: int) -> None:
+    """Refuse the named ends of later versions. In version 0 a negative time was a time."""
+    since = SINCE.get(timestamp)
+    if since is None and timestamp < 0 and version > 0:
+        raise UnsupportedVersion(f"timestamp {timestamp} is no time, and names nothing")
+    if since is not None and version < since:
+        raise UnsupportedVersion(f"timestamp {timestamp} needs ListOffsets v{since}")
 
 
 def _find(partition: Partition, timestamp: int, end: int) -> Found:

@@ -195,9 +195,9 @@ def test_moves_that_can_not_be_begun_are_refused(
         assert move(wire, "/elsewhere", topic, 0, version=version) == [ErrorCode.LOG_DIR_NOT_FOUND]
         assert move(wire, "", topic, 0, version=version) == [ErrorCode.LOG_DIR_NOT_FOUND]
         missing = move(wire, broker.log_dirs[0], topic, 7, version=version)
-        assert missing == [ErrorCode.REPLICA_NOT_AVAILABLE]
+        assert missing == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         nowhere = move(wire, broker.log_dirs[0], "nowhere", 0, version=version)
-        assert nowhere == [ErrorCode.REPLICA_NOT_AVAILABLE]
+        assert nowhere == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
 def test_move_to_where_a_replica_is_changes_nothing(

@@ -116,6 +116,15 @@ def test_later_names_have_their_version(
             assert (found.offset, found.timestamp, found.leader_epoch) == expected
 
 
+@pytest.mark.parametrize("version", range(1, 10))
+@pytest.mark.parametrize("timestamp", [-6, -7, -(2**63)])
+def test_negative_times_without_a_name_are_refused(
+    wire: Speaker, topic: str, version: int, timestamp: int
+) -> None:
+    (found,) = ask(wire, topic, timestamp, version=version)
+    assert (found.error_code, found.offset) == (ErrorCode.UNSUPPORTED_VERSION, -1)
+
+
 @pytest.mark.parametrize("version", [1, 3, 4, 9])
 @pytest.mark.parametrize(
     ("timestamp", "offset", "found_at"),

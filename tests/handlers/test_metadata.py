@@ -288,7 +288,17 @@ def test_cluster_is_described(wire: Speaker, version: int) -> None:
     assert wire.ask(asked, version).cluster_authorized_operations == 0b1111110100000
 
 
-@pytest.mark.parametrize("endpoint_type", [0, 2, 9])
-def test_controllers_are_not_described_by_brokers(wire: Speaker, endpoint_type: int) -> None:
+@pytest.mark.parametrize(
+    ("endpoint_type", "expected"),
+    [
+        (0, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
+        (2, ErrorCode.MISMATCHED_ENDPOINT_TYPE),
+        (9, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
+    ],
+)
+def test_controllers_are_not_described_by_brokers(
+    wire: Speaker, endpoint_type: int, expected: ErrorCode
+) -> None:
     answer = wire.ask(cluster_request(endpoint_type=endpoint_type), 1)
-    assert (answer.error_code, answer.brokers) == (ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, [])
+    assert (answer.error_code, answer.brokers) == (expected, [])
+    assert answer.error_message
