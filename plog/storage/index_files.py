@@ -63,15 +63,20 @@ class IndexBuilder:
 
 def store_indexes(
     fs: Filesystem, directory: Path, base_offset: int, offsets: bytes, times: bytes
-) -> bool:
-    """Put rebuilt indexes in place, unless the files say just that; tell if any was written."""
-    written = False
+) -> None:
+    """Put rebuilt indexes in place. Raises OSError.
+
+    Those that say just that are written over, unsynced: a sync that failed may have left the
+    page cache with bytes that the disk does not have, and nothing but a write makes the next
+    sync bring them there.
+    """
     for kind, data in ((OFFSET_INDEX, offsets), (TIME_INDEX, times)):
         path = path_of(directory, base_offset, kind)
         if not fs.exists(path) or fs.read_bytes(path) != data:
             fs.replace_bytes(path, data)
-            written = True
-    return written
+        elif data:
+            with fs.opened(path) as fd:
+                fs.pwrite(fd, data, 0)
 
 
 def check_indexes(

@@ -91,6 +91,7 @@ class Log:
         owner: LogOwner,
         fs: Filesystem,
         now_ms: int,
+        unsynced: Sequence[Segment] = (),
         draw: Callable[[int], int] = random.randrange,
     ) -> None:
         self.topic_partition = topic_partition
@@ -108,8 +109,9 @@ class Log:
         self._offline = False
         self._retired = False
         self._role = Role(native.leader_epoch, writable=False, sole_replica=False)
-        # Rolled since the last checkpoint: their indexes may still be in the page cache alone.
-        self._unsynced: list[Segment] = []
+        # Rolled since the last checkpoint, or read by recovery: their indexes may still be in the
+        # page cache alone.
+        self._unsynced = list(unsynced)
         # By producer id, the versions that the last search for silent ones saw.
         self._seen_producers: dict[int, int] = {}
         self._set_limits()
@@ -150,6 +152,11 @@ class Log:
         finally:
             fs.close(directory_fd)
         native.load_producers(recovered.producers)
+        unsynced = [
+            segment
+            for segment in native.segments[:-1]
+            if recovered.read_from is not None and segment.base_offset >= recovered.read_from
+        ]
         return cls(
             topic_partition=topic_partition,
             topic_id=topic_id,
@@ -161,6 +168,7 @@ class Log:
             owner=owner,
             fs=fs,
             now_ms=now_ms,
+            unsynced=unsynced,
         )
 
     def __repr__(self) -> str:

@@ -23,6 +23,11 @@ whatever follows it, valid batches and segments too; the report says how many.
 
 Everything else raises LogDamaged, before any `.log` file has been changed. Indexes are
 derived, and are rewritten as soon as their segment has been read.
+
+What is kept past the known end was read from the page cache, and may be nowhere else: when
+a sync fails, Linux takes the lost pages for clean, and the next sync has nothing to write
+and succeeds. So these bytes, and the indexes of every segment that was read, are written
+again, for the next sync to be true. After a restart of the machine they came from the disk.
 """
 
 from __future__ import annotations
@@ -82,6 +87,7 @@ from plog.storage.transaction_index import (
     decode_aborted,
     encode_aborted,
 )
+from plog.storage.write_again import write_again
 from plog.types import counted
 
 ANY_OFFSET = 1 << 63
@@ -116,6 +122,7 @@ class RecoveredLog(NamedTuple):
     producers: list[ProducerEntry]
     aborted: AbortedTransactions
     reports: list[str]  # what was repaired, a line each
+    read_from: int | None  # base offset: the indexes of segments from there on are not synced
 
 
 class _Cut(NamedTuple):
@@ -158,6 +165,8 @@ class _Recovery:
         self._interval = index_interval_bytes
         self._reports: list[str] = []
         self._scanned_from: int | None = None
+        # By base offset, where a segment's batches begin that nobody knows to be on disk.
+        self._unproven: dict[int, int] = {}
         self._saw_markers = False
         self._has_transaction_index: set[int] = set()  # base offsets
         self._epoch_starts: list[tuple[int, int]] = []
@@ -176,6 +185,7 @@ class _Recovery:
         if not segments or log_end_offset < log_start_offset:
             segments = [self._restart_at(log_start_offset, [s.base_offset for s in segments])]
             log_end_offset = log_start_offset
+        self._write_unproven(segments)
         log_start_offset = max(log_start_offset, segments[0].base_offset)
         epochs = self._epochs(segments, log_start_offset, log_end_offset)
         producers = self._producers(segments, log_end_offset)
@@ -192,6 +202,7 @@ class _Recovery:
             producers=producers.entries,
             aborted=self._aborted(segments),
             reports=self._reports,
+            read_from=self._scanned_from,
         )
 
     # -- segments ----------------------------------------------------------------------------
@@ -323,6 +334,7 @@ class _Recovery:
         latest_epoch = -1
         epoch_starts = []
         misplaced: str | None = None
+        unproven: int | None = None
         with self._fs.opened(self._path(base)) as fd:
             end = self._fs.size_bytes(fd)
             reader = BatchReader(reader_of(self._fs, fd), 0, end)
@@ -338,6 +350,8 @@ class _Recovery:
                 if header.partition_leader_epoch > latest_epoch:
                     latest_epoch = header.partition_leader_epoch
                     epoch_starts.append((latest_epoch, header.base_offset))
+                if unproven is None and header.next_offset > self._known.end:
+                    unproven = position
                 self._saw_markers |= header.is_control
                 builder.on_batch(position, header)
             position = reader.position
@@ -345,6 +359,8 @@ class _Recovery:
             ends_early = fault is not None and (
                 reader.is_cut or is_zero(self._fs, fd, position, end)
             )
+        if unproven is not None:
+            self._unproven[base] = unproven
         offsets, times = builder.finish()
         store_indexes(self._fs, self._directory, base, offsets, times)
         numbers = numbers_from_scan(
@@ -440,6 +456,19 @@ class _Recovery:
             self._fs.ftruncate(fd, cut.position)
             self._fs.fsync(fd)
         self._fs.sync_directory(self._directory)
+
+    def _write_unproven(self, segments: list[SegmentNumbers]) -> None:
+        if self._known.clean_shutdown or self._known.machine_restarted:
+            return
+        for segment in segments:
+            start = self._unproven.get(segment.base_offset, segment.size_bytes)
+            if start >= segment.size_bytes:
+                continue
+            path = self._path(segment.base_offset)
+            with self._fs.opened(path) as fd:
+                fault = write_again(self._fs, fd, start, segment.size_bytes)
+            if fault is not None:
+                raise LogDamaged(f"{path} {fault}, though it read well before")
 
     def _restart_at(self, offset: int, bases: list[int]) -> SegmentNumbers:
         """Leave one empty segment at the log start offset."""

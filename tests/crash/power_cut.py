@@ -6,12 +6,19 @@ has been killed, `cut` brings its directories into a state that a disk could
 have after the power went, and `restart_machine` gives the next broker another
 boot id.
 
+SIGUSR1 makes its next fdatasync below the path in the environment variable
+FAIL_SYNC_BELOW fail. `forget_unsynced` says of a file what Linux makes of that: its
+pages count as clean, and a later sync has nothing to write for them, but for those that
+have been written again.
+
 The journal, a line for each event, in the order of the events:
 
     new <device> <inode> <path>                a file or directory was made
     rename <replaced> <old path> <new path>    replaced: 1 when the new name was taken
     unlink <path>
     sync <device> <inode> <size> <path>        fsync of a file: its first `size` bytes are on disk
+    write <device> <inode> <start> <end>       recovery wrote to a file (the data path is silent)
+    fail <device> <inode> <size>               what was not synced of the first `size` is clean
     dir <path>                                 fsync of a directory: its names are on disk
 
 Names that were never synced are undone backwards from some point on, for each
@@ -21,15 +28,20 @@ comes back, and a replaced file that does.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
+import signal
 import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from plog.types import Buffer
+
+FAIL_SYNC_BELOW = "FAIL_SYNC_BELOW"
 APPENDED = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 """Files whose bytes are synced, or not, as they are promised or derived."""
 
@@ -46,6 +58,8 @@ class Disk:
     """What a journal says of the disk."""
 
     sizes: dict[tuple[int, int], int] = field(default_factory=dict)  # of (device, inode), synced
+    # By (device, inode), what no sync brings to the disk.
+    clean: dict[tuple[int, int], list[tuple[int, int]]] = field(default_factory=dict)
     names: dict[str, list[list[str]]] = field(default_factory=dict)  # by directory, un-synced
 
 
@@ -56,7 +70,23 @@ def read_journal(journal: Path) -> Disk:
         match kind:
             case "sync":
                 key = int(words[0]), int(words[1])
-                disk.sizes[key] = max(disk.sizes.get(key, 0), int(words[2]))
+                size = min((int(words[2]), *(start for start, _ in disk.clean.get(key, []))))
+                disk.sizes[key] = max(disk.sizes.get(key, 0), size)
+            case "fail":
+                key = int(words[0]), int(words[1])
+                disk.clean.setdefault(key, []).append((disk.sizes.get(key, 0), int(words[2])))
+            case "write":
+                key = int(words[0]), int(words[1])
+                start, end = int(words[2]), int(words[3])
+                disk.clean[key] = [
+                    (low, high)
+                    for lost_from, lost_to in disk.clean.get(key, [])
+                    for low, high in (
+                        (lost_from, min(lost_to, start)),
+                        (max(lost_from, end), lost_to),
+                    )
+                    if low < high
+                ]
             case "dir":
                 disk.names.pop(words[0], None)
             case "new":
@@ -159,6 +189,13 @@ def _begin_anew(directories: list[Path], journal: Path) -> None:
     journal.write_text("".join(lines))
 
 
+def forget_unsynced(path: Path, journal: Path) -> None:
+    """Have a sync of the file that failed leave what was to be synced in the page cache alone."""
+    stat = path.stat()
+    with journal.open("a") as file:
+        file.write(f"fail {stat.st_dev} {stat.st_ino} {stat.st_size}\n")
+
+
 def restart_machine(journal: Path) -> None:
     """Give the broker that is started next, and those after it, another boot id."""
     _boot_file(journal).write_text(str(uuid.uuid4()))
@@ -191,6 +228,11 @@ def record_names(journal: Path) -> None:
                 note_new(path)
             return fd
 
+        def pwrite(self, fd: int, data: Buffer, offset: int) -> None:
+            super().pwrite(fd, data, offset)
+            stat = os.fstat(fd)
+            note("write", stat.st_dev, stat.st_ino, offset, offset + len(data))
+
         def make_directory(self, path: Path) -> None:
             super().make_directory(path)
             note_new(path)
@@ -211,10 +253,23 @@ def record_names(journal: Path) -> None:
     setattr(broker, "Filesystem", Recording)  # noqa: B010 - it is no public name of there
 
 
+def fail_sync_when_told() -> None:
+    """Have SIGUSR1 make the next fdatasync below FAIL_SYNC_BELOW fail, and say so."""
+    from plog._native import files
+
+    def on_signal(*_: object) -> None:
+        below = os.environ[FAIL_SYNC_BELOW]
+        files.inject([files.Fault("fdatasync", errno=errno.EIO, times=1, path_prefix=below)])
+        print(f"the next fdatasync below {below} fails", file=sys.stderr, flush=True)
+
+    signal.signal(signal.SIGUSR1, on_signal)
+
+
 if __name__ == "__main__":
     from plog._native import files
     from plog.cli import main
 
+    fail_sync_when_told()
     files.record_durability(sys.argv[1])
     record_names(Path(sys.argv[1]))
     main(["server", *sys.argv[2:]])

@@ -683,6 +683,20 @@ def test_recovery_point_waits_for_the_rolled_indexes(directory: Path) -> None:
     assert log.recovery_point() == 200
 
 
+@pytest.mark.usefixtures("inject")
+def test_recovery_point_waits_for_the_indexes_that_recovery_read(directory: Path) -> None:
+    log = open_log(directory, Settings(**SMALL))
+    fill(log, 20)
+    log.drop()
+    again = open_log(directory, Settings(**SMALL))
+    again.flush()
+    sealed = again.native.segments[1].base_offset
+    index = str(directory / f"{sealed:020d}.index")
+    files.inject([Fault("fdatasync", errno=errno.EIO, path_prefix=index)])
+    with pytest.raises(KafkaStorageError):
+        again.recovery_point()
+
+
 def test_threads_append_while_segments_roll_and_go(directory: Path) -> None:
     log = open_log(directory, Settings(**SMALL, retention_bytes=20_000))
     stop = threading.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 import zlib
@@ -11,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from plog.errors import LogDamaged
+from plog.storage.filesystem import Filesystem
 from plog.storage.leader_epochs import EpochStart, LeaderEpochs
 from plog.storage.producer_snapshot import decode_snapshot
-from plog.storage.recovery import ANY_OFFSET, Known
+from plog.storage.recovery import ANY_OFFSET, Known, recover
+from plog.storage.segment_scan import CHUNK_BYTES
 from plog.storage.transaction_index import decode_aborted
+from plog.types import Buffer
 
 from .storage_logs import (
     NOW_MS,
@@ -77,6 +81,24 @@ def batch_positions(path: Path) -> list[int]:
 
 def end_of_clean(directory: Path) -> int:
     return recovered(directory, Known(clean_shutdown=True)).log_end_offset
+
+
+class WritesKept(Filesystem):
+    """Keeps in mind what is written to which file."""
+
+    def __init__(self) -> None:
+        self.written: dict[str, list[tuple[int, bytes]]] = {}
+        self.before_log_write: Callable[[], object] = int
+
+    def pwrite(self, fd: int, data: Buffer, offset: int) -> None:
+        name = Path(os.readlink(f"/proc/self/fd/{fd}")).name
+        if name.endswith(".log"):
+            self.before_log_write()
+        self.written.setdefault(name, []).append((offset, bytes(data)))
+        super().pwrite(fd, data, offset)
+
+    def of(self, path: Path) -> list[tuple[int, bytes]]:
+        return self.written.get(path.name, [])
 
 
 def test_untouched_log_is_taken_as_it_is(directory: Path) -> None:
@@ -363,6 +385,106 @@ def test_old_message_format_is_named_and_left_alone(tmp_path: Path) -> None:
     with pytest.raises(LogDamaged, match=r"message format before 0\.11"):
         recovered(tmp_path, UNCLEAN)
     assert path.read_bytes() == entry * 3
+
+
+# -- bytes that may be in the page cache alone -----------------------------------------------------
+
+
+def test_bytes_past_the_known_end_are_written_again(directory: Path) -> None:
+    first, second, third = logs_of(directory)
+    before = [path.read_bytes() for path in (first, second, third)]
+    positions = batch_positions(second)
+    end = base_of(second) + 2 * BATCH_RECORDS
+    fs = WritesKept()
+    found = recovered(directory, UNCLEAN._replace(durable_end=end), fs)
+    assert found.durable_end == end
+    assert fs.of(first) == []
+    assert fs.of(second) == [(positions[2], second.read_bytes()[positions[2] :])]
+    assert fs.of(third) == [(0, third.read_bytes())]
+    assert [path.read_bytes() for path in (first, second, third)] == before
+
+
+def test_batch_that_reaches_past_the_known_end_is_written_again_whole(directory: Path) -> None:
+    _, _, third = logs_of(directory)
+    fs = WritesKept()
+    recovered(directory, UNCLEAN._replace(durable_end=base_of(third) + BATCH_RECORDS + 1), fs)
+    second_batch = batch_positions(third)[1]
+    assert fs.of(third) == [(second_batch, third.read_bytes()[second_batch:])]
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        UNCLEAN._replace(durable_end=BATCHES * BATCH_RECORDS),
+        UNCLEAN._replace(recovery_point=BATCHES * BATCH_RECORDS),
+        # No page cache outlives the machine: what was read came from the disk.
+        UNCLEAN._replace(machine_restarted=True),
+        Known(clean_shutdown=True),
+    ],
+)
+def test_bytes_known_to_be_on_disk_are_not_written_again(directory: Path, known: Known) -> None:
+    fs = WritesKept()
+    recovered(directory, known, fs)
+    assert [fs.of(path) for path in logs_of(directory)] == [[], [], []]
+
+
+def test_torn_tail_goes_and_what_is_left_is_written_again(directory: Path) -> None:
+    *_, third = logs_of(directory)
+    whole = third.read_bytes()
+    third.write_bytes(whole + b"\x37" * 300)
+    fs = WritesKept()
+    recovered(directory, UNCLEAN, fs)
+    assert fs.of(third) == [(0, whole)]
+    assert third.read_bytes() == whole
+
+
+def test_large_tail_is_written_again_in_pieces(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "flights-0")
+    for _ in range(40):
+        log.append_as_leader(batch(value=b"v" * 100_000), now_ms=NOW_MS)
+    log.drop()
+    (path,) = logs_of(tmp_path / "flights-0")
+    fs = WritesKept()
+    recovered(tmp_path / "flights-0", UNCLEAN, fs)
+    writes = fs.of(path)
+    assert b"".join(data for _, data in writes) == path.read_bytes()
+    assert [at for at, _ in writes] == [
+        sum(len(data) for _, data in writes[:number]) for number in range(len(writes))
+    ]
+    assert 2 <= len(writes) <= 10
+    assert max(len(data) for _, data in writes) < CHUNK_BYTES + 200_000
+
+
+def test_bytes_that_change_before_they_are_written_again_are_damage(directory: Path) -> None:
+    """The page cache may give up a page between two looks, and the disk have another."""
+    first, second, _ = logs_of(directory)
+    changed = bytearray(second.read_bytes())
+    changed[100] ^= 1
+    fs = WritesKept()
+    fs.before_log_write = lambda: second.write_bytes(changed)
+    with pytest.raises(LogDamaged, match=f"{second.name} at byte 0.*read well before"):
+        recovered(directory, UNCLEAN, fs)
+    assert fs.of(first)
+    assert fs.of(second) == []
+
+
+def test_indexes_of_what_is_read_are_written_again(directory: Path) -> None:
+    """They may be in the page cache alone, as the bytes they follow from."""
+    fs = WritesKept()
+    _, second, third = logs_of(directory)
+    known = UNCLEAN._replace(recovery_point=base_of(second))
+    found = recover(fs, directory, known, index_interval_bytes=500)
+    assert found.read_from == base_of(second)
+    indexes = {name for name in fs.written if name.endswith("index")}
+    assert indexes == {
+        path.with_suffix(suffix).name
+        for path in (second, third)
+        for suffix in (".index", ".timeindex")
+        if path.with_suffix(suffix).stat().st_size
+    }
+    assert len(indexes) == 3
+    for name in indexes:
+        assert fs.written[name] == [(0, (directory / name).read_bytes())]
 
 
 # -- indexes ---------------------------------------------------------------------------------------
