@@ -220,7 +220,10 @@ class Key(Generic[V]):
             return None
         number = value if isinstance(value, int | float) else None
         if number is not None and self.at_least is not None and number < self.at_least:
-            return f"{number} is below {self.at_least}"
+            if not self.besides:
+                return f"{number} is below {self.at_least}"
+            besides = " nor ".join(map(str, self.besides))
+            return f"{number} is neither {besides} nor at least {self.at_least}"
         if number is not None and self.at_most is not None and number > self.at_most:
             return f"{number} is above {self.at_most}"
         if self.values is not None:
