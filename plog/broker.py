@@ -49,7 +49,7 @@ from plog.handlers.context import Services
 from plog.handlers.dispatch import Dispatcher
 from plog.handlers.fetch_sessions import FetchSessions
 from plog.network.control_plane import ControlPlane
-from plog.network.listeners import BoundListener, bind_listeners, parse_listeners
+from plog.network.listeners import BoundListener, bind_listeners
 from plog.ops.log_lines import log_to_stderr
 from plog.runtime.clock import Clock, SystemClock
 from plog.runtime.purgatory import Purgatory
@@ -85,12 +85,7 @@ class Broker:
     def __init__(self, settings: BrokerSettings, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._static = settings
-        self._listeners = parse_listeners(
-            settings.listeners,
-            settings.advertised_listeners,
-            settings.listener_security_protocol_map,
-            settings.inter_broker_listener_name,
-        )
+        self._listeners = settings.parsed_listeners()
         self._bound: list[BoundListener] = []
         self._broker_epoch = -1
         # Undoes what has been started, the last thing first.

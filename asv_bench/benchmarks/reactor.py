@@ -17,7 +17,8 @@ from pathlib import Path
 from plog._native.partition_log import PartitionLog, Segment
 from plog._native.reactor import Reactor
 from plog.network.control_plane import ControlPlane
-from plog.network.listeners import bind_listeners, parse_listeners
+from plog.network.listeners import bind_listeners
+from plog.settings import BrokerSettings
 
 from . import common
 
@@ -36,7 +37,8 @@ class Serving:
         self.thread.start()
         self.reactor = Reactor(**options)
         self.control_plane = ControlPlane(self.reactor, dispatch, self.loop)
-        (bound,) = bind_listeners(parse_listeners("PLAINTEXT://127.0.0.1:0"))
+        settings = BrokerSettings({"listeners": "PLAINTEXT://127.0.0.1:0"})
+        (bound,) = bind_listeners(settings.parsed_listeners())
         self.control_plane.add_listener(bound)
         self.reactor.start()
         self.loop.call_soon_threadsafe(self.control_plane.start)

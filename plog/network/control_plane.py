@@ -16,7 +16,8 @@ from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from plog._native.reactor import CLOSED, OPENED, REFUSED, REQUEST, Event, Reactor
-from plog.network.listeners import BoundListener, Listener
+from plog.network.listeners import BoundListener
+from plog.settings.listeners import Listener
 
 if TYPE_CHECKING:
     from plog._native.partition_log import FileRange

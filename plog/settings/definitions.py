@@ -13,6 +13,7 @@ from plog.errors import ConfigError, InvalidConfig
 from plog.settings.cluster_keys import ClusterKeys
 from plog.settings.coordinator_keys import CoordinatorKeys
 from plog.settings.keys import LIST, LONG_MAX, Fault, TopicKey
+from plog.settings.listeners import Listener, parse_listeners
 from plog.settings.log_keys import LogKeys
 from plog.settings.network_keys import NetworkKeys
 from plog.settings.topic_keys import TopicKeys
@@ -48,6 +49,18 @@ class BrokerSettings(ClusterKeys, NetworkKeys, LogKeys, CoordinatorKeys):
         """
         return type(self)({**self.given, **texts})
 
+    def parsed_listeners(self) -> list[Listener]:
+        """Return what the four keys about listeners say together, in the order of `listeners`."""
+        return self._parse_listeners()[0]
+
+    def _parse_listeners(self) -> tuple[list[Listener], list[Fault]]:
+        return parse_listeners(
+            self.listeners,
+            self.advertised_listeners,
+            self.listener_security_protocol_map,
+            self.inter_broker_listener_name,
+        )
+
     def _take(self, texts: Mapping[str, str]) -> list[Fault]:
         # Where single values are wrong, contradictions are looked for among the others.
         values, faults = self.parse(texts)
@@ -61,6 +74,7 @@ class BrokerSettings(ClusterKeys, NetworkKeys, LogKeys, CoordinatorKeys):
         for name, declared in self.KEYS.items():
             if declared.refused is not None and self.value(name):
                 yield Fault(name, declared.refused)
+        yield from self._parse_listeners()[1]
         if self.broker_id > self.reserved_broker_max_id:
             yield Fault(
                 "broker.id",

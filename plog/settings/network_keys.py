@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plog.settings.keys import BOOLEAN, INT, INT_MAX, LONG, STRING, Settings, Update, key
+from plog.settings.listeners import DEFAULT_LISTENERS, DEFAULT_PROTOCOL_MAP
 
 NO_POOL = "requests are not handed to a pool of threads"
 
@@ -15,7 +16,7 @@ class NetworkKeys(Settings):
         STRING,
         "Where the broker listens: NAME://host:port, more of them with commas between. An empty "
         "host is every interface, and so is 0.0.0.0.",
-        default="PLAINTEXT://127.0.0.1:9092",
+        default=DEFAULT_LISTENERS,
     )
     advertised_listeners = key(
         "advertised.listeners",
@@ -27,7 +28,7 @@ class NetworkKeys(Settings):
         "listener.security.protocol.map",
         STRING,
         "Which security protocol each listener name speaks: NAME:PROTOCOL, with commas between.",
-        default="PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+        default=DEFAULT_PROTOCOL_MAP,
     )
     inter_broker_listener_name = key(
         "inter.broker.listener.name",

@@ -345,6 +345,35 @@ def test_server_that_cannot_start_says_why(run, arguments, text):
     assert text in run("server", *arguments, status=1).stderr.decode()
 
 
+def test_server_says_all_that_is_wrong_with_its_listeners_in_the_order_of_the_file(run, tmp_path):
+    path = tmp_path / "server.properties"
+    path.write_text(
+        "inter.broker.listener.name=FOO\n"
+        "num.partitions=0\n"
+        "listeners=PLAINTEXT://127.0.0.1:0,PLAINTEXT://127.0.0.1:x,SSL://127.0.0.1:0\n"
+        "log.retention.ms=0\n"
+        "advertised.listeners=PLAINTEXT://0.0.0.0:0,CLIENTS://a:1\n"
+        f"log.dirs={tmp_path},{tmp_path}\n"
+    )
+    override = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SSL:SSL,X"
+    done = run("server", path, "--override", override, status=1)
+    assert done.stderr.decode().splitlines() == [
+        f"plog: {path}:1: `inter.broker.listener.name`: FOO is not one of listeners",
+        f"plog: {path}:2: `num.partitions`: 0 is below 1",
+        f"plog: {path}:3: `listeners`: 'PLAINTEXT://127.0.0.1:x' is not of the form "
+        "NAME://host:port",
+        f"plog: {path}:3: `listeners`: PLAINTEXT comes twice",
+        f"plog: {path}:3: `listeners`: SSL asks for SSL, which is not served",
+        f"plog: {path}:4: `log.retention.ms`: 0 is neither -1 nor at least 1",
+        f"plog: {path}:5: `advertised.listeners`: CLIENTS is not one of listeners",
+        f"plog: {path}:5: `advertised.listeners`: PLAINTEXT would tell clients to connect to "
+        "0.0.0.0; name a host that they can reach",
+        f"plog: {path}:6: `log.dirs`: names a directory twice",
+        "plog: --override: `listener.security.protocol.map`: 'X' is not of the form "
+        "NAME:PROTOCOL, PROTOCOL one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL",
+    ]
+
+
 def test_server_on_a_port_that_is_taken_says_so(run, broker, tmp_path):
     listeners = f"listeners=PLAINTEXT://{broker.bootstrap}"
     done = run("server", "--override", listeners, "--override", f"log.dirs={tmp_path}", status=1)

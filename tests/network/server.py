@@ -9,7 +9,8 @@ import time
 
 from plog._native.reactor import Reactor
 from plog.network.control_plane import ControlPlane
-from plog.network.listeners import bind_listeners, parse_listeners
+from plog.network.listeners import bind_listeners
+from plog.settings import BrokerSettings
 
 WAIT_S = 10
 
@@ -90,7 +91,8 @@ class Server:
         self.thread.start()
         self.reactor = Reactor(**self.options)
         self.control_plane = ControlPlane(self.reactor, self.dispatch, self.loop)
-        for bound in bind_listeners(parse_listeners("PLAINTEXT://127.0.0.1:0"), backlog=600):
+        settings = BrokerSettings({"listeners": "PLAINTEXT://127.0.0.1:0"})
+        for bound in bind_listeners(settings.parsed_listeners(), backlog=600):
             self.address = bound.socket.getsockname()
             self.control_plane.add_listener(bound)
             bound.socket.close()
