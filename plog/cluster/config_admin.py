@@ -26,11 +26,13 @@ from plog.cluster.store import (
 from plog.cluster.znodes import ConfigEntity
 from plog.errors import InvalidRequest, InvalidTopic, UnknownTopicOrPartition
 from plog.settings.alterations import Alteration, alter
-from plog.settings.definitions import BrokerSettings
+from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.settings.dynamic import DynamicSettings
 from plog.types import is_legal_topic_name
 
 log = logging.getLogger(__name__)
+
+_KNOWN = {**BrokerSettings.KEYS, **TopicSettings.KEYS}
 
 
 class ConfigAdmin:
@@ -67,8 +69,9 @@ class ConfigAdmin:
 
         Raises:
             UnknownTopicOrPartition, InvalidTopic: the topic does not, or can not, exist.
-            InvalidRequest: a key twice, an unknown operation, no value, another broker.
-            InvalidConfig: configs that are unknown, wrong, not dynamic or no lists.
+            InvalidRequest: a key twice or not dynamic, an unknown operation, no value, another
+                broker.
+            InvalidConfig: configs of a topic that are unknown; configs that are wrong or no lists.
         """
         settings = self._settings
 
@@ -159,8 +162,8 @@ class ConfigAdmin:
 
 
 def _shown(configs: Mapping[str, str]) -> str:
-    """Return configs for the log, without secrets."""
-    hidden = {name for name, declared in BrokerSettings.KEYS.items() if declared.sensitive}
+    """Return configs for the log, without secrets; what nobody knows may be one."""
+    shown = {name for name, declared in _KNOWN.items() if not declared.sensitive}
     return " ".join(
-        f"{key}={'[hidden]' if key in hidden else value}" for key, value in configs.items()
+        f"{key}={value if key in shown else '[hidden]'}" for key, value in configs.items()
     )

@@ -43,7 +43,7 @@ def alter(
 
     Raises:
         InvalidRequest: a key comes twice, has no value, or the operation is unknown.
-        InvalidConfig: an item is added to or taken from what is not a list.
+        InvalidConfig: an item is added to or taken from what is not a list, or it is none.
     """
     altered = dict(current)
     seen: set[str] = set()
@@ -62,8 +62,7 @@ def alter(
             declared = _list_key(inherited, name)
             # A list of the inherited settings may be no value at all.
             text = altered.get(name, declared.format(inherited.value(name)) or "")
-            items: tuple[str, ...] = declared.kind.parse(text.strip())
-            named: tuple[str, ...] = declared.kind.parse(value.strip())
+            items, named = _items(declared, text), _items(declared, value)
             if operation == Operation.APPEND:
                 items = tuple(dict.fromkeys((*items, *named)))
             else:
@@ -72,6 +71,14 @@ def alter(
         else:
             raise InvalidRequest(f"{operation} is no operation on settings")
     return altered
+
+
+def _items(declared: Key[Any], text: str) -> tuple[str, ...]:
+    try:
+        items: tuple[str, ...] = declared.kind.parse(text.strip())
+    except ValueError as reason:
+        raise InvalidConfig(f"{declared.name}: {reason}") from reason
+    return items
 
 
 def _list_key(settings: Settings, name: str) -> Key[Any]:

@@ -16,7 +16,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from plog.errors import InvalidConfig
+from plog.errors import InvalidConfig, InvalidRequest
 from plog.settings.definitions import NOTHING, BrokerSettings, TopicSettings
 from plog.settings.keys import ConfigType, Fault, Key, TopicKey, Update
 
@@ -129,8 +129,11 @@ class DynamicSettings:
     def check_broker(self, configs: Mapping[str, str]) -> BrokerSettings:
         """Return what this broker's settings would be with these of its own and no others.
 
+        Unknown keys are no fault: as in Kafka, they may be some plugin's.
+
         Raises:
-            InvalidConfig: naming every key that is wrong or not dynamic, and why.
+            InvalidRequest: a key is not dynamic; the message names whatever else is wrong, too.
+            InvalidConfig: naming every key that is wrong, and why.
         """
         faults = self._not_dynamic(configs, cluster_default=False)
         return self._checked(faults, {**self._cluster_default, **configs})
@@ -138,18 +141,23 @@ class DynamicSettings:
     def check_cluster_default(self, configs: Mapping[str, str]) -> BrokerSettings:
         """Return what this broker's settings would be with these defaults of the cluster.
 
+        Unknown keys are no fault.
+
         Raises:
-            InvalidConfig: naming every key that is wrong or not dynamic for all brokers, and why.
+            InvalidRequest: a key is not dynamic for all brokers; named with all that is wrong.
+            InvalidConfig: naming every key that is wrong, and why.
         """
         faults = self._not_dynamic(configs, cluster_default=True)
         return self._checked(faults, {**configs, **self._this_broker})
 
-    def _checked(self, faults: list[Fault], dynamic: Mapping[str, str]) -> BrokerSettings:
-        texts = {**self._static.given, **dynamic}
-        faulty = {fault.key for fault in faults}
-        faults += [fault for fault in type(self._static).faults(texts) if fault.key not in faulty]
-        if faults:
-            raise InvalidConfig("; ".join(f"{key}: {reason}" for key, reason in faults))
+    def _checked(self, not_dynamic: list[Fault], dynamic: Mapping[str, str]) -> BrokerSettings:
+        known = {name: text for name, text in dynamic.items() if name in self._static.KEYS}
+        texts = {**self._static.given, **known}
+        faulty = {fault.key for fault in not_dynamic}
+        others = [fault for fault in type(self._static).faults(texts) if fault.key not in faulty]
+        if not_dynamic or others:
+            kind = InvalidRequest if not_dynamic else InvalidConfig
+            raise kind("; ".join(f"{key}: {reason}" for key, reason in [*not_dynamic, *others]))
         return type(self._static)(texts)
 
     def _not_dynamic(self, configs: Mapping[str, str], *, cluster_default: bool) -> list[Fault]:
@@ -250,11 +258,16 @@ class DynamicSettings:
 
     def describe_broker(self, names: Collection[str] | None = None) -> list[ConfigEntry]:
         """Describe this broker's settings: all of them, or those of `names` that there are."""
-        return [
+        entries = [
             self._broker_entry(declared)
             for declared in self._static.KEYS.values()
             if names is None or declared.name in names
         ]
+        layers = {
+            ConfigSource.DYNAMIC_BROKER: self._told_broker,
+            ConfigSource.DYNAMIC_DEFAULT_BROKER: self._told_cluster_default,
+        }
+        return entries + self._unknown_entries(layers, names)
 
     def describe_cluster_default(self, names: Collection[str] | None = None) -> list[ConfigEntry]:
         """Describe what is set for every broker, and nothing else, as Kafka does."""
@@ -267,7 +280,31 @@ class DynamicSettings:
             source = ConfigSource.DYNAMIC_DEFAULT_BROKER
             synonyms = (ConfigSynonym(name, value, source),)
             entries.append(_entry(declared, value, source, synonyms, read_only=False))
-        return entries
+        layers = {ConfigSource.DYNAMIC_DEFAULT_BROKER: self._told_cluster_default}
+        return entries + self._unknown_entries(layers, names)
+
+    def _unknown_entries(
+        self, layers: Mapping[ConfigSource, Mapping[str, str]], names: Collection[str] | None
+    ) -> list[ConfigEntry]:
+        """Describe unknown keys, as tools remove only what they see; values may be secrets."""
+        synonyms: dict[str, list[ConfigSynonym]] = {}
+        for source, told in layers.items():
+            for name in told:
+                if name not in self._static.KEYS and (names is None or name in names):
+                    synonyms.setdefault(name, []).append(ConfigSynonym(name, None, source))
+        return [
+            ConfigEntry(
+                name,
+                None,
+                chain[0].source,
+                sensitive=True,
+                read_only=False,
+                type=ConfigType.UNKNOWN,
+                doc="Unknown to plog, and ignored.",
+                synonyms=tuple(chain),
+            )
+            for name, chain in synonyms.items()
+        ]
 
     def _topic_entry(self, settings: TopicSettings, declared: Key[Any]) -> ConfigEntry:
         assert isinstance(declared, TopicKey)

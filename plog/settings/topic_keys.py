@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from plog.settings.cluster_keys import ClusterKeys
 from plog.settings.keys import (
     BOOLEAN,
@@ -10,6 +12,8 @@ from plog.settings.keys import (
     LIST,
     LONG,
     STRING,
+    ConfigType,
+    Kind,
     Settings,
     Synonym,
     own_topic_key,
@@ -19,6 +23,18 @@ from plog.settings.log_keys import LogKeys
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
+
+_REPLICA = re.compile(r"[0-9]+:[0-9]+")
+
+
+def _replicas(text: str) -> tuple[str, ...]:
+    replicas = LIST.parse(text)
+    if replicas != ("*",) and not all(_REPLICA.fullmatch(replica) for replica in replicas):
+        raise ValueError(f"{text!r} is neither * nor partition:broker with commas between")
+    return replicas
+
+
+REPLICAS = Kind(ConfigType.LIST, _replicas, LIST.format)
 
 
 class TopicKeys(Settings):
@@ -114,14 +130,14 @@ class TopicKeys(Settings):
     )
     leader_replication_throttled_replicas = own_topic_key(
         "leader.replication.throttled.replicas",
-        LIST,
+        REPLICAS,
         "Replicas whose leaders are throttled: partition:broker with commas between, or *.",
         default=(),
         no_effect="replication is not throttled",
     )
     follower_replication_throttled_replicas = own_topic_key(
         "follower.replication.throttled.replicas",
-        LIST,
+        REPLICAS,
         "Replicas that are throttled as followers: partition:broker with commas between, or *.",
         default=(),
         no_effect="replication is not throttled",

@@ -97,8 +97,10 @@ REFUSED = [
     (ConfigEntity.topic("nope"), [("retention.ms", SET, "1")], UnknownTopicOrPartition),
     (ConfigEntity.topic("a/b"), [("retention.ms", SET, "1")], InvalidTopic),
     (ConfigEntity.broker(1), [("log.retention.ms", SET, "1")], InvalidRequest),
-    (OWN, [("broker.id", SET, "4")], InvalidConfig),
-    (ALL, [("no.such", SET, "4")], InvalidConfig),
+    (OWN, [("broker.id", SET, "4")], InvalidRequest),
+    (ALL, [("broker.id", SET, "4")], InvalidRequest),
+    (ALL, [("no.such", APPEND, "4")], InvalidConfig),
+    (T, [("leader.replication.throttled.replicas", APPEND, "4")], InvalidConfig),
     (ConfigEntity((("users", "u"),)), [("x", SET, "1")], InvalidRequest),
 ]  # fmt: skip
 
@@ -109,6 +111,16 @@ def test_refused_change_writes_nothing(admin, embedded, entity, operations, erro
     with pytest.raises(error):
         admin.alter(entity, [Alteration(*one) for one in operations])
     assert embedded._tree.zxid == zxid
+
+
+def test_log_shows_no_value_that_may_be_a_secret(admin, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="plog.cluster.config_admin"):
+        admin.alter(
+            OWN, [Alteration("a.password", SET, "12"), Alteration("message.max.bytes", SET, "34")]
+        )
+        admin.alter(T, [Alteration("retention.ms", SET, "56")])
+    assert "a.password=[hidden] message.max.bytes=34" in caplog.text
+    assert "retention.ms=56" in caplog.text
 
 
 def test_change_that_lost_a_race_is_made_on_what_is_there(

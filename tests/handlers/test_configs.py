@@ -273,6 +273,10 @@ REFUSED_SETS: dict[str, tuple[list[tuple[str, str | None]], ErrorCode]] = {
     "unknown key": ([("no.such.key", "1")], ErrorCode.INVALID_CONFIG),
     "wrong type": ([("retention.ms", "soon")], ErrorCode.INVALID_CONFIG),
     "out of range": ([("retention.ms", "-2")], ErrorCode.INVALID_CONFIG),
+    "no replicas": (
+        [("leader.replication.throttled.replicas", "0:1,x")],
+        ErrorCode.INVALID_CONFIG,
+    ),
     "not one of those": ([("cleanup.policy", "shred")], ErrorCode.INVALID_CONFIG),
     "contradiction": (
         [("min.compaction.lag.ms", "10"), ("max.compaction.lag.ms", "5")],
@@ -358,6 +362,8 @@ def test_operations_change_their_keys_only(wire: Speaker, version: int) -> None:
         (("cleanup.policy", APPEND, None), ErrorCode.INVALID_REQUEST),
         (("cleanup.policy", APPEND, "shred"), ErrorCode.INVALID_CONFIG),
         (("no.such.key", APPEND, "1"), ErrorCode.INVALID_CONFIG),
+        (("follower.replication.throttled.replicas", APPEND, "0:"), ErrorCode.INVALID_CONFIG),
+        (("follower.replication.throttled.replicas", SUBTRACT, "x"), ErrorCode.INVALID_CONFIG),
     ],
 )
 def test_operation_is_refused(
@@ -443,19 +449,43 @@ def test_cluster_default_lists_what_is_set_and_nothing_else(
 
 @pytest.mark.parametrize("name", [ALL_BROKERS, "0"])
 @pytest.mark.parametrize(
-    ("key", "text"),
+    ("key", "text", "expected"),
     [
-        ("broker.id", "5"),
-        ("log.dirs", "/elsewhere"),
-        ("no.such.key", "1"),
-        ("message.max.bytes", "lots"),
+        ("broker.id", "5", ErrorCode.INVALID_REQUEST),
+        ("log.dirs", "/elsewhere", ErrorCode.INVALID_REQUEST),
+        ("message.max.bytes", "lots", ErrorCode.INVALID_CONFIG),
     ],
 )
-def test_broker_s_setting_is_refused(wire: Speaker, name: str, key: str, text: str) -> None:
+def test_broker_s_setting_is_refused(
+    wire: Speaker, name: str, key: str, text: str, expected: ErrorCode
+) -> None:
     resource = (BROKER, name)
-    assert alter(wire, resource, (key, SET, text)).error_code == ErrorCode.INVALID_CONFIG
+    assert ErrorCode(alter(wire, resource, (key, SET, text)).error_code) is expected
     (replaced,) = replace(wire, (resource, {key: text}))
-    assert replaced.error_code == ErrorCode.INVALID_CONFIG
+    assert ErrorCode(replaced.error_code) is expected
+
+
+@pytest.mark.parametrize(("name", "source"), [(ALL_BROKERS, OF_ALL_BROKERS), ("0", OF_BROKER)])
+def test_broker_s_unknown_setting_is_kept_and_said_to_be_ignored(
+    own_broker: Callable[..., BrokerProcess], name: str, source: int
+) -> None:
+    broker = own_broker()
+    connection = speak(broker.port)
+    resource = (BROKER, name)
+    changes = [("no.such.key", SET, "secret?"), ("message.max.bytes", SET, "1000")]
+    assert alter(connection, resource, *changes).error_code == 0
+    eventually(lambda: "no.such.key is ignored: unknown key" in broker.log, "said")
+    assert value(connection, (BROKER, "0"), "message.max.bytes") == ("1000", source)
+    # Kafka's tools remove only what is described; nobody knows whether the value may be shown.
+    found = one(connection, resource, "no.such.key", synonyms=True)
+    assert (found.value, found.is_sensitive, found.config_source) == (None, True, source)
+    assert (found.read_only, found.config_type) == (False, int(ConfigType.UNKNOWN))
+    assert [(s.name, s.value, s.source) for s in found.synonyms] == [("no.such.key", None, source)]
+    names = [entry.name for entry in describe(connection, resource).configs]
+    assert names.count("no.such.key") == 1
+    assert alter(connection, resource, ("no.such.key", DELETE, None)).error_code == 0
+    eventually(lambda: describe(connection, resource, ["no.such.key"]).configs == [], "gone")
+    connection.close()
 
 
 def test_configs_of_a_deleted_topic_are_not_its_successor_s(wire: Speaker) -> None:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from plog.errors import InvalidConfig
+from plog.errors import InvalidConfig, InvalidRequest
 from plog.settings import BrokerSettings
 from plog.settings.dynamic import ConfigSource, ConfigSynonym, DynamicSettings
 from plog.settings.keys import PASSWORD, ConfigType, Update, key
@@ -65,10 +65,7 @@ def test_subscribers_hear_of_every_change_with_the_new_snapshot():
 
 
 REFUSED = [
-    ("check_broker", {"log.dirs": "/x"}, "log.dirs: cannot be changed while the broker runs"),
-    ("check_broker", {"no.such": "1"}, "no.such: unknown key"),
     ("check_broker", {"message.max.bytes": "x"}, "message.max.bytes: 'x' is not a whole number"),
-    ("check_cluster_default", {"broker.rack": "a"}, "broker.rack: cannot be changed"),
     ("check_topic", {"retention.ms": "x"}, "retention.ms: 'x' is not a whole number"),
     (
         "check_broker",
@@ -84,6 +81,45 @@ def test_wrong_change_is_refused_naming_the_key(check, configs, reason):
     with pytest.raises(InvalidConfig) as caught:
         getattr(settings, check)(configs)
     assert reason in str(caught.value)
+
+
+NOT_DYNAMIC = [
+    ("check_broker", {"log.dirs": "/x"}, "log.dirs: cannot be changed while the broker runs"),
+    ("check_cluster_default", {"broker.rack": "a"}, "broker.rack: cannot be changed"),
+    (
+        "check_broker",
+        {"log.dirs": "/x", "message.max.bytes": "x"},
+        "runs; message.max.bytes: 'x' is not a whole number",
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "configs", "reason"), NOT_DYNAMIC)
+def test_key_that_is_not_dynamic_makes_the_request_invalid(check, configs, reason):
+    settings = DynamicSettings(BrokerSettings())
+    with pytest.raises(InvalidRequest) as caught:
+        getattr(settings, check)(configs)
+    assert reason in str(caught.value)
+
+
+def test_unknown_key_of_a_broker_is_no_fault_and_described_without_its_value():
+    settings = DynamicSettings(BrokerSettings())
+    settings.check_broker({"no.such": "1"})
+    settings.check_cluster_default({"no.such": "1"})
+    with pytest.raises(InvalidConfig, match="unknown key"):
+        settings.check_topic({"no.such": "1"})
+    settings.apply_cluster_default({"no.such": "1", "other": "2"})
+    settings.apply_broker({"no.such": "3", "message.max.bytes": "5"})
+    assert settings.broker().message_max_bytes == 5
+    found = entry(settings.describe_broker(), "no.such")
+    assert (found.value, found.source, found.sensitive) == (None, BROKER, True)
+    assert [s.source for s in found.synonyms] == [BROKER, CLUSTER]
+    assert entry(settings.describe_broker(["other"]), "other").source is CLUSTER
+    (found,) = settings.describe_cluster_default(["no.such"])
+    assert (found.value, found.source, found.type) == (None, CLUSTER, ConfigType.UNKNOWN)
+    # What was refused is not in force, and is described as if it were not there.
+    settings.apply_broker({"broker.id": "3"})
+    assert entry(settings.describe_broker(), "broker.id").source is DEFAULT
 
 
 def test_check_changes_nothing():
@@ -102,7 +138,7 @@ def test_key_for_one_broker_is_no_default_of_the_cluster():
 
     settings = DynamicSettings(Wider())
     settings.check_broker({"one.at.a.time": "x"})
-    with pytest.raises(InvalidConfig, match="is set for one broker at a time"):
+    with pytest.raises(InvalidRequest, match="is set for one broker at a time"):
         settings.check_cluster_default({"one.at.a.time": "x"})
 
 
