@@ -76,7 +76,7 @@ class Broker:
     """One broker, in the running event loop.
 
     Raises (`start`):
-        ConfigError: settings that contradict each other, or ask for what is not there yet.
+        ConfigError: a listener's address is in use, not this host's, or not resolvable.
         InconsistentLogDirs: a log directory belongs to another broker, or is in use.
         KafkaStorageError: no log directory can be used.
         StoreError: the coordination store cannot be written.
