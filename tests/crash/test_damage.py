@@ -114,11 +114,14 @@ def expect_offline(broker: BrokerProcess, topics: Sequence[str]) -> None:
     """Check that the harmed partitions are offline for everyone, and the others serve."""
     expect(broker, topics, [WHOLE])
     with Admin(broker.bootstrap) as admin:
+        # The log tells of damage at once; the controller hears of it a moment later.
+        deadline = time.monotonic() + TIMEOUT_S
         for topic in topics:
-            partitions = admin.topic(topic).partitions
+            while (partitions := admin.topic(topic).partitions)[HARMED].leader_id != -1:
+                assert time.monotonic() < deadline, topic
+                time.sleep(0.05)
             assert partitions[WHOLE].error_code == ErrorCode.NONE
             assert partitions[HARMED].error_code != ErrorCode.NONE, topic
-            assert partitions[HARMED].leader_id == -1
     with Producer(
         broker.bootstrap, delivery_timeout_ms=1_500, request_timeout_ms=1_000
     ) as producer:
