@@ -350,6 +350,10 @@ class ReassignmentInProgress(KafkaError):
     code = ErrorCode.REASSIGNMENT_IN_PROGRESS
 
 
+class NoReassignmentInProgress(KafkaError):
+    code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
 class FetchSessionIdNotFound(KafkaError):
     code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 

@@ -24,6 +24,7 @@ FAMILIES = (
     "offsets",
     "produce",
     "producers",
+    "reassignments",
     "topics",
 )
 """Modules of this package that declare handlers."""

@@ -19,6 +19,7 @@ from plog.protocol.messages import (
     metadata,
     offsets,
     producers,
+    reassignments,
     topics,
 )
 from plog.protocol.messages import cluster as clusters
@@ -146,6 +147,12 @@ def _cluster(target: Target, version: int) -> Struct:
     return request
 
 
+def _reassign(target: Target, version: int) -> Struct:
+    asked = reassignments.ReassignablePartition(partition_index=0, replicas=[0])
+    moved = reassignments.ReassignableTopic(name=target.topic, partitions=[asked])
+    return reassignments.AlterPartitionReassignmentsRequest(topics=[moved])
+
+
 def _coordinator(target: Target, version: int) -> Struct:
     if version >= 4:
         return groups.FindCoordinatorRequest(coordinator_keys=["g", "h"])
@@ -179,6 +186,10 @@ REQUESTS: dict[int, Callable[[Target, int], Struct]] = {
     ApiKey.CREATE_PARTITIONS: _grow,
     ApiKey.ELECT_LEADERS: _elect,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _reassign,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda t, v: (
+        reassignments.ListPartitionReassignmentsRequest(topics=None)
+    ),
     ApiKey.DESCRIBE_CLUSTER: _cluster,
 }
 
@@ -195,6 +206,7 @@ REFUSALS: dict[int, ErrorCode | None] = {
     ApiKey.CREATE_TOPICS: ErrorCode.INVALID_TOPIC_EXCEPTION,
     ApiKey.INIT_PRODUCER_ID: ErrorCode.INVALID_REQUEST,
     ApiKey.DESCRIBE_LOG_DIRS: None,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: None,
     ApiKey.ALTER_REPLICA_LOG_DIRS: ErrorCode.LOG_DIR_NOT_FOUND,
 }
 # Refused differently, or not at all, by version.

@@ -1,0 +1,77 @@
+"""Reassignments of partitions (KIP-455), as far as a lone broker has them: nothing ever moves.
+
+They are served because Kafka's tool asks for them, also where it only moves replicas between
+log directories.
+"""
+
+from __future__ import annotations
+
+from plog.errors import (
+    ErrorCode,
+    InvalidReplicaAssignment,
+    KafkaError,
+    NoReassignmentInProgress,
+    UnknownTopicOrPartition,
+)
+from plog.handlers.context import Context
+from plog.handlers.registry import handles
+from plog.protocol.messages.reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from plog.types import TopicPartition
+
+
+@handles(AlterPartitionReassignmentsRequest, versions="0-0")
+def alter_partition_reassignments(
+    ctx: Context, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
+    """Agree to what is so already, and refuse the rest."""
+    return AlterPartitionReassignmentsResponse(
+        error_code=ErrorCode.NONE,
+        responses=[
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[_reassign(ctx, topic.name, asked) for asked in topic.partitions],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def _reassign(
+    ctx: Context, topic: str, asked: ReassignablePartition
+) -> ReassignablePartitionResponse:
+    answer = ReassignablePartitionResponse(
+        partition_index=asked.partition_index, error_code=ErrorCode.NONE
+    )
+    try:
+        _check(ctx, TopicPartition(topic, asked.partition_index), asked.replicas)
+    except KafkaError as refusal:
+        answer.error_code, answer.error_message = refusal.code, str(refusal)
+    return answer
+
+
+def _check(ctx: Context, at: TopicPartition, replicas: list[int] | None) -> None:
+    if replicas is None:
+        raise NoReassignmentInProgress(f"{at} is not moving")
+    present = ctx.services.metadata.snapshot.partition(at)
+    if present is None:
+        raise UnknownTopicOrPartition(f"{at} does not exist")
+    if tuple(replicas) != present.replicas:
+        raise InvalidReplicaAssignment(
+            f"{at} is on {list(present.replicas)}, and there is nowhere to move it to"
+        )
+
+
+@handles(ListPartitionReassignmentsRequest, versions="0-0")
+def list_partition_reassignments(
+    ctx: Context, request: ListPartitionReassignmentsRequest
+) -> ListPartitionReassignmentsResponse:
+    """Say that nothing is moving."""
+    return ListPartitionReassignmentsResponse(error_code=ErrorCode.NONE, topics=[])
