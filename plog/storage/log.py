@@ -91,6 +91,7 @@ class Log:
         owner: LogOwner,
         fs: Filesystem,
         now_ms: int,
+        gaps_legal_below: int = 0,
         unsynced: Sequence[Segment] = (),
         draw: Callable[[int], int] = random.randrange,
     ) -> None:
@@ -98,6 +99,7 @@ class Log:
         self.topic_id = topic_id
         self.native = native
         self.last_flush_ms = now_ms
+        self.gaps_legal_below = gaps_legal_below
         self._settings = settings
         self._epochs = epochs
         self._aborted = aborted
@@ -168,6 +170,7 @@ class Log:
             owner=owner,
             fs=fs,
             now_ms=now_ms,
+            gaps_legal_below=recovered.gaps_legal_below,
             unsynced=unsynced,
         )
 

@@ -122,6 +122,7 @@ class RecoveredLog(NamedTuple):
     producers: list[ProducerEntry]
     aborted: AbortedTransactions
     reports: list[str]  # what was repaired, a line each
+    gaps_legal_below: int  # see Known
     read_from: int | None  # base offset: the indexes of segments from there on are not synced
 
 
@@ -202,6 +203,7 @@ class _Recovery:
             producers=producers.entries,
             aborted=self._aborted(segments),
             reports=self._reports,
+            gaps_legal_below=self._known.gaps_legal_below,
             read_from=self._scanned_from,
         )
 

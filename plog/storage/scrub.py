@@ -1,7 +1,8 @@
 """Reads segments again that nobody has asked for, slowly, to find damage before a client does.
 
-Owns where the round is. Every batch of every sealed segment is checked, a bounded number
-of bytes at a time. Never repairs: the log's owner takes a damaged partition offline.
+Owns where the round is. Every batch that was durable when the round came to its log is
+checked, a bounded number of bytes at a time. Never repairs: the log's owner takes a damaged
+partition offline.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from plog.errors import KafkaStorageError
 from plog.storage.log import Log
 from plog.storage.segment_files import LOG, path_of
-from plog.storage.segment_scan import BatchReader
+from plog.storage.segment_scan import BatchReader, OffsetOrder
 
 ROUND_INTERVAL_MS = 24 * 60 * 60 * 1000
 
@@ -53,12 +54,20 @@ class Scrub:
                     log.disk_failed(error)
 
     def _check(self, log: Log) -> Iterator[int]:
-        for segment in log.native.segments[:-1]:
+        durable_end = log.durable_end
+        for segment in log.native.segments:
             # `segment` pins the files: they stay readable when retention lets them go.
             reader = BatchReader(segment.read, 0, segment.size_bytes)
+            order = OffsetOrder(segment.base_offset, log.gaps_legal_below)
+            fault = None
             for scanned in reader:
+                if order.expected >= durable_end or (fault := order.fault_of(scanned.header)):
+                    break
                 yield scanned.header.size_bytes
-            if reader.fault is not None and segment in log.native.segments:
+            if order.expected >= durable_end:
+                return  # what follows, good or bad, was written meanwhile
+            fault = fault or reader.fault
+            if fault is not None and segment in log.native.segments:
                 path = path_of(log.directory, segment.base_offset, LOG)
-                self._on_damage(log, f"{path} at byte {reader.position}: {reader.fault}")
+                self._on_damage(log, f"{path} at byte {reader.position}: {fault}")
                 return

@@ -303,17 +303,25 @@ def test_damage_of_acknowledged_bytes_takes_one_partition_offline(broker: Broker
     broker.stop()
 
 
-def test_damage_below_the_recovery_point_is_found_by_the_scrub(broker: BrokerProcess) -> None:
+@pytest.mark.parametrize("segment_bytes", [4_096, 1 << 20], ids=["sealed", "active"])
+def test_damage_below_the_recovery_point_is_found_by_the_scrub(
+    broker: BrokerProcess, segment_bytes: int
+) -> None:
     broker.overrides["log.scrub.bytes.per.second"] = 100_000_000
+    broker.overrides["log.segment.bytes"] = segment_bytes
     broker.start()
     fill(broker, ["t"])
     broker.stop()
-    flip_in_middle_batch(directory_of(broker, "t"))
+    segments = logs_in(directory_of(broker, "t"))
+    path = segments[len(segments) // 2]
+    flip(path, path.stat().st_size // 2)
     broker.start()
     deadline = time.monotonic() + TIMEOUT_S
     while f"t-{HARMED} is offline" not in broker.log:
         assert time.monotonic() < deadline, broker.log
         time.sleep(0.05)
+    (line,) = re.findall(rf"ERROR .*t-{HARMED} is offline.*", broker.log)
+    assert f"{path} at byte " in line
     expect_offline(broker, ["t"])
     broker.kill()
     broker.start()
