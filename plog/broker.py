@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from plog import __version__
@@ -182,7 +182,7 @@ class Broker:
         undo.callback(changes.stop)
         changes.start()
         undo.callback(controller.stop)
-        controller.start()
+        joined = controller.start()
         services = Services(
             node_id=broker_id,
             cluster_id=cluster_id,
@@ -198,8 +198,13 @@ class Broker:
             purgatory=purgatory,
             fetch_sessions=FetchSessions(self._static.max_incremental_fetch_session_cache_slots),
         )
-        # A client that comes in must find the brokers and topics that there are.
-        await metadata.until(lambda snapshot: broker_id in snapshot.brokers, READY_TIMEOUT_S)
+        # A client that comes in must find the brokers and topics that there are, and their leaders.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                await asyncio.wrap_future(joined)
+                await metadata.until(
+                    lambda snapshot: broker_id in snapshot.brokers, READY_TIMEOUT_S
+                )
         reactor = self._make_reactor()
         control_plane = ControlPlane(reactor, Dispatcher(services), loop)
         undo.push_async_callback(control_plane.stop, STOP_HANDLERS_MS, STOP_DRAIN_MS)

@@ -136,6 +136,8 @@ class Controller:
         self._queued_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
         self._elected = threading.Event()
+        self._joined: Future[None] = Future()
+        self._joined.set_running_or_notify_cancel()  # whoever waits for it cannot cancel it
         self._machine: ControllerMachine | None = None
         self._channels: dict[int, tuple[LiveBroker, BrokerChannel]] = {}
         self._candidate_watches: list[Watch] = []
@@ -158,10 +160,15 @@ class Controller:
         """The controller epoch of this broker's last election; 0 before the first."""
         return self._nodes.epoch
 
-    def start(self) -> None:
-        """Take part in elections from now on."""
+    def start(self) -> Future[None]:
+        """Take part in elections from now on.
+
+        The future is done once there is a controller and, if it is this one, once brokers in this
+        process lead and follow as it told them.
+        """
         self._thread.start()
         self._enqueue("start", self._on_start)
+        return self._joined
 
     def wait_active(self, timeout_s: float) -> bool:
         """Block until this broker is the controller; False after the timeout."""
@@ -287,9 +294,10 @@ class Controller:
             if self._machine is not None:
                 log.warning("broker %s is the controller now", active)
                 self._resign()
-            return
-        if self._machine is None:
+        elif self._machine is None:
             self._failover()
+        if not self._joined.done():
+            self._joined.set_result(None)
 
     def _failover(self) -> None:
         log.info("broker %d is the controller, epoch %d", self._broker_id, self._nodes.epoch)

@@ -20,10 +20,11 @@ import pytest
 from plog.broker import Broker, _serve
 from plog.client.admin import Admin
 from plog.client.producer import Producer
-from plog.errors import ConfigError, KafkaStorageError
+from plog.errors import ConfigError, ErrorCode, KafkaStorageError
 from plog.settings.definitions import BrokerSettings
 from plog.storage.filesystem import Filesystem
 from plog.storage.log_dir import CLEAN_SHUTDOWN_FILE, META_PROPERTIES, LogDir
+from tests.handlers.wire import create_topic, make_batch, produce, speak
 from tests.servers import BrokerProcess, free_port
 
 TIMEOUT_S = 30
@@ -225,6 +226,31 @@ def test_generated_broker_id_is_kept(tmp_path: Path) -> None:
         assert admin.controller_id() == 1001
     for directory in broker.log_dirs:
         assert "broker.id=1001" in (directory / META_PROPERTIES).read_text()
+
+
+SLOW_LEADERSHIP = """
+import sys, time
+from plog.cluster.replica_manager import ReplicaManager
+apply = ReplicaManager.apply_leader_and_isr
+def slowly(self, request):
+    time.sleep(0.5)
+    return apply(self, request)
+ReplicaManager.apply_leader_and_isr = slowly
+from plog.cli import main
+main(sys.argv[1:])
+"""
+
+
+def test_first_request_finds_the_leaders_of_before(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, launcher=[sys.executable, "-c", SLOW_LEADERSHIP, "server"])
+    with broker:
+        connection = speak(broker.port)
+        topic, _ = create_topic(connection)
+        connection.close()
+    with broker:
+        connection = speak(broker.port)
+        assert produce(connection, topic, make_batch()).error_code == ErrorCode.NONE
+        connection.close()
 
 
 # -- signals ---------------------------------------------------------------------------------------
