@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from plog.client.admin import Admin
 from plog.ops.log_lines import TimedFormatter, is_journal
 from tests.servers import BrokerProcess
 
@@ -73,8 +74,8 @@ def test_broker_writes_the_time_where_nobody_else_does(tmp_path: Path, to_journa
         environment={"JOURNAL_STREAM": f"{status.st_dev}:{inode}"},
     )
     assert broker.log_path == log
-    with broker:
-        pass
+    with broker, Admin(broker.bootstrap) as admin:
+        assert admin.topics() == {}  # answered: the start is complete
     lines = broker.log.splitlines()
     assert "num.io.threads" in lines[0]
     assert "listening on" in broker.log
