@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import signal
 import sys
@@ -70,6 +71,8 @@ ASK_AGAIN_MS = 2_000
 """How often it is seen whether replicas that a full disk refused can be taken up."""
 STOP_HANDLERS_MS = 2_000
 STOP_DRAIN_MS = 2_000
+HALT_S = 15.0
+"""So long may a stop take once no disk is left; one that hangs would keep it for ever."""
 
 
 class Broker:
@@ -88,6 +91,7 @@ class Broker:
         self._listeners = settings.parsed_listeners()
         self._bound: list[BoundListener] = []
         self._broker_epoch = -1
+        self._disks_lost = asyncio.Event()
         # Undoes what has been started, the last thing first.
         self._running = AsyncExitStack()
 
@@ -106,6 +110,10 @@ class Broker:
         except BaseException:
             await self._running.aclose()
             raise
+
+    async def disks_lost(self) -> None:
+        """Return when no log directory is left: all that the broker still can do is to stop."""
+        await self._disks_lost.wait()
 
     async def stop(self) -> None:
         """Answer what is under way, then flush and close everything; the shutdown is clean."""
@@ -160,6 +168,13 @@ class Broker:
         settings.on_topic_change(replicas.update_topic_settings)
         settings.on_broker_change(lambda _: replicas.renew_settings(settings.topic))
         logs.on_log_dir_failure(replicas.on_log_dir_failure)
+
+        def look_for_disks(*_: object) -> None:
+            if not logs.live_log_dirs:
+                loop.call_soon_threadsafe(self._disks_lost.set)
+
+        logs.on_log_dir_failure(look_for_disks)
+        look_for_disks()  # one may have failed since the logs were loaded
         logs.on_partition_damage(replicas.on_damage)
         logs.on_log_moved(replicas.on_log_moved)
         logs.scheduler.every(ASK_AGAIN_MS, replicas.ask_again_for_refused)
@@ -292,15 +307,16 @@ def _close_sockets(bound: Sequence[BoundListener]) -> None:
 
 
 def run(settings: BrokerSettings) -> None:
-    """Run a broker until SIGTERM or SIGINT."""
+    """Run a broker until SIGTERM or SIGINT, or until no log directory is left: exit status 1."""
     begun = time.monotonic()
     log_to_stderr()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_file_limit()
-    asyncio.run(_serve(Broker(settings), begun))
+    if status := asyncio.run(_serve(Broker(settings), begun)):
+        sys.exit(status)
 
 
-async def _serve(broker: Broker, begun: float) -> None:
+async def _serve(broker: Broker, begun: float) -> int:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -315,7 +331,7 @@ async def _serve(broker: Broker, begun: float) -> None:
         await start
     except asyncio.CancelledError:
         log.info("stopped")
-        return
+        return 0
     except OSError as error:
         # For want of descriptors or memory, say: nothing that a traceback would explain better.
         raise KafkaStorageError(f"the broker cannot start: {error}") from error
@@ -326,10 +342,25 @@ async def _serve(broker: Broker, begun: float) -> None:
         time.monotonic() - begun,
         crc32c.implementation(),
     )
-    await asked
-    log.info("stopping")
+    lost = loop.create_task(broker.disks_lost())
+    await asyncio.wait((asked, lost), return_when=asyncio.FIRST_COMPLETED)
+    status = 0 if asked.done() else 1
+    if status:
+        log.critical("stopping with status %d: no log directory is left", status)
+        _exit_after(HALT_S, status)
+    else:
+        lost.cancel()
+        log.info("stopping")
     await broker.stop()
     log.info("stopped")
+    return status
+
+
+def _exit_after(seconds: float, status: int) -> None:
+    """End the process after a time, whatever it does by then."""
+    timer = threading.Timer(seconds, os._exit, [status])
+    timer.daemon = True
+    timer.start()
 
 
 def _raise_file_limit() -> None:

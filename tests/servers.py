@@ -101,6 +101,14 @@ class BrokerProcess:
             raise AssertionError(f"broker does not stop:\n{self.log}") from None
         assert code == 0, f"broker ended with {code}:\n{self.log}"
 
+    def wait(self) -> int:
+        """Wait until the broker ends by itself; return its status."""
+        assert self._process is not None
+        try:
+            return self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"broker does not end:\n{self.log}") from None
+
     def kill(self) -> None:
         """End the broker by SIGKILL."""
         if self._process is not None:

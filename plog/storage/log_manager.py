@@ -135,15 +135,21 @@ class LogManager:
             for live in self._dirs.values():
                 live.close()
             raise
-        if not self.live_log_dirs:
-            raise KafkaStorageError(
-                "no log directory can be used: "
-                + "; ".join(f"{path}: {live.failure}" for path, live in self._dirs.items())
-            )
+        self._require_live_dir()
         self._load_all()
+        self._require_live_dir()
         self._plan_tasks()
         if background:
             self.scheduler.start()
+
+    def _require_live_dir(self) -> None:
+        if self.live_log_dirs:
+            return
+        self._close_all()
+        raise KafkaStorageError(
+            "no log directory can be used: "
+            + "; ".join(f"{path}: {live.failure}" for path, live in self._dirs.items())
+        )
 
     def _open_dir(self, live: LiveLogDir) -> None:
         self._dirs[live.path] = live

@@ -411,6 +411,15 @@ def test_start_without_any_directory_is_refused(start: Start, dirs: list[Path]) 
         start([dirs[0]])
 
 
+def test_last_directory_failing_under_the_start_refuses_it(start: Start, dirs: list[Path]) -> None:
+    manager = start([dirs[0]])
+    manager.create(A0, ID_A, SETTINGS)
+    abandon(manager)
+    files.inject([Fault("pread", errno=errno.EIO, path_prefix=str(dirs[0] / "a-0"))])
+    with pytest.raises(KafkaStorageError, match=r"no log directory can be used.*Input/output"):
+        start([dirs[0]])
+
+
 def test_last_directory_failing_refuses_new_partitions(start: Start, dirs: list[Path]) -> None:
     manager = start([dirs[0]])
     manager.fail_log_dir(dirs[0], OSError(errno.EIO, "gone"))
