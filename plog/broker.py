@@ -23,7 +23,7 @@ from pathlib import Path
 
 from plog import __version__
 from plog._native import crc32c
-from plog._native.reactor import Reactor
+from plog._native.reactor import Reactor, ReactorStats
 from plog.cluster.broker_registration import (
     BrokerRegistration,
     create_persistent_paths,
@@ -39,11 +39,12 @@ from plog.cluster.control_fence import ControlFence
 from plog.cluster.controller import Controller
 from plog.cluster.controller_context import LiveBroker
 from plog.cluster.embedded_store import EmbeddedStore
+from plog.cluster.fast_path import FastPath
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.producer_ids import ProducerIds
 from plog.cluster.replica_manager import ReplicaManager
 from plog.cluster.store_rebuild import broker_id_of_topics, known_partitions, rebuild_store
-from plog.cluster.topic_admin import TopicAdmin
+from plog.cluster.topic_admin import INTERNAL_TOPICS, TopicAdmin
 from plog.cluster.znodes import CLUSTER_ID, BrokerNode, Endpoint
 from plog.errors import KafkaStorageError
 from plog.handlers.context import Services
@@ -91,6 +92,7 @@ class Broker:
         self._listeners = settings.parsed_listeners()
         self._bound: list[BoundListener] = []
         self._broker_epoch = -1
+        self._reactor: Reactor | None = None
         self._disks_lost = asyncio.Event()
         # Undoes what has been started, the last thing first.
         self._running = AsyncExitStack()
@@ -99,6 +101,12 @@ class Broker:
     def bound(self) -> Sequence[BoundListener]:
         """The listeners with their ports, once started."""
         return self._bound
+
+    @property
+    def reactor_stats(self) -> ReactorStats:
+        """What the network threads have counted, once started."""
+        assert self._reactor is not None
+        return self._reactor.stats()
 
     async def start(self) -> None:
         """Load the logs, join the cluster (of one), and listen.
@@ -153,6 +161,9 @@ class Broker:
             changes.topic_settings(topic)
         ensure_cluster_id(store, cluster_id)
         purgatory: Purgatory[TopicPartition] = Purgatory(loop)
+        fast_path = FastPath(INTERNAL_TOPICS) if self._static.fast_path_enable else None
+        if fast_path is not None:
+            undo.callback(fast_path.stop)
         fence = ControlFence()
         metadata = MetadataCache(fence)
         registration = BrokerRegistration(store, broker_id)
@@ -164,7 +175,12 @@ class Broker:
             settings_of=changes.topic_settings,
             on_change=purgatory.touch_threadsafe,
             log_dir_failed=registration.report_lost_replicas,
+            publisher=fast_path,
         )
+        if fast_path is not None:
+            served = fast_path.served
+            settings.on_broker_change(lambda now: served.set_fetch_max_bytes(now.fetch_max_bytes))
+            served.set_fetch_max_bytes(settings.broker().fetch_max_bytes)
         settings.on_topic_change(replicas.update_topic_settings)
         settings.on_broker_change(lambda _: replicas.renew_settings(settings.topic))
         logs.on_log_dir_failure(replicas.on_log_dir_failure)
@@ -220,8 +236,14 @@ class Broker:
                 await metadata.until(
                     lambda snapshot: broker_id in snapshot.brokers, READY_TIMEOUT_S
                 )
-        reactor = self._make_reactor()
-        control_plane = ControlPlane(reactor, Dispatcher(services), loop)
+        reactor = self._reactor = self._make_reactor(fast_path)
+
+        def touch(number: int) -> None:
+            at = None if fast_path is None else fast_path.topic_partition(number)
+            if at is not None:
+                purgatory.touch(at)
+
+        control_plane = ControlPlane(reactor, Dispatcher(services), loop, touch)
         undo.push_async_callback(control_plane.stop, STOP_HANDLERS_MS, STOP_DRAIN_MS)
         undo.callback(purgatory.close)
         for bound in self._bound:
@@ -248,7 +270,7 @@ class Broker:
             rack=self._static.broker_rack,
         )
 
-    def _make_reactor(self) -> Reactor:
+    def _make_reactor(self, fast_path: FastPath | None) -> Reactor:
         settings = self._static
         return Reactor(
             threads=settings.num_network_threads,
@@ -260,6 +282,7 @@ class Broker:
             send_buffer_bytes=settings.socket_send_buffer_bytes,
             receive_buffer_bytes=settings.socket_receive_buffer_bytes,
             use_sendfile=settings.socket_sendfile_enable,
+            served=None if fast_path is None else fast_path.served,
         )
 
     def _broker_id(self, known: LogDirIdentity, store: EmbeddedStore) -> int:
@@ -352,6 +375,7 @@ async def _serve(broker: Broker, begun: float) -> int:
         lost.cancel()
         log.info("stopping")
     await broker.stop()
+    _log_requests(broker.reactor_stats)
     log.info("stopped")
     return status
 
@@ -361,6 +385,16 @@ def _exit_after(seconds: float, status: int) -> None:
     timer = threading.Timer(seconds, os._exit, [status])
     timer.daemon = True
     timer.start()
+
+
+def _log_requests(stats: ReactorStats) -> None:
+    reasons = ", ".join(f"{reason} {n}" for reason, n in stats.handed_over.items() if n)
+    log.info(
+        "%d requests, %d of them on the fast path; by Python: %s",
+        stats.requests,
+        stats.fast_requests,
+        reasons or "none",
+    )
 
 
 def _raise_file_limit() -> None:

@@ -20,12 +20,17 @@ BENCHMARKS = ROOT / "asv_bench" / "benchmarks"
 PARTS_OF = {
     # Kernels that are parts of another, and timed through it.
     "acceptor": "reactor",
+    "commit_queue": "reactor",
     "connection": "reactor",
+    "fast_turn": "reactor",
+    "fetch_path": "reactor",
     "files": "partition_log",
     "mailbox": "reactor",
     "partition": "partition_log",
+    "produce_path": "reactor",
     "producers": "partition_log",
     "segment": "partition_log",
+    "served": "reactor",
 }
 
 

@@ -66,6 +66,20 @@ cdef void restamp_max_timestamp(uint8_t* p, int64_t timestamp_ms) noexcept nogil
 cdef int open_records(const uint8_t* p, const BatchFields* batch, size_t limit, const uint8_t** records,
                       size_t* size, uint8_t** owned) noexcept nogil
 
+# What the leader demands of a produced batch's records.
+ctypedef struct Rules:
+    int64_t oldest
+    int64_t newest
+    bint any_timestamp
+    bint key_required
+
+# The bounds of timestamps as of now, without overflow.
+cdef Rules rules_at(int64_t now_ms, int64_t before_max_ms, int64_t after_max_ms) noexcept nogil
+# Whether validate_produced would accept these `size` bytes, no more and no less; *max_timestamp is then what the
+# header must say.
+cdef bint is_acceptable(
+    const uint8_t* p, int64_t size, const Rules* rules, size_t limit, int64_t* max_timestamp) noexcept nogil
+
 # What CorruptRecord says of a batch at `p`, `pos` bytes into the caller's buffer.
 cdef str batch_fault(int status, const uint8_t* p, const uint8_t* end, Py_ssize_t pos)
 cdef str compression_fault(int status, int codec, size_t limit)

@@ -296,12 +296,6 @@ ctypedef struct Refusal:
     int32_t why
     int64_t value
 
-ctypedef struct Rules:
-    int64_t oldest
-    int64_t newest
-    bint any_timestamp
-    bint key_required
-
 ctypedef struct Walk:
     int opened               # a COMPRESSION_ status
     int fault                # a RECORD_ reason: the walk ended there
@@ -401,29 +395,70 @@ cdef str refusal_text(const Refusal* refusal, const Rules* rules):
     return f"timestamp {refusal.value} is not within {rules.oldest} .. {rules.newest}"
 
 
-cdef str header_refusal(const BatchFields* batch):
-    # What Kafka's leader refuses of a client whatever the records say. Without a producer id the
-    # other producer fields are not looked at: Sarama and KafkaJS leave zeros there.
+# What Kafka's leader refuses of a client whatever the records say.
+cdef enum:
+    HEADER_FINE = 0
+    HEADER_BASE_OFFSET = 1
+    HEADER_LAST_OFFSET_DELTA = 2
+    HEADER_RECORDS_COUNT = 3
+    HEADER_COUNT_AND_DELTA = 4
+    HEADER_CONTROL = 5
+    HEADER_DELETE_HORIZON = 6
+    HEADER_PRODUCER_EPOCH = 7
+    HEADER_BASE_SEQUENCE = 8
+    HEADER_PRODUCER_ID = 9
+    HEADER_TRANSACTIONAL = 10
+
+
+cdef int header_fault(const BatchFields* batch) noexcept nogil:
     if batch.base_offset != 0:
-        return f"base_offset is {batch.base_offset}, a producer must leave it 0"
+        return HEADER_BASE_OFFSET
     if batch.last_offset_delta < 0:
-        return f"last_offset_delta is {batch.last_offset_delta}"
+        return HEADER_LAST_OFFSET_DELTA
     if batch.records_count < 1:
-        return f"records_count is {batch.records_count}"
+        return HEADER_RECORDS_COUNT
     if <int64_t>batch.records_count != <int64_t>batch.last_offset_delta + 1:
-        return f"records_count is {batch.records_count}, last_offset_delta is {batch.last_offset_delta}"
+        return HEADER_COUNT_AND_DELTA
     if batch.attributes & ATTRIBUTE_CONTROL:
-        return "clients must not write control batches"
+        return HEADER_CONTROL
     if batch.attributes & ATTRIBUTE_DELETE_HORIZON:
-        return "clients must not set a delete horizon"
+        return HEADER_DELETE_HORIZON
+    # Without a producer id the other producer fields are not looked at: Sarama and KafkaJS leave
+    # zeros there.
     if batch.producer_id >= 0:
         if batch.producer_epoch < 0:
-            return f"producer_epoch is {batch.producer_epoch} with producer_id {batch.producer_id}"
+            return HEADER_PRODUCER_EPOCH
         if batch.base_sequence < 0:
-            return f"base_sequence is {batch.base_sequence} with producer_id {batch.producer_id}"
+            return HEADER_BASE_SEQUENCE
     elif batch.producer_id != -1:
-        return f"producer_id is {batch.producer_id}"
+        return HEADER_PRODUCER_ID
     elif batch.attributes & ATTRIBUTE_TRANSACTIONAL:
+        return HEADER_TRANSACTIONAL
+    return HEADER_FINE
+
+
+cdef str header_refusal(const BatchFields* batch):
+    """What is wrong with the header, or None."""
+    cdef int fault = header_fault(batch)
+    if fault == HEADER_BASE_OFFSET:
+        return f"base_offset is {batch.base_offset}, a producer must leave it 0"
+    if fault == HEADER_LAST_OFFSET_DELTA:
+        return f"last_offset_delta is {batch.last_offset_delta}"
+    if fault == HEADER_RECORDS_COUNT:
+        return f"records_count is {batch.records_count}"
+    if fault == HEADER_COUNT_AND_DELTA:
+        return f"records_count is {batch.records_count}, last_offset_delta is {batch.last_offset_delta}"
+    if fault == HEADER_CONTROL:
+        return "clients must not write control batches"
+    if fault == HEADER_DELETE_HORIZON:
+        return "clients must not set a delete horizon"
+    if fault == HEADER_PRODUCER_EPOCH:
+        return f"producer_epoch is {batch.producer_epoch} with producer_id {batch.producer_id}"
+    if fault == HEADER_BASE_SEQUENCE:
+        return f"base_sequence is {batch.base_sequence} with producer_id {batch.producer_id}"
+    if fault == HEADER_PRODUCER_ID:
+        return f"producer_id is {batch.producer_id}"
+    if fault == HEADER_TRANSACTIONAL:
         return "a transactional batch needs a producer_id"
     return None
 
@@ -528,6 +563,31 @@ cdef object validate(const uint8_t* p, const uint8_t* end, Py_ssize_t pos, const
         with nogil:
             walk_batch(p, &batch, rules, limit, &walk)
     return judge(&walk, &batch, rules, limit, now_ms)
+
+
+cdef Rules rules_at(int64_t now_ms, int64_t before_max_ms, int64_t after_max_ms) noexcept nogil:
+    cdef Rules rules
+    rules.oldest = saturating_sub(now_ms, before_max_ms)
+    rules.newest = saturating_add(now_ms, after_max_ms)
+    rules.any_timestamp = False
+    rules.key_required = False
+    return rules
+
+
+cdef bint is_acceptable(
+        const uint8_t* p, int64_t size, const Rules* rules, size_t limit, int64_t* max_timestamp) noexcept nogil:
+    cdef BatchFields batch
+    cdef Walk walk
+    if (read_header(p, p + size, &batch) != BATCH_OK or size_of(p) != size
+            or checksum(p) != batch.crc or header_fault(&batch) != HEADER_FINE
+            or batch.attributes & ATTRIBUTE_CODEC > CODEC_ZSTD
+            or batch.attributes & ATTRIBUTE_LOG_APPEND_TIME):
+        return False
+    walk_batch(p, &batch, rules, limit, &walk)
+    if walk.opened != COMPRESSION_OK or walk.fault != RECORD_OK or walk.refused:
+        return False
+    max_timestamp[0] = max(walk.max_timestamp, <int64_t>-1)
+    return True
 
 
 # -- restamping: the only writers -----------------------------------------------------------------
@@ -652,9 +712,7 @@ def validate_produced(
 ):
     """Deep validation of one batch from a client, as the leader does before it appends."""
     cdef Py_buffer view
-    cdef Rules rules
-    rules.oldest = saturating_sub(now_ms, before_max_ms)
-    rules.newest = saturating_add(now_ms, after_max_ms)
+    cdef Rules rules = rules_at(now_ms, before_max_ms, after_max_ms)
     rules.any_timestamp = log_append_time
     rules.key_required = key_required
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)

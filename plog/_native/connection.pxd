@@ -31,6 +31,7 @@ ctypedef struct Piece:
     int fd              # -1: memory
     int64_t position    # of the next byte to send, in the memory or in the file
     int64_t remaining
+    int64_t room        # free bytes of the memory behind them
     void* pin           # keeps fd open and its bytes in place; given back through `unpin`
     void (*unpin)(void* pin) noexcept nogil
 
@@ -75,6 +76,8 @@ ctypedef struct Connection:
     bint writable
     # State.
     bint handed_over       # a request is out; the next waits for its answer
+    bint may_be_fast       # its listener's clients need not say who they are
+    void* parked           # the request that waits in the reactor itself; NULL: none
     bint closing           # closes once everything is sent
     bint abnormal          # it ends by a broken rule or a failure, not by anyone's wish
     bint dead              # closed; the struct lives to the end of the reactor's round
@@ -88,6 +91,7 @@ ctypedef struct Connection:
     Link by_activity
     Link ready
     Link waiting           # muted, or short of memory
+    Link by_deadline       # with a parked request
     Connection* next_in_bucket
 
 cdef void link_init(Link* link, Connection* owner) noexcept nogil
@@ -117,6 +121,10 @@ cdef uint8_t* piece_bytes(Piece* piece) noexcept nogil
 cdef Piece* file_piece(
     int fd, int64_t position, int64_t size, void* pin, void (*unpin)(void*) noexcept nogil) noexcept nogil
 cdef void free_pieces(Piece* first) noexcept nogil
+# The frame that `next_frame` found is done with.
+cdef void drop_frame(Connection* c, int64_t size) noexcept nogil
+# Memory for the next `size` bytes of answers, queued already: fill it now. NULL: none.
+cdef uint8_t* answer_room(Connection* c, int64_t size) noexcept nogil
 # Append a chain of pieces, `size` bytes in all.
 cdef void queue_pieces(Connection* c, Piece* first, Piece* last, int64_t size) noexcept nogil
 # Send what is queued, `most` bytes at most (roughly); `sent` grows by what passed.

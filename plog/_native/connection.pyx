@@ -28,6 +28,7 @@ cdef extern from "<string.h>" nogil:
 cdef enum:
     PREFIX_BYTES = 4
     SMALLEST_BUFFER_BYTES = 512
+    SHARED_ANSWER_BYTES = 2048
 
 
 # --- lists ----------------------------------------------------------------------------------------
@@ -68,6 +69,7 @@ cdef Connection* connection_new(int fd, int64_t id, int listener_id, const uint8
     link_init(&c.by_activity, c)
     link_init(&c.ready, c)
     link_init(&c.waiting, c)
+    link_init(&c.by_deadline, c)
     return c
 
 
@@ -260,6 +262,13 @@ cdef int cut_frame(
     return 0
 
 
+cdef void drop_frame(Connection* c, int64_t size) noexcept nogil:
+    c.start += PREFIX_BYTES + size
+    if c.start == c.end:
+        c.start = 0
+        c.end = 0
+
+
 cdef int settle(Connection* c, Budget* budget) noexcept nogil:
     cdef int64_t rest = c.end - c.start
     cdef int64_t needed
@@ -282,6 +291,7 @@ cdef Piece* memory_piece(int64_t size) noexcept nogil:
     piece.fd = -1
     piece.position = 0
     piece.remaining = size
+    piece.room = 0
     piece.pin = NULL
     piece.unpin = NULL
     return piece
@@ -324,6 +334,24 @@ cdef void queue_pieces(Connection* c, Piece* first, Piece* last, int64_t size) n
         c.last.next = first
     c.last = last
     c.unsent_bytes += size
+
+
+cdef uint8_t* answer_room(Connection* c, int64_t size) noexcept nogil:
+    # Small answers share their memory, and leave by one call.
+    cdef Piece* piece = c.last if c.first != NULL else NULL
+    cdef uint8_t* at
+    if piece == NULL or piece.fd >= 0 or piece.room < size:
+        piece = memory_piece(max(size, SHARED_ANSWER_BYTES))
+        if piece == NULL:
+            return NULL
+        piece.room = piece.remaining
+        piece.remaining = 0
+        queue_pieces(c, piece, piece, 0)
+    at = piece_bytes(piece) + piece.position + piece.remaining
+    piece.remaining += size
+    piece.room -= size
+    c.unsent_bytes += size
+    return at
 
 
 cdef int send_queued(Connection* c, int64_t most, Scratch* scratch, int64_t* sent) noexcept nogil:

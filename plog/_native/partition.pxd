@@ -24,14 +24,21 @@ ctypedef struct EndingTransaction:
     int64_t first_offset
     int64_t marker_offset
 
-ctypedef void (*ChangeListener)(void* argument, Partition* partition) noexcept nogil
+# Who is told of the next change after `watched` was set: Python, for the requests that wait there.
+ctypedef void (*ChangeListener)(void* argument, int64_t number) noexcept nogil
+
+# A place in a partition's list of those who wait for it; circular, alone when linked to itself.
+ctypedef struct Waiter:
+    Waiter* previous
+    Waiter* next
+    Partition* partition         # NULL: in no list
+    void* owner                  # who waits, for `wake`
+    # Called under `lock` at every change of end, durable end, high watermark, last stable offset, epoch or
+    # existence: to leave word for the thread that waits, and no more.
+    void (*wake)(Waiter* waiter) noexcept nogil
 
 ctypedef struct Partition:
     int64_t references           # atomic
-    # Called after every change of end, durable end, high watermark, last stable offset, epoch or existence,
-    # without any lock held. Set before the partition is shared.
-    ChangeListener listener
-    void* listener_argument
     int64_t changes              # how often; atomic
 
     pthread_mutex_t flush_lock
@@ -40,6 +47,10 @@ ctypedef struct Partition:
     int slot_fd                  # borrowed; -1: none
     int64_t slot_position
     uint8_t slot_key[SLOT_KEY_BYTES]
+
+    # In the commit queue of its log directory; under that queue's lock.
+    bint commit_asked
+    Partition* next_commit
 
     pthread_mutex_t write_lock
     ProducerTable producers
@@ -52,6 +63,12 @@ ctypedef struct Partition:
     bint sole_replica
 
     pthread_mutex_t lock
+    Waiter waiters               # head of the list
+    int64_t waiting              # how many there are, and one if `watched`; atomic
+    bint watched
+    ChangeListener listener
+    void* listener_argument
+    int64_t listener_number      # under which the listener knows this partition
     SegmentList* segments
     int64_t log_start_offset
     int64_t log_end_offset
@@ -121,6 +138,13 @@ cdef Partition* partition_new() noexcept nogil
 cdef void settle(Partition* partition) noexcept nogil
 # Every change that others may wait for passes through here; no lock may be held.
 cdef void partition_changed(Partition* partition) noexcept nogil
+# Wake `waiter` at every change from now on, until it is removed; after that its `wake` is not called any more.
+cdef void partition_add_waiter(Partition* partition, Waiter* waiter) noexcept nogil
+cdef void partition_remove_waiter(Waiter* waiter) noexcept nogil
+# Have the listener called once, at the next change.
+cdef void partition_watch(Partition* partition) noexcept nogil
+cdef void partition_set_listener(
+    Partition* partition, ChangeListener listener, void* argument, int64_t number) noexcept nogil
 cdef void partition_go_offline(Partition* partition, int error) noexcept nogil
 cdef void partition_retain(Partition* partition) noexcept nogil
 cdef void partition_release(Partition* partition) noexcept nogil

@@ -80,6 +80,7 @@ cdef Partition* partition_new() noexcept nogil:
     made.segment_bytes = INT32_MAX
     made.segment_ms = INT64_MAX
     made.first_open_offset = INT64_MAX
+    made.waiters.previous = made.waiters.next = &made.waiters
     pthread_mutex_init(&made.flush_lock, NULL)
     pthread_mutex_init(&made.write_lock, NULL)
     pthread_mutex_init(&made.lock, NULL)
@@ -106,9 +107,64 @@ cdef void partition_release(Partition* partition) noexcept nogil:
 
 cdef void partition_changed(Partition* partition) noexcept nogil:
     """The one place that every change others may wait for passes through; no lock is held."""
+    cdef Waiter* waiter
+    cdef Waiter* after
     add(&partition.changes, 1)
-    if partition.listener != NULL:
-        partition.listener(partition.listener_argument, partition)
+    # Who comes later looks at the offsets once it is in the list, and finds the change.
+    if load(&partition.waiting) == 0:
+        return
+    pthread_mutex_lock(&partition.lock)
+    if partition.watched:
+        partition.watched = False
+        add(&partition.waiting, -1)
+        if partition.listener != NULL:
+            partition.listener(partition.listener_argument, partition.listener_number)
+    waiter = partition.waiters.next
+    while waiter != &partition.waiters:
+        after = waiter.next
+        waiter.wake(waiter)
+        waiter = after
+    pthread_mutex_unlock(&partition.lock)
+
+
+cdef void partition_add_waiter(Partition* partition, Waiter* waiter) noexcept nogil:
+    pthread_mutex_lock(&partition.lock)
+    waiter.partition = partition
+    waiter.previous = partition.waiters.previous
+    waiter.next = &partition.waiters
+    partition.waiters.previous.next = waiter
+    partition.waiters.previous = waiter
+    add(&partition.waiting, 1)
+    pthread_mutex_unlock(&partition.lock)
+
+
+cdef void partition_remove_waiter(Waiter* waiter) noexcept nogil:
+    cdef Partition* partition = waiter.partition
+    if partition == NULL:
+        return
+    pthread_mutex_lock(&partition.lock)
+    waiter.previous.next = waiter.next
+    waiter.next.previous = waiter.previous
+    waiter.partition = NULL
+    add(&partition.waiting, -1)
+    pthread_mutex_unlock(&partition.lock)
+
+
+cdef void partition_watch(Partition* partition) noexcept nogil:
+    pthread_mutex_lock(&partition.lock)
+    if not partition.watched:
+        partition.watched = True
+        add(&partition.waiting, 1)
+    pthread_mutex_unlock(&partition.lock)
+
+
+cdef void partition_set_listener(
+        Partition* partition, ChangeListener listener, void* argument, int64_t number) noexcept nogil:
+    pthread_mutex_lock(&partition.lock)
+    partition.listener = listener
+    partition.listener_argument = argument
+    partition.listener_number = number
+    pthread_mutex_unlock(&partition.lock)
 
 
 cdef void partition_go_offline(Partition* partition, int error) noexcept nogil:

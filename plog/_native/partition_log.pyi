@@ -75,6 +75,9 @@ class PartitionLog:
     def leader_epoch(self) -> int: ...
     @property
     def segments(self) -> list[Segment]: ...
+    def watch(self) -> None:
+        """Have the listener, if any, hear of the next change: look at the offsets after this."""
+
     @property
     def change_count(self) -> int:
         """How many changes of end, durable end, high watermark, last stable offset, epoch or

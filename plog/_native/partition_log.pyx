@@ -25,7 +25,7 @@ from plog._native.partition cimport (
     partition_load_producers, partition_new, partition_put_producer, partition_read,
     partition_release, partition_remove_producer, partition_replace_segments,
     partition_set_durable_slot, partition_set_leader, partition_set_limits,
-    partition_set_log_start_offset, partition_truncate, settle)
+    partition_set_log_start_offset, partition_truncate, partition_watch, settle)
 from plog._native.producers cimport (
     Producer, ProducerTable, producer_entry, producers_assign, producers_free, producers_init,
     producers_obtain, read_producer_entry)
@@ -208,6 +208,11 @@ cdef class PartitionLog:
     def segments(self):
         """The published list, ascending; the last is active. Empty after close."""
         return list(self._segments)
+
+    def watch(self):
+        """Have the listener, if any, hear of the next change: look at the offsets after this."""
+        with nogil:
+            partition_watch(self.partition)
 
     @property
     def change_count(self):

@@ -1,13 +1,15 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from plog._native.partition_log import FileRange
+from plog._native.partition_log import Appended, FileRange
+from plog._native.served import ServedPartitions
 
 # Kinds of Event.
 OPENED: int
 REQUEST: int
 CLOSED: int
 REFUSED: int
+CHANGED: int
 
 class Event(NamedTuple):
     """What the reactor tells the control plane.
@@ -16,7 +18,8 @@ class Event(NamedTuple):
     memory is freed, and counted off `queued_max_bytes`, when the view goes. `peer` is "host:port"
     (OPENED and REFUSED). Every OPENED is followed by one CLOSED. REFUSED tells of a connection
     turned away at the door, by a cap or for want of descriptors; at most one a second, with
-    connection id 0: `ReactorStats.refused` counts them all.
+    connection id 0: `ReactorStats.refused` counts them all. CHANGED: a partition that was watched
+    (`PartitionLog.watch`) has changed since.
     """
 
     kind: int
@@ -27,6 +30,8 @@ class Event(NamedTuple):
     reason: str  # CLOSED, REFUSED: why
     received_us: int  # REQUEST: when its last byte came, monotonic
     abnormal: bool  # CLOSED: for a broken rule or a failure, not because one side wished to
+    appended: tuple[Appended, ...]  # REQUEST: of a Produce's first partitions, by the fast path
+    number: int  # CHANGED: under which the partition was published
 
 class ReactorStats(NamedTuple):
     connections: int
@@ -38,6 +43,8 @@ class ReactorStats(NamedTuple):
     bytes_in: int
     bytes_out: int
     queued_bytes: int  # memory of requests not yet answered and of receive buffers
+    fast_requests: int  # answered, or waiting to be, without Python
+    handed_over: dict[str, int]  # the others, by the reason
 
 class Reactor:
     """Accepts, cuts frames and sends answers; its threads never take the interpreter lock.
@@ -63,10 +70,15 @@ class Reactor:
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,
         use_sendfile: bool = True,
+        served: ServedPartitions | None = None,
     ) -> None:
-        """Raises ValueError, or OSError when descriptors are short."""
-    def add_listener(self, fd: int, listener_id: int) -> None:
+        """With `served`, ordinary requests for those partitions are answered here (the fast path).
+
+        Raises ValueError, or OSError when descriptors are short."""
+    def add_listener(self, fd: int, listener_id: int, *, may_be_fast: bool = True) -> None:
         """Accept from this listening socket (duplicated, made non-blocking). Before or after start.
+
+        Without `may_be_fast`, every request of its clients is handed over.
 
         Raises OSError.
         """

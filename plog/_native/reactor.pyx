@@ -34,15 +34,22 @@ from plog._native.locks cimport add as atomic_add, load as atomic_load, store as
 from plog._native.mailbox cimport (
     Letter, mailbox_close, mailbox_knock, mailbox_open, mailbox_put, mailbox_release, mailbox_take,
 )
+from plog._native.parked cimport (
+    PASSED_APPEND, PASSED_BATCH, PASSED_FORM, PASSED_OTHER_API, PASSED_PARTITION, PASSED_READ,
+    PASSED_REASONS, PASSED_SWITCHED_OFF,
+)
 from plog._native.reactor_loop cimport (
     ASK_CLOSE, ASK_LISTEN, ASK_MUTE, ASK_RESPOND,
-    EVENT_CLOSED, EVENT_OPENED, EVENT_REFUSED, EVENT_REQUEST,
+    EVENT_CHANGED, EVENT_CLOSED, EVENT_OPENED, EVENT_REFUSED, EVENT_REQUEST,
     SOURCE_LISTENER,
     Command, Listener, Loop, Note, Shared,
     free_command, loop_discard_letters, loop_open, loop_release, loop_run,
 )
 from plog._native.segment cimport FileRange, SegmentFiles, segment_release, segment_retain
-from plog._native.turn cimport note_free, note_text
+from plog._native.served cimport ServedPartitions, table_set_listener
+from plog._native.turn cimport note_free, note_new, note_text
+
+from plog._native.partition_log import Appended
 
 cdef enum:
     PREFIX_BYTES = 4
@@ -52,6 +59,17 @@ OPENED = EVENT_OPENED
 REQUEST = EVENT_REQUEST
 CLOSED = EVENT_CLOSED
 REFUSED = EVENT_REFUSED
+CHANGED = EVENT_CHANGED
+
+cdef dict REASONS = {
+    PASSED_SWITCHED_OFF: "switched off",
+    PASSED_OTHER_API: "other API or version",
+    PASSED_FORM: "unusual request",
+    PASSED_PARTITION: "unusual partition",
+    PASSED_BATCH: "unusual batch",
+    PASSED_APPEND: "unusual append",
+    PASSED_READ: "unusual read",
+}
 
 
 # --- answers --------------------------------------------------------------------------------------
@@ -153,6 +171,8 @@ class Event(NamedTuple):
     reason: str
     received_us: int
     abnormal: bool
+    appended: tuple
+    number: int
 
 
 class ReactorStats(NamedTuple):
@@ -167,6 +187,8 @@ class ReactorStats(NamedTuple):
     bytes_in: int
     bytes_out: int
     queued_bytes: int
+    fast_requests: int
+    handed_over: dict
 
 
 @cython.final
@@ -197,8 +219,30 @@ cdef class Frame:
                 mailbox_knock(&shared.loops[i].inbox)
 
 
+cdef void post_change(void* argument, int64_t number) noexcept nogil:
+    """From any thread: tell Python that what it waits for may have come."""
+    cdef Shared* shared = <Shared*>argument
+    cdef Note* note = note_new(EVENT_CHANGED, NULL, 0)
+    if note == NULL:
+        return  # who waits has a deadline
+    note.size = number
+    if not mailbox_put(&shared.events, &note.letter, &note.letter, 1):
+        note_free(note)
+
+
+cdef tuple appended_of(const Note* note):
+    cdef list found = []
+    cdef int64_t at
+    for at in range(note.appended_count):
+        found.append(Appended(
+            note.appended[at].status, note.appended[at].base_offset, note.appended[at].last_offset,
+            note.appended[at].timestamp, note.appended[at].log_start_offset, note.appended[at].error))
+    return tuple(found)
+
+
 cdef class Reactor:
     cdef Shared shared
+    cdef ServedPartitions _served
     cdef list _threads
     cdef bint _stopped
 
@@ -218,6 +262,7 @@ cdef class Reactor:
         int send_buffer_bytes=-1,
         int receive_buffer_bytes=-1,
         bint use_sendfile=True,
+        ServedPartitions served=None,
     ):
         cdef int error
         cdef int i
@@ -229,6 +274,9 @@ cdef class Reactor:
         if not 0 <= max_request_bytes <= INT32_MAX:
             raise ValueError(f"max_request_bytes {max_request_bytes} is not a size that a request can state")
         self._threads = []
+        self._served = served
+        if served is not None:
+            self.shared.served = &served.table
         self.shared.max_request_bytes = max_request_bytes
         self.shared.idle_timeout_us = idle_timeout_ms * 1000
         self.shared.use_sendfile = use_sendfile
@@ -254,6 +302,8 @@ cdef class Reactor:
                 error = loop_open(&loops[i], &self.shared, i)
         if error < 0:
             raise OSError(-error, os.strerror(-error))
+        if served is not None:
+            table_set_listener(&served.table, post_change, &self.shared)
 
     def __dealloc__(self):
         cdef int i
@@ -261,6 +311,8 @@ cdef class Reactor:
         cdef Note* note
         if self.shared.loops == NULL:
             return
+        if self._served is not None:
+            table_set_listener(&self._served.table, NULL, NULL)
         # Running threads hold a reference, so there are none.
         for i in range(self.shared.threads):
             loop_release(&self.shared.loops[i])
@@ -293,7 +345,7 @@ cdef class Reactor:
             raise ValueError(f"{connection_id} is no connection id")
         return &self.shared.loops[connection_id % self.shared.threads]
 
-    def add_listener(self, int fd, int listener_id):
+    def add_listener(self, int fd, int listener_id, *, bint may_be_fast=True):
         cdef Listener* listener
         cdef Command* command
         cdef int own = fcntl(fd, F_DUPFD_CLOEXEC, 0)
@@ -310,6 +362,7 @@ cdef class Reactor:
         listener.kind = SOURCE_LISTENER
         listener.fd = own
         listener.id = listener_id
+        listener.may_be_fast = may_be_fast
         command = self._command(ASK_LISTEN, 0)
         command.listener = listener
         self._send(&self.shared.loops[0], command)
@@ -365,7 +418,12 @@ cdef class Reactor:
         view = None
         peer = ""
         reason = ""
-        if note.kind == EVENT_REQUEST:
+        appended = ()
+        number = -1
+        if note.kind == EVENT_CHANGED:
+            number = note.size
+        elif note.kind == EVENT_REQUEST:
+            appended = appended_of(note)
             frame = Frame.__new__(Frame)
             frame.reactor = self
             frame.base = note.base
@@ -383,7 +441,7 @@ cdef class Reactor:
             reason = (note_text(note) + note.size).decode("utf-8", "replace")
         event = tuple.__new__(Event, (
             note.kind, note.connection_id, note.listener_id, view, peer, reason, note.received_us,
-            note.abnormal != 0))
+            note.abnormal != 0, appended, number))
         note_free(note)
         return event
 
@@ -417,13 +475,19 @@ cdef class Reactor:
     def stats(self):
         cdef Shared* shared = &self.shared
         cdef int64_t closed = 0, requests = 0, responses = 0, bytes_in = 0, bytes_out = 0
+        cdef int64_t fast_requests = 0
         cdef int i
+        cdef int reason
+        handed_over = dict.fromkeys(REASONS.values(), 0)
         for i in range(shared.threads):
             closed += atomic_load(&shared.loops[i].closed)
             requests += atomic_load(&shared.loops[i].requests)
             responses += atomic_load(&shared.loops[i].responses)
             bytes_in += atomic_load(&shared.loops[i].bytes_in)
             bytes_out += atomic_load(&shared.loops[i].bytes_out)
+            fast_requests += atomic_load(&shared.loops[i].fast_requests)
+            for reason in range(PASSED_REASONS):
+                handed_over[REASONS[reason]] += atomic_load(&shared.loops[i].passed[reason])
         return ReactorStats(
             connections=atomic_load(&shared.door.connections),
             accepted=atomic_load(&shared.door.accepted),
@@ -434,4 +498,6 @@ cdef class Reactor:
             bytes_in=bytes_in,
             bytes_out=bytes_out,
             queued_bytes=atomic_load(&shared.budget.frame_bytes) + atomic_load(&shared.budget.buffer_bytes),
+            fast_requests=fast_requests,
+            handed_over=handed_over,
         )

@@ -3,7 +3,12 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from plog._native.acceptor cimport Door
 from plog._native.connection cimport REASON_BYTES, Budget, Connection, Link, Piece, Scratch
+from plog._native.fetch_path cimport FetchCall
 from plog._native.mailbox cimport Letter, Mailbox
+from plog._native.produce_path cimport ProduceCall
+from plog._native.parked cimport PASSED_REASONS
+from plog._native.partition cimport AppendResult
+from plog._native.served cimport ServedTable
 
 # What an epoll event points to begins with one of these.
 cdef enum:
@@ -18,6 +23,7 @@ cdef enum:
     ASK_RESPOND = 2
     ASK_MUTE = 3
     ASK_CLOSE = 4
+    ASK_RECHECK = 5   # the letter is a Parked
 
 # What Python hears of.
 cdef enum:
@@ -25,6 +31,7 @@ cdef enum:
     EVENT_REQUEST = 2
     EVENT_CLOSED = 3
     EVENT_REFUSED = 4
+    EVENT_CHANGED = 5
 
 # An event for Python; its text follows the struct.
 ctypedef struct Note:
@@ -36,8 +43,10 @@ ctypedef struct Note:
     int64_t received_us
     void* base
     uint8_t* data
-    int64_t size
+    int64_t size             # EVENT_CHANGED: the partition's number
     int64_t capacity
+    AppendResult* appended   # of the request's first partitions, which the fast path has appended
+    int64_t appended_count
 
 ctypedef struct Command:
     Letter letter
@@ -55,6 +64,7 @@ ctypedef struct Listener:
     int fd
     int id
     bint parked              # not watched until the next tick: nothing can be accepted now
+    bint may_be_fast
     Listener* next
 
 ctypedef struct Shared:
@@ -62,6 +72,7 @@ ctypedef struct Shared:
     int64_t max_request_bytes
     int64_t idle_timeout_us
     bint use_sendfile
+    ServedTable* served      # NULL: there is no fast path
     Loop* loops
     Mailbox events           # for Python
     Door door
@@ -100,6 +111,10 @@ ctypedef struct Loop:
     int64_t next_tick_us
     int64_t next_unmute_us   # INT64_MAX: none is muted
     int64_t next_refusal_us
+    # The fast path's.
+    ProduceCall produce      # the request in hand
+    FetchCall fetch
+    Link by_deadline         # connections with a parked request, the first to expire first
     bint winding_down
     # Counted by this thread alone; read by others.
     int64_t closed
@@ -107,6 +122,8 @@ ctypedef struct Loop:
     int64_t responses
     int64_t bytes_in
     int64_t bytes_out
+    int64_t fast_requests
+    int64_t passed[PASSED_REASONS]
 
 # 0, or -errno. Whatever comes of it, `loop_release` frees what there is.
 cdef int loop_open(Loop* loop, Shared* shared, int index) noexcept nogil

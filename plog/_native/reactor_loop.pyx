@@ -18,13 +18,17 @@ from plog._native.acceptor cimport (
 from plog._native.connection cimport (
     connection_new, free_pieces, link_init, link_remove, queue_pieces,
 )
+from plog._native.fast_turn cimport fast_discard, fast_look_again
+from plog._native.fetch_path cimport fetch_init, fetch_release
 from plog._native.files cimport calls
 from plog._native.locks cimport load as atomic_load, store as atomic_store
 from plog._native.mailbox cimport (
     mailbox_count, mailbox_open, mailbox_put, mailbox_release, mailbox_take,
 )
+from plog._native.parked cimport Parked
+from plog._native.produce_path cimport produce_init, produce_release
 from plog._native.turn cimport (
-    add_note, begin_close, close_stalled, count_up, discard, enter, feed_starved, find, finish_close, note_new, note_text,
+    add_note, begin_close, close_stalled, count_up, discard, enter, feed_starved, find, finish_close, hand_over_frame, note_new, note_text,
     on_event, serve, touch, wait_no_more, watch,
 )
 
@@ -115,6 +119,7 @@ cdef void welcome(Loop* loop, Listener* listener) noexcept nogil:
             close(guest.fd)
             door_leave(&shared.door, guest.address)
             continue
+        c.may_be_fast = listener.may_be_fast
         c.opened = note_new(EVENT_OPENED, c, sizeof(guest.peer))
         c.closed = note_new(EVENT_CLOSED, c, REASON_BYTES)
         command = <Command*>calloc(1, sizeof(Command))
@@ -207,8 +212,31 @@ cdef void read_inbox(Loop* loop) noexcept nogil:
     while letter != NULL:
         command = <Command*>letter
         letter = letter.next
-        obey(loop, command)
-        free_command(loop.shared, command)
+        if command.ask == ASK_RECHECK:
+            recheck(loop, <Parked*>command)
+        else:
+            obey(loop, command)
+            free_command(loop.shared, command)
+
+
+cdef void recheck(Loop* loop, Parked* parked) noexcept nogil:
+    if parked.over:
+        fast_discard(parked)
+        return
+    # From here on a change posts it anew.
+    atomic_store(&parked.posted, 0)
+    look_again(loop, parked.connection, False)
+
+
+cdef void look_again(Loop* loop, Connection* c, bint expired) noexcept nogil:
+    """At a request that waits."""
+    cdef uint8_t* frame
+    cdef int64_t size
+    if fast_look_again(loop, c, expired, &frame, &size):
+        touch(loop, c)
+        serve(loop, c)
+    elif frame != NULL and not hand_over_frame(loop, c, frame, size):
+        finish_close(loop, c, b"out of memory for a request")
 
 
 # --- a round --------------------------------------------------------------------------------------
@@ -223,6 +251,15 @@ cdef void serve_ready(Loop* loop) noexcept nogil:
         serve(loop, link.owner)
         if link == last:
             return
+
+
+cdef void expire_parked(Loop* loop) noexcept nogil:
+    cdef Connection* c
+    while loop.by_deadline.next != &loop.by_deadline:
+        c = loop.by_deadline.next.owner
+        if (<Parked*>c.parked).deadline_us > loop.now_us:
+            return
+        look_again(loop, c, True)
 
 
 cdef void unmute(Loop* loop) noexcept nogil:
@@ -279,7 +316,7 @@ cdef bint wind_down(Loop* loop) noexcept nogil:
         link = link.next
         if overdue:
             finish_close(loop, c, b"the broker is stopping")
-        else:
+        elif c.parked == NULL:  # its records are appended: their client should hear of it
             begin_close(loop, c, b"the broker is stopping")
     return loop.connections == 0
 
@@ -291,6 +328,8 @@ cdef int patience_ms(Loop* loop) noexcept nogil:
         return 0
     if loop.connections > 0 or loop.listeners != NULL and loop.listeners.parked:
         until = min(until, loop.next_tick_us)
+    if loop.by_deadline.next != &loop.by_deadline:
+        until = min(until, (<Parked*>loop.by_deadline.next.owner.parked).deadline_us)
     if loop.winding_down:
         until = min(until, loop.shared.drain_until_us)
     if until == INT64_MAX:
@@ -347,6 +386,7 @@ cdef void loop_run(Loop* loop) noexcept nogil:
         if letters:
             read_inbox(loop)
         serve_ready(loop)
+        expire_parked(loop)
         if loop.now_us >= loop.next_unmute_us:
             unmute(loop)
         if loop.now_us >= loop.next_tick_us:
@@ -377,6 +417,9 @@ cdef int loop_open(Loop* loop, Shared* shared, int index) noexcept nogil:
     link_init(&loop.muted, NULL)
     link_init(&loop.starved, NULL)
     link_init(&loop.starved_half, NULL)
+    link_init(&loop.by_deadline, NULL)
+    produce_init(&loop.produce)
+    fetch_init(&loop.fetch)
     loop.next_unmute_us = INT64_MAX
     loop.tick_us = TICK_US
     if shared.idle_timeout_us > 0:
@@ -407,7 +450,10 @@ cdef void loop_discard_letters(Loop* loop) noexcept nogil:
     while letter != NULL:
         command = <Command*>letter
         letter = letter.next
-        free_command(loop.shared, command)
+        if command.ask == ASK_RECHECK:
+            fast_discard(<Parked*>command)
+        else:
+            free_command(loop.shared, command)
 
 
 cdef void loop_release(Loop* loop) noexcept nogil:
@@ -417,6 +463,8 @@ cdef void loop_release(Loop* loop) noexcept nogil:
     close_listeners(loop)
     if loop.epoll_fd >= 0:
         close(loop.epoll_fd)
+    produce_release(&loop.produce)
+    fetch_release(&loop.fetch)
     free(loop.buckets)
     free(loop.scratch.receive_buffer)
     free(loop.scratch.send_buffer)

@@ -2,12 +2,12 @@
 
 Owns the rules of who may read: one request out at a time, answers taken before
 more is asked, muted ones later, nobody while memory is short. Runs in the
-thread that owns the connection, and never takes the interpreter lock. A path
-that answers requests without Python belongs in `serve`, before `hand_over`.
+thread that owns the connection, and never takes the interpreter lock. What the
+fast path answers (`fast_turn`) is not handed over.
 """
 
 from libc.errno cimport EAGAIN, ECONNRESET, EINTR, ENOMEM
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
@@ -17,8 +17,13 @@ from plog._native.connection cimport (
     FRAME_READY, FRAME_REFUSED, REASON_BYTES, SENT_ENOUGH, SENT_FAILED, Budget,
     Link, connection_shut, cut_frame, link_append, link_remove, next_frame, receive, send_queued, settle,
 )
+from plog._native.fast_turn cimport (
+    FAST_ANSWERED, FAST_NO_MEMORY, FAST_PASSED, FAST_WAITS, FastOutcome, fast_answer, fast_drop,
+)
 from plog._native.locks cimport add as atomic_add, load as atomic_load
 from plog._native.mailbox cimport mailbox_knock
+from plog._native.partition cimport AppendResult
+from plog._native.produce_path cimport ProduceCall
 from plog._native.reactor_loop cimport EVENT_CLOSED, EVENT_REQUEST
 
 cdef extern from "<sys/epoll.h>" nogil:
@@ -79,6 +84,7 @@ cdef Note* note_new(int kind, Connection* c, int64_t text_bytes) noexcept nogil:
 
 cdef void note_free(Note* note) noexcept nogil:
     free(note.base)
+    free(note.appended)
     free(note)
 
 
@@ -173,6 +179,7 @@ cdef void finish_close(Loop* loop, Connection* c, const char* reason) noexcept n
     if c.dead:
         return
     c.dead = True
+    fast_drop(c)
     # By hand, since a process forked from this one may hold the socket, and then close alone leaves it watched.
     epoll_ctl(loop.epoll_fd, EPOLL_CTL_DEL, c.fd, NULL)
     leave(loop, c)
@@ -292,10 +299,27 @@ cdef bint may_read(Loop* loop, Connection* c) noexcept nogil:
 
 # --- the turn -------------------------------------------------------------------------------------
 
+cdef bint tell_appended(Note* note, const ProduceCall* call) noexcept nogil:
+    """What the fast path has appended of the request is not to be appended again. False: no memory."""
+    cdef int32_t number
+    if call.appended == 0:
+        return True
+    note.appended = <AppendResult*>malloc(call.appended * sizeof(AppendResult))
+    if note.appended == NULL:
+        return False
+    for number in range(call.appended):
+        note.appended[number] = call.parts[number].result
+    note.appended_count = call.appended
+    return True
+
+
 cdef bint hand_over(Loop* loop, Connection* c, int64_t size) noexcept nogil:
     """Give the frame at the buffer's start to Python. False: no memory."""
     cdef Note* note = note_new(EVENT_REQUEST, c, 0)
     if note == NULL:
+        return False
+    if not tell_appended(note, &loop.produce):
+        note_free(note)
         return False
     if cut_frame(c, size, &loop.shared.budget, &note.base, &note.data, &note.capacity) < 0:
         note_free(note)
@@ -310,24 +334,50 @@ cdef bint hand_over(Loop* loop, Connection* c, int64_t size) noexcept nogil:
     return True
 
 
+cdef bint hand_over_frame(Loop* loop, Connection* c, uint8_t* frame, int64_t size) noexcept nogil:
+    cdef Note* note = note_new(EVENT_REQUEST, c, 0)
+    if note == NULL:
+        free(frame)
+        return False
+    note.base = frame
+    note.data = frame
+    note.size = size
+    note.capacity = size
+    note.received_us = loop.now_us
+    atomic_add(&loop.shared.budget.frame_bytes, size)
+    add_note(loop, note)
+    return True
+
+
+cdef bint send_some(Loop* loop, Connection* c) noexcept nogil:
+    """Send of what is queued as much as a turn may. False: the connection is closed."""
+    cdef int64_t sent = 0
+    cdef int found
+    if c.first == NULL or not c.writable:
+        return True
+    found = send_queued(c, SENT_PER_TURN, &loop.scratch, &sent)
+    if sent > 0:
+        count_up(&loop.bytes_out, sent)
+        touch(loop, c)
+    if found == SENT_FAILED:
+        finish_close(loop, c, NULL)
+        return False
+    if found == SENT_ENOUGH:
+        link_append(&loop.ready, &c.ready)
+    return True
+
+
 cdef void serve(Loop* loop, Connection* c) noexcept nogil:
-    """One turn: send what is queued, then read, cut and hand over."""
+    """One turn: send what is queued, then read, cut and answer or hand over."""
     cdef int64_t size = 0
     cdef int64_t n
-    cdef int64_t sent = 0
     cdef int reads = 0
     cdef int found
+    cdef bint held_back
+    cdef FastOutcome outcome
     cdef char text[96]
-    if c.first != NULL and c.writable:
-        found = send_queued(c, SENT_PER_TURN, &loop.scratch, &sent)
-        if sent > 0:
-            count_up(&loop.bytes_out, sent)
-            touch(loop, c)
-        if found == SENT_FAILED:
-            finish_close(loop, c, NULL)
-            return
-        if found == SENT_ENOUGH:
-            link_append(&loop.ready, &c.ready)
+    if not send_some(loop, c):
+        return
     if c.closing:
         if c.first == NULL:
             finish_close(loop, c, NULL)
@@ -335,7 +385,11 @@ cdef void serve(Loop* loop, Connection* c) noexcept nogil:
     while may_read(loop, c):
         found = next_frame(c, loop.shared.max_request_bytes, &size)
         if found == FRAME_READY:
-            if not hand_over(loop, c, size):
+            outcome = fast_answer(loop, c, size)
+            if outcome == FAST_ANSWERED:
+                touch(loop, c)
+                continue
+            if outcome == FAST_NO_MEMORY or (outcome == FAST_PASSED and not hand_over(loop, c, size)):
                 close_for_memory(loop, c)
                 return
             break
@@ -366,6 +420,16 @@ cdef void serve(Loop* loop, Connection* c) noexcept nogil:
             return
     if settle(c, &loop.shared.budget) < 0:
         close_for_memory(loop, c)
+        return
+    # What the fast path has answered.
+    held_back = c.unsent_bytes > UNSENT_BYTES_TO_READ_ON
+    if not send_some(loop, c):
+        return
+    if c.closing and c.first == NULL:
+        finish_close(loop, c, NULL)
+    elif held_back and c.unsent_bytes <= UNSENT_BYTES_TO_READ_ON:
+        # Requests that are here already announce themselves by no event.
+        link_append(&loop.ready, &c.ready)
 
 
 cdef bint nothing_unread(Connection* c) noexcept nogil:

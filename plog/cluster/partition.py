@@ -56,6 +56,18 @@ class OnChange(Protocol):
         ...
 
 
+class Publisher(Protocol):
+    """Told which partitions may be served without asking here."""
+
+    def publish(self, partition: Partition, /) -> None:
+        """Take note of a partition that this broker leads, as it is now."""
+        ...
+
+    def withdraw(self, topic_partition: TopicPartition, /) -> None:
+        """Serve it no more."""
+        ...
+
+
 class Partition:
     """A replica of a partition on this broker.
 
@@ -71,12 +83,14 @@ class Partition:
         broker_id: int,
         settings: TopicSettings,
         on_change: OnChange,
+        publisher: Publisher | None = None,
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self._broker_id = broker_id
         self._settings = settings
         self._on_change = on_change
+        self._publisher = publisher
         self._lock = threading.Lock()
         self._leadership = UNTOLD
         self._log: Log | None = None
@@ -138,9 +152,21 @@ class Partition:
 
     def update_settings(self, settings: TopicSettings) -> None:
         """Obey other settings from now on."""
-        self._settings = settings
-        if (log := self.hosted_log) is not None:
-            log.update_settings(settings)
+        with self._lock:
+            self._settings = settings
+            if (log := self.hosted_log) is not None:
+                log.update_settings(settings)
+            self._publish()
+
+    def _publish(self) -> None:
+        """Under the lock, after a change of what may be served without asking here."""
+        if self._publisher is not None and self.is_leader:
+            self._publisher.publish(self)
+
+    def _withdraw(self) -> None:
+        """Under the lock, before the role changes."""
+        if self._publisher is not None:
+            self._publisher.withdraw(self.topic_partition)
 
     # -- the controller's orders -------------------------------------------------------------
 
@@ -158,11 +184,13 @@ class Partition:
                 log.native.advance_high_watermark(log.log_end_offset)
             self._log, self._offline_reason = log, None
             self._leadership = leadership
+            self._publish()
         self._on_change(self.topic_partition)
 
     def make_follower(self, leadership: Leadership, log: Log) -> None:
         """Follow, or wait for a leader: refuse appends by clients."""
         with self._lock:
+            self._withdraw()
             log.become_follower(leadership.leader_epoch)
             self._log, self._offline_reason = log, None
             self._leadership = leadership
@@ -171,6 +199,7 @@ class Partition:
     def go_offline(self, reason: str, leadership: Leadership | None = None) -> None:
         """Answer KAFKA_STORAGE_ERROR from now on; what the controller said stays known."""
         with self._lock:
+            self._withdraw()
             self._offline_reason = reason
             if leadership is not None:
                 self._leadership = leadership
@@ -181,11 +210,13 @@ class Partition:
         with self._lock:
             if self._log is not None:
                 self._log = log
+                self._publish()
         self._on_change(self.topic_partition)
 
     def stop(self) -> Log | None:
         """Have no replica here any more. Returns the log that was served, to be kept or deleted."""
         with self._lock:
+            self._withdraw()
             log, self._log = self._log, None
             if log is not None and self._offline_reason is None:
                 log.become_follower(self._leadership.leader_epoch)

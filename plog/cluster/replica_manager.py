@@ -19,7 +19,7 @@ from typing import Protocol
 
 from plog.cluster.control_fence import ControlFence
 from plog.cluster.metadata_cache import MetadataCache
-from plog.cluster.partition import Leadership, OnChange, Partition, SettingsOf
+from plog.cluster.partition import Leadership, OnChange, Partition, Publisher, SettingsOf
 from plog.errors import (
     ErrorCode,
     FencedLeaderEpoch,
@@ -83,6 +83,7 @@ class ReplicaManager:
         log_dir_failed: has the controller ask which replicas this broker can serve.
         fetchers: who follows leaders elsewhere; None in a cluster of one.
         leadership_changed: the coordinators' ear.
+        publisher: told what the fast path may serve; None without one.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class ReplicaManager:
         log_dir_failed: Callable[[], None],
         fetchers: FollowerFetchers | None = None,
         leadership_changed: LeadershipChanged | None = None,
+        publisher: Publisher | None = None,
     ) -> None:
         self._broker_id = broker_id
         self._logs = logs
@@ -107,6 +109,7 @@ class ReplicaManager:
         self._log_dir_failed = log_dir_failed
         self._fetchers = fetchers
         self._leadership_changed = leadership_changed
+        self._publisher = publisher
         self._lock = threading.Lock()
         # Refused for want of space alone: to be taken up when there is some.
         self._without_space: set[TopicPartition] = set()
@@ -271,6 +274,7 @@ class ReplicaManager:
             broker_id=self._broker_id,
             settings=settings,
             on_change=self._on_change,
+            publisher=self._publisher,
         )
         try:
             if reason is not None:

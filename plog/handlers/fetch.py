@@ -178,6 +178,8 @@ def _read_partition(
     if replica_id > CONSUMER:
         raise _not_a_follower(replica_id, topic_partition, wanted)
     log = partition.log
+    # Before the offsets are looked at: what changes after this wakes the purgatory.
+    log.native.watch()
     if ctx.version < ZSTD_SINCE and log.settings.compression_type == ZSTD:
         # As in Kafka, the topic's setting decides alone. Batches that producers compressed go to
         # every client: old versions of the protocol do not mean that a client knows no zstd.

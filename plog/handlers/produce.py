@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from plog._native import batch
+from plog._native import batch, partition_log
 from plog._native.batch import BatchHeader
 from plog._native.compression import DEFAULT_LEVEL
+from plog.cluster.fast_path import EXPANSION_LIMIT
 from plog.cluster.partition import Partition
 from plog.cluster.topic_admin import INTERNAL_TOPICS
 from plog.errors import (
@@ -54,8 +55,6 @@ LEADER_HINTS_SINCE = 10
 LARGE_REQUEST_BYTES = 256 * 1024
 """What is larger is validated beside the event loop, so that nobody else waits for it. Order is
 kept: a connection's next request is handed over after this one's answer."""
-EXPANSION_LIMIT = 128
-"""A compressed batch may expand to this many times max.message.bytes, and not further."""
 ADMIN_CLIENT = "__admin_client"
 """The client id under which Kafka's own tools may write to the brokers' topics."""
 NO_LEADER = -1
@@ -140,21 +139,35 @@ def _size_of(request: ProduceRequest) -> int:
 
 
 def _append_all(ctx: Context, request: ProduceRequest) -> list[tuple[str, list[Appended]]]:
+    done = iter(ctx.connection.appended)
     return [
-        (topic.name, [_append(ctx, request, topic.name, asked) for asked in topic.partition_data])
+        (
+            topic.name,
+            [
+                _append(ctx, request, topic.name, asked, next(done, None))
+                for asked in topic.partition_data
+            ],
+        )
         for topic in request.topic_data
     ]
 
 
 def _append(
-    ctx: Context, request: ProduceRequest, topic: str, asked: PartitionProduceData
+    ctx: Context,
+    request: ProduceRequest,
+    topic: str,
+    asked: PartitionProduceData,
+    done: partition_log.Appended | None,
 ) -> Appended:
+    """Append one partition's batch, unless that is `done`: then say what the answer is."""
     topic_partition = TopicPartition(topic, asked.index)
     try:
         if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
             raise InvalidRequiredAcks(f"acks={request.acks}")
         _check_topic(ctx, topic)
         partition = ctx.services.replicas.leader(topic_partition)
+        if done is not None:
+            return _appended(partition, asked.index, done, NO_TIMESTAMP)
         return _append_batch(ctx, request, partition, asked)
     except KafkaError as refusal:
         response = _refused(asked.index, refusal)
@@ -217,14 +230,20 @@ def _append_batch(
     if log_append_time:
         # A duplicate was appended when its first copy was.
         append_time_ms = now_ms if done.timestamp == NO_TIMESTAMP else done.timestamp
+    return _appended(partition, asked.index, done, append_time_ms)
+
+
+def _appended(
+    partition: Partition, index: int, done: partition_log.Appended, append_time_ms: int
+) -> Appended:
     response = PartitionProduceResponse(
-        index=asked.index,
+        index=index,
         error_code=ErrorCode.NONE,
         base_offset=done.base_offset,
         log_append_time_ms=append_time_ms,
         log_start_offset=done.log_start_offset,
     )
-    return Appended(response, partition, done.last_offset, settings.flush_before_ack)
+    return Appended(response, partition, done.last_offset, partition.settings.flush_before_ack)
 
 
 def _check_header(

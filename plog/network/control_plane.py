@@ -15,12 +15,12 @@ from enum import Enum
 from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from plog._native.reactor import CLOSED, OPENED, REFUSED, REQUEST, Event, Reactor
+from plog._native.reactor import CHANGED, CLOSED, OPENED, REFUSED, REQUEST, Event, Reactor
 from plog.network.listeners import BoundListener
-from plog.settings.listeners import Listener
+from plog.settings.listeners import Listener, SecurityProtocol
 
 if TYPE_CHECKING:
-    from plog._native.partition_log import FileRange
+    from plog._native.partition_log import Appended, FileRange
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,7 @@ class Connection:
     """
 
     __slots__ = (
+        "appended",
         "attributes",
         "client_software_name",
         "client_software_version",
@@ -82,6 +83,9 @@ class Connection:
         """Free for handlers: SASL state and the like."""
         self.raw_tokens = False
         """SASL tokens without request headers follow (SaslHandshake v0), of any size."""
+        self.appended: Sequence[Appended] = ()
+        """Of the request in hand: what the reactor has appended of a Produce, its first partitions
+        in their order, before it met one that it leaves to the handler."""
         self.received_us = 0
         """When the request in hand had come whole, by the monotonic clock."""
         self.throttle_ms = 0
@@ -155,13 +159,19 @@ class ControlPlane:
     `asyncio.current_task()` is None, so `asyncio.timeout` cannot be entered (waits
     with a limit belong in `runtime.purgatory`). `CloseConnection` closes the
     connection; any other exception is a bug, which costs the connection and is
-    logged with its traceback.
+    logged with its traceback. `on_change(number)` hears of changes that handlers
+    asked to be told of (`PartitionLog.watch`).
     """
 
     def __init__(
-        self, reactor: Reactor, dispatch: Dispatch, loop: asyncio.AbstractEventLoop
+        self,
+        reactor: Reactor,
+        dispatch: Dispatch,
+        loop: asyncio.AbstractEventLoop,
+        on_change: Callable[[int], None] | None = None,
     ) -> None:
         self._reactor = reactor
+        self._on_change = on_change
         self._dispatch = dispatch
         self._loop = loop
         self._listeners: list[Listener] = []
@@ -182,7 +192,12 @@ class ControlPlane:
     def add_listener(self, bound: BoundListener) -> None:
         """Accept connections from a bound listener; its socket may be closed afterwards."""
         self._listeners.append(bound.listener)
-        self._reactor.add_listener(bound.socket.fileno(), len(self._listeners) - 1)
+        # Clients that must say who they are say it to a handler, before anything else is answered.
+        self._reactor.add_listener(
+            bound.socket.fileno(),
+            len(self._listeners) - 1,
+            may_be_fast=bound.listener.security_protocol is SecurityProtocol.PLAINTEXT,
+        )
 
     def start(self) -> None:
         """Take events from now on. The reactor is started by whoever made it."""
@@ -227,6 +242,9 @@ class ControlPlane:
                 )
             elif kind == CLOSED:
                 self._on_closed(event)
+            elif kind == CHANGED:
+                if self._on_change is not None:
+                    self._on_change(event.number)
             elif kind == REFUSED:
                 log.warning(
                     "refused connection from %s on %s: %s (%d refused so far)",
@@ -257,6 +275,7 @@ class ControlPlane:
         if connection.closing:
             return
         connection.received_us = event.received_us
+        connection.appended = event.appended
         if len(frame) < HEADER_BYTES and not connection.raw_tokens:
             self._close(connection, f"request of {len(frame)} bytes has no room for a header")
             return

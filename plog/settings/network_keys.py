@@ -73,6 +73,13 @@ class NetworkKeys(Settings):
         "in memory.",
         default=True,
     )
+    fast_path_enable = key(
+        "fast.path.enable",
+        BOOLEAN,
+        "plog's own. Whether ordinary requests are answered by the network threads themselves. "
+        "Without it every request takes the way through Python, with the same answers.",
+        default=True,
+    )
     max_connections = key(
         "max.connections",
         INT,

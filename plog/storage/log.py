@@ -341,6 +341,11 @@ class Log:
         with self._judging_errors():
             return native.read(fetch_offset, max_bytes, upper_offset, whole_first_batch)
 
+    @property
+    def has_aborted_transactions(self) -> bool:
+        """Whether readers of committed records may have to skip some."""
+        return bool(self._aborted)
+
     def aborted_transactions(
         self, fetch_offset: int, found: FileRange | None, upper_offset: int
     ) -> list[AbortedTransaction]:

@@ -39,9 +39,14 @@ class ManyListeners(BrokerProcess):
         self.port = port
 
 
-@pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManyListeners]:
-    with ManyListeners(tmp_path_factory.mktemp("handlers")) as running:
+@pytest.fixture(scope="session", params=["true", "false"], ids=["fast", "plain"])
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ManyListeners]:
+    """One with the fast path, and one whose handlers answer everything."""
+    with ManyListeners(
+        tmp_path_factory.mktemp("handlers"), **{"fast.path.enable": request.param}
+    ) as running:
         yield running
     assert "met a bug" not in running.log, running.log
 

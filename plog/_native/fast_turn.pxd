@@ -1,0 +1,23 @@
+# The requests that a reactor answers itself, and those of them that wait.
+from libc.stdint cimport int64_t, uint8_t
+
+from plog._native.connection cimport Connection
+from plog._native.parked cimport Parked
+from plog._native.reactor_loop cimport Loop
+
+cdef enum FastOutcome:
+    FAST_ANSWERED = 0            # the frame is used up, and its answer queued
+    FAST_WAITS = 1               # the frame is used up; the connection's next one waits
+    FAST_PASSED = 2              # for Python: the frame is as it was
+    FAST_NO_MEMORY = 3
+
+# Try to answer the frame of `size` bytes at the buffer's start. With FAST_PASSED, loop.produce says what has been
+# appended of it already.
+cdef FastOutcome fast_answer(Loop* loop, Connection* c, int64_t size) noexcept nogil
+# Look at the request of `c` again, which may be settled, or (`expired`) has waited for too long. True: it is answered,
+# and the connection to be served. With `frame` set, it is for Python, and the frame, of `size` bytes, the caller's.
+cdef bint fast_look_again(Loop* loop, Connection* c, bint expired, uint8_t** frame, int64_t* size) noexcept nogil
+# Forget the request of a connection that is closing.
+cdef void fast_drop(Connection* c) noexcept nogil
+# A letter that came too late: the request is over.
+cdef void fast_discard(Parked* parked) noexcept nogil

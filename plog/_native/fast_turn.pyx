@@ -1,0 +1,276 @@
+"""The requests that a reactor answers itself, without Python and without the interpreter lock.
+
+Owns which requests are tried, and those that wait: acks=all for safety, Fetch for
+bytes. What a request means is its path's (`produce_path`, `fetch_path`); what the
+fast path does not take goes to Python, counted by reason.
+"""
+
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy
+
+from plog._native.connection cimport (
+    Connection, Link, answer_room, drop_frame, link_remove)
+from plog._native.fetch_path cimport (
+    FETCH_ANSWERED, FETCH_KEY, FETCH_SINCE, FETCH_UNTIL, FETCH_UNUSUAL_FORM, FETCH_UNUSUAL_PARTITION,
+    FETCH_WAITS, FetchCall, FetchOutcome, fetch_answer, fetch_clear, fetch_init, fetch_read, fetch_release,
+    fetch_serve)
+from plog._native.files cimport calls
+from plog._native.locks cimport exchange, store
+from plog._native.mailbox cimport mailbox_put
+from plog._native.parked cimport (
+    PASSED_APPEND, PASSED_BATCH, PASSED_FORM, PASSED_OTHER_API, PASSED_PARTITION, PASSED_READ,
+    PASSED_SWITCHED_OFF, Parked)
+from plog._native.partition cimport (
+    Partition, Waiter, partition_add_waiter, partition_remove_waiter)
+from plog._native.produce_path cimport (
+    PRODUCE_ANSWERED, PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL, PRODUCE_UNUSUAL_APPEND,
+    PRODUCE_UNUSUAL_BATCH, PRODUCE_UNUSUAL_FORM, PRODUCE_UNUSUAL_PARTITION, PRODUCE_WAITS,
+    ProduceCall, ProduceOutcome, produce_answer_size, produce_clear, produce_encode_answer,
+    produce_expire, produce_init, produce_is_settled, produce_release, produce_serve)
+from plog._native.reactor_loop cimport ASK_RECHECK, Loop
+from plog._native.request cimport RequestHead, read_head
+
+cdef enum:
+    PREFIX_BYTES = 4
+    ACKS_NONE = 0
+
+
+cdef inline void count(int64_t* number) noexcept nogil:
+    store(number, number[0] + 1)
+
+
+cdef FastOutcome pass_on(Loop* loop, int reason) noexcept nogil:
+    count(&loop.passed[reason])
+    return FAST_PASSED
+
+
+cdef FastOutcome use_up(Loop* loop, Connection* c, int64_t size, FastOutcome outcome) noexcept nogil:
+    drop_frame(c, size)
+    count(&loop.requests)
+    count(&loop.fast_requests)
+    return outcome
+
+
+cdef FastOutcome fast_answer(Loop* loop, Connection* c, int64_t size) noexcept nogil:
+    cdef uint8_t* frame = c.buffer + c.start + PREFIX_BYTES
+    cdef uint8_t* end = frame + size
+    cdef RequestHead head
+    cdef const uint8_t* p
+    produce_clear(&loop.produce)
+    if loop.shared.served == NULL or not c.may_be_fast:
+        return pass_on(loop, PASSED_SWITCHED_OFF)
+    p = read_head(frame, end, &head)
+    if p != NULL and head.api_key == PRODUCE_KEY and PRODUCE_SINCE <= head.version <= PRODUCE_UNTIL:
+        loop.produce.head = head
+        return try_produce(loop, c, size, <uint8_t*>p, end)
+    if p != NULL and head.api_key == FETCH_KEY and FETCH_SINCE <= head.version <= FETCH_UNTIL:
+        loop.fetch.head = head
+        return try_fetch(loop, c, size, p, end)
+    return pass_on(loop, PASSED_OTHER_API)
+
+
+# --- Produce --------------------------------------------------------------------------------------
+
+cdef bint answer_produce(Loop* loop, Connection* c, const ProduceCall* call) noexcept nogil:
+    cdef uint8_t* room
+    if call.acks == ACKS_NONE:
+        return True
+    room = answer_room(c, produce_answer_size(call))
+    if room == NULL:
+        return False
+    produce_encode_answer(call, room)
+    count(&loop.responses)
+    return True
+
+
+cdef FastOutcome try_produce(
+        Loop* loop, Connection* c, int64_t size, uint8_t* p, uint8_t* end) noexcept nogil:
+    cdef ProduceOutcome outcome = produce_serve(loop.shared.served, &loop.produce, p, end)
+    cdef Parked* parked
+    cdef int32_t number
+    if outcome == PRODUCE_UNUSUAL_FORM:
+        return pass_on(loop, PASSED_FORM)
+    if outcome == PRODUCE_UNUSUAL_PARTITION:
+        return pass_on(loop, PASSED_PARTITION)
+    if outcome == PRODUCE_UNUSUAL_BATCH:
+        return pass_on(loop, PASSED_BATCH)
+    if outcome == PRODUCE_UNUSUAL_APPEND:
+        return pass_on(loop, PASSED_APPEND)
+    if outcome == PRODUCE_ANSWERED:
+        if not answer_produce(loop, c, &loop.produce):
+            return FAST_NO_MEMORY
+        return use_up(loop, c, size, FAST_ANSWERED)
+    parked = park(loop, c, PRODUCE_KEY, loop.produce.timeout_ms)
+    if parked == NULL:
+        return FAST_NO_MEMORY
+    parked.produce = loop.produce
+    produce_init(&loop.produce)
+    for number in range(parked.produce.count):
+        if not parked.produce.parts[number].settled:
+            wait_for(parked, parked.produce.parts[number].served.partition,
+                     &parked.produce.parts[number].waiter)
+    return use_up(loop, c, size, FAST_WAITS)
+
+
+# --- Fetch ----------------------------------------------------------------------------------------
+
+cdef bint answer_fetch(Loop* loop, Connection* c, FetchCall* call) noexcept nogil:
+    if not fetch_answer(call, c):
+        return False
+    count(&loop.responses)
+    return True
+
+
+cdef FastOutcome try_fetch(
+        Loop* loop, Connection* c, int64_t size, const uint8_t* p, const uint8_t* end) noexcept nogil:
+    cdef FetchCall* call = &loop.fetch
+    cdef FetchOutcome outcome = fetch_serve(loop.shared.served, call, p, end)
+    cdef FastOutcome became
+    cdef bint answered
+    if outcome == FETCH_ANSWERED:
+        answered = answer_fetch(loop, c, call)
+        fetch_clear(call)
+        return use_up(loop, c, size, FAST_ANSWERED) if answered else FAST_NO_MEMORY
+    if outcome == FETCH_WAITS:
+        became = park_fetch(loop, c, size)
+    elif outcome == FETCH_UNUSUAL_FORM:
+        became = pass_on(loop, PASSED_FORM)
+    elif outcome == FETCH_UNUSUAL_PARTITION:
+        became = pass_on(loop, PASSED_PARTITION)
+    else:
+        became = pass_on(loop, PASSED_READ)
+    fetch_clear(call)
+    return became
+
+
+cdef FastOutcome park_fetch(Loop* loop, Connection* c, int64_t size) noexcept nogil:
+    cdef uint8_t* frame = <uint8_t*>malloc(size)
+    cdef Parked* parked
+    cdef int32_t number
+    if frame == NULL:
+        return FAST_NO_MEMORY
+    parked = park(loop, c, FETCH_KEY, loop.fetch.max_wait_ms)
+    if parked == NULL:
+        free(frame)
+        return FAST_NO_MEMORY
+    memcpy(frame, c.buffer + c.start + PREFIX_BYTES, size)
+    parked.frame = frame
+    parked.frame_size = size
+    parked.fetch = loop.fetch
+    fetch_init(&loop.fetch)
+    for number in range(parked.fetch.count):
+        wait_for(parked, parked.fetch.parts[number].served.partition,
+                 &parked.fetch.parts[number].waiter)
+    return use_up(loop, c, size, FAST_WAITS)
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+cdef void wake(Waiter* waiter) noexcept nogil:
+    """From any thread, under the partition's lock: one letter, however much changes until it is read."""
+    cdef Parked* parked = <Parked*>waiter.owner
+    if exchange(&parked.posted, 1) == 0:
+        # A closed mailbox means that the loop has ended, and all its connections with it.
+        mailbox_put(parked.inbox, &parked.letter, &parked.letter, 1)
+
+
+cdef void wait_for(Parked* parked, Partition* partition, Waiter* waiter) noexcept nogil:
+    waiter.owner = parked
+    waiter.wake = wake
+    partition_add_waiter(partition, waiter)
+
+
+cdef Parked* park(Loop* loop, Connection* c, int16_t api_key, int32_t wait_ms) noexcept nogil:
+    """Let a request wait until its partitions change, or its time is over. NULL: no memory."""
+    cdef Parked* parked = <Parked*>calloc(1, sizeof(Parked))
+    cdef Link* before = loop.by_deadline.previous
+    if parked == NULL:
+        return NULL
+    parked.ask = ASK_RECHECK
+    parked.inbox = &loop.inbox
+    parked.connection = c
+    parked.api_key = api_key
+    parked.deadline_us = calls().monotonic_us() + 1000 * <int64_t>max(wait_ms, 0)
+    c.parked = parked
+    c.handed_over = True
+    # Most wait equally long, so the place is nearly always the last one.
+    while (before != &loop.by_deadline
+           and (<Parked*>before.owner.parked).deadline_us > parked.deadline_us):
+        before = before.previous
+    c.by_deadline.previous = before
+    c.by_deadline.next = before.next
+    before.next.previous = &c.by_deadline
+    before.next = &c.by_deadline
+    # What changes before the waiters are there wakes nobody: it is looked at once more in any case.
+    wake_now(parked)
+    return parked
+
+
+cdef void wake_now(Parked* parked) noexcept nogil:
+    parked.posted = 1
+    mailbox_put(parked.inbox, &parked.letter, &parked.letter, 1)
+
+
+cdef void unpark(Connection* c) noexcept nogil:
+    """Take the request from its connection and its partitions; freed now, or when its letter comes."""
+    cdef Parked* parked = <Parked*>c.parked
+    cdef int32_t number
+    for number in range(parked.produce.count):
+        partition_remove_waiter(&parked.produce.parts[number].waiter)
+    for number in range(parked.fetch.count):
+        partition_remove_waiter(&parked.fetch.parts[number].waiter)
+    link_remove(&c.by_deadline)
+    c.parked = NULL
+    c.handed_over = False
+    produce_release(&parked.produce)
+    fetch_release(&parked.fetch)
+    free(parked.frame)
+    parked.connection = NULL
+    parked.over = True
+    # From here on no letter is written, so that this one is the last.
+    if exchange(&parked.posted, 1) == 0:
+        free(parked)
+
+
+cdef bint fast_look_again(
+        Loop* loop, Connection* c, bint expired, uint8_t** frame, int64_t* size) noexcept nogil:
+    cdef Parked* parked = <Parked*>c.parked
+    cdef FetchOutcome outcome
+    cdef bint answered
+    frame[0] = NULL
+    if parked.api_key == PRODUCE_KEY:
+        if not produce_is_settled(&parked.produce):
+            if not expired:
+                return False
+            produce_expire(&parked.produce)
+        answered = answer_produce(loop, c, &parked.produce)
+    else:
+        outcome = fetch_read(&parked.fetch)
+        if outcome == FETCH_WAITS and not expired:
+            return False
+        if outcome != FETCH_ANSWERED and outcome != FETCH_WAITS:
+            count(&loop.passed[PASSED_READ])
+            store(&loop.fast_requests, loop.fast_requests - 1)
+            frame[0] = parked.frame
+            size[0] = parked.frame_size
+            parked.frame = NULL
+            unpark(c)
+            c.handed_over = True
+            return False
+        answered = answer_fetch(loop, c, &parked.fetch)
+    unpark(c)
+    if not answered:
+        c.closing = True
+        c.abnormal = True
+    return True
+
+
+cdef void fast_drop(Connection* c) noexcept nogil:
+    if c.parked != NULL:
+        unpark(c)
+
+
+cdef void fast_discard(Parked* parked) noexcept nogil:
+    if parked.over:
+        free(parked)

@@ -1,0 +1,59 @@
+# Produce without Python: the ordinary request of today's clients, from its frame to its answer.
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+from plog._native.partition cimport AppendResult, Waiter
+from plog._native.request cimport RequestHead
+from plog._native.served cimport Served, ServedTable
+
+cdef enum:
+    PRODUCE_KEY = 0
+    PRODUCE_SINCE = 3            # below, old message sets
+    PRODUCE_UNTIL = 11
+    PRODUCE_FLEXIBLE_SINCE = 9
+
+# What became of a request.
+cdef enum ProduceOutcome:
+    PRODUCE_ANSWERED = 0         # encode the answer, unless acks is 0
+    PRODUCE_WAITS = 1            # not safe yet: acks=all
+    PRODUCE_UNUSUAL_FORM = 2     # for Python: nothing has been appended
+    PRODUCE_UNUSUAL_PARTITION = 3
+    PRODUCE_UNUSUAL_BATCH = 4
+    PRODUCE_UNUSUAL_APPEND = 5   # for Python: the first `appended` partitions have been appended
+
+# One partition of a request.
+ctypedef struct ProducePart:
+    Served* served               # a pin
+    bint begins_topic
+    bint settled                 # what is below is the answer
+    uint8_t* records             # in the frame; not looked at once appended
+    int64_t size
+    int64_t leader_epoch         # when it was appended
+    AppendResult result
+    int16_t error
+    const char* message          # of the error; constant
+    Waiter waiter                # of whom waits for it
+
+ctypedef struct ProduceCall:
+    RequestHead head
+    int16_t acks
+    int32_t timeout_ms
+    int32_t topics
+    int32_t count
+    int32_t capacity
+    int32_t appended
+    ProducePart* parts
+
+cdef void produce_init(ProduceCall* call) noexcept nogil
+# Give the pins back; the memory of `parts` is kept for the next request.
+cdef void produce_clear(ProduceCall* call) noexcept nogil
+cdef void produce_release(ProduceCall* call) noexcept nogil
+# Check the whole request, then append it partition by partition. `p` follows the three numbers of the header.
+cdef ProduceOutcome produce_serve(
+    ServedTable* table, ProduceCall* call, uint8_t* p, uint8_t* end) noexcept nogil
+# Whether acks=all can be answered: each partition is safe on every in-sync replica, or lost.
+cdef bint produce_is_settled(ProduceCall* call) noexcept nogil
+# Refuse those that are not settled.
+cdef void produce_expire(ProduceCall* call) noexcept nogil
+# The answer, with its length prefix.
+cdef int64_t produce_answer_size(const ProduceCall* call) noexcept nogil
+cdef void produce_encode_answer(const ProduceCall* call, uint8_t* p) noexcept nogil

@@ -1,0 +1,339 @@
+"""Produce without Python: the ordinary request of today's clients, from its frame to its answer.
+
+Owns which requests are ordinary, and the form of their answers; the rules behind
+are the validation's and the partition's. Whatever is not ordinary, and whatever
+would be refused, is left to the Python handler, before anything is appended
+where that can be: an answer that says no is always Python's, but for records
+that are lost while acks=all waits.
+"""
+
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memset, strlen
+
+from plog._native.batch cimport (
+    AT_ATTRIBUTES, ATTRIBUTE_CODEC, ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_BYTES, Rules,
+    is_acceptable, restamp_max_timestamp, rules_at)
+from plog._native.commit_queue cimport commit_ask
+from plog._native.files cimport calls
+from plog._native.locks cimport load
+from plog._native.partition cimport (
+    APPEND_DONE, APPEND_DUPLICATE, Partition, partition_append)
+from plog._native.request cimport (
+    length_size, put_length, put_string, read_bytes, read_length, read_no_tags, read_string,
+    skip_client_id, string_size)
+from plog._native.served cimport served_find, served_name, served_release
+from plog._native.wire cimport (
+    be16, put_int8, put_int16, put_int32, put_int64, read_int16, read_int32)
+
+cdef enum:
+    ACKS_ALL = -1
+    ACKS_NONE = 0
+    ACKS_LEADER = 1
+    CODEC_ZSTD = 4
+    ZSTD_SINCE = 7
+    LOG_START_SINCE = 5
+    RECORD_ERRORS_SINCE = 8
+    # What is larger is expanded beside the reactor, so that no other connection waits for it.
+    LARGEST_COMPRESSED_BYTES = 64 * 1024
+    MOST_PARTS = 100000
+    NO_OFFSET = -1
+    NO_TIMESTAMP = -1
+
+# Kafka's error codes that an acks=all request may still meet once it has been appended.
+cdef enum:
+    ERROR_NOT_LEADER = 6
+    ERROR_TIMED_OUT = 7
+    ERROR_STORAGE = 56
+
+cdef const char* NOT_LEADER = "the partition is not led here any more"
+cdef const char* OFFLINE = "the partition is offline: its log directory has failed"
+cdef const char* TIMED_OUT = "the records are not safe on every in-sync replica yet"
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+cdef void produce_init(ProduceCall* call) noexcept nogil:
+    memset(call, 0, sizeof(ProduceCall))
+
+
+cdef void produce_clear(ProduceCall* call) noexcept nogil:
+    cdef int32_t number
+    for number in range(call.count):
+        served_release(call.parts[number].served)
+    call.count = call.appended = call.topics = 0
+
+
+cdef void produce_release(ProduceCall* call) noexcept nogil:
+    produce_clear(call)
+    free(call.parts)
+    call.parts = NULL
+    call.capacity = 0
+
+
+cdef ProducePart* new_part(ProduceCall* call) noexcept nogil:
+    cdef ProducePart* grown
+    cdef int32_t capacity
+    if call.count == call.capacity:
+        if call.count == MOST_PARTS:
+            return NULL
+        capacity = min(max(4, 2 * call.capacity), <int32_t>MOST_PARTS)
+        grown = <ProducePart*>realloc(call.parts, capacity * sizeof(ProducePart))
+        if grown == NULL:
+            return NULL
+        call.parts = grown
+        call.capacity = capacity
+    memset(&call.parts[call.count], 0, sizeof(ProducePart))
+    call.count += 1
+    return &call.parts[call.count - 1]
+
+
+# --- reading and checking -------------------------------------------------------------------------
+
+cdef bint batch_is_ordinary(
+        const ProduceCall* call, const ProducePart* part, int64_t now_ms, int64_t* max_timestamp) noexcept nogil:
+    cdef const Served* served = part.served
+    cdef Rules rules
+    cdef int16_t attributes
+    cdef int codec
+    if part.size < BATCH_HEADER_BYTES or part.size > served.max_message_bytes:
+        return False
+    if part.size > served.partition.segment_bytes:
+        return False
+    attributes = <int16_t>be16(part.records + AT_ATTRIBUTES)
+    codec = attributes & ATTRIBUTE_CODEC
+    if attributes & ATTRIBUTE_TRANSACTIONAL or (codec == CODEC_ZSTD and call.head.version < ZSTD_SINCE):
+        return False
+    if codec != 0 and part.size > LARGEST_COMPRESSED_BYTES:
+        return False
+    rules = rules_at(now_ms, served.before_max_ms, served.after_max_ms)
+    rules.key_required = served.key_required
+    return is_acceptable(part.records, part.size, &rules, served.decompressed_limit, max_timestamp)
+
+
+cdef ProduceOutcome read_part(
+        ServedTable* table, ProduceCall* call, const uint8_t** at, const uint8_t* end,
+        const uint8_t* name, int32_t name_size, bint begins_topic, int64_t now_ms) noexcept nogil:
+    cdef bint flexible = call.head.version >= PRODUCE_FLEXIBLE_SINCE
+    cdef const uint8_t* p = at[0]
+    cdef const uint8_t* records = NULL
+    cdef int32_t index = 0
+    cdef int32_t size = 0
+    cdef int64_t max_timestamp = NO_TIMESTAMP
+    cdef ProducePart* part
+    p = read_int32(p, end, &index)
+    if p != NULL:
+        p = read_bytes(p, end, flexible, &records, &size)
+    if p != NULL and flexible:
+        p = read_no_tags(p, end)
+    if p == NULL:
+        return PRODUCE_UNUSUAL_FORM
+    at[0] = p
+    part = new_part(call)
+    if part == NULL:
+        return PRODUCE_UNUSUAL_FORM
+    part.begins_topic = begins_topic
+    part.records = <uint8_t*>records
+    part.size = size
+    part.served = served_find(table, name, name_size, index)
+    if part.served == NULL or (call.acks == ACKS_ALL and not part.served.enough_in_sync):
+        return PRODUCE_UNUSUAL_PARTITION
+    if not batch_is_ordinary(call, part, now_ms, &max_timestamp):
+        return PRODUCE_UNUSUAL_BATCH
+    # Some clients leave a stale maximum in the header; indexes and retention rely on it.
+    restamp_max_timestamp(part.records, max_timestamp)
+    return PRODUCE_ANSWERED
+
+
+cdef ProduceOutcome read_request(
+        ServedTable* table, ProduceCall* call, const uint8_t* p, const uint8_t* end, int64_t now_ms) noexcept nogil:
+    cdef bint flexible = call.head.version >= PRODUCE_FLEXIBLE_SINCE
+    cdef const uint8_t* text = NULL
+    cdef int32_t size = 0
+    cdef int32_t topics = 0
+    cdef int32_t partitions = 0
+    cdef int32_t topic
+    cdef int32_t number
+    cdef ProduceOutcome outcome
+    p = skip_client_id(p, end, flexible)
+    if p != NULL:
+        p = read_string(p, end, flexible, &text, &size)
+    if p == NULL or size >= 0:  # a transactional id
+        return PRODUCE_UNUSUAL_FORM
+    p = read_int16(p, end, &call.acks)
+    if p != NULL:
+        p = read_int32(p, end, &call.timeout_ms)
+    if p != NULL:
+        p = read_length(p, end, flexible, False, &topics)
+    if p == NULL or call.acks < ACKS_ALL or call.acks > ACKS_LEADER or topics < 0:
+        return PRODUCE_UNUSUAL_FORM
+    call.topics = topics
+    for topic in range(topics):
+        p = read_string(p, end, flexible, &text, &size)
+        if p != NULL:
+            p = read_length(p, end, flexible, False, &partitions)
+        # A topic without partitions has its place in the answer, and no part here.
+        if p == NULL or size <= 0 or partitions <= 0:
+            return PRODUCE_UNUSUAL_FORM
+        for number in range(partitions):
+            outcome = read_part(table, call, &p, end, text, size, number == 0, now_ms)
+            if outcome != PRODUCE_ANSWERED:
+                return outcome
+        if flexible:
+            p = read_no_tags(p, end)
+            if p == NULL:
+                return PRODUCE_UNUSUAL_FORM
+    if flexible:
+        p = read_no_tags(p, end)
+    return PRODUCE_ANSWERED if p == end else PRODUCE_UNUSUAL_FORM
+
+
+cdef ProduceOutcome produce_serve(
+        ServedTable* table, ProduceCall* call, uint8_t* p, uint8_t* end) noexcept nogil:
+    cdef int64_t now_ms = calls().now_ms()
+    cdef ProducePart* part
+    cdef Partition* partition
+    cdef int32_t number
+    cdef ProduceOutcome outcome = read_request(table, call, p, end, now_ms)
+    if outcome != PRODUCE_ANSWERED:
+        return outcome
+    for number in range(call.count):
+        part = &call.parts[number]
+        partition = part.served.partition
+        part.leader_epoch = load(&partition.leader_epoch)
+        partition_append(partition, part.records, part.size, now_ms, NULL, &part.result)
+        if part.result.status != APPEND_DONE and part.result.status != APPEND_DUPLICATE:
+            return PRODUCE_UNUSUAL_APPEND
+        call.appended += 1
+        if load(&partition.log_end_offset) - load(&partition.durable_end) >= part.served.flush_messages:
+            commit_ask(part.served.commits, partition)
+    if call.acks != ACKS_ALL or produce_is_settled(call):
+        return PRODUCE_ANSWERED
+    for number in range(call.count):
+        part = &call.parts[number]
+        if part.served.flush_before_ack and not part.settled:
+            commit_ask(part.served.commits, part.served.partition)
+    return PRODUCE_WAITS
+
+
+# --- acks=all -------------------------------------------------------------------------------------
+
+cdef void refuse(ProducePart* part, int16_t error, const char* message) noexcept nogil:
+    part.settled = True
+    part.error = error
+    part.message = message
+
+
+cdef bint produce_is_settled(ProduceCall* call) noexcept nogil:
+    cdef ProducePart* part
+    cdef Partition* partition
+    cdef int64_t safe_end
+    cdef bint all_settled = True
+    cdef int32_t number
+    for number in range(call.count):
+        part = &call.parts[number]
+        if part.settled:
+            continue
+        partition = part.served.partition
+        if load(&partition.offline_errno):
+            refuse(part, ERROR_STORAGE, OFFLINE)
+            continue
+        # Not writable alone is no loss: a log that moves to another directory stands still for a moment.
+        if load(&partition.closed) or (
+                not partition.writable and load(&partition.leader_epoch) != part.leader_epoch):
+            refuse(part, ERROR_NOT_LEADER, NOT_LEADER)
+            continue
+        safe_end = load(&partition.high_watermark)
+        if part.served.flush_before_ack:
+            safe_end = min(safe_end, load(&partition.durable_end))
+        if safe_end > part.result.last_offset:
+            part.settled = True
+        else:
+            all_settled = False
+    return all_settled
+
+
+cdef void produce_expire(ProduceCall* call) noexcept nogil:
+    cdef int32_t number
+    for number in range(call.count):
+        if not call.parts[number].settled:
+            refuse(&call.parts[number], ERROR_TIMED_OUT, TIMED_OUT)
+
+
+# --- the answer -----------------------------------------------------------------------------------
+
+cdef inline int32_t message_size(const ProducePart* part) noexcept nogil:
+    return -1 if part.message == NULL else <int32_t>strlen(part.message)
+
+
+cdef int32_t parts_of_topic(const ProduceCall* call, int32_t first) noexcept nogil:
+    cdef int32_t after = first + 1
+    while after < call.count and not call.parts[after].begins_topic:
+        after += 1
+    return after - first
+
+
+cdef int64_t produce_answer_size(const ProduceCall* call) noexcept nogil:
+    cdef int16_t version = call.head.version
+    cdef bint flexible = version >= PRODUCE_FLEXIBLE_SINCE
+    cdef int64_t size = 4 + 4 + 4  # length, correlation id, throttle time
+    cdef int64_t each = 4 + 2 + 8 + 8
+    cdef const ProducePart* part
+    cdef int32_t number
+    if version >= LOG_START_SINCE:
+        each += 8
+    if flexible:
+        size += 2  # tagged fields of the header and of the answer
+        each += 1
+    size += length_size(call.topics, flexible)
+    for number in range(call.count):
+        part = &call.parts[number]
+        if part.begins_topic:
+            size += string_size(part.served.name_size, flexible)
+            size += length_size(parts_of_topic(call, number), flexible)
+            if flexible:
+                size += 1
+        size += each
+        if version >= RECORD_ERRORS_SINCE:
+            size += length_size(0, flexible) + string_size(message_size(part), flexible)
+    return size
+
+
+cdef uint8_t* encode_part(const ProduceCall* call, const ProducePart* part, uint8_t* p) noexcept nogil:
+    cdef int16_t version = call.head.version
+    cdef bint flexible = version >= PRODUCE_FLEXIBLE_SINCE
+    cdef bint failed = part.error != 0
+    p = put_int32(p, part.served.index)
+    p = put_int16(p, part.error)
+    p = put_int64(p, NO_OFFSET if failed else part.result.base_offset)
+    p = put_int64(p, NO_TIMESTAMP)  # topics with LogAppendTime are Python's
+    if version >= LOG_START_SINCE:
+        p = put_int64(p, NO_OFFSET if failed else part.result.log_start_offset)
+    if version >= RECORD_ERRORS_SINCE:
+        p = put_length(p, 0, flexible)
+        p = put_string(p, <const uint8_t*>part.message, message_size(part), flexible)
+    return put_int8(p, 0) if flexible else p
+
+
+cdef void produce_encode_answer(const ProduceCall* call, uint8_t* p) noexcept nogil:
+    cdef bint flexible = call.head.version >= PRODUCE_FLEXIBLE_SINCE
+    cdef const ProducePart* part
+    cdef int32_t number
+    p = put_int32(p, <int32_t>(produce_answer_size(call) - 4))
+    p = put_int32(p, call.head.correlation_id)
+    if flexible:
+        p = put_int8(p, 0)
+    p = put_length(p, call.topics, flexible)
+    for number in range(call.count):
+        part = &call.parts[number]
+        if part.begins_topic:
+            if number > 0 and flexible:
+                p = put_int8(p, 0)  # tagged fields of the topic before
+            p = put_string(p, served_name(part.served), part.served.name_size, flexible)
+            p = put_length(p, parts_of_topic(call, number), flexible)
+        p = encode_part(call, part, p)
+    if flexible and call.count > 0:
+        p = put_int8(p, 0)
+    p = put_int32(p, 0)  # throttle time
+    if flexible:
+        put_int8(p, 0)

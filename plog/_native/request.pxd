@@ -1,0 +1,113 @@
+# How the fast path reads requests and writes answers: Kafka's strings, arrays and headers, in their old and their flexible form (KIP-482).
+# As in wire.pxd, a reader returns the cursor behind what it read, or NULL; NULL means no more than that the request is
+# not one of the ordinary, which Python then looks at.
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+
+from libc.string cimport memcpy
+
+from plog._native.wire cimport put_int16, put_int32, put_unsigned_varint, read_int16, read_int32, read_unsigned_varint
+
+ctypedef struct RequestHead:
+    int16_t api_key
+    int16_t version
+    int32_t correlation_id
+
+cdef enum:
+    NULL_LENGTH = -1
+
+
+# Tagged fields that are there mean something unusual.
+cdef inline const uint8_t* read_no_tags(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    return p + 1 if p < end and p[0] == 0 else NULL
+
+
+# The length before a string, bytes or array; NULL_LENGTH for null.
+cdef inline const uint8_t* read_length(
+        const uint8_t* p, const uint8_t* end, bint flexible, bint short_form, int32_t* out) noexcept nogil:
+    cdef uint32_t stored = 0
+    cdef int16_t small = 0
+    if flexible:
+        p = read_unsigned_varint(p, end, &stored)
+        if p == NULL or stored > 0x7FFFFFFF:
+            return NULL
+        out[0] = <int32_t>stored - 1
+        return p
+    if short_form:
+        p = read_int16(p, end, &small)
+        out[0] = small
+    else:
+        p = read_int32(p, end, out)
+    return p if p != NULL and out[0] >= NULL_LENGTH else NULL
+
+
+cdef inline const uint8_t* read_string(
+        const uint8_t* p, const uint8_t* end, bint flexible, const uint8_t** text, int32_t* size) noexcept nogil:
+    p = read_length(p, end, flexible, True, size)
+    if p == NULL or size[0] > end - p:
+        return NULL
+    text[0] = p
+    return p if size[0] < 0 else p + size[0]
+
+
+cdef inline const uint8_t* read_bytes(
+        const uint8_t* p, const uint8_t* end, bint flexible, const uint8_t** data, int32_t* size) noexcept nogil:
+    p = read_length(p, end, flexible, False, size)
+    if p == NULL or size[0] > end - p:
+        return NULL
+    data[0] = p
+    return p if size[0] < 0 else p + size[0]
+
+
+# API key, version and correlation id, which stand first in every header.
+cdef inline const uint8_t* read_head(const uint8_t* p, const uint8_t* end, RequestHead* out) noexcept nogil:
+    p = read_int16(p, end, &out.api_key)
+    if p != NULL:
+        p = read_int16(p, end, &out.version)
+    if p != NULL:
+        p = read_int32(p, end, &out.correlation_id)
+    return p
+
+
+# The rest of the header: a client id (never in the flexible form), and tagged fields.
+cdef inline const uint8_t* skip_client_id(const uint8_t* p, const uint8_t* end, bint flexible) noexcept nogil:
+    cdef const uint8_t* text = NULL
+    cdef int32_t size = 0
+    cdef int32_t at
+    p = read_string(p, end, False, &text, &size)
+    if p == NULL:
+        return NULL
+    for at in range(size):
+        if text[at] >= 0x80:  # it may not be UTF-8, which Python refuses
+            return NULL
+    return read_no_tags(p, end) if flexible else p
+
+
+# --- answers: the sizes and forms of the same --------------------------------------------------------
+
+cdef inline int32_t varint_size(uint32_t value) noexcept nogil:
+    cdef int32_t size = 1
+    while value >= 0x80:
+        value >>= 7
+        size += 1
+    return size
+
+
+# Of the length before an array or bytes (-1: null).
+cdef inline int64_t length_size(int32_t length, bint flexible) noexcept nogil:
+    return varint_size(<uint32_t>length + 1) if flexible else 4
+
+
+cdef inline uint8_t* put_length(uint8_t* p, int32_t length, bint flexible) noexcept nogil:
+    return put_unsigned_varint(p, <uint32_t>length + 1) if flexible else put_int32(p, length)
+
+
+cdef inline int64_t string_size(int32_t size, bint flexible) noexcept nogil:
+    return (varint_size(<uint32_t>size + 1) if flexible else 2) + max(size, 0)
+
+
+cdef inline uint8_t* put_string(uint8_t* p, const uint8_t* text, int32_t size, bint flexible) noexcept nogil:
+    p = put_unsigned_varint(p, <uint32_t>size + 1) if flexible else put_int16(p, <int16_t>size)
+    if size > 0:
+        memcpy(p, text, size)
+        p += size
+    return p

@@ -1,0 +1,62 @@
+# The partitions that the fast path may serve, as it finds them by what requests name. Each entry is immutable and
+# counted: Python replaces it when leadership or settings change, whoever looked it up before keeps what was true then.
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+from plog._native.commit_queue cimport CommitQueue
+from plog._native.locks cimport pthread_mutex_t
+from plog._native.partition cimport ChangeListener, Partition
+
+cdef enum:
+    TOPIC_ID_BYTES = 16
+
+ctypedef struct Served:
+    int64_t references           # atomic
+    Partition* partition         # a pin
+    CommitQueue* commits         # a pin
+    int32_t index
+    int32_t name_size
+    uint8_t topic_id[TOPIC_ID_BYTES]
+    # The topic's settings, as far as Produce looks at them.
+    int64_t max_message_bytes
+    int64_t decompressed_limit
+    int64_t before_max_ms
+    int64_t after_max_ms
+    int64_t flush_messages
+    bint flush_before_ack
+    bint key_required
+    bint enough_in_sync          # for acks=all
+    bint has_aborted             # there are aborted transactions to name to readers of committed records
+    # In the table's chains; its lock guards them.
+    Served* next_by_name
+    Served* next_by_id
+    # The topic's name follows the struct.
+
+ctypedef struct ServedTable:
+    pthread_mutex_t lock
+    # Who hears of changes that Python waits for; NULL: nobody.
+    ChangeListener listener
+    void* listener_argument
+    Served** by_name
+    Served** by_id
+    int64_t capacity             # of each; a power of two
+    int64_t count
+    int64_t fetch_max_bytes      # atomic; the broker's setting
+
+cdef inline const uint8_t* served_name(const Served* served) noexcept nogil:
+    return <const uint8_t*>(served + 1)
+
+cdef int table_open(ServedTable* table) noexcept nogil       # 0 or -ENOMEM
+cdef void table_release(ServedTable* table) noexcept nogil
+cdef void table_set_listener(ServedTable* table, ChangeListener listener, void* argument) noexcept nogil
+# A pin, or NULL.
+cdef Served* served_find(ServedTable* table, const uint8_t* name, int32_t name_size, int32_t index) noexcept nogil
+cdef Served* served_find_by_id(ServedTable* table, const uint8_t* topic_id, int32_t index) noexcept nogil
+cdef void served_release(Served* served) noexcept nogil
+# In the place of what was there under the same name and index; the caller's pin goes to the table. False: no memory.
+cdef bint served_publish(ServedTable* table, Served* fresh) noexcept nogil
+cdef void served_withdraw(
+    ServedTable* table, const uint8_t* name, int32_t name_size, int32_t index) noexcept nogil
+
+
+cdef class ServedPartitions:
+    cdef ServedTable table

@@ -1,0 +1,38 @@
+from plog._native.commit_queue import CommitThread
+from plog._native.partition_log import PartitionLog
+
+class ServedPartitions:
+    """What the fast path may serve; shared with the reactor that serves it. Thread-safe."""
+
+    def __len__(self) -> int: ...
+    def set_fetch_max_bytes(self, size: int) -> None:
+        """Set the broker's fetch.max.bytes."""
+
+    def publish(
+        self,
+        topic: str,
+        topic_id: bytes,
+        index: int,
+        log: PartitionLog,
+        commits: CommitThread,
+        *,
+        number: int,
+        max_message_bytes: int,
+        decompressed_limit: int,
+        before_max_ms: int,
+        after_max_ms: int,
+        flush_messages: int,
+        flush_before_ack: bool,
+        key_required: bool,
+        enough_in_sync: bool,
+        has_aborted: bool,
+    ) -> None:
+        """Serve a partition that this broker leads, or serve it anew by other settings.
+
+        Its topic has CreateTime and leaves compression to the producer. `number` is how flush
+        failures (`CommitThread.run`) and changes (`Event.number`) name it; `commits` flushes its
+        log directory; `enough_in_sync` is for acks=all, `has_aborted` for read_committed.
+        """
+
+    def withdraw(self, topic: str, index: int) -> None:
+        """Leave a partition to Python from now on; a request in hand may still be served."""

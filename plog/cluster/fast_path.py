@@ -1,0 +1,129 @@
+"""What the reactor may answer without Python: partitions this broker leads, of ordinary topics.
+
+Owns what is published to the reactor, under which number, and the commit threads that its
+acks=all needs. Never answers a request; what is not published is answered by the handlers.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plog._native.commit_queue import CommitThread
+from plog._native.served import ServedPartitions
+from plog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from plog.cluster.partition import Partition
+
+CREATE_TIME = "CreateTime"
+PRODUCER = "producer"
+COMPACT = "compact"
+EXPANSION_LIMIT = 128
+"""A compressed batch may expand to this many times max.message.bytes, and not further."""
+
+
+class FastPath:
+    """Publishes partitions to the reactor. Thread-safe.
+
+    Args:
+        unserved: topics whose requests the handlers look at, whatever they ask.
+    """
+
+    def __init__(self, unserved: frozenset[str] = frozenset()) -> None:
+        self.served = ServedPartitions()
+        self._unserved = unserved
+        self._lock = threading.Lock()
+        # Numbers are never used twice: a flush may fail, or a change be told, after its partition
+        # has gone.
+        self._numbers: dict[TopicPartition, int] = {}
+        self._partitions: dict[int, Partition] = {}
+        self._next_number = 0
+        self._commits: dict[Path, CommitThread] = {}
+        self._threads: list[threading.Thread] = []
+        self._stopped = False
+
+    def publish(self, partition: Partition) -> None:
+        """Serve a partition as it is now, if its topic is an ordinary one; else withdraw it."""
+        settings = partition.settings
+        log = partition.hosted_log
+        if (
+            log is None
+            or not partition.is_leader
+            or partition.topic_partition.topic in self._unserved
+            or settings.message_timestamp_type != CREATE_TIME
+            or settings.compression_type != PRODUCER
+        ):
+            self.withdraw(partition.topic_partition)
+            return
+        at = partition.topic_partition
+        with self._lock:
+            if self._stopped:
+                return
+            number = self._numbers.get(at)
+            if number is None:
+                number = self._numbers[at] = self._next_number
+                self._next_number += 1
+            self._partitions[number] = partition
+            self.served.publish(
+                at.topic,
+                partition.topic_id.bytes,
+                at.partition,
+                log.native,
+                self._commits_of(log.log_dir),
+                number=number,
+                max_message_bytes=settings.max_message_bytes,
+                decompressed_limit=settings.max_message_bytes * EXPANSION_LIMIT,
+                before_max_ms=settings.message_timestamp_before_max_ms,
+                after_max_ms=settings.message_timestamp_after_max_ms,
+                flush_messages=settings.flush_messages,
+                flush_before_ack=settings.flush_before_ack,
+                key_required=COMPACT in settings.cleanup_policy,
+                enough_in_sync=len(partition.leadership.isr) >= partition.least_in_sync,
+                has_aborted=log.has_aborted_transactions,
+            )
+
+    def withdraw(self, at: TopicPartition) -> None:
+        """Leave a partition to the handlers; what is under way is answered as it was."""
+        with self._lock:
+            self.served.withdraw(at.topic, at.partition)
+            number = self._numbers.pop(at, None)
+            if number is not None:
+                del self._partitions[number]
+
+    def topic_partition(self, number: int) -> TopicPartition | None:
+        """Return the partition with a number, None if it is not served any more."""
+        partition = self._partitions.get(number)
+        return None if partition is None else partition.topic_partition
+
+    def stop(self) -> None:
+        """Serve nothing more, flush what was asked for, and end the commit threads."""
+        with self._lock:
+            self._stopped = True
+            for at in self._numbers:
+                self.served.withdraw(at.topic, at.partition)
+            for commits in self._commits.values():
+                commits.stop()
+        for thread in self._threads:
+            thread.join()
+
+    def _commits_of(self, log_dir: Path) -> CommitThread:
+        commits = self._commits.get(log_dir)
+        if commits is None:
+            commits = self._commits[log_dir] = CommitThread()
+            thread = threading.Thread(
+                target=self._commit, args=(commits,), name=f"commit {log_dir}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+        return commits
+
+    def _commit(self, commits: CommitThread) -> None:
+        while (failed := commits.run()) is not None:
+            number, error = failed
+            partition = self._partitions.get(number)
+            log = None if partition is None else partition.hosted_log
+            if log is not None:
+                log.disk_failed(OSError(error, os.strerror(error), str(log.directory)))

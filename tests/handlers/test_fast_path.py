@@ -1,0 +1,575 @@
+"""The fast path and the handlers give the same answers: two brokers, one without a fast path.
+
+Each request goes to both, in the same order, and the frames that come back are compared byte for
+byte. Which way a request took is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import random
+import re
+import socket
+import struct
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from plog._native import files
+from plog._native.files import Fault
+from plog.broker import Broker
+from plog.errors import ErrorCode
+from plog.protocol import codec, framing
+from plog.protocol.messages.fetch import FetchRequest, FetchResponse
+from plog.protocol.messages.produce import ProduceResponse
+from plog.protocol.messages.topics import DeleteTopicsRequest
+from plog.protocol.schema import Struct
+from plog.settings.definitions import BrokerSettings
+from tests.handlers.wire import (
+    WAIT_MS,
+    create_topic,
+    fetch_request,
+    flat,
+    fresh_name,
+    make_batch,
+    produce_request,
+    speak,
+)
+from tests.servers import free_port
+
+PRODUCE_VERSIONS = range(3, 12)
+FETCH_VERSIONS = range(4, 18)
+IDS_SINCE = 13
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+
+
+class Running:
+    """A broker in this process, on an event loop of its own."""
+
+    def __init__(self, directory: Path, **settings: object) -> None:
+        self.port = free_port()
+        texts = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "log.dirs": str(directory),
+            "broker.id": "0",
+            **{key.replace("_", "."): str(value) for key, value in settings.items()},
+        }
+        self.broker = Broker(BrokerSettings(texts))
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._call(self.broker.start())
+        self._ids = itertools.count(1)
+        self.wire = speak(self.port)
+        self.socket = socket.create_connection(("127.0.0.1", self.port), WAIT_MS / 1000)
+
+    def _call(self, coroutine) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+
+    def stop_broker(self) -> None:
+        self._call(self.broker.stop())
+
+    def stop(self) -> None:
+        self.wire.close()
+        self.socket.close()
+        self.stop_broker()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    @property
+    def fast_requests(self) -> int:
+        return self.broker.reactor_stats.fast_requests
+
+    @property
+    def handed_over(self) -> dict[str, int]:
+        return self.broker.reactor_stats.handed_over
+
+    def send(self, request: Struct, version: int) -> None:
+        self.socket.sendall(framed(request, version, next(self._ids)))
+
+    def receive(self) -> bytes:
+        (size,) = struct.unpack(">i", self._read(4))
+        return self._read(size)
+
+    def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self.socket.recv(size - len(data))
+            assert more, "the broker closed the connection"
+            data += more
+        return data
+
+    def ask(self, request: Struct, version: int) -> bytes:
+        self.send(request, version)
+        return self.receive()
+
+
+def framed(request: Struct, version: int, correlation_id: int) -> bytes:
+    key = type(request).api.key
+    header = framing.encode_request_header(key, version, correlation_id, "twins")
+    body = codec.encode(request, version)
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def decoded(response: type, version: int, frame: bytes):
+    _, pos = framing.decode_response_header(response.api.key, version, memoryview(frame))
+    return codec.decode(response, version, memoryview(frame), pos)[0]
+
+
+def without_times(frame: bytes) -> bytes:
+    """Messages name the time at which a timestamp was refused."""
+    return re.sub(rb"\b\d{13}\b", b"T" * 13, frame)
+
+
+class Twins:
+    """A broker with the fast path and one without, whose answers must not differ."""
+
+    def __init__(self, directory: Path) -> None:
+        self.fast = Running(directory / "fast", num_partitions=3)
+        self.plain = Running(directory / "plain", num_partitions=3, fast_path_enable="false")
+        self.both = (self.fast, self.plain)
+
+    def create_topic(self, partitions: int = 3, **configs: object) -> str:
+        name = fresh_name()
+        ids = [create_topic(one.wire, name, partitions, **configs)[1] for one in self.both]
+        self.ids = dict(zip(self.both, ids, strict=True))
+        return name
+
+    def ask(self, request: Struct, version: int, *, fast: bool = True) -> bytes:
+        """Return the answer of both; `fast` says by which way the first has to give it."""
+        before = self.fast.fast_requests
+        answer, expected = (one.ask(request, version) for one in self.both)
+        assert without_times(answer) == without_times(expected)
+        assert (self.fast.fast_requests > before) is fast, self.fast.handed_over
+        return answer
+
+    def ask_by_id(
+        self, request_of: Callable[[uuid.UUID], Struct], version: int, *, fast: bool = True
+    ) -> None:
+        """Ask each with the topic id it knows; the answers differ in that alone."""
+        before = self.fast.fast_requests
+        answer, expected = (
+            one.ask(request_of(self.ids[one]), version).replace(self.ids[one].bytes, b"I" * 16)
+            for one in self.both
+        )
+        assert answer == expected
+        assert (self.fast.fast_requests > before) is fast, self.fast.handed_over
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
+    made = Twins(tmp_path_factory.mktemp("twins"))
+    yield made
+    assert made.plain.fast_requests == 0
+    for one in made.both:
+        one.stop()
+
+
+@pytest.fixture
+def fast(tmp_path: Path) -> Iterator[Running]:
+    one = Running(tmp_path / "data")
+    yield one
+    one.stop()
+
+
+# -- Produce
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@pytest.mark.parametrize("acks", [1, -1])
+def test_produce_is_answered_alike_in_every_version(twins: Twins, version: int, acks: int) -> None:
+    one, other = twins.create_topic(), twins.create_topic()
+    for first in (0, 2, 4):
+        request = produce_request(
+            [(one, 0, make_batch([b"a", b"b"])), (one, 2, make_batch([b"c"])),
+             (other, 1, make_batch([None]))],
+            acks=acks,
+        )  # fmt: skip
+        parts = flat(decoded(ProduceResponse, version, twins.ask(request, version)))
+        assert [part.base_offset for part in parts] == [first, first // 2, first // 2]
+        assert [part.error_code for part in parts] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_produce_is_answered_alike_in_every_codec(twins: Twins, name: str) -> None:
+    topic = twins.create_topic()
+    data = make_batch([b"v" * 500] * 40, codec=CODECS[name])
+    twins.ask(produce_request([(topic, 0, data)]), 9)
+    for offset in (0, 20, 39):
+        twins.ask(fetch_request((topic, 0, offset)), 12)
+
+
+def test_acks_0_has_no_answer_and_is_fast(twins: Twins) -> None:
+    topic = twins.create_topic()
+    before = twins.fast.fast_requests
+    for one in twins.both:
+        one.send(produce_request([(topic, 0, make_batch())], acks=0), 9)
+    answer = twins.ask(produce_request([(topic, 0, make_batch())], acks=1), 9)
+    assert flat(decoded(ProduceResponse, 9, answer))[0].base_offset == 1
+    assert twins.fast.fast_requests == before + 2
+
+
+def test_idempotent_producer_is_fast_once_it_is_known(twins: Twins) -> None:
+    topic = twins.create_topic()
+
+    def batch(sequence: int, epoch: int = 0) -> bytes:
+        return make_batch([b"x", b"y"], producer=(77, epoch, sequence))
+
+    twins.ask(produce_request([(topic, 0, batch(0))]), 9, fast=False)  # Python admits it
+    for sequence in range(2, 14, 2):
+        twins.ask(produce_request([(topic, 0, batch(sequence))]), 9)
+    answer = twins.ask(produce_request([(topic, 0, batch(4))]), 9)  # a duplicate
+    assert flat(decoded(ProduceResponse, 9, answer))[0].base_offset == 4
+    answer = twins.ask(produce_request([(topic, 0, batch(40))]), 9, fast=False)  # a gap
+    code = flat(decoded(ProduceResponse, 9, answer))[0].error_code
+    assert code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    twins.ask(produce_request([(topic, 0, batch(0, epoch=1))]), 9, fast=False)
+    twins.ask(produce_request([(topic, 0, batch(2, epoch=1))]), 9)
+
+
+DAY_MS = 86_400_000
+REFUSED = {
+    "nothing": None,
+    "empty": b"",
+    "junk": b"\x00" * 70,
+    "two batches": make_batch() * 2,
+    "cut": make_batch()[:-1],
+    "flipped": make_batch([b"abc"])[:-3] + b"zzz",
+    "old timestamp": make_batch(timestamps=[1]),
+    "in the future": make_batch(timestamps=[int(time.time() * 1000) + 30 * DAY_MS]),
+    "transactional": make_batch(producer=(5, 0, 0), transactional=True),
+    "large": make_batch([b"v" * 2_000_000]),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused_is_left_to_the_handler(twins: Twins, what: str) -> None:
+    topic = twins.create_topic(
+        message_timestamp_before_max_ms=DAY_MS, message_timestamp_after_max_ms=DAY_MS
+    )
+    for version in (3, 8, 9, 11):
+        request = produce_request([(topic, 0, make_batch()), (topic, 1, REFUSED[what])])
+        twins.ask(request, version, fast=False)
+    answer = twins.ask(fetch_request((topic, 0, 0), (topic, 1, 0)), 12)
+    (read,) = decoded(FetchResponse, 12, answer).responses
+    # Everything of a request that is handed over was appended once.
+    assert [part.high_watermark for part in read.partitions] == [4, 0]
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [{"message_timestamp_type": "LogAppendTime"}, {"compression_type": "gzip"}],
+)
+def test_unusual_topics_are_left_to_the_handlers(twins: Twins, configs: dict[str, str]) -> None:
+    topic = twins.create_topic(**configs)
+    before = twins.fast.fast_requests
+    for one in twins.both:
+        part = flat(decoded(ProduceResponse, 9, one.ask(
+            produce_request([(topic, 0, make_batch())]), 9)))[0]  # fmt: skip
+        assert part.error_code == 0
+    assert twins.fast.fast_requests == before
+
+
+def test_settings_reach_the_fast_path(twins: Twins) -> None:
+    topic = twins.create_topic(max_message_bytes=200)
+    large = produce_request([(topic, 0, make_batch([b"v" * 300]))])
+    answer = twins.ask(large, 9, fast=False)
+    code = flat(decoded(ProduceResponse, 9, answer))[0].error_code
+    assert code == ErrorCode.MESSAGE_TOO_LARGE
+    keyless = twins.create_topic(cleanup_policy="compact")
+    twins.ask(produce_request([(keyless, 0, make_batch())]), 9, fast=False)
+    twins.ask(produce_request([(keyless, 0, make_batch(key=b"k"))]), 9)
+
+
+def test_unknown_partitions_and_topics(twins: Twins) -> None:
+    topic = twins.create_topic(partitions=1)
+    for at in ((topic, 7), ("no-such-topic", 0), (topic, -1)):
+        twins.ask(produce_request([(topic, 0, make_batch()), (*at, make_batch())]), 9, fast=False)
+        twins.ask(fetch_request((topic, 0, 0), (*at, 0)), 12, fast=False)
+
+
+# -- Fetch
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+@pytest.mark.parametrize("isolation_level", [0, 1])
+def test_fetch_is_answered_alike_in_every_version(
+    twins: Twins, version: int, isolation_level: int
+) -> None:
+    topic = twins.create_topic()
+    for _ in range(3):
+        parts = [(topic, 0, make_batch([b"a" * 100, b"b"])), (topic, 2, make_batch([b"c"]))]
+        twins.ask(produce_request(parts), 9)
+
+    def asked(named: str | uuid.UUID, **options: int) -> FetchRequest:
+        offsets = [(named, 0, 1), (named, 1, 0), (named, 2, 3)]
+        return fetch_request(*offsets, isolation_level=isolation_level, **options)
+
+    for options in ({}, {"max_bytes": 200}, {"partition_max_bytes": 1}, {"max_bytes": 0}):
+        if version < IDS_SINCE:
+            twins.ask(asked(topic, **options), version)
+        else:
+            twins.ask_by_id(lambda topic_id, o=options: asked(topic_id, **o), version)
+
+
+def test_neighbours_of_one_topic_are_answered_under_one_name(twins: Twins) -> None:
+    one, other = twins.create_topic(), twins.create_topic()
+    order = [(one, 2, 0), (one, 0, 0), (other, 1, 0), (one, 1, 0)]
+    request = fetch_request(*order)
+    request.topics = [
+        type(topic)(topic=topic.topic, topic_id=topic.topic_id, partitions=[part])
+        for topic in request.topics
+        for part in topic.partitions
+    ]
+    assert len(request.topics) == 4
+    answer = decoded(FetchResponse, 12, twins.ask(request, 12))
+    assert [topic.topic for topic in answer.responses] == [one, other, one]
+    twins.ask(fetch_request((one, 0, 0), (other, 0, 0), (one, 0, 0)), 12, fast=False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"leader_epoch": 5},
+        {"last_fetched_epoch": 3},
+        {"replica_id": 1},
+        {"replica_id": -2},
+        {"session": (0, 0)},
+        {"session": (7, 3)},
+    ],
+    ids=str,
+)
+def test_unusual_fetches_are_left_to_the_handler(twins: Twins, options: dict) -> None:
+    topic = twins.create_topic()
+    before = twins.fast.fast_requests
+    answers = [one.ask(fetch_request((topic, 0, 0), **options), 12) for one in twins.both]
+    if options.get("session") != (0, 0):  # the id of a new session is drawn
+        assert answers[0] == answers[1]
+    assert twins.fast.fast_requests == before
+
+
+@pytest.mark.parametrize("offset", [-1, 1, 10**12])
+def test_offset_out_of_range_is_the_handlers_to_tell(twins: Twins, offset: int) -> None:
+    topic = twins.create_topic()
+    twins.ask(fetch_request((topic, 0, offset)), 12, fast=False)
+
+
+def test_epoch_that_holds_is_fast(twins: Twins) -> None:
+    topic = twins.create_topic()
+    twins.ask(produce_request([(topic, 0, make_batch())]), 9)
+    twins.ask(fetch_request((topic, 0, 0), leader_epoch=0, last_fetched_epoch=0), 12)
+
+
+# -- random traffic
+
+
+def test_random_traffic_is_answered_alike(twins: Twins) -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    draw = random.Random(seed)
+    topics = [twins.create_topic(segment_bytes=4096) for _ in range(3)]
+    before = twins.fast.fast_requests
+    for _ in range(400):
+        parts = [
+            (topic, index)
+            for topic in draw.sample(topics, draw.randint(1, 3))
+            for index in draw.sample(range(3), draw.randint(1, 3))
+        ]
+        if draw.random() < 0.6:
+            request: Struct = produce_request(
+                [
+                    (topic, index, make_batch([b"v" * draw.randint(0, 300)] * draw.randint(1, 5),
+                                              codec=draw.choice(list(CODECS.values()))))
+                    for topic, index in parts
+                ],
+                acks=draw.choice([1, -1]),
+            )  # fmt: skip
+            version = draw.choice(PRODUCE_VERSIONS)
+        else:
+            request = fetch_request(
+                *[(topic, index, draw.randint(0, 40)) for topic, index in parts],
+                max_bytes=draw.choice([0, 1000, 1 << 20]),
+                partition_max_bytes=draw.choice([0, 500, 1 << 20]),
+                isolation_level=draw.randint(0, 1),
+            )
+            version = draw.choice(range(4, IDS_SINCE))
+        answer, expected = (one.ask(request, version) for one in twins.both)
+        assert answer == expected, (seed, request, version)
+    assert twins.fast.fast_requests - before > 200, twins.fast.handed_over
+
+
+# -- waiting
+
+
+def test_roll_in_the_middle_of_a_request_appends_each_batch_once(twins: Twins) -> None:
+    topic = twins.create_topic(segment_bytes=2048)
+    for first in range(0, 60, 2):
+        sizes = (200, 300, 400)  # so that the segments roll at different requests
+        parts = [(topic, n, make_batch([b"v" * size] * 2)) for n, size in enumerate(sizes)]
+        request = produce_request(parts, acks=(-1, 1)[first % 4 // 2])
+        answer, expected = (one.ask(request, 9) for one in twins.both)
+        assert answer == expected
+        offsets = [part.base_offset for part in flat(decoded(ProduceResponse, 9, answer))]
+        assert offsets == [first] * 3
+    assert twins.fast.handed_over["unusual append"] > 0
+
+
+@pytest.mark.parametrize("by_handler", [False, True])
+@pytest.mark.parametrize("acks", [1, -1])
+def test_fetch_waits_for_bytes_and_is_woken_by_either_path(
+    fast: Running, acks: int, by_handler: bool
+) -> None:
+    topic, _ = create_topic(fast.wire)
+    begun = time.monotonic()
+    fast.send(fetch_request((topic, 0, 0), max_wait_ms=WAIT_MS), 12)
+    time.sleep(0.05)
+    before = fast.fast_requests
+    # A producer that is new is the handler's.
+    producer = (1000, 0, 0) if by_handler else (-1, -1, -1)
+    request = produce_request([(topic, 0, make_batch(producer=producer))], acks=acks)
+    fast.wire.ask(request, 9)
+    assert fast.fast_requests - before == (not by_handler)
+    assert records_of(fast.receive()) > 61
+    assert time.monotonic() - begun < WAIT_MS / 2000
+
+
+def records_of(frame: bytes) -> int:
+    """Return how many bytes of records an answer to a Fetch of one partition holds."""
+    return len(decoded(FetchResponse, 12, frame).responses[0].partitions[0].records)
+
+
+def end_of(running: Running, topic: str) -> int:
+    answer = decoded(FetchResponse, 12, running.ask(fetch_request((topic, 0, 0)), 12))
+    return answer.responses[0].partitions[0].high_watermark
+
+
+def test_handler_that_waits_is_woken_by_the_fast_path(fast: Running) -> None:
+    topic, _ = create_topic(fast.wire)
+    begun = time.monotonic()
+    # A session: the handlers' business.
+    fast.send(fetch_request((topic, 0, 0), max_wait_ms=WAIT_MS, session=(0, 0)), 12)
+    time.sleep(0.1)
+    before = fast.fast_requests
+    fast.wire.ask(produce_request([(topic, 0, make_batch())]), 9)
+    assert fast.fast_requests == before + 1
+    assert records_of(fast.receive()) > 61
+    assert time.monotonic() - begun < WAIT_MS / 2000
+
+
+def test_fetch_that_waits_in_vain_is_answered_at_its_time(fast: Running) -> None:
+    topic, _ = create_topic(fast.wire)
+    begun = time.monotonic()
+    answer = decoded(FetchResponse, 12, fast.ask(fetch_request((topic, 0, 0), max_wait_ms=300), 12))
+    assert 0.29 <= time.monotonic() - begun < WAIT_MS / 2000
+    assert answer.responses[0].partitions[0].error_code == 0
+
+
+def test_fetch_that_waits_is_told_of_what_its_topic_comes_to(fast: Running) -> None:
+    topic, _ = create_topic(fast.wire)
+    fast.send(fetch_request((topic, 0, 0), max_wait_ms=WAIT_MS), 12)
+    time.sleep(0.05)
+    begun = time.monotonic()
+    fast.wire.ask(DeleteTopicsRequest(topic_names=[topic], timeout_ms=WAIT_MS), 3)
+    answer = decoded(FetchResponse, 12, fast.receive())
+    assert time.monotonic() - begun < WAIT_MS / 2000
+    assert answer.responses[0].partitions[0].error_code in (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    )
+
+
+def test_requests_in_one_go_are_answered_in_order(fast: Running) -> None:
+    topic, _ = create_topic(fast.wire)
+    requests = []
+    for n in range(200):
+        acks = (1, -1)[n % 2]
+        requests.append(framed(produce_request([(topic, 0, make_batch())], acks=acks), 9, 5000 + n))
+    fast.socket.sendall(b"".join(requests))
+    for n in range(200):
+        frame = fast.receive()
+        assert struct.unpack_from(">i", frame)[0] == 5000 + n
+        assert flat(decoded(ProduceResponse, 9, frame))[0].base_offset == n
+
+
+def test_large_answers_in_one_go_all_come(fast: Running) -> None:
+    topic, _ = create_topic(fast.wire)
+    fast.ask(produce_request([(topic, 0, make_batch([b"v" * 300_000]))], acks=1), 9)
+    count = 40
+    fast.socket.sendall(
+        b"".join(framed(fetch_request((topic, 0, 0)), 12, 100 + n) for n in range(count))
+    )
+    for n in range(count):
+        frame = fast.receive()
+        assert struct.unpack_from(">i", frame)[0] == 100 + n
+        assert records_of(frame) > 300_000
+
+
+def test_client_that_goes_while_its_request_waits_harms_nobody(fast: Running) -> None:
+    topic, _ = create_topic(fast.wire)
+    for _ in range(50):
+        with socket.create_connection(("127.0.0.1", fast.port)) as gone:
+            gone.sendall(
+                framed(fetch_request((topic, 0, end_of(fast, topic)), max_wait_ms=5000), 12, 1)
+            )
+            time.sleep(0.002)
+        fast.ask(produce_request([(topic, 0, make_batch())]), 9)
+    assert end_of(fast, topic) == 50
+
+
+# -- disks
+
+
+@contextmanager
+def faults(*injected: Fault) -> Iterator[None]:
+    files.inject(list(injected))
+    try:
+        yield
+    finally:
+        files.inject([])
+
+
+def test_flush_that_takes_longer_than_the_timeout_is_told(fast: Running) -> None:
+    topic, _ = create_topic(fast.wire)
+    with faults(Fault("fdatasync", delay_us=400_000)):
+        request = produce_request([(topic, 0, make_batch())], timeout_ms=50)
+        begun = time.monotonic()
+        (part,) = flat(decoded(ProduceResponse, 9, fast.ask(request, 9)))
+        assert part.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert part.error_message == "the records are not safe on every in-sync replica yet"
+        assert time.monotonic() - begun < 0.4
+    # The batch is there all the same, and the connection goes on.
+    (part,) = flat(
+        decoded(ProduceResponse, 9, fast.ask(produce_request([(topic, 0, make_batch())]), 9))
+    )
+    assert (part.error_code, part.base_offset) == (0, 1)
+
+
+def test_flush_that_fails_is_told_to_all_who_wait(fast: Running) -> None:
+    topic, _ = create_topic(fast.wire)
+    with faults(Fault("fdatasync", errno=errno.EIO)):
+        request = produce_request([(topic, 0, make_batch())])
+        (part,) = flat(decoded(ProduceResponse, 9, fast.ask(request, 9)))
+        assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        (part,) = flat(decoded(ProduceResponse, 9, fast.ask(request, 9)))
+        assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_stopping_answers_what_waits_for_the_disk(tmp_path: Path) -> None:
+    one = Running(tmp_path / "data")
+    topic, _ = create_topic(one.wire)
+    with faults(Fault("fdatasync", delay_us=200_000)):
+        one.send(produce_request([(topic, 0, make_batch())]), 9)
+        time.sleep(0.05)
+        stopping = threading.Thread(target=one.stop_broker)
+        stopping.start()
+        (part,) = flat(decoded(ProduceResponse, 9, one.receive()))
+        assert part.error_code == 0
+        stopping.join()
+    one.stop()
