@@ -172,14 +172,15 @@ class LogDir:
         """Tell whether the last shutdown was clean, and remove the marker.
 
         The removal is made durable before any log is opened: a crash after this start must
-        not find the marker of the one before.
+        not find the marker of the one before. Also one that a start before this removed and
+        did not live to make durable.
         """
         path = self.path / CLEAN_SHUTDOWN_FILE
-        if not self._fs.exists(path):
-            return False
-        self._fs.unlink(path)
+        found = self._fs.exists(path)
+        if found:
+            self._fs.unlink(path)
         self._fs.sync_directory(self.path)
-        return True
+        return found
 
     def mark_clean_shutdown(self, broker_epoch: int = -1) -> None:
         """Say that every log here was flushed and closed."""

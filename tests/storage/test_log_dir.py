@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from plog._native import files
 from plog.errors import InconsistentLogDirs, KafkaStorageError
 from plog.storage.filesystem import Filesystem
 from plog.storage.log_dir import LogDir, common_identity, decode_properties, lock_log_dirs
+
+from .storage_logs import Crash
 
 HOLD = """
 import sys
@@ -159,6 +162,27 @@ def test_locking_leaves_out_what_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(good)
     with pytest.raises(InconsistentLogDirs, match="twice"):
         lock_log_dirs(fs, [good, tmp_path / "link"])
+
+
+def test_removed_marker_stays_removed_although_the_start_that_removed_it_died(
+    tmp_path: Path, log_dir: LogDir
+) -> None:
+    class Dies(Filesystem):
+        def sync_directory(self, path: Path) -> None:
+            raise Crash
+
+    log_dir.open()
+    log_dir.mark_clean_shutdown(42)
+    with pytest.raises(Crash):
+        LogDir(Dies(), log_dir.path).take_clean_shutdown()
+    journal = tmp_path / "journal"
+    files.record_durability(str(journal))
+    try:
+        assert not log_dir.take_clean_shutdown()
+    finally:
+        files.record_durability("")
+    assert journal.read_text() == f"dir {log_dir.path}\n"
+    log_dir.unlock()
 
 
 def test_clean_shutdown_marker_counts_once(log_dir: LogDir) -> None:
