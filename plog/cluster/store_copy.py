@@ -94,6 +94,10 @@ class StoreCopy:
             raise StoreError(f"{self.path} has format {found_format}, this plog reads {FORMAT}")
         self._db.execute("PRAGMA journal_mode=WAL")
         self._load()
+        # A WAL that a killed process left may be in the page cache alone: where a sync has failed,
+        # Linux counts the pages as written, and no later sync brings them to the disk. What was
+        # appended behind such a hole would be lost with it, so the WAL begins anew.
+        self._restart_wal()
 
     def _create(self) -> None:
         self._db.execute("PRAGMA journal_mode=WAL")
