@@ -14,9 +14,9 @@ from plog._native.connection cimport (
 from plog._native.fetch_path cimport (
     FETCH_ANSWERED, FETCH_KEY, FETCH_SINCE, FETCH_UNTIL, FETCH_UNUSUAL_FORM, FETCH_UNUSUAL_PARTITION,
     FETCH_WAITS, FetchCall, FetchOutcome, fetch_answer, fetch_clear, fetch_init, fetch_read, fetch_release,
-    fetch_serve)
+    fetch_serve, fetch_unpin)
 from plog._native.files cimport calls
-from plog._native.locks cimport exchange, store
+from plog._native.locks cimport add, exchange, store
 from plog._native.mailbox cimport mailbox_put
 from plog._native.parked cimport (
     PASSED_APPEND, PASSED_BATCH, PASSED_FORM, PASSED_OTHER_API, PASSED_PARTITION, PASSED_READ,
@@ -34,6 +34,8 @@ from plog._native.request cimport RequestHead, read_head
 cdef enum:
     PREFIX_BYTES = 4
     ACKS_NONE = 0
+    # A Fetch that waits keeps its frame.
+    LARGEST_PARKED_BYTES = 64 * 1024
 
 
 cdef inline void count(int64_t* number) noexcept nogil:
@@ -47,6 +49,8 @@ cdef FastOutcome pass_on(Loop* loop, int reason) noexcept nogil:
 
 cdef FastOutcome use_up(Loop* loop, Connection* c, int64_t size, FastOutcome outcome) noexcept nogil:
     drop_frame(c, size)
+    if loop.privileged == c:
+        loop.privileged = NULL
     count(&loop.requests)
     count(&loop.fast_requests)
     return outcome
@@ -145,9 +149,12 @@ cdef FastOutcome try_fetch(
 
 
 cdef FastOutcome park_fetch(Loop* loop, Connection* c, int64_t size) noexcept nogil:
-    cdef uint8_t* frame = <uint8_t*>malloc(size)
+    cdef uint8_t* frame
     cdef Parked* parked
     cdef int32_t number
+    if size > LARGEST_PARKED_BYTES:
+        return pass_on(loop, PASSED_FORM)
+    frame = <uint8_t*>malloc(size)
     if frame == NULL:
         return FAST_NO_MEMORY
     parked = park(loop, c, FETCH_KEY, loop.fetch.max_wait_ms)
@@ -157,6 +164,8 @@ cdef FastOutcome park_fetch(Loop* loop, Connection* c, int64_t size) noexcept no
     memcpy(frame, c.buffer + c.start + PREFIX_BYTES, size)
     parked.frame = frame
     parked.frame_size = size
+    add(&loop.shared.budget.frame_bytes, size)
+    fetch_unpin(&loop.fetch)  # segments may be deleted while it waits
     parked.fetch = loop.fetch
     fetch_init(&loop.fetch)
     for number in range(parked.fetch.count):
@@ -189,6 +198,7 @@ cdef Parked* park(Loop* loop, Connection* c, int16_t api_key, int32_t wait_ms) n
         return NULL
     parked.ask = ASK_RECHECK
     parked.inbox = &loop.inbox
+    parked.budget = &loop.shared.budget
     parked.connection = c
     parked.api_key = api_key
     parked.deadline_us = calls().monotonic_us() + 1000 * <int64_t>max(wait_ms, 0)
@@ -225,7 +235,9 @@ cdef void unpark(Connection* c) noexcept nogil:
     c.handed_over = False
     produce_release(&parked.produce)
     fetch_release(&parked.fetch)
-    free(parked.frame)
+    if parked.frame != NULL:
+        add(&parked.budget.frame_bytes, -parked.frame_size)
+        free(parked.frame)
     parked.connection = NULL
     parked.over = True
     # From here on no letter is written, so that this one is the last.
@@ -248,6 +260,7 @@ cdef bint fast_look_again(
     else:
         outcome = fetch_read(&parked.fetch)
         if outcome == FETCH_WAITS and not expired:
+            fetch_unpin(&parked.fetch)
             return False
         if outcome != FETCH_ANSWERED and outcome != FETCH_WAITS:
             count(&loop.passed[PASSED_READ])

@@ -27,6 +27,7 @@ ctypedef struct FetchPart:
     bint begins_topic
     int64_t offset
     int64_t leader_epoch         # -1: whichever
+    int64_t epoch_then           # of the leader, when the request came
     int32_t max_bytes
     ReadResult read              # READ_FOUND: with a pin, until it is encoded or read anew
     Waiter waiter
@@ -50,5 +51,7 @@ cdef void fetch_release(FetchCall* call) noexcept nogil
 cdef FetchOutcome fetch_serve(ServedTable* table, FetchCall* call, const uint8_t* p, const uint8_t* end) noexcept nogil
 # Read every partition anew. An outcome that is for Python cannot be handed over any more: see fetch_fail.
 cdef FetchOutcome fetch_read(FetchCall* call) noexcept nogil
+# Give back what was read: the request waits.
+cdef void fetch_unpin(FetchCall* call) noexcept nogil
 # Queue the answer. False: no memory.
 cdef bint fetch_answer(FetchCall* call, Connection* c) noexcept nogil

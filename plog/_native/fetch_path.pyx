@@ -5,7 +5,7 @@ Reading is the partition's. Whatever is not ordinary, and every error, is left t
 the Python handler: a reader that waits gives its frame back for that.
 """
 
-from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
@@ -35,6 +35,8 @@ cdef enum:
     LAST_EPOCH_SINCE = 12
     NO_REPLICA = -1
     MOST_PARTS = 100000
+    # An int32 states the size of an answer, with all that stands around its records.
+    LARGEST_ANSWER_BYTES = 0x7FFFFFFF - 64 * 1024 * 1024
     MOST_UNSORTED_PARTS = 1000
 
 
@@ -48,6 +50,12 @@ cdef void unpin(FetchPart* part) noexcept nogil:
     if part.read.segment != NULL:
         segment_release(part.read.segment)
         part.read.segment = NULL
+
+
+cdef void fetch_unpin(FetchCall* call) noexcept nogil:
+    cdef int32_t number
+    for number in range(call.count):
+        unpin(&call.parts[number])
 
 
 cdef void fetch_clear(FetchCall* call) noexcept nogil:
@@ -108,7 +116,7 @@ cdef const uint8_t* read_part(
 
 
 cdef bint is_named_before(const FetchCall* call, const Served* served) noexcept nogil:
-    """To be asked where partitions do not ascend; of very many, nobody looks."""
+    """To be asked where partitions do not ascend within one topic; of very many, nobody looks."""
     cdef int32_t number
     if call.count > MOST_UNSORTED_PARTS:
         return True
@@ -129,8 +137,8 @@ cdef FetchOutcome read_topic(
     cdef int32_t partitions = 0
     cdef int32_t number
     cdef int32_t index = 0
-    # A topic that was named before has indexes to compare with.
-    cdef int32_t before = INT32_MAX if call.count > 0 else -1
+    cdef bint is_later_topic = call.count > 0  # perhaps of one that was named before
+    cdef int32_t before = -1
     cdef int32_t last_epoch
     cdef FetchPart* part
     if by_id:
@@ -157,11 +165,12 @@ cdef FetchOutcome read_topic(
         if part.served == NULL or (call.read_committed and part.served.has_aborted):
             return FETCH_UNUSUAL_PARTITION
         # One that is named twice is answered once.
-        if index <= before and is_named_before(call, part.served):
+        if (index <= before or is_later_topic) and is_named_before(call, part.served):
             return FETCH_UNUSUAL_FORM
-        before = index
+        before = max(before, index)
         # A reader of the epoch that writes now cannot have parted from this log.
-        if last_epoch > NO_EPOCH and last_epoch != load(&part.served.partition.leader_epoch):
+        part.epoch_then = load(&part.served.partition.leader_epoch)
+        if last_epoch > NO_EPOCH and last_epoch != part.epoch_then:
             return FETCH_UNUSUAL_PARTITION
         part.begins_topic = number == 0
     if flexible:
@@ -207,7 +216,7 @@ cdef FetchOutcome read_request(
             or session_epoch != SESSIONLESS or topics <= 0):
         return FETCH_UNUSUAL_FORM
     call.read_committed = isolation_level == READ_COMMITTED
-    call.max_bytes = min(<int64_t>max_bytes, load(&table.fetch_max_bytes))
+    call.max_bytes = min(min(<int64_t>max_bytes, load(&table.fetch_max_bytes)), <int64_t>LARGEST_ANSWER_BYTES)
     # More than the answer may hold would never come.
     call.min_bytes = min(<int64_t>min_bytes, call.max_bytes)
     call.topics = topics
@@ -251,13 +260,17 @@ cdef FetchOutcome fetch_read(FetchCall* call) noexcept nogil:
     cdef int64_t budget = max(call.max_bytes, <int64_t>0)
     cdef int64_t found_bytes = 0
     cdef int64_t upper
+    cdef int64_t epoch
     cdef int32_t number
-    for number in range(call.count):
-        unpin(&call.parts[number])
+    fetch_unpin(call)
     for number in range(call.count):
         part = &call.parts[number]
         partition = part.served.partition
-        if part.leader_epoch != NO_EPOCH and part.leader_epoch != load(&partition.leader_epoch):
+        epoch = load(&partition.leader_epoch)
+        if part.leader_epoch != NO_EPOCH and part.leader_epoch != epoch:
+            return FETCH_UNUSUAL_READ
+        # It has another role by now, or is about to.
+        if part.epoch_then != epoch or not partition.writable:
             return FETCH_UNUSUAL_READ
         upper = load(&partition.last_stable_offset) if call.read_committed else load(&partition.high_watermark)
         # The first bytes of an answer are never refused for their size, or one large batch would

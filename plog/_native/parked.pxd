@@ -1,7 +1,7 @@
 # A request that waits in the reactor, and why others went to Python. Types only; `fast_turn` has what works on them.
 from libc.stdint cimport int16_t, int64_t, uint8_t
 
-from plog._native.connection cimport Connection
+from plog._native.connection cimport Budget, Connection
 from plog._native.fetch_path cimport FetchCall
 from plog._native.mailbox cimport Letter, Mailbox
 from plog._native.produce_path cimport ProduceCall
@@ -24,11 +24,12 @@ ctypedef struct Parked:
     int64_t posted               # atomic: the letter lies in the inbox
     bint over                    # answered or dropped: freed when the letter comes
     Mailbox* inbox
+    Budget* budget
     Connection* connection
     int64_t deadline_us
     int16_t api_key              # says which of these it is
     ProduceCall produce
     FetchCall fetch
-    # A Fetch keeps its frame, malloc'ed, for Python to answer what turns out unusual.
+    # A Fetch keeps its frame, malloc'ed and counted, for Python to answer what turns out unusual.
     uint8_t* frame
     int64_t frame_size

@@ -80,6 +80,7 @@ ctypedef struct Partition:
     EndingTransaction* ending
     int64_t ending_count
     int64_t ending_capacity
+    int64_t truncations          # atomic; how often the end was set back
     int64_t closed               # atomic; no segments any more
     int64_t offline_errno        # atomic; not 0: broken, or told to be
 

@@ -684,6 +684,8 @@ cdef PublishStatus partition_truncate(
         pthread_mutex_lock(&partition.lock)
         unused = partition.segments
         partition.segments = fresh
+        # First, so that who sees offsets of after it sees it too.
+        add(&partition.truncations, 1)
         cut_numbers(partition, log_end_offset)
         pthread_mutex_unlock(&partition.lock)
     pthread_mutex_unlock(&partition.write_lock)

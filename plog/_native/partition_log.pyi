@@ -121,9 +121,9 @@ class PartitionLog:
         """Give the segments up: appends are NOT_WRITABLE, reads raise KafkaStorageError. Flushes
         nothing.
         """
-    def offline(self) -> None:
+    def offline(self, failed: bool = True) -> None:
         """Refuse appends (NOT_WRITABLE), reads (KafkaStorageError) and flushes (OSError) from now
-        on.
+        on: the log directory has failed, or (not `failed`) the log is being given up.
         """
     # -- producers
     def producer(self, producer_id: int) -> ProducerEntry | None: ...

@@ -338,10 +338,12 @@ cdef class PartitionLog:
             partition_close(self.partition)
         self._segments = ()
 
-    def offline(self):
-        """Refuse appends, reads and flushes from now on: the log directory has failed."""
+    def offline(self, bint failed=True):
+        """Refuse appends, reads and flushes from now on: the log directory has failed, or (not
+        `failed`) the log is being given up.
+        """
         with nogil:
-            partition_go_offline(self.partition, EIO)
+            partition_go_offline(self.partition, EIO if failed else ESHUTDOWN)
             partition_changed(self.partition)
 
     # -- producers

@@ -27,7 +27,8 @@ ctypedef struct ProducePart:
     bint settled                 # what is below is the answer
     uint8_t* records             # in the frame; not looked at once appended
     int64_t size
-    int64_t leader_epoch         # when it was appended
+    int64_t leader_epoch         # these as they were before it was appended
+    int64_t truncations
     AppendResult result
     int16_t error
     const char* message          # of the error; constant

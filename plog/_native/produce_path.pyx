@@ -7,12 +7,13 @@ where that can be: an answer that says no is always Python's, but for records
 that are lost while acks=all waits.
 """
 
+from libc.errno cimport ESHUTDOWN
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset, strlen
 
 from plog._native.batch cimport (
-    AT_ATTRIBUTES, ATTRIBUTE_CODEC, ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_BYTES, Rules,
+    AT_ATTRIBUTES, AT_BASE_OFFSET, ATTRIBUTE_CODEC, ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_BYTES, Rules,
     is_acceptable, restamp_max_timestamp, rules_at)
 from plog._native.commit_queue cimport commit_ask
 from plog._native.files cimport calls
@@ -36,6 +37,7 @@ cdef enum:
     RECORD_ERRORS_SINCE = 8
     # What is larger is expanded beside the reactor, so that no other connection waits for it.
     LARGEST_COMPRESSED_BYTES = 64 * 1024
+    LARGEST_EXPANDED_BYTES = 1024 * 1024
     MOST_PARTS = 100000
     NO_OFFSET = -1
     NO_TIMESTAMP = -1
@@ -108,7 +110,9 @@ cdef bint batch_is_ordinary(
         return False
     rules = rules_at(now_ms, served.before_max_ms, served.after_max_ms)
     rules.key_required = served.key_required
-    return is_acceptable(part.records, part.size, &rules, served.decompressed_limit, max_timestamp)
+    return is_acceptable(
+        part.records, part.size, &rules, min(served.decompressed_limit, <int64_t>LARGEST_EXPANDED_BYTES),
+        max_timestamp)
 
 
 cdef ProduceOutcome read_part(
@@ -201,8 +205,11 @@ cdef ProduceOutcome produce_serve(
         part = &call.parts[number]
         partition = part.served.partition
         part.leader_epoch = load(&partition.leader_epoch)
+        part.truncations = load(&partition.truncations)
         partition_append(partition, part.records, part.size, now_ms, NULL, &part.result)
         if part.result.status != APPEND_DONE and part.result.status != APPEND_DUPLICATE:
+            # An append that failed at the disk has stamped the offset already; a client's batch has none.
+            put_int64(part.records + AT_BASE_OFFSET, 0)
             return PRODUCE_UNUSUAL_APPEND
         call.appended += 1
         if load(&partition.log_end_offset) - load(&partition.durable_end) >= part.served.flush_messages:
@@ -229,25 +236,27 @@ cdef bint produce_is_settled(ProduceCall* call) noexcept nogil:
     cdef Partition* partition
     cdef int64_t safe_end
     cdef bint all_settled = True
+    cdef int error
     cdef int32_t number
     for number in range(call.count):
         part = &call.parts[number]
         if part.settled:
             continue
         partition = part.served.partition
-        if load(&partition.offline_errno):
-            refuse(part, ERROR_STORAGE, OFFLINE)
-            continue
-        # Not writable alone is no loss: a log that moves to another directory stands still for a moment.
-        if load(&partition.closed) or (
-                not partition.writable and load(&partition.leader_epoch) != part.leader_epoch):
-            refuse(part, ERROR_NOT_LEADER, NOT_LEADER)
-            continue
         safe_end = load(&partition.high_watermark)
         if part.served.flush_before_ack:
             safe_end = min(safe_end, load(&partition.durable_end))
-        if safe_end > part.result.last_offset:
-            part.settled = True
+        error = <int>load(&partition.offline_errno)
+        if load(&partition.truncations) != part.truncations:
+            refuse(part, ERROR_NOT_LEADER, NOT_LEADER)
+        elif safe_end > part.result.last_offset:
+            part.settled = True  # whatever has become of the partition since
+        elif error and error != ESHUTDOWN:
+            refuse(part, ERROR_STORAGE, OFFLINE)
+        # Not writable alone is no loss: a log that moves to another directory stands still for a moment.
+        elif error or load(&partition.closed) or (
+                not partition.writable and load(&partition.leader_epoch) != part.leader_epoch):
+            refuse(part, ERROR_NOT_LEADER, NOT_LEADER)
         else:
             all_settled = False
     return all_settled

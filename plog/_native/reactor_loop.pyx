@@ -19,9 +19,9 @@ from plog._native.connection cimport (
     connection_new, free_pieces, link_init, link_remove, queue_pieces,
 )
 from plog._native.fast_turn cimport fast_discard, fast_look_again
-from plog._native.fetch_path cimport fetch_init, fetch_release
+from plog._native.fetch_path cimport FETCH_KEY, fetch_init, fetch_release
 from plog._native.files cimport calls
-from plog._native.locks cimport load as atomic_load, store as atomic_store
+from plog._native.locks cimport exchange, load as atomic_load
 from plog._native.mailbox cimport (
     mailbox_count, mailbox_open, mailbox_put, mailbox_release, mailbox_take,
 )
@@ -223,8 +223,9 @@ cdef void recheck(Loop* loop, Parked* parked) noexcept nogil:
     if parked.over:
         fast_discard(parked)
         return
-    # From here on a change posts it anew.
-    atomic_store(&parked.posted, 0)
+    # From here on a change posts it anew. An exchange and no store, which the loads that follow would overtake:
+    # a change between the two would find the letter posted, and be seen by nobody.
+    exchange(&parked.posted, 0)
     look_again(loop, parked.connection, False)
 
 
@@ -316,7 +317,8 @@ cdef bint wind_down(Loop* loop) noexcept nogil:
         link = link.next
         if overdue:
             finish_close(loop, c, b"the broker is stopping")
-        elif c.parked == NULL:  # its records are appended: their client should hear of it
+        elif c.parked == NULL or (<Parked*>c.parked).api_key == FETCH_KEY:
+            # Of a Produce that waits the records are appended: its client should hear of it.
             begin_close(loop, c, b"the broker is stopping")
     return loop.connections == 0
 

@@ -14,6 +14,7 @@ ctypedef struct RequestHead:
 
 cdef enum:
     NULL_LENGTH = -1
+    LONGEST_STRING = 32767
 
 
 # Tagged fields that are there mean something unusual.
@@ -43,7 +44,8 @@ cdef inline const uint8_t* read_length(
 cdef inline const uint8_t* read_string(
         const uint8_t* p, const uint8_t* end, bint flexible, const uint8_t** text, int32_t* size) noexcept nogil:
     p = read_length(p, end, flexible, True, size)
-    if p == NULL or size[0] > end - p:
+    # The flexible form could state more than the old one, and does not.
+    if p == NULL or size[0] > LONGEST_STRING or size[0] > end - p:
         return NULL
     text[0] = p
     return p if size[0] < 0 else p + size[0]

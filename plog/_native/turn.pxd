@@ -36,7 +36,7 @@ cdef void feed_starved(Loop* loop) noexcept nogil
 cdef void close_stalled(Loop* loop) noexcept nogil
 # Muted no longer, or fed: the next round serves it.
 cdef void wait_no_more(Loop* loop, Connection* c) noexcept nogil
-# Give Python a frame that is malloc'ed already. False: no memory, and the frame is freed.
+# Give Python a frame that is malloc'ed and counted already. False: no memory, and the frame is freed.
 cdef bint hand_over_frame(Loop* loop, Connection* c, uint8_t* frame, int64_t size) noexcept nogil
 cdef void serve(Loop* loop, Connection* c) noexcept nogil
 # What epoll says.

@@ -17,6 +17,7 @@ from plog._native.connection cimport (
     FRAME_READY, FRAME_REFUSED, REASON_BYTES, SENT_ENOUGH, SENT_FAILED, Budget,
     Link, connection_shut, cut_frame, link_append, link_remove, next_frame, receive, send_queued, settle,
 )
+from plog._native.files cimport calls
 from plog._native.fast_turn cimport (
     FAST_ANSWERED, FAST_NO_MEMORY, FAST_PASSED, FAST_WAITS, FastOutcome, fast_answer, fast_drop,
 )
@@ -63,6 +64,7 @@ cdef enum:
     # Turns are bounded, so that no connection keeps a reactor from the others.
     READS_PER_TURN = 8
     SENT_PER_TURN = 4 * 1024 * 1024
+    TURN_US = 2000
     # The next request of a connection waits until its peer has taken the answers before, but for so much.
     UNSENT_BYTES_TO_READ_ON = 256 * 1024
 
@@ -337,6 +339,7 @@ cdef bint hand_over(Loop* loop, Connection* c, int64_t size) noexcept nogil:
 cdef bint hand_over_frame(Loop* loop, Connection* c, uint8_t* frame, int64_t size) noexcept nogil:
     cdef Note* note = note_new(EVENT_REQUEST, c, 0)
     if note == NULL:
+        atomic_add(&loop.shared.budget.frame_bytes, -size)
         free(frame)
         return False
     note.base = frame
@@ -344,7 +347,6 @@ cdef bint hand_over_frame(Loop* loop, Connection* c, uint8_t* frame, int64_t siz
     note.size = size
     note.capacity = size
     note.received_us = loop.now_us
-    atomic_add(&loop.shared.budget.frame_bytes, size)
     add_note(loop, note)
     return True
 
@@ -374,6 +376,7 @@ cdef void serve(Loop* loop, Connection* c) noexcept nogil:
     cdef int reads = 0
     cdef int found
     cdef bint held_back
+    cdef int64_t begun_us = calls().monotonic_us()
     cdef FastOutcome outcome
     cdef char text[96]
     if not send_some(loop, c):
@@ -388,7 +391,10 @@ cdef void serve(Loop* loop, Connection* c) noexcept nogil:
             outcome = fast_answer(loop, c, size)
             if outcome == FAST_ANSWERED:
                 touch(loop, c)
-                continue
+                if calls().monotonic_us() - begun_us < TURN_US:
+                    continue
+                link_append(&loop.ready, &c.ready)
+                break
             if outcome == FAST_NO_MEMORY or (outcome == FAST_PASSED and not hand_over(loop, c, size)):
                 close_for_memory(loop, c)
                 return

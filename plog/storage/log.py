@@ -302,6 +302,9 @@ class Log:
         return decide(entry, header)
 
     def _not_writable(self, error: int) -> KafkaStorageError | NotLeaderOrFollower:
+        if error:
+            # Whoever met it first may not have told: the fast path cannot.
+            self.disk_failed(_os_error(error, self.directory))
         if error or self._closed:
             return KafkaStorageError(f"{self.topic_partition} is offline")
         return NotLeaderOrFollower(f"{self.topic_partition} is not led here")
@@ -781,7 +784,8 @@ class Log:
 
     def drop(self) -> None:
         """Close without writing anything: the partition is deleted, or its disk has failed."""
-        self.go_offline()
+        self._offline = True
+        self.native.offline(failed=False)
         with self._lock:
             if not self._closed:
                 self._closed = True

@@ -15,6 +15,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -530,6 +531,9 @@ class LogManager:
             for callback in self._move_callbacks:
                 callback(tp, moved)
         finally:
+            # For those who wait until the old log is durable; the copy is already.
+            with suppress(KafkaStorageError):
+                log.flush()
             log.drop()
 
     def _lose_moved(self, old: Log, target: LiveLogDir) -> None:

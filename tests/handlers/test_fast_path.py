@@ -54,6 +54,7 @@ class Running:
     """A broker in this process, on an event loop of its own."""
 
     def __init__(self, directory: Path, **settings: object) -> None:
+        self.directory = directory
         self.port = free_port()
         texts = {
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
@@ -367,6 +368,22 @@ def test_epoch_that_holds_is_fast(twins: Twins) -> None:
     twins.ask(fetch_request((topic, 0, 0), leader_epoch=0, last_fetched_epoch=0), 12)
 
 
+def test_partition_that_is_named_twice_is_answered_once(twins: Twins) -> None:
+    one, other = twins.create_topic(), twins.create_topic()
+    for order in ([(one, 1), (other, 0), (one, 0), (one, 1)], [(one, 1), (one, 0), (one, 1)]):
+        twins.ask(fetch_request(*[(topic, index, 0) for topic, index in order]), 12, fast=False)
+
+
+# -- what would keep others waiting
+
+
+def test_batch_that_expands_to_very_much_is_the_handlers(twins: Twins) -> None:
+    topic = twins.create_topic()
+    bomb = make_batch([bytes(10_000_000)], codec=CODECS["zstd"])
+    assert len(bomb) < 10_000
+    twins.ask(produce_request([(topic, 0, bomb)]), 9, fast=False)
+
+
 # -- random traffic
 
 
@@ -559,6 +576,35 @@ def test_flush_that_fails_is_told_to_all_who_wait(fast: Running) -> None:
         assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         (part,) = flat(decoded(ProduceResponse, 9, fast.ask(request, 9)))
         assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_write_that_fails_is_told_as_the_handler_tells_it(tmp_path: Path, error: int) -> None:
+    answers = []
+    for name in ("true", "false"):
+        one = Running(tmp_path / name, fast_path_enable=name)
+        create_topic(one.wire, "t")
+        one.ask(produce_request([("t", 0, make_batch())]), 9)
+        with faults(Fault("pwritev", errno=error, path_prefix=str(tmp_path / name / "t-0"))):
+            frame = one.ask(produce_request([("t", 0, make_batch())]), 9)
+        (part,) = flat(decoded(ProduceResponse, 9, frame))
+        answers.append((part.error_code, part.base_offset, part.record_errors))
+        again = one.ask(produce_request([("t", 0, make_batch())]), 9)
+        answers.append(flat(decoded(ProduceResponse, 9, again))[0].error_code)
+        one.stop()
+    assert answers[0] == (ErrorCode.KAFKA_STORAGE_ERROR, -1, [])
+    assert answers[:2] == answers[2:]
+
+
+def test_topic_that_is_deleted_under_a_produce_that_waits(fast: Running) -> None:
+    topic, _ = create_topic(fast.wire)
+    with faults(Fault("fdatasync", delay_us=1_000_000, path_prefix=f"{fast.directory}/{topic}-0")):
+        fast.send(produce_request([(topic, 0, make_batch())]), 9)
+        time.sleep(0.05)
+        fast.wire.ask(DeleteTopicsRequest(topic_names=[topic], timeout_ms=WAIT_MS), 3)
+        (part,) = flat(decoded(ProduceResponse, 9, fast.receive()))
+    # By then the flush may be done, too.
+    assert part.error_code in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def test_stopping_answers_what_waits_for_the_disk(tmp_path: Path) -> None:
