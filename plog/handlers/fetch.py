@@ -15,6 +15,7 @@ from plog.errors import (
     ErrorCode,
     InconsistentTopicId,
     KafkaError,
+    KafkaStorageError,
     NotLeaderOrFollower,
     OffsetOutOfRange,
     UnknownLeaderEpoch,
@@ -173,11 +174,29 @@ def _read_partition(
     partition = ctx.services.replicas.leader(topic_partition, wanted.current_leader_epoch)
     if ctx.version >= TOPIC_IDS_SINCE and partition.topic_id != key.topic_id:
         raise InconsistentTopicId(f"{topic_partition} here is of topic id {partition.topic_id}")
-    is_new_form = ctx.version >= REPLICA_STATE_SINCE
-    replica_id = request.replica_state.replica_id if is_new_form else request.replica_id
+    replica_id = _replica_id(ctx, request)
     if replica_id > CONSUMER:
         raise _not_a_follower(replica_id, topic_partition, wanted)
-    log = partition.log
+    limit = min(max(wanted.max_bytes, 0), budget)
+    while True:
+        log = partition.log
+        try:
+            return _read_log(ctx, request, partition, log, wanted, limit, first)
+        except KafkaStorageError:
+            if partition.hosted_log is log:
+                raise
+            # It has just moved to another directory.
+
+
+def _read_log(
+    ctx: Context,
+    request: FetchRequest,
+    partition: Partition,
+    log: Log,
+    wanted: FetchedPartition,
+    size_limit: int,
+    first: bool,
+) -> Read:
     # Before the offsets are looked at: what changes after this wakes the purgatory.
     log.native.watch()
     if ctx.version < ZSTD_SINCE and log.settings.compression_type == ZSTD:
@@ -186,15 +205,14 @@ def _read_partition(
         raise UnsupportedCompressionType(f"zstd topics need Fetch v{ZSTD_SINCE} or newer")
     read_committed = request.isolation_level == READ_COMMITTED
     upper = partition.readable_end(read_committed=read_committed)
-    if replica_id == DEBUGGING_CONSUMER:
+    if _replica_id(ctx, request) == DEBUGGING_CONSUMER:
         upper = log.log_end_offset
     diverging = _diverging_epoch(partition, wanted)
     found: FileRange | None = None
     if diverging is None:
-        size_limit = min(max(wanted.max_bytes, 0), budget)
         found = log.read(wanted.fetch_offset, size_limit, upper, first)
     data = PartitionData(
-        partition_index=key.partition,
+        partition_index=partition.topic_partition.partition,
         error_code=ErrorCode.NONE,
         high_watermark=log.high_watermark,
         last_stable_offset=log.last_stable_offset,
@@ -208,6 +226,11 @@ def _read_partition(
     if diverging is not None:
         data.diverging_epoch = diverging
     return Read(data, 0 if found is None else len(found))
+
+
+def _replica_id(ctx: Context, request: FetchRequest) -> int:
+    is_new_form = ctx.version >= REPLICA_STATE_SINCE
+    return request.replica_state.replica_id if is_new_form else request.replica_id
 
 
 def _aborted(

@@ -312,9 +312,10 @@ class Log:
     def disk_failed(self, error: OSError) -> None:
         """Tell the owner that the log directory's disk has failed.
 
-        Once the log is offline for another reason, its errors say nothing of the disk.
+        Once the log is offline for another reason, or has moved, its errors say nothing of the
+        disk.
         """
-        if not self._offline:
+        if not self._offline and not self._retired:
             self._owner.on_io_error(self, error)
 
     def _failed(self, error: OSError) -> KafkaStorageError:
@@ -436,8 +437,7 @@ class Log:
             KafkaStorageError: the epoch cannot be written down, or the partition has moved.
         """
         with self._lock:
-            if self._retired:
-                raise KafkaStorageError(f"{self.topic_partition} has moved from {self.log_dir}")
+            self._require_place()
             # No append of the epoch before is under way once this returns, so the end stands.
             self._take(Role(leader_epoch, writable=False, sole_replica=False))
             # The first epoch of a new log: if a power cut takes it, the batches tell it again.
@@ -446,6 +446,11 @@ class Log:
                 self._epochs.assign(leader_epoch, self.native.log_end_offset), sync=not is_first
             )
             self._take(Role(leader_epoch, writable=True, sole_replica=sole_replica))
+
+    def _require_place(self) -> None:
+        """Under the lock: the files are not there any more once the log has moved."""
+        if self._retired:
+            raise KafkaStorageError(f"{self.topic_partition} has moved from {self.log_dir}")
 
     def become_follower(self, leader_epoch: int) -> None:
         """Refuse appends by clients from now on."""
@@ -497,10 +502,11 @@ class Log:
         """Begin a new segment at the log end; an empty active one is kept.
 
         Raises:
-            KafkaStorageError: its files cannot be made.
+            KafkaStorageError: its files cannot be made, or the partition has moved.
         """
         native = self.native
         with self._lock:
+            self._require_place()
             while True:
                 segments = native.segments
                 end = native.log_end_offset
@@ -531,7 +537,7 @@ class Log:
     ) -> None:
         """Write the snapshot of a roll; keep those of the last two segments."""
         with self._lock:
-            if self._closed or offset > self.native.log_end_offset:
+            if self._closed or self._retired or offset > self.native.log_end_offset:
                 return
             try:
                 self._files.store_snapshot(offset, producers)
@@ -546,7 +552,7 @@ class Log:
             KafkaStorageError: a file cannot be renamed.
         """
         with self._lock:
-            if self._closed:
+            if self._closed or self._retired:
                 return []
             settings = self._settings
             segments = self.native.segments
@@ -616,9 +622,10 @@ class Log:
 
         Raises:
             OffsetOutOfRange: past the high watermark.
-            KafkaStorageError: the leader epochs cannot be written down.
+            KafkaStorageError: the leader epochs cannot be written down, or the partition has moved.
         """
         with self._lock:
+            self._require_place()
             high_watermark = self.native.high_watermark
             if offset == HIGH_WATERMARK:
                 offset = high_watermark

@@ -32,6 +32,9 @@ from plog.protocol.messages.produce import ProduceResponse
 from plog.protocol.messages.topics import DeleteTopicsRequest
 from plog.protocol.schema import Struct
 from plog.settings.definitions import BrokerSettings
+from plog.storage.log import Log
+from plog.storage.log_manager import LogManager
+from plog.types import TopicPartition
 from tests.handlers.wire import (
     WAIT_MS,
     create_topic,
@@ -618,4 +621,40 @@ def test_stopping_answers_what_waits_for_the_disk(tmp_path: Path) -> None:
         (part,) = flat(decoded(ProduceResponse, 9, one.receive()))
         assert part.error_code == 0
         stopping.join()
+    one.stop()
+
+
+# -- moves to another log directory
+
+
+@pytest.mark.parametrize("replica_id", [-1, -2], ids=["fast", "handler"])
+def test_log_that_moves_between_the_look_and_the_read_is_read_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replica_id: int
+) -> None:
+    managers: list[LogManager] = []
+    start = LogManager.start
+    monkeypatch.setattr(LogManager, "start", lambda self: managers.append(self) or start(self))
+    one = Running(tmp_path, log_dirs=f"{tmp_path / 'disk0'},{tmp_path / 'disk1'}")
+    at = TopicPartition("t", 0)
+    create_topic(one.wire, at.topic)
+    one.ask(produce_request([("t", 0, make_batch())]), 9)
+    read = Log.read
+    moved: list[Path] = []
+
+    def read_late(log: Log, *args: object) -> object:
+        if not moved:
+            moved.extend({tmp_path / "disk0", tmp_path / "disk1"} - {log.log_dir})
+            mover = threading.Thread(target=managers[0].move, args=(at, moved[0]))
+            mover.start()
+            mover.join()
+        return read(log, *args)
+
+    monkeypatch.setattr(Log, "read", read_late)
+    answer = decoded(
+        FetchResponse, 12, one.ask(fetch_request(("t", 0, 0), replica_id=replica_id), 12)
+    )
+    (part,) = answer.responses[0].partitions
+    assert (part.error_code, part.high_watermark) == (0, 1)
+    assert len(part.records) > 61
+    assert len(moved) == (replica_id == -2)
     one.stop()

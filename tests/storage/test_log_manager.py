@@ -726,6 +726,33 @@ def test_old_log_is_read_until_everybody_has_the_moved_one(start: Start, dirs: l
         read_all(log)
 
 
+def test_what_is_left_to_do_of_a_log_that_has_moved_harms_nobody(
+    start: Start, dirs: list[Path]
+) -> None:
+    manager = start(log_retention_bytes=3000)
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    # Segments roll, and the snapshots of the rolls wait for the scheduler, as the move does not.
+    fill(log, 20)
+    done: list[str] = []
+
+    def on_moved(tp: TopicPartition, moved: Log) -> None:
+        # The old log's directory has another name by now, and the log is not closed yet.
+        manager.scheduler.run_due()
+        assert log.apply_retention(NOW_MS + 10**12) == []
+        with pytest.raises(KafkaStorageError, match="has moved"):
+            log.delete_records_before(15)
+        with pytest.raises(KafkaStorageError, match="has moved"):
+            log.roll()
+        log.disk_failed(OSError(errno.ENOENT, "no such file"))
+        done.append("moved")
+
+    manager.on_log_moved(on_moved)
+    manager.move(A0, dirs[1])
+    assert done == ["moved"]
+    assert manager.live_log_dirs == dirs
+    assert manager.get(A0).log_end_offset == 200
+
+
 def test_moved_partition_is_the_same_in_another_directory(
     start: Start, dirs: list[Path], clock: ManualClock
 ) -> None:
