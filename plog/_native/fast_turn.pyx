@@ -13,8 +13,9 @@ from plog._native.connection cimport (
     Connection, Link, answer_room, drop_frame, link_remove)
 from plog._native.fetch_path cimport (
     FETCH_ANSWERED, FETCH_KEY, FETCH_SINCE, FETCH_UNTIL, FETCH_UNUSUAL_FORM, FETCH_UNUSUAL_PARTITION,
-    FETCH_WAITS, FetchCall, FetchOutcome, fetch_answer, fetch_clear, fetch_init, fetch_read, fetch_release,
-    fetch_serve, fetch_unpin)
+    FETCH_UNUSUAL_READ, FETCH_WAITS, FetchCall, FetchOutcome, fetch_answer, fetch_clear, fetch_init,
+    fetch_is_stale, fetch_part, fetch_read, fetch_release, fetch_serve, fetch_settle, fetch_unpin)
+from plog._native.fetch_sessions cimport NO_SESSION_ID
 from plog._native.files cimport calls
 from plog._native.locks cimport add, exchange, store
 from plog._native.mailbox cimport mailbox_put
@@ -25,9 +26,10 @@ from plog._native.partition cimport (
     Partition, Waiter, partition_add_waiter, partition_remove_waiter)
 from plog._native.produce_path cimport (
     PRODUCE_ANSWERED, PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL, PRODUCE_UNUSUAL_APPEND,
-    PRODUCE_UNUSUAL_BATCH, PRODUCE_UNUSUAL_FORM, PRODUCE_UNUSUAL_PARTITION, PRODUCE_WAITS,
-    ProduceCall, ProduceOutcome, produce_answer_size, produce_clear, produce_encode_answer,
-    produce_expire, produce_init, produce_is_settled, produce_release, produce_serve)
+    PRODUCE_UNUSUAL_BATCH, PRODUCE_UNUSUAL_FORM, PRODUCE_UNUSUAL_PARTITION,
+    ProduceCall, ProduceOutcome, ProducePart, produce_answer_size, produce_clear, produce_encode_answer,
+    produce_expire, produce_init, produce_is_settled, produce_is_stale, produce_part, produce_release,
+    produce_serve)
 from plog._native.reactor_loop cimport ASK_RECHECK, Loop
 from plog._native.request cimport RequestHead, read_head
 
@@ -62,6 +64,7 @@ cdef FastOutcome fast_answer(Loop* loop, Connection* c, int64_t size) noexcept n
     cdef RequestHead head
     cdef const uint8_t* p
     produce_clear(&loop.produce)
+    loop.session_id = NO_SESSION_ID
     if loop.shared.served == NULL or not c.may_be_fast:
         return pass_on(loop, PASSED_SWITCHED_OFF)
     p = read_head(frame, end, &head)
@@ -91,8 +94,9 @@ cdef bint answer_produce(Loop* loop, Connection* c, const ProduceCall* call) noe
 cdef FastOutcome try_produce(
         Loop* loop, Connection* c, int64_t size, uint8_t* p, uint8_t* end) noexcept nogil:
     cdef ProduceOutcome outcome = produce_serve(loop.shared.served, &loop.produce, p, end)
+    cdef ProducePart* part
     cdef Parked* parked
-    cdef int32_t number
+    cdef int64_t number
     if outcome == PRODUCE_UNUSUAL_FORM:
         return pass_on(loop, PASSED_FORM)
     if outcome == PRODUCE_UNUSUAL_PARTITION:
@@ -110,10 +114,13 @@ cdef FastOutcome try_produce(
         return FAST_NO_MEMORY
     parked.produce = loop.produce
     produce_init(&loop.produce)
-    for number in range(parked.produce.count):
-        if not parked.produce.parts[number].settled:
-            wait_for(parked, parked.produce.parts[number].served.partition,
-                     &parked.produce.parts[number].waiter)
+    for number in range(parked.produce.parts.count):
+        part = produce_part(&parked.produce, number)
+        if not part.settled:
+            wait_for(parked, part.served.partition, &part.waiter)
+    # What has changed before the waiters were there has woken nobody.
+    if produce_is_stale(&parked.produce):
+        wake_now(parked)
     return use_up(loop, c, size, FAST_WAITS)
 
 
@@ -129,13 +136,16 @@ cdef bint answer_fetch(Loop* loop, Connection* c, FetchCall* call) noexcept nogi
 cdef FastOutcome try_fetch(
         Loop* loop, Connection* c, int64_t size, const uint8_t* p, const uint8_t* end) noexcept nogil:
     cdef FetchCall* call = &loop.fetch
-    cdef FetchOutcome outcome = fetch_serve(loop.shared.served, call, p, end)
+    cdef FetchOutcome outcome = fetch_serve(loop.shared.served, loop.shared.sessions, call, p, end)
     cdef FastOutcome became
     cdef bint answered
+    if outcome == FETCH_ANSWERED and not fetch_settle(call):
+        outcome = FETCH_UNUSUAL_READ
     if outcome == FETCH_ANSWERED:
         answered = answer_fetch(loop, c, call)
         fetch_clear(call)
         return use_up(loop, c, size, FAST_ANSWERED) if answered else FAST_NO_MEMORY
+    note_session(loop, call)
     if outcome == FETCH_WAITS:
         became = park_fetch(loop, c, size)
     elif outcome == FETCH_UNUSUAL_FORM:
@@ -148,10 +158,16 @@ cdef FastOutcome try_fetch(
     return became
 
 
+cdef void note_session(Loop* loop, const FetchCall* call) noexcept nogil:
+    """For Python, lest it counts the request in its session once more."""
+    loop.session_id = NO_SESSION_ID if call.session == NULL else call.session.id
+    loop.session_epoch = call.session_until
+
+
 cdef FastOutcome park_fetch(Loop* loop, Connection* c, int64_t size) noexcept nogil:
     cdef uint8_t* frame
     cdef Parked* parked
-    cdef int32_t number
+    cdef int64_t number
     if size > LARGEST_PARKED_BYTES:
         return pass_on(loop, PASSED_FORM)
     frame = <uint8_t*>malloc(size)
@@ -168,17 +184,23 @@ cdef FastOutcome park_fetch(Loop* loop, Connection* c, int64_t size) noexcept no
     fetch_unpin(&loop.fetch)  # segments may be deleted while it waits
     parked.fetch = loop.fetch
     fetch_init(&loop.fetch)
-    for number in range(parked.fetch.count):
-        wait_for(parked, parked.fetch.parts[number].served.partition,
-                 &parked.fetch.parts[number].waiter)
+    for number in range(parked.fetch.parts.count):
+        wait_for(parked, fetch_part(&parked.fetch, number).served.partition,
+                 &fetch_part(&parked.fetch, number).waiter)
+    if fetch_is_stale(&parked.fetch):
+        wake_now(parked)
     return use_up(loop, c, size, FAST_WAITS)
 
 
 # --- waiting --------------------------------------------------------------------------------------
 
 cdef void wake(Waiter* waiter) noexcept nogil:
-    """From any thread, under the partition's lock: one letter, however much changes until it is read."""
-    cdef Parked* parked = <Parked*>waiter.owner
+    """From any thread, under the partition's lock."""
+    wake_now(<Parked*>waiter.owner)
+
+
+cdef void wake_now(Parked* parked) noexcept nogil:
+    """One letter, however much changes until it is read."""
     if exchange(&parked.posted, 1) == 0:
         # A closed mailbox means that the loop has ended, and all its connections with it.
         mailbox_put(parked.inbox, &parked.letter, &parked.letter, 1)
@@ -198,6 +220,7 @@ cdef Parked* park(Loop* loop, Connection* c, int16_t api_key, int32_t wait_ms) n
         return NULL
     parked.ask = ASK_RECHECK
     parked.inbox = &loop.inbox
+    parked.waiting = &loop.waiting
     parked.budget = &loop.shared.budget
     parked.connection = c
     parked.api_key = api_key
@@ -212,24 +235,19 @@ cdef Parked* park(Loop* loop, Connection* c, int16_t api_key, int32_t wait_ms) n
     c.by_deadline.next = before.next
     before.next.previous = &c.by_deadline
     before.next = &c.by_deadline
-    # What changes before the waiters are there wakes nobody: it is looked at once more in any case.
-    wake_now(parked)
+    store(&loop.waiting, loop.waiting + 1)
     return parked
-
-
-cdef void wake_now(Parked* parked) noexcept nogil:
-    parked.posted = 1
-    mailbox_put(parked.inbox, &parked.letter, &parked.letter, 1)
 
 
 cdef void unpark(Connection* c) noexcept nogil:
     """Take the request from its connection and its partitions; freed now, or when its letter comes."""
     cdef Parked* parked = <Parked*>c.parked
-    cdef int32_t number
-    for number in range(parked.produce.count):
-        partition_remove_waiter(&parked.produce.parts[number].waiter)
-    for number in range(parked.fetch.count):
-        partition_remove_waiter(&parked.fetch.parts[number].waiter)
+    cdef int64_t number
+    for number in range(parked.produce.parts.count):
+        partition_remove_waiter(&produce_part(&parked.produce, number).waiter)
+    for number in range(parked.fetch.parts.count):
+        partition_remove_waiter(&fetch_part(&parked.fetch, number).waiter)
+    store(parked.waiting, parked.waiting[0] - 1)
     link_remove(&c.by_deadline)
     c.parked = NULL
     c.handed_over = False
@@ -262,7 +280,8 @@ cdef bint fast_look_again(
         if outcome == FETCH_WAITS and not expired:
             fetch_unpin(&parked.fetch)
             return False
-        if outcome != FETCH_ANSWERED and outcome != FETCH_WAITS:
+        if (outcome != FETCH_ANSWERED and outcome != FETCH_WAITS) or not fetch_settle(&parked.fetch):
+            note_session(loop, &parked.fetch)
             count(&loop.passed[PASSED_READ])
             store(&loop.fast_requests, loop.fast_requests - 1)
             frame[0] = parked.frame

@@ -24,6 +24,7 @@ ctypedef struct Parked:
     int64_t posted               # atomic: the letter lies in the inbox
     bint over                    # answered or dropped: freed when the letter comes
     Mailbox* inbox
+    int64_t* waiting             # how many there are, of the same loop
     Budget* budget
     Connection* connection
     int64_t deadline_us

@@ -22,7 +22,7 @@ from plog._native.batch cimport (
 from plog._native.crc32c cimport crc32c_update
 from plog._native.files cimport calls, write_all
 from plog._native.locks cimport (
-    add, load, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
+    add, load, load_ordered, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_unlock, store)
 from plog._native.producers cimport (
     NO_TRANSACTION, ORDINARY, REPEATED, Judgement, ProducerBatch, producers_assign,
@@ -110,8 +110,8 @@ cdef void partition_changed(Partition* partition) noexcept nogil:
     cdef Waiter* waiter
     cdef Waiter* after
     add(&partition.changes, 1)
-    # Who comes later looks at the offsets once it is in the list, and finds the change.
-    if load(&partition.waiting) == 0:
+    # Who comes later looks at `changes` once it is in the list, and finds this one.
+    if load_ordered(&partition.waiting) == 0:
         return
     pthread_mutex_lock(&partition.lock)
     if partition.watched:

@@ -1,6 +1,7 @@
 # Produce without Python: the ordinary request of today's clients, from its frame to its answer.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
+from plog._native.part_list cimport PartList
 from plog._native.partition cimport AppendResult, Waiter
 from plog._native.request cimport RequestHead
 from plog._native.served cimport Served, ServedTable
@@ -29,6 +30,7 @@ ctypedef struct ProducePart:
     int64_t size
     int64_t leader_epoch         # these as they were before it was appended
     int64_t truncations
+    int64_t changes              # of the partition, once it was appended
     AppendResult result
     int16_t error
     const char* message          # of the error; constant
@@ -39,10 +41,11 @@ ctypedef struct ProduceCall:
     int16_t acks
     int32_t timeout_ms
     int32_t topics
-    int32_t count
-    int32_t capacity
-    int32_t appended
-    ProducePart* parts
+    int64_t appended             # the first so many parts
+    PartList parts               # of ProducePart
+
+cdef inline ProducePart* produce_part(const ProduceCall* call, int64_t number) noexcept nogil:
+    return &(<ProducePart*>call.parts.items)[number]
 
 cdef void produce_init(ProduceCall* call) noexcept nogil
 # Give the pins back; the memory of `parts` is kept for the next request.
@@ -53,6 +56,8 @@ cdef ProduceOutcome produce_serve(
     ServedTable* table, ProduceCall* call, uint8_t* p, uint8_t* end) noexcept nogil
 # Whether acks=all can be answered: each partition is safe on every in-sync replica, or lost.
 cdef bint produce_is_settled(ProduceCall* call) noexcept nogil
+# Whether a partition has changed since it was appended.
+cdef bint produce_is_stale(const ProduceCall* call) noexcept nogil
 # Refuse those that are not settled.
 cdef void produce_expire(ProduceCall* call) noexcept nogil
 # The answer, with its length prefix.

@@ -9,7 +9,6 @@ that are lost while acks=all waits.
 
 from libc.errno cimport ESHUTDOWN
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
-from libc.stdlib cimport free, realloc
 from libc.string cimport memset, strlen
 
 from plog._native.batch cimport (
@@ -17,7 +16,8 @@ from plog._native.batch cimport (
     is_acceptable, restamp_max_timestamp, rules_at)
 from plog._native.commit_queue cimport commit_ask
 from plog._native.files cimport calls
-from plog._native.locks cimport load
+from plog._native.locks cimport load, load_ordered
+from plog._native.part_list cimport part_add, parts_release
 from plog._native.partition cimport (
     APPEND_DONE, APPEND_DUPLICATE, Partition, partition_append)
 from plog._native.request cimport (
@@ -29,7 +29,6 @@ from plog._native.wire cimport (
 
 cdef enum:
     ACKS_ALL = -1
-    ACKS_NONE = 0
     ACKS_LEADER = 1
     CODEC_ZSTD = 4
     ZSTD_SINCE = 7
@@ -38,7 +37,6 @@ cdef enum:
     # What is larger is expanded beside the reactor, so that no other connection waits for it.
     LARGEST_COMPRESSED_BYTES = 64 * 1024
     LARGEST_EXPANDED_BYTES = 1024 * 1024
-    MOST_PARTS = 100000
     NO_OFFSET = -1
     NO_TIMESTAMP = -1
 
@@ -60,34 +58,15 @@ cdef void produce_init(ProduceCall* call) noexcept nogil:
 
 
 cdef void produce_clear(ProduceCall* call) noexcept nogil:
-    cdef int32_t number
-    for number in range(call.count):
-        served_release(call.parts[number].served)
-    call.count = call.appended = call.topics = 0
+    cdef int64_t number
+    for number in range(call.parts.count):
+        served_release(produce_part(call, number).served)
+    call.parts.count = call.appended = call.topics = 0
 
 
 cdef void produce_release(ProduceCall* call) noexcept nogil:
     produce_clear(call)
-    free(call.parts)
-    call.parts = NULL
-    call.capacity = 0
-
-
-cdef ProducePart* new_part(ProduceCall* call) noexcept nogil:
-    cdef ProducePart* grown
-    cdef int32_t capacity
-    if call.count == call.capacity:
-        if call.count == MOST_PARTS:
-            return NULL
-        capacity = min(max(4, 2 * call.capacity), <int32_t>MOST_PARTS)
-        grown = <ProducePart*>realloc(call.parts, capacity * sizeof(ProducePart))
-        if grown == NULL:
-            return NULL
-        call.parts = grown
-        call.capacity = capacity
-    memset(&call.parts[call.count], 0, sizeof(ProducePart))
-    call.count += 1
-    return &call.parts[call.count - 1]
+    parts_release(&call.parts)
 
 
 # --- reading and checking -------------------------------------------------------------------------
@@ -133,7 +112,7 @@ cdef ProduceOutcome read_part(
     if p == NULL:
         return PRODUCE_UNUSUAL_FORM
     at[0] = p
-    part = new_part(call)
+    part = <ProducePart*>part_add(&call.parts, sizeof(ProducePart))
     if part == NULL:
         return PRODUCE_UNUSUAL_FORM
     part.begins_topic = begins_topic
@@ -157,7 +136,7 @@ cdef ProduceOutcome read_request(
     cdef int32_t topics = 0
     cdef int32_t partitions = 0
     cdef int32_t topic
-    cdef int32_t number
+    cdef int64_t number
     cdef ProduceOutcome outcome
     p = skip_client_id(p, end, flexible)
     if p != NULL:
@@ -197,12 +176,12 @@ cdef ProduceOutcome produce_serve(
     cdef int64_t now_ms = calls().now_ms()
     cdef ProducePart* part
     cdef Partition* partition
-    cdef int32_t number
+    cdef int64_t number
     cdef ProduceOutcome outcome = read_request(table, call, p, end, now_ms)
     if outcome != PRODUCE_ANSWERED:
         return outcome
-    for number in range(call.count):
-        part = &call.parts[number]
+    for number in range(call.parts.count):
+        part = produce_part(call, number)
         partition = part.served.partition
         part.leader_epoch = load(&partition.leader_epoch)
         part.truncations = load(&partition.truncations)
@@ -211,13 +190,14 @@ cdef ProduceOutcome produce_serve(
             # An append that failed at the disk has stamped the offset already; a client's batch has none.
             put_int64(part.records + AT_BASE_OFFSET, 0)
             return PRODUCE_UNUSUAL_APPEND
+        part.changes = load(&partition.changes)
         call.appended += 1
         if load(&partition.log_end_offset) - load(&partition.durable_end) >= part.served.flush_messages:
             commit_ask(part.served.commits, partition)
     if call.acks != ACKS_ALL or produce_is_settled(call):
         return PRODUCE_ANSWERED
-    for number in range(call.count):
-        part = &call.parts[number]
+    for number in range(call.parts.count):
+        part = produce_part(call, number)
         if part.served.flush_before_ack and not part.settled:
             commit_ask(part.served.commits, part.served.partition)
     return PRODUCE_WAITS
@@ -237,9 +217,9 @@ cdef bint produce_is_settled(ProduceCall* call) noexcept nogil:
     cdef int64_t safe_end
     cdef bint all_settled = True
     cdef int error
-    cdef int32_t number
-    for number in range(call.count):
-        part = &call.parts[number]
+    cdef int64_t number
+    for number in range(call.parts.count):
+        part = produce_part(call, number)
         if part.settled:
             continue
         partition = part.served.partition
@@ -262,11 +242,19 @@ cdef bint produce_is_settled(ProduceCall* call) noexcept nogil:
     return all_settled
 
 
+cdef bint produce_is_stale(const ProduceCall* call) noexcept nogil:
+    cdef int64_t number
+    for number in range(call.parts.count):
+        if load_ordered(&produce_part(call, number).served.partition.changes) != produce_part(call, number).changes:
+            return True
+    return False
+
+
 cdef void produce_expire(ProduceCall* call) noexcept nogil:
-    cdef int32_t number
-    for number in range(call.count):
-        if not call.parts[number].settled:
-            refuse(&call.parts[number], ERROR_TIMED_OUT, TIMED_OUT)
+    cdef int64_t number
+    for number in range(call.parts.count):
+        if not produce_part(call, number).settled:
+            refuse(produce_part(call, number), ERROR_TIMED_OUT, TIMED_OUT)
 
 
 # --- the answer -----------------------------------------------------------------------------------
@@ -275,11 +263,11 @@ cdef inline int32_t message_size(const ProducePart* part) noexcept nogil:
     return -1 if part.message == NULL else <int32_t>strlen(part.message)
 
 
-cdef int32_t parts_of_topic(const ProduceCall* call, int32_t first) noexcept nogil:
-    cdef int32_t after = first + 1
-    while after < call.count and not call.parts[after].begins_topic:
+cdef int32_t parts_of_topic(const ProduceCall* call, int64_t first) noexcept nogil:
+    cdef int64_t after = first + 1
+    while after < call.parts.count and not produce_part(call, after).begins_topic:
         after += 1
-    return after - first
+    return <int32_t>(after - first)
 
 
 cdef int64_t produce_answer_size(const ProduceCall* call) noexcept nogil:
@@ -288,15 +276,15 @@ cdef int64_t produce_answer_size(const ProduceCall* call) noexcept nogil:
     cdef int64_t size = 4 + 4 + 4  # length, correlation id, throttle time
     cdef int64_t each = 4 + 2 + 8 + 8
     cdef const ProducePart* part
-    cdef int32_t number
+    cdef int64_t number
     if version >= LOG_START_SINCE:
         each += 8
     if flexible:
         size += 2  # tagged fields of the header and of the answer
         each += 1
     size += length_size(call.topics, flexible)
-    for number in range(call.count):
-        part = &call.parts[number]
+    for number in range(call.parts.count):
+        part = produce_part(call, number)
         if part.begins_topic:
             size += string_size(part.served.name_size, flexible)
             size += length_size(parts_of_topic(call, number), flexible)
@@ -327,21 +315,21 @@ cdef uint8_t* encode_part(const ProduceCall* call, const ProducePart* part, uint
 cdef void produce_encode_answer(const ProduceCall* call, uint8_t* p) noexcept nogil:
     cdef bint flexible = call.head.version >= PRODUCE_FLEXIBLE_SINCE
     cdef const ProducePart* part
-    cdef int32_t number
+    cdef int64_t number
     p = put_int32(p, <int32_t>(produce_answer_size(call) - 4))
     p = put_int32(p, call.head.correlation_id)
     if flexible:
         p = put_int8(p, 0)
     p = put_length(p, call.topics, flexible)
-    for number in range(call.count):
-        part = &call.parts[number]
+    for number in range(call.parts.count):
+        part = produce_part(call, number)
         if part.begins_topic:
             if number > 0 and flexible:
                 p = put_int8(p, 0)  # tagged fields of the topic before
             p = put_string(p, served_name(part.served), part.served.name_size, flexible)
             p = put_length(p, parts_of_topic(call, number), flexible)
         p = encode_part(call, part, p)
-    if flexible and call.count > 0:
+    if flexible and call.parts.count > 0:
         p = put_int8(p, 0)
     p = put_int32(p, 0)  # throttle time
     if flexible:

@@ -1,9 +1,10 @@
 # One thread of the reactor: its connections, its inbox, its round. And what all threads share.
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from plog._native.acceptor cimport Door
 from plog._native.connection cimport REASON_BYTES, Budget, Connection, Link, Piece, Scratch
 from plog._native.fetch_path cimport FetchCall
+from plog._native.fetch_sessions cimport SessionTable
 from plog._native.mailbox cimport Letter, Mailbox
 from plog._native.produce_path cimport ProduceCall
 from plog._native.parked cimport PASSED_REASONS
@@ -47,6 +48,8 @@ ctypedef struct Note:
     int64_t capacity
     AppendResult* appended   # of the request's first partitions, which the fast path has appended
     int64_t appended_count
+    int32_t session_id       # of a Fetch that the fast path has counted in its session; 0: it has not
+    int32_t session_epoch    # what the session says since
 
 ctypedef struct Command:
     Letter letter
@@ -73,6 +76,7 @@ ctypedef struct Shared:
     int64_t idle_timeout_us
     bint use_sendfile
     ServedTable* served      # NULL: there is no fast path
+    SessionTable* sessions
     Loop* loops
     Mailbox events           # for Python
     Door door
@@ -114,6 +118,8 @@ ctypedef struct Loop:
     # The fast path's.
     ProduceCall produce      # the request in hand
     FetchCall fetch
+    int32_t session_id       # as a Note's
+    int32_t session_epoch
     Link by_deadline         # connections with a parked request, the first to expire first
     bint winding_down
     # Counted by this thread alone; read by others.
@@ -123,6 +129,7 @@ ctypedef struct Loop:
     int64_t bytes_in
     int64_t bytes_out
     int64_t fast_requests
+    int64_t waiting          # requests that are parked
     int64_t passed[PASSED_REASONS]
 
 # 0, or -errno. Whatever comes of it, `loop_release` frees what there is.

@@ -3,7 +3,7 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from plog._native.commit_queue cimport CommitQueue
-from plog._native.locks cimport pthread_mutex_t
+from plog._native.locks cimport add, pthread_mutex_t
 from plog._native.partition cimport ChangeListener, Partition
 
 cdef enum:
@@ -40,6 +40,7 @@ ctypedef struct ServedTable:
     Served** by_id
     int64_t capacity             # of each; a power of two
     int64_t count
+    int64_t version              # atomic; grows with every change of what is in the table
     int64_t fetch_max_bytes      # atomic; the broker's setting
 
 cdef inline const uint8_t* served_name(const Served* served) noexcept nogil:
@@ -52,6 +53,8 @@ cdef void table_set_listener(ServedTable* table, ChangeListener listener, void* 
 cdef Served* served_find(ServedTable* table, const uint8_t* name, int32_t name_size, int32_t index) noexcept nogil
 cdef Served* served_find_by_id(ServedTable* table, const uint8_t* topic_id, int32_t index) noexcept nogil
 cdef void served_release(Served* served) noexcept nogil
+cdef inline void served_retain(Served* served) noexcept nogil:
+    add(&served.references, 1)
 # In the place of what was there under the same name and index; the caller's pin goes to the table. False: no memory.
 cdef bint served_publish(ServedTable* table, Served* fresh) noexcept nogil
 cdef void served_withdraw(

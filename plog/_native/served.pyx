@@ -188,6 +188,7 @@ cdef bint served_publish(ServedTable* table, Served* fresh) noexcept nogil:
         table.count -= 1
     link(table, fresh)
     table.count += 1
+    add(&table.version, 1)
     pthread_mutex_unlock(&table.lock)
     if old != NULL and old.partition != fresh.partition:
         partition_set_listener(old.partition, NULL, NULL, -1)
@@ -203,6 +204,7 @@ cdef void served_withdraw(
     if old != NULL:
         unlink(table, old)
         table.count -= 1
+        add(&table.version, 1)
     pthread_mutex_unlock(&table.lock)
     if old != NULL:
         partition_set_listener(old.partition, NULL, NULL, -1)

@@ -24,7 +24,7 @@ from plog._native.fast_turn cimport (
 from plog._native.locks cimport add as atomic_add, load as atomic_load
 from plog._native.mailbox cimport mailbox_knock
 from plog._native.partition cimport AppendResult
-from plog._native.produce_path cimport ProduceCall
+from plog._native.produce_path cimport ProduceCall, produce_part
 from plog._native.reactor_loop cimport EVENT_CLOSED, EVENT_REQUEST
 
 cdef extern from "<sys/epoll.h>" nogil:
@@ -303,14 +303,14 @@ cdef bint may_read(Loop* loop, Connection* c) noexcept nogil:
 
 cdef bint tell_appended(Note* note, const ProduceCall* call) noexcept nogil:
     """What the fast path has appended of the request is not to be appended again. False: no memory."""
-    cdef int32_t number
+    cdef int64_t number
     if call.appended == 0:
         return True
     note.appended = <AppendResult*>malloc(call.appended * sizeof(AppendResult))
     if note.appended == NULL:
         return False
     for number in range(call.appended):
-        note.appended[number] = call.parts[number].result
+        note.appended[number] = produce_part(call, number).result
     note.appended_count = call.appended
     return True
 
@@ -323,6 +323,8 @@ cdef bint hand_over(Loop* loop, Connection* c, int64_t size) noexcept nogil:
     if not tell_appended(note, &loop.produce):
         note_free(note)
         return False
+    note.session_id = loop.session_id
+    note.session_epoch = loop.session_epoch
     if cut_frame(c, size, &loop.shared.budget, &note.base, &note.data, &note.capacity) < 0:
         note_free(note)
         return False
@@ -346,6 +348,8 @@ cdef bint hand_over_frame(Loop* loop, Connection* c, uint8_t* frame, int64_t siz
     note.data = frame
     note.size = size
     note.capacity = size
+    note.session_id = loop.session_id
+    note.session_epoch = loop.session_epoch
     note.received_us = loop.now_us
     add_note(loop, note)
     return True
