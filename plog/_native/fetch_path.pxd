@@ -7,6 +7,7 @@ from plog._native.part_list cimport PartList
 from plog._native.partition cimport ReadResult, Waiter
 from plog._native.request cimport RequestHead
 from plog._native.served cimport Served, ServedTable
+from plog._native.work_queue cimport WorkQueue
 
 cdef enum:
     FETCH_KEY = 1
@@ -22,6 +23,7 @@ cdef enum FetchOutcome:
     FETCH_UNUSUAL_FORM = 2       # for Python
     FETCH_UNUSUAL_PARTITION = 3
     FETCH_UNUSUAL_READ = 4
+    FETCH_BESIDE = 5             # for the thread of `queue`, which may wait for the disk: fetch_read_slowly
 
 # One partition that is read.
 ctypedef struct FetchPart:
@@ -52,6 +54,7 @@ ctypedef struct FetchCall:
     Session* session             # a pin, or NULL
     int32_t session_until        # its epoch, until its next request comes
     bint tells_changes_only
+    WorkQueue* queue             # the pin of a partition in `parts`
     PartList parts               # of FetchPart
 
 cdef inline FetchPart* fetch_part(const FetchCall* call, int64_t number) noexcept nogil:
@@ -65,8 +68,10 @@ cdef void fetch_release(FetchCall* call) noexcept nogil
 # `session` set when the request has been counted in that.
 cdef FetchOutcome fetch_serve(
     ServedTable* table, SessionTable* sessions, FetchCall* call, const uint8_t* p, const uint8_t* end) noexcept nogil
-# Read every partition anew.
-cdef FetchOutcome fetch_read(FetchCall* call) noexcept nogil
+# Read every partition anew. Unless it may wait for the disk, it may come to FETCH_BESIDE.
+cdef FetchOutcome fetch_read(FetchCall* call, bint may_wait) noexcept nogil
+# The same, and have the records in the page cache afterwards.
+cdef FetchOutcome fetch_read_slowly(FetchCall* call) noexcept nogil
 # Decide what the answer names, before it is encoded. False: the session has moved on meanwhile, for Python to tell.
 cdef bint fetch_settle(FetchCall* call) noexcept nogil
 # Give back what was read: the request waits.

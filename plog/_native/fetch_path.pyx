@@ -7,6 +7,7 @@ its frame back for that. A request that has been counted in its session before i
 turned out unusual is not counted again.
 """
 
+from libc.errno cimport EAGAIN
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcmp, memcpy, memset
 
@@ -18,13 +19,14 @@ from plog._native.fetch_sessions cimport (
 from plog._native.files cimport calls
 from plog._native.locks cimport load, load_ordered
 from plog._native.part_list cimport part_add, parts_release
-from plog._native.partition cimport READ_FOUND, READ_NOTHING, Partition, partition_read
+from plog._native.partition cimport READ_FAILED, READ_FOUND, READ_NOTHING, Partition, ReadResult, partition_read
 from plog._native.request cimport (
     length_size, put_length, put_string, read_length, read_no_tags, read_string, skip_client_id,
     string_size)
 from plog._native.segment cimport SegmentFiles, segment_release
 from plog._native.served cimport (
     TOPIC_ID_BYTES, served_find, served_find_by_id, served_name, served_release, served_retain)
+from plog._native.work_queue cimport work_note_time
 from plog._native.wire cimport (
     put_int8, put_int16, put_int32, put_int64, read_int8, read_int32, read_int64)
 
@@ -42,6 +44,8 @@ cdef enum:
     # An int32 states the size of an answer, with all that stands around its records.
     LARGEST_ANSWER_BYTES = 0x7FFFFFFF - 64 * 1024 * 1024
     MOST_UNSORTED_PARTS = 1000
+    RECENT_BYTES = 4 * 1024 * 1024
+    WARMING_BYTES = 64 * 1024
 
 cdef const uint8_t* NO_TOPIC_ID = b"\0" * 16  # where partitions go by name; any empty name, too
 
@@ -72,6 +76,7 @@ cdef void fetch_clear(FetchCall* call) noexcept nogil:
     session_release(call.session)
     call.session = NULL
     call.tells_changes_only = False
+    call.queue = NULL
     call.asked.count = call.forgotten.count = call.parts.count = 0
 
 
@@ -254,6 +259,8 @@ cdef FetchOutcome take_part(FetchCall* call, Served* served, const Wanted* wante
     part.leader_epoch = wanted.leader_epoch
     part.epoch_then = load(&served.partition.leader_epoch)
     part.told = True
+    if load(&served.disk.slow) > 0:
+        call.queue = served.disk
     # A reader of the epoch that writes now cannot have parted from this log.
     if wanted.last_epoch > NO_EPOCH and wanted.last_epoch != part.epoch_then:
         return FETCH_UNUSUAL_PARTITION
@@ -358,7 +365,7 @@ cdef FetchOutcome take_remembered(ServedTable* table, FetchCall* call) noexcept 
 
 # --- reading the log ------------------------------------------------------------------------------
 
-cdef FetchOutcome fetch_read(FetchCall* call) noexcept nogil:
+cdef FetchOutcome fetch_read(FetchCall* call, bint may_wait) noexcept nogil:
     cdef FetchPart* part
     cdef Partition* partition
     cdef int64_t budget = max(call.max_bytes, <int64_t>0)
@@ -375,17 +382,20 @@ cdef FetchOutcome fetch_read(FetchCall* call) noexcept nogil:
         if part.leader_epoch != NO_EPOCH and part.leader_epoch != epoch:
             return FETCH_UNUSUAL_READ
         # It has another role by now, or is about to.
-        if part.epoch_then != epoch or not partition.writable:
+        if part.epoch_then != epoch or not load(&partition.writable):
             return FETCH_UNUSUAL_READ
         upper = load(&partition.last_stable_offset) if call.read_committed else load(&partition.high_watermark)
         # The first bytes of an answer are never refused for their size, or one large batch would
         # stop its consumer for ever (KIP-74).
         partition_read(
             partition, part.offset, min(<int64_t>max(part.max_bytes, 0), budget), upper,
-            found_bytes == 0, &part.read)
+            found_bytes == 0, may_wait, &part.read)
         if part.read.status == READ_FOUND:
             found_bytes += part.read.size
             budget = max(budget - part.read.size, <int64_t>0)
+        elif part.read.status == READ_FAILED and part.read.error == EAGAIN:
+            call.queue = part.served.disk
+            return FETCH_BESIDE
         elif part.read.status != READ_NOTHING:
             return FETCH_UNUSUAL_READ
     return FETCH_ANSWERED if found_bytes >= call.min_bytes else FETCH_WAITS
@@ -401,10 +411,57 @@ cdef FetchOutcome fetch_serve(
         outcome = take_asked(table, call)
     else:
         outcome = take_session(table, sessions, call)
+    if outcome == FETCH_ANSWERED and call.queue != NULL:
+        return FETCH_BESIDE
     if outcome == FETCH_ANSWERED and call.parts.count > 0:
-        outcome = fetch_read(call)
+        outcome = fetch_read(call, False)
+        find_cold(call)
+        if call.queue != NULL:
+            return FETCH_BESIDE
     if outcome == FETCH_WAITS and call.max_wait_ms <= 0:
         return FETCH_ANSWERED
+    return outcome
+
+
+cdef inline bint is_recent(const ReadResult* read) noexcept nogil:
+    """The end of a log that is written to has hardly left the page cache: it is not asked about each time."""
+    return (load(&read.segment.next_offset) >= read.log_end_offset
+            and load(&read.segment.size_bytes) - read.position < RECENT_BYTES)
+
+
+cdef void find_cold(FetchCall* call) noexcept nogil:
+    """Whether the disk must be asked for what was read."""
+    cdef FetchPart* part
+    cdef int64_t number
+    for number in range(call.parts.count):
+        part = fetch_part(call, number)
+        if part.read.size == 0 or is_recent(&part.read):
+            continue
+        if not calls().is_resident(part.read.segment.log_fd, part.read.position, part.read.size):
+            call.queue = part.served.disk
+            return
+
+
+cdef FetchOutcome fetch_read_slowly(FetchCall* call) noexcept nogil:
+    cdef uint8_t[WARMING_BYTES] into
+    cdef FetchPart* part
+    cdef int64_t begun_us = calls().monotonic_us()
+    cdef FetchOutcome outcome = fetch_read(call, True)
+    cdef int64_t at
+    cdef int64_t number
+    cdef int64_t done
+    for number in range(call.parts.count):
+        part = fetch_part(call, number)
+        at = 0
+        while at < part.read.size:
+            # What cannot be read is found again, and told, by who sends it.
+            done = calls().pread(
+                part.read.segment.log_fd, into, min(<int64_t>WARMING_BYTES, part.read.size - at), part.read.position + at)
+            if done <= 0:
+                break
+            at += done
+    if call.queue != NULL:
+        work_note_time(call.queue, calls().monotonic_us() - begun_us)
     return outcome
 
 

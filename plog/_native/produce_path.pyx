@@ -24,6 +24,7 @@ from plog._native.request cimport (
     length_size, put_length, put_string, read_bytes, read_length, read_no_tags, read_string,
     skip_client_id, string_size)
 from plog._native.served cimport served_find, served_name, served_release
+from plog._native.work_queue cimport WorkQueue, work_note_time
 from plog._native.wire cimport (
     be16, put_int8, put_int16, put_int32, put_int64, read_int16, read_int32)
 
@@ -71,32 +72,43 @@ cdef void produce_release(ProduceCall* call) noexcept nogil:
 
 # --- reading and checking -------------------------------------------------------------------------
 
-cdef bint batch_is_ordinary(
-        const ProduceCall* call, const ProducePart* part, int64_t now_ms, int64_t* max_timestamp) noexcept nogil:
+cdef ProduceOutcome check_batch(
+        ServedTable* table, ProduceCall* call, const ProducePart* part, int64_t now_ms, bint in_reactor,
+        int64_t* max_timestamp) noexcept nogil:
     cdef const Served* served = part.served
     cdef Rules rules
+    cdef int64_t limit = served.decompressed_limit
+    cdef bint fits
     cdef int16_t attributes
     cdef int codec
     if part.size < BATCH_HEADER_BYTES or part.size > served.max_message_bytes:
-        return False
-    if part.size > served.partition.segment_bytes:
-        return False
+        return PRODUCE_UNUSUAL_BATCH
+    if part.size > load(&served.partition.segment_bytes):
+        return PRODUCE_UNUSUAL_BATCH
     attributes = <int16_t>be16(part.records + AT_ATTRIBUTES)
     codec = attributes & ATTRIBUTE_CODEC
     if attributes & ATTRIBUTE_TRANSACTIONAL or (codec == CODEC_ZSTD and call.head.version < ZSTD_SINCE):
-        return False
-    if codec != 0 and part.size > LARGEST_COMPRESSED_BYTES:
-        return False
+        return PRODUCE_UNUSUAL_BATCH
+    if codec != 0 and in_reactor:
+        if part.size > LARGEST_COMPRESSED_BYTES:
+            return put_beside(call, table.compute)
+        limit = min(limit, <int64_t>LARGEST_EXPANDED_BYTES)
     rules = rules_at(now_ms, served.before_max_ms, served.after_max_ms)
     rules.key_required = served.key_required
-    return is_acceptable(
-        part.records, part.size, &rules, min(served.decompressed_limit, <int64_t>LARGEST_EXPANDED_BYTES),
-        max_timestamp)
+    fits = is_acceptable(part.records, part.size, &rules, limit, max_timestamp)
+    if not fits and limit < served.decompressed_limit:
+        return put_beside(call, table.compute)  # it may only expand to more
+    return PRODUCE_ANSWERED if fits else PRODUCE_UNUSUAL_BATCH
+
+
+cdef inline ProduceOutcome put_beside(ProduceCall* call, WorkQueue* queue) noexcept nogil:
+    call.queue = queue
+    return PRODUCE_BESIDE
 
 
 cdef ProduceOutcome read_part(
         ServedTable* table, ProduceCall* call, const uint8_t** at, const uint8_t* end,
-        const uint8_t* name, int32_t name_size, bint begins_topic, int64_t now_ms) noexcept nogil:
+        const uint8_t* name, int32_t name_size, bint begins_topic, int64_t now_ms, bint in_reactor) noexcept nogil:
     cdef bint flexible = call.head.version >= PRODUCE_FLEXIBLE_SINCE
     cdef const uint8_t* p = at[0]
     cdef const uint8_t* records = NULL
@@ -104,6 +116,7 @@ cdef ProduceOutcome read_part(
     cdef int32_t size = 0
     cdef int64_t max_timestamp = NO_TIMESTAMP
     cdef ProducePart* part
+    cdef ProduceOutcome outcome
     p = read_int32(p, end, &index)
     if p != NULL:
         p = read_bytes(p, end, flexible, &records, &size)
@@ -121,15 +134,19 @@ cdef ProduceOutcome read_part(
     part.served = served_find(table, name, name_size, index)
     if part.served == NULL or (call.acks == ACKS_ALL and not part.served.enough_in_sync):
         return PRODUCE_UNUSUAL_PARTITION
-    if not batch_is_ordinary(call, part, now_ms, &max_timestamp):
-        return PRODUCE_UNUSUAL_BATCH
+    if in_reactor and load(&part.served.disk.slow) > 0:
+        return put_beside(call, part.served.disk)
+    outcome = check_batch(table, call, part, now_ms, in_reactor, &max_timestamp)
+    if outcome != PRODUCE_ANSWERED:
+        return outcome
     # Some clients leave a stale maximum in the header; indexes and retention rely on it.
     restamp_max_timestamp(part.records, max_timestamp)
     return PRODUCE_ANSWERED
 
 
 cdef ProduceOutcome read_request(
-        ServedTable* table, ProduceCall* call, const uint8_t* p, const uint8_t* end, int64_t now_ms) noexcept nogil:
+        ServedTable* table, ProduceCall* call, const uint8_t* p, const uint8_t* end, int64_t now_ms,
+        bint in_reactor) noexcept nogil:
     cdef bint flexible = call.head.version >= PRODUCE_FLEXIBLE_SINCE
     cdef const uint8_t* text = NULL
     cdef int32_t size = 0
@@ -159,7 +176,7 @@ cdef ProduceOutcome read_request(
         if p == NULL or size <= 0 or partitions <= 0:
             return PRODUCE_UNUSUAL_FORM
         for number in range(partitions):
-            outcome = read_part(table, call, &p, end, text, size, number == 0, now_ms)
+            outcome = read_part(table, call, &p, end, text, size, number == 0, now_ms, in_reactor)
             if outcome != PRODUCE_ANSWERED:
                 return outcome
         if flexible:
@@ -172,20 +189,26 @@ cdef ProduceOutcome read_request(
 
 
 cdef ProduceOutcome produce_serve(
-        ServedTable* table, ProduceCall* call, uint8_t* p, uint8_t* end) noexcept nogil:
+        ServedTable* table, ProduceCall* call, uint8_t* p, uint8_t* end, bint in_reactor) noexcept nogil:
     cdef int64_t now_ms = calls().now_ms()
+    cdef int64_t begun_us
+    cdef int64_t done_us
     cdef ProducePart* part
     cdef Partition* partition
     cdef int64_t number
-    cdef ProduceOutcome outcome = read_request(table, call, p, end, now_ms)
+    cdef ProduceOutcome outcome = read_request(table, call, p, end, now_ms, in_reactor)
     if outcome != PRODUCE_ANSWERED:
         return outcome
+    begun_us = calls().monotonic_us()
     for number in range(call.parts.count):
         part = produce_part(call, number)
         partition = part.served.partition
         part.leader_epoch = load(&partition.leader_epoch)
         part.truncations = load(&partition.truncations)
         partition_append(partition, part.records, part.size, now_ms, NULL, &part.result)
+        done_us = calls().monotonic_us()
+        work_note_time(part.served.disk, done_us - begun_us)
+        begun_us = done_us
         if part.result.status != APPEND_DONE and part.result.status != APPEND_DUPLICATE:
             # An append that failed at the disk has stamped the offset already; a client's batch has none.
             put_int64(part.records + AT_BASE_OFFSET, 0)
@@ -235,7 +258,7 @@ cdef bint produce_is_settled(ProduceCall* call) noexcept nogil:
             refuse(part, ERROR_STORAGE, OFFLINE)
         # Not writable alone is no loss: a log that moves to another directory stands still for a moment.
         elif error or load(&partition.closed) or (
-                not partition.writable and load(&partition.leader_epoch) != part.leader_epoch):
+                not load(&partition.writable) and load(&partition.leader_epoch) != part.leader_epoch):
             refuse(part, ERROR_NOT_LEADER, NOT_LEADER)
         else:
             all_settled = False

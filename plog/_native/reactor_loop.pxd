@@ -24,7 +24,8 @@ cdef enum:
     ASK_RESPOND = 2
     ASK_MUTE = 3
     ASK_CLOSE = 4
-    ASK_RECHECK = 5   # the letter is a Parked
+    ASK_RECHECK = 5   # the letter is a Parked: its partitions have changed,
+    ASK_FINISH = 6    # or another thread has worked on it
 
 # What Python hears of.
 cdef enum:

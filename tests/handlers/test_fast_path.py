@@ -390,6 +390,9 @@ def test_partition_that_is_named_twice_is_answered_once(twins: Twins) -> None:
 
 # -- fetch sessions
 
+GONE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+"""What a request hears whose topic is deleted under it: first it has no leader, then it is unknown."""
+
 
 class TwinSession:
     """A consumer's session with each of the twins; their ids differ, and nothing else."""
@@ -552,7 +555,7 @@ def test_session_waits_on_when_its_topic_becomes_unusual(fast: Running) -> None:
     fast.wire.ask(DeleteTopicsRequest(topic_names=[topic], timeout_ms=WAIT_MS), 3)
     told = decoded(FetchResponse, 12, fast.receive())
     assert (told.error_code, told.session_id) == (0, opened.session_id)
-    assert told.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert told.responses[0].partitions[0].error_code in GONE
     # It was counted once: the next request is the session's second.
     again = decoded(FetchResponse, 12, fast.ask(fetch_request(session=(opened.session_id, 2)), 12))
     assert (again.error_code, again.session_id) == (0, opened.session_id)
@@ -561,11 +564,121 @@ def test_session_waits_on_when_its_topic_becomes_unusual(fast: Running) -> None:
 # -- what would keep others waiting
 
 
-def test_batch_that_expands_to_very_much_is_the_handlers(twins: Twins) -> None:
+@pytest.mark.parametrize("name", [name for name in CODECS if name != "none"])
+def test_large_compressed_batch_is_looked_at_beside_the_reactor(twins: Twins, name: str) -> None:
     topic = twins.create_topic()
-    bomb = make_batch([bytes(10_000_000)], codec=CODECS["zstd"])
-    assert len(bomb) < 10_000
+    noise = random.Random(1).randbytes(300_000)
+    values = [noise[at : at + 1000] for at in range(0, len(noise), 1000)]
+    data = make_batch(values, codec=CODECS[name])
+    assert len(data) > 64 * 1024
+    for acks in (1, -1):
+        twins.ask(produce_request([(topic, 0, make_batch()), (topic, 1, data)], acks=acks), 9)
+    twins.ask(fetch_request((topic, 1, 0)), 12)
+    broken = data[:70_000] + bytes(100) + data[70_100:]
+    twins.ask(produce_request([(topic, 0, make_batch()), (topic, 1, broken)]), 9, fast=False)
+    answer = twins.ask(fetch_request((topic, 0, 0), (topic, 1, 0)), 12)
+    (read,) = decoded(FetchResponse, 12, answer).responses
+    assert [part.high_watermark for part in read.partitions] == [3, 600]
+
+
+def test_batch_that_expands_to_very_much_is_looked_at_beside_the_reactor(twins: Twins) -> None:
+    topic = twins.create_topic()
+    large = make_batch([bytes(10_000_000)], codec=CODECS["zstd"])
+    assert len(large) < 10_000
+    twins.ask(produce_request([(topic, 0, large)]), 9)
+    bomb = make_batch([bytes(140_000_000)], codec=CODECS["zstd"])
     twins.ask(produce_request([(topic, 0, bomb)]), 9, fast=False)
+
+
+@pytest.fixture
+def two_disks(tmp_path: Path) -> Iterator[Running]:
+    """A broker with two log directories, of which topic "t" has a partition each."""
+    one = Running(tmp_path, log_dirs=f"{tmp_path / 'disk0'},{tmp_path / 'disk1'}")
+    create_topic(one.wire, "t", 2)
+    yield one
+    one.stop()
+
+
+def partitions_by_disk(running: Running) -> tuple[str, int, int]:
+    """Return (the first directory, its partition, the other's)."""
+    (path,) = running.directory.glob("disk*/t-0")
+    return str(path.parent), 0, 1
+
+
+def make_slow(running: Running, disk: str, index: int) -> None:
+    """Have the broker find out that a disk is slow: a write that takes 30 ms."""
+    with faults(Fault("pwritev", delay_us=30_000, path_prefix=disk)):
+        running.ask(produce_request([("t", index, make_batch())], acks=1), 9)
+
+
+def test_slow_disk_keeps_nobody_from_another(two_disks: Running) -> None:
+    disk, slow, quick = partitions_by_disk(two_disks)
+    make_slow(two_disks, disk, slow)
+    before = two_disks.fast_requests
+    with faults(Fault("pwritev", delay_us=1_500_000, path_prefix=disk)):
+        two_disks.send(produce_request([("t", slow, make_batch())], acks=1), 9)
+        two_disks.until_waiting()
+        for _ in range(20):
+            two_disks.wire.ask(produce_request([("t", quick, make_batch())]), 9)
+        assert two_disks.broker.reactor_stats.waiting == 1
+        (part,) = flat(decoded(ProduceResponse, 9, two_disks.receive()))
+    assert (part.error_code, part.base_offset) == (0, 1)
+    assert two_disks.fast_requests == before + 21
+    # Once it is fast again, so is its way.
+    for offset in range(2, 80):
+        frame = two_disks.ask(produce_request([("t", slow, make_batch())], acks=-1), 9)
+        (part,) = flat(decoded(ProduceResponse, 9, frame))
+        assert (part.error_code, part.base_offset) == (0, offset)
+    assert two_disks.fast_requests == before + 99
+
+
+def test_cold_read_keeps_nobody_waiting(two_disks: Running) -> None:
+    disk, cold, hot = partitions_by_disk(two_disks)
+    data = make_batch([b"v" * 100_000])
+    for index in (cold, hot):
+        for _ in range(60):  # more than what is taken to be in the page cache
+            two_disks.ask(produce_request([("t", index, data)], acks=1), 9)
+    with faults(
+        Fault("is_resident", errno=errno.EAGAIN, path_prefix=disk),
+        Fault("pread", delay_us=1_500_000, path_prefix=disk, times=1),
+    ):
+        two_disks.send(fetch_request(("t", cold, 3), partition_max_bytes=1), 12)
+        two_disks.until_waiting()
+        for offset in range(20):
+            two_disks.wire.ask(fetch_request(("t", hot, offset), partition_max_bytes=1), 12)
+        assert two_disks.broker.reactor_stats.waiting == 1
+        frame = two_disks.receive()
+    assert records_of(frame) == len(data)
+    assert two_disks.handed_over["unusual read"] == 0
+
+
+def test_client_that_goes_while_its_disk_is_slow_harms_nobody(two_disks: Running) -> None:
+    disk, slow, quick = partitions_by_disk(two_disks)
+    make_slow(two_disks, disk, slow)
+    with faults(Fault("pwritev", delay_us=100_000, path_prefix=disk)):
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", two_disks.port)) as gone:
+                gone.sendall(framed(produce_request([("t", slow, make_batch())]), 9, 1))
+                two_disks.until_waiting()
+            two_disks.until_waiting(0)
+            two_disks.ask(produce_request([("t", quick, make_batch())]), 9)
+        (part,) = flat(decoded(ProduceResponse, 9, two_disks.ask(
+            produce_request([("t", slow, make_batch())]), 9)))  # fmt: skip
+    # What had come whole was appended, each once.
+    assert (part.error_code, part.base_offset) == (0, 6)
+
+
+def test_stopping_waits_for_what_a_slow_disk_is_writing(two_disks: Running) -> None:
+    disk, slow, _ = partitions_by_disk(two_disks)
+    make_slow(two_disks, disk, slow)
+    with faults(Fault("pwritev", delay_us=200_000, path_prefix=disk)):
+        two_disks.send(produce_request([("t", slow, make_batch())]), 9)
+        two_disks.until_waiting()
+        stopping = threading.Thread(target=two_disks.stop_broker)
+        stopping.start()
+        (part,) = flat(decoded(ProduceResponse, 9, two_disks.receive()))
+        assert (part.error_code, part.base_offset) == (0, 1)
+        stopping.join()
 
 
 # -- random traffic
@@ -680,10 +793,7 @@ def test_fetch_that_waits_is_told_of_what_its_topic_comes_to(fast: Running) -> N
     fast.wire.ask(DeleteTopicsRequest(topic_names=[topic], timeout_ms=WAIT_MS), 3)
     answer = decoded(FetchResponse, 12, fast.receive())
     assert time.monotonic() - begun < WAIT_MS / 2000
-    assert answer.responses[0].partitions[0].error_code in (
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    )
+    assert answer.responses[0].partitions[0].error_code in GONE
 
 
 def test_requests_in_one_go_are_answered_in_order(fast: Running) -> None:
