@@ -236,7 +236,7 @@ class Broker:
                 await metadata.until(
                     lambda snapshot: broker_id in snapshot.brokers, READY_TIMEOUT_S
                 )
-        reactor = self._reactor = self._make_reactor(fast_path)
+        reactor = self._reactor = self._make_reactor(fast_path, services.fetch_sessions)
 
         def touch(number: int) -> None:
             at = None if fast_path is None else fast_path.topic_partition(number)
@@ -270,7 +270,7 @@ class Broker:
             rack=self._static.broker_rack,
         )
 
-    def _make_reactor(self, fast_path: FastPath | None) -> Reactor:
+    def _make_reactor(self, fast_path: FastPath | None, sessions: FetchSessions) -> Reactor:
         settings = self._static
         return Reactor(
             threads=settings.num_network_threads,
@@ -283,6 +283,7 @@ class Broker:
             receive_buffer_bytes=settings.socket_receive_buffer_bytes,
             use_sendfile=settings.socket_sendfile_enable,
             served=None if fast_path is None else fast_path.served,
+            sessions=None if fast_path is None else sessions.cache,
         )
 
     def _broker_id(self, known: LogDirIdentity, store: EmbeddedStore) -> int:

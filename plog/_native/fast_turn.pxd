@@ -1,8 +1,8 @@
 # The requests that a reactor answers itself, and those of them that wait.
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t
 
 from plog._native.connection cimport Connection
-from plog._native.parked cimport Parked
+from plog._native.parked cimport Frame, Parked
 from plog._native.reactor_loop cimport Loop
 
 cdef enum FastOutcome:
@@ -15,8 +15,11 @@ cdef enum FastOutcome:
 # appended of it already.
 cdef FastOutcome fast_answer(Loop* loop, Connection* c, int64_t size) noexcept nogil
 # Look at the request of `c` again, which may be settled, or (`expired`) has waited for too long. True: it is answered,
-# and the connection to be served. With `frame` set, it is for Python, and the frame, of `size` bytes, the caller's.
-cdef bint fast_look_again(Loop* loop, Connection* c, bint expired, uint8_t** frame, int64_t* size) noexcept nogil
+# and the connection to be served. With `frame` filled, it is for Python, and the frame the caller's.
+cdef bint fast_look_again(Loop* loop, Connection* c, bint expired, Frame* frame) noexcept nogil
+# Another thread has worked on the request of `c`. FAST_ANSWERED: the connection is to be served; FAST_PASSED: it is for
+# Python, and `frame` the caller's; FAST_WAITS: it still waits, for its partitions.
+cdef FastOutcome fast_finish(Loop* loop, Connection* c, Frame* frame) noexcept nogil
 # Forget the request of a connection that is closing.
 cdef void fast_drop(Connection* c) noexcept nogil
 # A letter that came too late: the request is over.

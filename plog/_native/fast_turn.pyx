@@ -10,26 +10,30 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from plog._native.connection cimport (
-    Connection, Link, answer_room, drop_frame, link_remove)
+    Connection, Link, answer_room, cut_frame, drop_frame, link_remove)
 from plog._native.fetch_path cimport (
-    FETCH_ANSWERED, FETCH_KEY, FETCH_SINCE, FETCH_UNTIL, FETCH_UNUSUAL_FORM, FETCH_UNUSUAL_PARTITION,
-    FETCH_WAITS, FetchCall, FetchOutcome, fetch_answer, fetch_clear, fetch_init, fetch_read, fetch_release,
-    fetch_serve, fetch_unpin)
+    FETCH_ANSWERED, FETCH_BESIDE, FETCH_KEY, FETCH_SINCE, FETCH_UNTIL, FETCH_UNUSUAL_FORM,
+    FETCH_UNUSUAL_PARTITION, FETCH_UNUSUAL_READ, FETCH_WAITS, FetchCall, FetchOutcome, fetch_answer,
+    fetch_clear, fetch_init, fetch_is_stale, fetch_part, fetch_read, fetch_read_slowly, fetch_release,
+    fetch_serve, fetch_settle, fetch_unpin)
+from plog._native.fetch_sessions cimport NO_SESSION_ID
 from plog._native.files cimport calls
 from plog._native.locks cimport add, exchange, store
 from plog._native.mailbox cimport mailbox_put
 from plog._native.parked cimport (
     PASSED_APPEND, PASSED_BATCH, PASSED_FORM, PASSED_OTHER_API, PASSED_PARTITION, PASSED_READ,
-    PASSED_SWITCHED_OFF, Parked)
+    PASSED_SWITCHED_OFF, Frame, Parked)
 from plog._native.partition cimport (
     Partition, Waiter, partition_add_waiter, partition_remove_waiter)
 from plog._native.produce_path cimport (
-    PRODUCE_ANSWERED, PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL, PRODUCE_UNUSUAL_APPEND,
+    PRODUCE_ANSWERED, PRODUCE_BESIDE, PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL,
     PRODUCE_UNUSUAL_BATCH, PRODUCE_UNUSUAL_FORM, PRODUCE_UNUSUAL_PARTITION, PRODUCE_WAITS,
-    ProduceCall, ProduceOutcome, produce_answer_size, produce_clear, produce_encode_answer,
-    produce_expire, produce_init, produce_is_settled, produce_release, produce_serve)
-from plog._native.reactor_loop cimport ASK_RECHECK, Loop
+    ProduceCall, ProduceOutcome, ProducePart, produce_answer_size, produce_clear, produce_encode_answer,
+    produce_expire, produce_init, produce_is_settled, produce_is_stale, produce_part, produce_release,
+    produce_serve)
+from plog._native.reactor_loop cimport ASK_FINISH, ASK_RECHECK, Loop
 from plog._native.request cimport RequestHead, read_head
+from plog._native.work_queue cimport Task, WorkQueue, work_ask
 
 cdef enum:
     PREFIX_BYTES = 4
@@ -62,6 +66,7 @@ cdef FastOutcome fast_answer(Loop* loop, Connection* c, int64_t size) noexcept n
     cdef RequestHead head
     cdef const uint8_t* p
     produce_clear(&loop.produce)
+    loop.session_id = NO_SESSION_ID
     if loop.shared.served == NULL or not c.may_be_fast:
         return pass_on(loop, PASSED_SWITCHED_OFF)
     p = read_head(frame, end, &head)
@@ -90,31 +95,46 @@ cdef bint answer_produce(Loop* loop, Connection* c, const ProduceCall* call) noe
 
 cdef FastOutcome try_produce(
         Loop* loop, Connection* c, int64_t size, uint8_t* p, uint8_t* end) noexcept nogil:
-    cdef ProduceOutcome outcome = produce_serve(loop.shared.served, &loop.produce, p, end)
+    cdef ProduceOutcome outcome = produce_serve(loop.shared.served, &loop.produce, p, end, True)
     cdef Parked* parked
-    cdef int32_t number
-    if outcome == PRODUCE_UNUSUAL_FORM:
-        return pass_on(loop, PASSED_FORM)
-    if outcome == PRODUCE_UNUSUAL_PARTITION:
-        return pass_on(loop, PASSED_PARTITION)
-    if outcome == PRODUCE_UNUSUAL_BATCH:
-        return pass_on(loop, PASSED_BATCH)
-    if outcome == PRODUCE_UNUSUAL_APPEND:
-        return pass_on(loop, PASSED_APPEND)
+    if outcome == PRODUCE_BESIDE:
+        return put_beside(loop, c, size, PRODUCE_KEY, loop.produce.queue)
     if outcome == PRODUCE_ANSWERED:
         if not answer_produce(loop, c, &loop.produce):
             return FAST_NO_MEMORY
         return use_up(loop, c, size, FAST_ANSWERED)
-    parked = park(loop, c, PRODUCE_KEY, loop.produce.timeout_ms)
+    if outcome != PRODUCE_WAITS:
+        return pass_on(loop, reason_of_produce(outcome))
+    parked = parked_new(loop, c, PRODUCE_KEY)
     if parked == NULL:
         return FAST_NO_MEMORY
     parked.produce = loop.produce
     produce_init(&loop.produce)
-    for number in range(parked.produce.count):
-        if not parked.produce.parts[number].settled:
-            wait_for(parked, parked.produce.parts[number].served.partition,
-                     &parked.produce.parts[number].waiter)
+    wait_for_safety(loop, parked)
     return use_up(loop, c, size, FAST_WAITS)
+
+
+cdef int reason_of_produce(ProduceOutcome outcome) noexcept nogil:
+    if outcome == PRODUCE_UNUSUAL_FORM:
+        return PASSED_FORM
+    if outcome == PRODUCE_UNUSUAL_PARTITION:
+        return PASSED_PARTITION
+    if outcome == PRODUCE_UNUSUAL_BATCH:
+        return PASSED_BATCH
+    return PASSED_APPEND
+
+
+cdef void wait_for_safety(Loop* loop, Parked* parked) noexcept nogil:
+    cdef ProducePart* part
+    cdef int64_t number
+    park(loop, parked, parked.produce.timeout_ms)
+    for number in range(parked.produce.parts.count):
+        part = produce_part(&parked.produce, number)
+        if not part.settled:
+            wait_for(parked, part.served.partition, &part.waiter)
+    # What has changed before the waiters were there has woken nobody.
+    if produce_is_stale(&parked.produce):
+        wake_now(parked)
 
 
 # --- Fetch ----------------------------------------------------------------------------------------
@@ -129,59 +149,170 @@ cdef bint answer_fetch(Loop* loop, Connection* c, FetchCall* call) noexcept nogi
 cdef FastOutcome try_fetch(
         Loop* loop, Connection* c, int64_t size, const uint8_t* p, const uint8_t* end) noexcept nogil:
     cdef FetchCall* call = &loop.fetch
-    cdef FetchOutcome outcome = fetch_serve(loop.shared.served, call, p, end)
+    cdef FetchOutcome outcome = fetch_serve(loop.shared.served, loop.shared.sessions, call, p, end)
     cdef FastOutcome became
     cdef bint answered
+    if outcome == FETCH_ANSWERED and not fetch_settle(call):
+        outcome = FETCH_UNUSUAL_READ
     if outcome == FETCH_ANSWERED:
         answered = answer_fetch(loop, c, call)
         fetch_clear(call)
         return use_up(loop, c, size, FAST_ANSWERED) if answered else FAST_NO_MEMORY
-    if outcome == FETCH_WAITS:
+    note_session(loop, call)
+    if outcome == FETCH_BESIDE:
+        became = put_beside(loop, c, size, FETCH_KEY, call.queue)
+    elif outcome == FETCH_WAITS:
         became = park_fetch(loop, c, size)
-    elif outcome == FETCH_UNUSUAL_FORM:
-        became = pass_on(loop, PASSED_FORM)
-    elif outcome == FETCH_UNUSUAL_PARTITION:
-        became = pass_on(loop, PASSED_PARTITION)
     else:
-        became = pass_on(loop, PASSED_READ)
+        became = pass_on(loop, reason_of_fetch(outcome))
     fetch_clear(call)
     return became
 
 
+cdef int reason_of_fetch(FetchOutcome outcome) noexcept nogil:
+    if outcome == FETCH_UNUSUAL_FORM:
+        return PASSED_FORM
+    if outcome == FETCH_UNUSUAL_PARTITION:
+        return PASSED_PARTITION
+    return PASSED_READ
+
+
+cdef void note_session(Loop* loop, const FetchCall* call) noexcept nogil:
+    """For Python, lest it counts the request in its session once more."""
+    loop.session_id = NO_SESSION_ID if call.session == NULL else call.session.id
+    loop.session_epoch = call.session_until
+
+
 cdef FastOutcome park_fetch(Loop* loop, Connection* c, int64_t size) noexcept nogil:
-    cdef uint8_t* frame
     cdef Parked* parked
-    cdef int32_t number
     if size > LARGEST_PARKED_BYTES:
         return pass_on(loop, PASSED_FORM)
-    frame = <uint8_t*>malloc(size)
-    if frame == NULL:
-        return FAST_NO_MEMORY
-    parked = park(loop, c, FETCH_KEY, loop.fetch.max_wait_ms)
+    parked = parked_new(loop, c, FETCH_KEY)
     if parked == NULL:
-        free(frame)
         return FAST_NO_MEMORY
-    memcpy(frame, c.buffer + c.start + PREFIX_BYTES, size)
-    parked.frame = frame
-    parked.frame_size = size
+    parked.frame.base = malloc(size)
+    if parked.frame.base == NULL:
+        leave_connection(c)
+        drop(parked)
+        return FAST_NO_MEMORY
+    parked.frame.data = <uint8_t*>parked.frame.base
+    parked.frame.size = parked.frame.capacity = size
+    memcpy(parked.frame.base, c.buffer + c.start + PREFIX_BYTES, size)
     add(&loop.shared.budget.frame_bytes, size)
-    fetch_unpin(&loop.fetch)  # segments may be deleted while it waits
     parked.fetch = loop.fetch
     fetch_init(&loop.fetch)
-    for number in range(parked.fetch.count):
-        wait_for(parked, parked.fetch.parts[number].served.partition,
-                 &parked.fetch.parts[number].waiter)
+    wait_for_bytes(loop, parked)
     return use_up(loop, c, size, FAST_WAITS)
+
+
+cdef void wait_for_bytes(Loop* loop, Parked* parked) noexcept nogil:
+    cdef int64_t number
+    fetch_unpin(&parked.fetch)  # segments may be deleted while it waits
+    park(loop, parked, parked.fetch.max_wait_ms)
+    for number in range(parked.fetch.parts.count):
+        wait_for(parked, fetch_part(&parked.fetch, number).served.partition,
+                 &fetch_part(&parked.fetch, number).waiter)
+    if fetch_is_stale(&parked.fetch):
+        wake_now(parked)
+
+
+# --- beside the reactor ---------------------------------------------------------------------------
+
+cdef FastOutcome put_beside(
+        Loop* loop, Connection* c, int64_t size, int16_t api_key, WorkQueue* queue) noexcept nogil:
+    """Have another thread work on the request; its connection waits."""
+    cdef Parked* parked = parked_new(loop, c, api_key)
+    if parked == NULL:
+        return FAST_NO_MEMORY
+    if cut_frame(c, size, &loop.shared.budget, &parked.frame.base, &parked.frame.data, &parked.frame.capacity) < 0:
+        leave_connection(c)
+        drop(parked)
+        return FAST_NO_MEMORY
+    parked.frame.size = size
+    parked.task.ask = ASK_FINISH
+    parked.task.work = work_on
+    parked.posted = 1
+    parked.served = loop.shared.served
+    if api_key == FETCH_KEY:
+        parked.fetch = loop.fetch
+        fetch_init(&loop.fetch)
+    if loop.privileged == c:
+        loop.privileged = NULL
+    count(&loop.requests)
+    if not work_ask(queue, &parked.task):  # the broker is stopping
+        parked.outcome = <int>FETCH_UNUSUAL_FORM if api_key == FETCH_KEY else <int>PRODUCE_UNUSUAL_FORM
+        mailbox_put(parked.inbox, &parked.task.letter, &parked.task.letter, 1)
+    return FAST_WAITS
+
+
+cdef void work_on(Task* task) noexcept nogil:
+    """In another thread, which owns `produce` or `fetch` until the letter is written."""
+    cdef Parked* parked = <Parked*>task
+    cdef uint8_t* end = parked.frame.data + parked.frame.size
+    cdef uint8_t* p
+    if parked.api_key == PRODUCE_KEY:
+        p = <uint8_t*>read_head(parked.frame.data, end, &parked.produce.head)
+        parked.outcome = produce_serve(parked.served, &parked.produce, p, end, False)
+    else:
+        parked.outcome = fetch_read_slowly(&parked.fetch)
+    if not mailbox_put(parked.inbox, &parked.task.letter, &parked.task.letter, 1):
+        drop(parked)  # the loop has ended, and the connection with it
+
+
+cdef FastOutcome fast_finish(Loop* loop, Connection* c, Frame* frame) noexcept nogil:
+    cdef Parked* parked = <Parked*>c.parked
+    cdef FastOutcome became = FAST_ANSWERED
+    parked.posted = 0
+    if parked.api_key == PRODUCE_KEY:
+        if parked.outcome == PRODUCE_WAITS:
+            give_back(parked)
+            wait_for_safety(loop, parked)
+            became = FAST_WAITS
+        elif parked.outcome != PRODUCE_ANSWERED:
+            count(&loop.passed[reason_of_produce(<ProduceOutcome>parked.outcome)])
+            became = FAST_PASSED
+        elif not answer_produce(loop, c, &parked.produce):
+            became = FAST_NO_MEMORY
+    elif parked.outcome == FETCH_WAITS and parked.fetch.max_wait_ms > 0:
+        wait_for_bytes(loop, parked)
+        became = FAST_WAITS
+    elif parked.outcome > FETCH_WAITS or not fetch_settle(&parked.fetch):
+        count(&loop.passed[PASSED_READ])
+        became = FAST_PASSED
+    elif not answer_fetch(loop, c, &parked.fetch):
+        became = FAST_NO_MEMORY
+    if became == FAST_PASSED:
+        pass_frame(loop, parked, frame)
+    else:
+        count(&loop.fast_requests)
+    if became != FAST_WAITS:
+        unpark(c)
+        c.handed_over = became == FAST_PASSED
+    return became
+
+
+cdef void pass_frame(Loop* loop, Parked* parked, Frame* frame) noexcept nogil:
+    """The caller's now; what has been done of the request is noted in `loop`."""
+    produce_release(&loop.produce)
+    loop.produce = parked.produce
+    produce_init(&parked.produce)
+    note_session(loop, &parked.fetch)
+    frame[0] = parked.frame
+    parked.frame.base = NULL
 
 
 # --- waiting --------------------------------------------------------------------------------------
 
 cdef void wake(Waiter* waiter) noexcept nogil:
-    """From any thread, under the partition's lock: one letter, however much changes until it is read."""
-    cdef Parked* parked = <Parked*>waiter.owner
+    """From any thread, under the partition's lock."""
+    wake_now(<Parked*>waiter.owner)
+
+
+cdef void wake_now(Parked* parked) noexcept nogil:
+    """One letter, however much changes until it is read."""
     if exchange(&parked.posted, 1) == 0:
         # A closed mailbox means that the loop has ended, and all its connections with it.
-        mailbox_put(parked.inbox, &parked.letter, &parked.letter, 1)
+        mailbox_put(parked.inbox, &parked.task.letter, &parked.task.letter, 1)
 
 
 cdef void wait_for(Parked* parked, Partition* partition, Waiter* waiter) noexcept nogil:
@@ -190,20 +321,28 @@ cdef void wait_for(Parked* parked, Partition* partition, Waiter* waiter) noexcep
     partition_add_waiter(partition, waiter)
 
 
-cdef Parked* park(Loop* loop, Connection* c, int16_t api_key, int32_t wait_ms) noexcept nogil:
-    """Let a request wait until its partitions change, or its time is over. NULL: no memory."""
+cdef Parked* parked_new(Loop* loop, Connection* c, int16_t api_key) noexcept nogil:
+    """The connection's request, and no other until it is answered. NULL: no memory."""
     cdef Parked* parked = <Parked*>calloc(1, sizeof(Parked))
-    cdef Link* before = loop.by_deadline.previous
     if parked == NULL:
         return NULL
-    parked.ask = ASK_RECHECK
     parked.inbox = &loop.inbox
     parked.budget = &loop.shared.budget
+    parked.waiting = &loop.waiting
     parked.connection = c
     parked.api_key = api_key
-    parked.deadline_us = calls().monotonic_us() + 1000 * <int64_t>max(wait_ms, 0)
     c.parked = parked
     c.handed_over = True
+    count(&loop.waiting)
+    return parked
+
+
+cdef void park(Loop* loop, Parked* parked, int32_t wait_ms) noexcept nogil:
+    """Let a request wait until its partitions change, or its time is over."""
+    cdef Connection* c = parked.connection
+    cdef Link* before = loop.by_deadline.previous
+    parked.task.ask = ASK_RECHECK
+    parked.deadline_us = calls().monotonic_us() + 1000 * <int64_t>max(wait_ms, 0)
     # Most wait equally long, so the place is nearly always the last one.
     while (before != &loop.by_deadline
            and (<Parked*>before.owner.parked).deadline_us > parked.deadline_us):
@@ -212,45 +351,52 @@ cdef Parked* park(Loop* loop, Connection* c, int16_t api_key, int32_t wait_ms) n
     c.by_deadline.next = before.next
     before.next.previous = &c.by_deadline
     before.next = &c.by_deadline
-    # What changes before the waiters are there wakes nobody: it is looked at once more in any case.
-    wake_now(parked)
-    return parked
 
 
-cdef void wake_now(Parked* parked) noexcept nogil:
-    parked.posted = 1
-    mailbox_put(parked.inbox, &parked.letter, &parked.letter, 1)
+cdef void give_back(Parked* parked) noexcept nogil:
+    """The frame is not needed any more."""
+    if parked.frame.base != NULL:
+        add(&parked.budget.frame_bytes, -parked.frame.capacity)
+        free(parked.frame.base)
+        parked.frame.base = NULL
+
+
+cdef void drop(Parked* parked) noexcept nogil:
+    """Free what no letter is on its way for."""
+    give_back(parked)
+    produce_release(&parked.produce)
+    fetch_release(&parked.fetch)
+    free(parked)
 
 
 cdef void unpark(Connection* c) noexcept nogil:
     """Take the request from its connection and its partitions; freed now, or when its letter comes."""
     cdef Parked* parked = <Parked*>c.parked
-    cdef int32_t number
-    for number in range(parked.produce.count):
-        partition_remove_waiter(&parked.produce.parts[number].waiter)
-    for number in range(parked.fetch.count):
-        partition_remove_waiter(&parked.fetch.parts[number].waiter)
+    cdef int64_t number
+    for number in range(parked.produce.parts.count):
+        partition_remove_waiter(&produce_part(&parked.produce, number).waiter)
+    for number in range(parked.fetch.parts.count):
+        partition_remove_waiter(&fetch_part(&parked.fetch, number).waiter)
     link_remove(&c.by_deadline)
-    c.parked = NULL
-    c.handed_over = False
-    produce_release(&parked.produce)
-    fetch_release(&parked.fetch)
-    if parked.frame != NULL:
-        add(&parked.budget.frame_bytes, -parked.frame_size)
-        free(parked.frame)
+    leave_connection(c)
+    # From here on no letter is written, so that one that is there is the last.
+    if exchange(&parked.posted, 1) == 0:
+        drop(parked)
+
+
+cdef void leave_connection(Connection* c) noexcept nogil:
+    cdef Parked* parked = <Parked*>c.parked
+    store(parked.waiting, parked.waiting[0] - 1)
     parked.connection = NULL
     parked.over = True
-    # From here on no letter is written, so that this one is the last.
-    if exchange(&parked.posted, 1) == 0:
-        free(parked)
+    c.parked = NULL
+    c.handed_over = False
 
 
-cdef bint fast_look_again(
-        Loop* loop, Connection* c, bint expired, uint8_t** frame, int64_t* size) noexcept nogil:
+cdef bint fast_look_again(Loop* loop, Connection* c, bint expired, Frame* frame) noexcept nogil:
     cdef Parked* parked = <Parked*>c.parked
     cdef FetchOutcome outcome
     cdef bint answered
-    frame[0] = NULL
     if parked.api_key == PRODUCE_KEY:
         if not produce_is_settled(&parked.produce):
             if not expired:
@@ -258,16 +404,14 @@ cdef bint fast_look_again(
             produce_expire(&parked.produce)
         answered = answer_produce(loop, c, &parked.produce)
     else:
-        outcome = fetch_read(&parked.fetch)
+        outcome = fetch_read(&parked.fetch, True)  # what wakes it has just been written
         if outcome == FETCH_WAITS and not expired:
             fetch_unpin(&parked.fetch)
             return False
-        if outcome != FETCH_ANSWERED and outcome != FETCH_WAITS:
+        if (outcome != FETCH_ANSWERED and outcome != FETCH_WAITS) or not fetch_settle(&parked.fetch):
             count(&loop.passed[PASSED_READ])
             store(&loop.fast_requests, loop.fast_requests - 1)
-            frame[0] = parked.frame
-            size[0] = parked.frame_size
-            parked.frame = NULL
+            pass_frame(loop, parked, frame)
             unpark(c)
             c.handed_over = True
             return False
@@ -280,10 +424,15 @@ cdef bint fast_look_again(
 
 
 cdef void fast_drop(Connection* c) noexcept nogil:
-    if c.parked != NULL:
+    cdef Parked* parked = <Parked*>c.parked
+    if parked == NULL:
+        return
+    if parked.task.ask == ASK_FINISH:
+        leave_connection(c)  # the thread that works on it goes on, and its letter comes
+    else:
         unpark(c)
 
 
 cdef void fast_discard(Parked* parked) noexcept nogil:
     if parked.over:
-        free(parked)
+        drop(parked)

@@ -1,10 +1,13 @@
-# Fetch without Python: the ordinary request of a consumer outside a session, from its frame to its answer.
+# Fetch without Python: the ordinary request of a consumer, in a session or outside, from its frame to its answer.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from plog._native.connection cimport Connection
+from plog._native.fetch_sessions cimport PartitionName, Session, SessionPart, SessionTable, Wanted
+from plog._native.part_list cimport PartList
 from plog._native.partition cimport ReadResult, Waiter
 from plog._native.request cimport RequestHead
 from plog._native.served cimport Served, ServedTable
+from plog._native.work_queue cimport WorkQueue
 
 cdef enum:
     FETCH_KEY = 1
@@ -20,14 +23,18 @@ cdef enum FetchOutcome:
     FETCH_UNUSUAL_FORM = 2       # for Python
     FETCH_UNUSUAL_PARTITION = 3
     FETCH_UNUSUAL_READ = 4
+    FETCH_BESIDE = 5             # for the thread of `queue`, which may wait for the disk: fetch_read_slowly
 
-# One partition of a request.
+# One partition that is read.
 ctypedef struct FetchPart:
     Served* served               # a pin
-    bint begins_topic
+    SessionPart* remembered      # of the session; to be used while that is held
+    bint told                    # it stands in the answer,
+    bint begins_topic            # as the first of its topic's
     int64_t offset
     int64_t leader_epoch         # -1: whichever
     int64_t epoch_then           # of the leader, when the request came
+    int64_t changes              # of the partition, before it was read
     int32_t max_bytes
     ReadResult read              # READ_FOUND: with a pin, until it is encoded or read anew
     Waiter waiter
@@ -38,20 +45,38 @@ ctypedef struct FetchCall:
     int64_t min_bytes
     int64_t max_bytes
     bint read_committed
-    int32_t topics
-    int32_t count
-    int32_t capacity
-    FetchPart* parts
+    # What the request says; names are in its frame.
+    int32_t session_id
+    int32_t session_epoch
+    PartList asked               # of Wanted
+    PartList forgotten           # of PartitionName
+    # What it came to.
+    Session* session             # a pin, or NULL
+    int32_t session_until        # its epoch, until its next request comes
+    bint tells_changes_only
+    WorkQueue* queue             # the pin of a partition in `parts`
+    PartList parts               # of FetchPart
+
+cdef inline FetchPart* fetch_part(const FetchCall* call, int64_t number) noexcept nogil:
+    return &(<FetchPart*>call.parts.items)[number]
 
 cdef void fetch_init(FetchCall* call) noexcept nogil
-# Give the pins back; the memory of `parts` is kept for the next request.
+# Give the pins back; the memory of the lists is kept for the next request.
 cdef void fetch_clear(FetchCall* call) noexcept nogil
 cdef void fetch_release(FetchCall* call) noexcept nogil
-# Read the request and every partition. `p` follows the three numbers of the header.
-cdef FetchOutcome fetch_serve(ServedTable* table, FetchCall* call, const uint8_t* p, const uint8_t* end) noexcept nogil
-# Read every partition anew. An outcome that is for Python cannot be handed over any more: see fetch_fail.
-cdef FetchOutcome fetch_read(FetchCall* call) noexcept nogil
+# Read the request and every partition. `p` follows the three numbers of the header. An outcome for Python leaves
+# `session` set when the request has been counted in that.
+cdef FetchOutcome fetch_serve(
+    ServedTable* table, SessionTable* sessions, FetchCall* call, const uint8_t* p, const uint8_t* end) noexcept nogil
+# Read every partition anew. Unless it may wait for the disk, it may come to FETCH_BESIDE.
+cdef FetchOutcome fetch_read(FetchCall* call, bint may_wait) noexcept nogil
+# The same, and have the records in the page cache afterwards.
+cdef FetchOutcome fetch_read_slowly(FetchCall* call) noexcept nogil
+# Decide what the answer names, before it is encoded. False: the session has moved on meanwhile, for Python to tell.
+cdef bint fetch_settle(FetchCall* call) noexcept nogil
 # Give back what was read: the request waits.
 cdef void fetch_unpin(FetchCall* call) noexcept nogil
+# Whether a partition has changed since it was read.
+cdef bint fetch_is_stale(const FetchCall* call) noexcept nogil
 # Queue the answer. False: no memory.
 cdef bint fetch_answer(FetchCall* call, Connection* c) noexcept nogil

@@ -12,6 +12,9 @@ cdef extern from "<sys/uio.h>" nogil:
 ctypedef struct FileCalls:
     int64_t (*pwritev)(int fd, const iovec* pieces, int count, int64_t offset) noexcept nogil
     int64_t (*pread)(int fd, void* buffer, size_t size, int64_t offset) noexcept nogil
+    # As pread, but -EAGAIN when the disk would have to be asked. A file system that cannot tell asks it.
+    int64_t (*pread_now)(int fd, void* buffer, size_t size, int64_t offset) noexcept nogil
+    bint (*is_resident)(int fd, int64_t offset, int64_t size) noexcept nogil  # in the page cache, as far as is known
     int64_t (*sendfile)(int to_socket, int fd, int64_t* offset, size_t size) noexcept nogil
     int (*fdatasync)(int fd) noexcept nogil
     int (*fsync)(int fd) noexcept nogil

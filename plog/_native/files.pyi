@@ -23,7 +23,7 @@ class Fault:
 
     def __init__(
         self,
-        call: str,  # "pwritev", "pread", "sendfile", "fdatasync", "fsync", "ftruncate"
+        call: str,  # one of CALLS; of "is_resident" an errno means no
         *,
         errno: int = 0,  # fail with it
         short_bytes: int = -1,  # write or read at most so many, and report that

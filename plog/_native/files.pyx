@@ -6,7 +6,7 @@ underneath the real code and write down what has been synced. Never decides what
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.errno cimport EINTR, EIO, errno
+from libc.errno cimport EAGAIN, EINTR, EIO, EOPNOTSUPP, errno
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcpy, strlen, strncmp
@@ -20,6 +20,8 @@ from plog._native.locks cimport (
 
 cdef extern from "<sys/uio.h>" nogil:
     ssize_t c_pwritev "pwritev"(int fd, const iovec* pieces, int count, off_t offset)
+    ssize_t c_preadv2 "preadv2"(int fd, const iovec* pieces, int count, off_t offset, int flags)
+    int RWF_NOWAIT
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t c_pread "pread"(int fd, void* buffer, size_t size, off_t offset)
@@ -54,6 +56,9 @@ cdef extern from "<time.h>" nogil:
 
 # --- the system's own -----------------------------------------------------------------------------
 
+cdef enum:
+    SAMPLE_BYTES = 256 * 1024
+
 cdef int64_t _clock_shift_ms = 0
 
 
@@ -66,6 +71,28 @@ cdef int64_t system_pwritev(
 cdef int64_t system_pread(int fd, void* buffer, size_t size, int64_t offset) noexcept nogil:
     cdef ssize_t done = c_pread(fd, buffer, size, offset)
     return done if done >= 0 else -errno
+
+
+cdef int64_t system_pread_now(int fd, void* buffer, size_t size, int64_t offset) noexcept nogil:
+    cdef iovec piece
+    cdef ssize_t done
+    piece.iov_base = buffer
+    piece.iov_len = size
+    done = c_preadv2(fd, &piece, 1, offset, RWF_NOWAIT)
+    if done < 0 and errno == EOPNOTSUPP:
+        return system_pread(fd, buffer, size, offset)
+    return done if done >= 0 else -errno
+
+
+cdef bint system_is_resident(int fd, int64_t offset, int64_t size) noexcept nogil:
+    """By samples."""
+    cdef uint8_t byte
+    cdef int64_t at = offset
+    while at < offset + size:
+        if system_pread_now(fd, &byte, 1, at) == -EAGAIN:
+            return False
+        at = offset + size - 1 if at < offset + size - 1 < at + SAMPLE_BYTES else at + SAMPLE_BYTES
+    return True
 
 
 cdef int64_t system_sendfile(
@@ -112,6 +139,8 @@ cdef enum:
     CALL_FDATASYNC = 3
     CALL_FSYNC = 4
     CALL_FTRUNCATE = 5
+    CALL_IS_RESIDENT = 6
+    CALL_PREAD_NOW = 7
     MAX_RULES = 64
     MAX_PATH_BYTES = 1024
     MAX_PIECES = 64
@@ -261,6 +290,18 @@ cdef int64_t watched_pread(int fd, void* buffer, size_t size, int64_t offset) no
     return system_pread(fd, buffer, size, offset)
 
 
+cdef int64_t watched_pread_now(int fd, void* buffer, size_t size, int64_t offset) noexcept nogil:
+    cdef Action action
+    consult(CALL_PREAD_NOW, fd, &action)
+    return -action.errno_value if action.errno_value else system_pread_now(fd, buffer, size, offset)
+
+
+cdef bint watched_is_resident(int fd, int64_t offset, int64_t size) noexcept nogil:
+    cdef Action action
+    consult(CALL_IS_RESIDENT, fd, &action)
+    return not action.errno_value and system_is_resident(fd, offset, size)
+
+
 cdef int64_t watched_sendfile(
         int to_socket, int fd, int64_t* offset, size_t size) noexcept nogil:
     cdef Action action
@@ -310,6 +351,8 @@ cdef int watched_ftruncate(int fd, int64_t size) noexcept nogil:
 cdef FileCalls _system
 _system.pwritev = system_pwritev
 _system.pread = system_pread
+_system.pread_now = system_pread_now
+_system.is_resident = system_is_resident
 _system.sendfile = system_sendfile
 _system.fdatasync = system_fdatasync
 _system.fsync = system_fsync
@@ -321,6 +364,8 @@ cdef FileCalls _watched
 _watched = _system
 _watched.pwritev = watched_pwritev
 _watched.pread = watched_pread
+_watched.pread_now = watched_pread_now
+_watched.is_resident = watched_is_resident
 _watched.sendfile = watched_sendfile
 _watched.fdatasync = watched_fdatasync
 _watched.fsync = watched_fsync
@@ -439,7 +484,7 @@ def now_ms():
     return calls().now_ms()
 
 
-CALLS = ("pwritev", "pread", "sendfile", "fdatasync", "fsync", "ftruncate")
+CALLS = ("pwritev", "pread", "sendfile", "fdatasync", "fsync", "ftruncate", "is_resident", "pread_now")
 
 
 class Fault:

@@ -15,8 +15,10 @@ cdef extern from * nogil:
     /* Acquire loads and release stores: who sees a number sees all that was written before it. */
     static inline int64_t plog_load(const int64_t* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
     static inline void plog_store(int64_t* at, int64_t value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
-    /* Both return the number after the addition. */
-    static inline int64_t plog_add(int64_t* at, int64_t by) { return __atomic_add_fetch(at, by, __ATOMIC_ACQ_REL); }
+    /* Returns the number after the addition. In one order with plog_load_ordered: of two threads that each add here
+       and then look there, one sees what the other has added. */
+    static inline int64_t plog_add(int64_t* at, int64_t by) { return __atomic_add_fetch(at, by, __ATOMIC_SEQ_CST); }
+    static inline int64_t plog_load_ordered(const int64_t* at) { return __atomic_load_n(at, __ATOMIC_SEQ_CST); }
     /* Returns what was there before. */
     static inline int64_t plog_exchange(int64_t* at, int64_t value) {
         return __atomic_exchange_n(at, value, __ATOMIC_ACQ_REL);
@@ -30,6 +32,7 @@ cdef extern from * nogil:
     }
     """
     int64_t load "plog_load"(const int64_t* at)
+    int64_t load_ordered "plog_load_ordered"(const int64_t* at)
     void store "plog_store"(int64_t* at, int64_t value)
     int64_t add "plog_add"(int64_t* at, int64_t by)
     int64_t exchange "plog_exchange"(int64_t* at, int64_t value)

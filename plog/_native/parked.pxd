@@ -1,10 +1,12 @@
-# A request that waits in the reactor, and why others went to Python. Types only; `fast_turn` has what works on them.
+# A request that is not answered at once, and why others went to Python. Types only; `fast_turn` has what works on them.
 from libc.stdint cimport int16_t, int64_t, uint8_t
 
 from plog._native.connection cimport Budget, Connection
 from plog._native.fetch_path cimport FetchCall
-from plog._native.mailbox cimport Letter, Mailbox
+from plog._native.mailbox cimport Mailbox
 from plog._native.produce_path cimport ProduceCall
+from plog._native.served cimport ServedTable
+from plog._native.work_queue cimport Task
 
 # Why a request went to Python.
 cdef enum:
@@ -17,19 +19,27 @@ cdef enum:
     PASSED_READ = 6
     PASSED_REASONS = 7
 
-# A request that waits. Its partitions' waiters leave its letter in the inbox of its loop.
+# A request's bytes, malloc'ed and counted.
+ctypedef struct Frame:
+    void* base                   # NULL: there are none
+    uint8_t* data
+    int64_t size
+    int64_t capacity
+
+# A request that waits for its partitions to change, or is worked on by another thread. Its letter lies in the inbox of
+# its loop once they have changed, or the work is done.
 ctypedef struct Parked:
-    Letter letter
-    int ask                      # as a Command's: ASK_RECHECK
-    int64_t posted               # atomic: the letter lies in the inbox
+    Task task                    # its `ask` is ASK_RECHECK or ASK_FINISH
+    int64_t posted               # atomic: the letter lies in the inbox, or is on its way
     bint over                    # answered or dropped: freed when the letter comes
+    int outcome                  # of the work
+    ServedTable* served
     Mailbox* inbox
     Budget* budget
+    int64_t* waiting             # how many there are, of the same loop
     Connection* connection
     int64_t deadline_us
     int16_t api_key              # says which of these it is
     ProduceCall produce
     FetchCall fetch
-    # A Fetch keeps its frame, malloc'ed and counted, for Python to answer what turns out unusual.
-    uint8_t* frame
-    int64_t frame_size
+    Frame frame                  # for Python, if the request turns out unusual

@@ -54,11 +54,11 @@ ctypedef struct Partition:
 
     pthread_mutex_t write_lock
     ProducerTable producers
-    int64_t segment_bytes
+    int64_t segment_bytes        # atomic, as `writable`: the reactors look without the lock
     int64_t segment_ms
     int64_t segment_jitter_ms
     int64_t index_interval_bytes
-    bint writable
+    int64_t writable
     bint roll_asked              # the end stands still until the active segment is another one
     bint sole_replica
 
@@ -155,9 +155,10 @@ cdef void partition_release(Partition* partition) noexcept nogil
 cdef void partition_append(
     Partition* partition, uint8_t* data, int64_t size, int64_t now_ms, const Producer* decided,
     AppendResult* out) noexcept nogil
+# Unless it may wait for the disk, it fails with EAGAIN where that would have to be asked.
 cdef void partition_read(
     Partition* partition, int64_t fetch_offset, int64_t max_bytes, int64_t upper_offset, bint whole_first_batch,
-    ReadResult* out) noexcept nogil
+    bint may_wait, ReadResult* out) noexcept nogil
 # 0 or -errno; *durable_end is set either way.
 cdef int partition_flush(Partition* partition, int64_t* durable_end) noexcept nogil
 cdef bint partition_advance_high_watermark(Partition* partition, int64_t offset) noexcept nogil

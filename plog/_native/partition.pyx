@@ -22,7 +22,7 @@ from plog._native.batch cimport (
 from plog._native.crc32c cimport crc32c_update
 from plog._native.files cimport calls, write_all
 from plog._native.locks cimport (
-    add, load, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
+    add, load, load_ordered, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_unlock, store)
 from plog._native.producers cimport (
     NO_TRANSACTION, ORDINARY, REPEATED, Judgement, ProducerBatch, producers_assign,
@@ -110,8 +110,8 @@ cdef void partition_changed(Partition* partition) noexcept nogil:
     cdef Waiter* waiter
     cdef Waiter* after
     add(&partition.changes, 1)
-    # Who comes later looks at the offsets once it is in the list, and finds the change.
-    if load(&partition.waiting) == 0:
+    # Who comes later looks at `changes` once it is in the list, and finds this one.
+    if load_ordered(&partition.waiting) == 0:
         return
     pthread_mutex_lock(&partition.lock)
     if partition.watched:
@@ -394,7 +394,7 @@ cdef int64_t floor_segment(const SegmentList* segments, int64_t offset) noexcept
 
 cdef void read_pinned(
         SegmentList* segments, int64_t active_size, int64_t fetch_offset, int64_t max_bytes,
-        int64_t limit, bint whole_first_batch, ReadResult* out) noexcept nogil:
+        int64_t limit, bint whole_first_batch, bint may_wait, ReadResult* out) noexcept nogil:
     """Find the bytes; `limit` is at most the log end offset that goes with `active_size`."""
     cdef int64_t number = floor_segment(segments, fetch_offset)
     cdef SegmentFiles* segment = NULL
@@ -408,6 +408,7 @@ cdef void read_pinned(
         out.status = READ_OUT_OF_RANGE
         return
     window.position = window.filled = 0
+    window.never_waits = not may_wait
     while number < segments.count and segments.segments[number].base_offset < limit:
         segment = segments.segments[number]
         # The active one may have grown since; of the others nothing changes any more.
@@ -458,7 +459,7 @@ cdef void read_pinned(
 
 cdef void partition_read(
         Partition* partition, int64_t fetch_offset, int64_t max_bytes, int64_t upper_offset,
-        bint whole_first_batch, ReadResult* out) noexcept nogil:
+        bint whole_first_batch, bint may_wait, ReadResult* out) noexcept nogil:
     cdef SegmentList* segments
     cdef int64_t active_size = 0
     out.segment = NULL
@@ -485,7 +486,7 @@ cdef void partition_read(
     else:
         read_pinned(
             segments, active_size, fetch_offset, max_bytes,
-            min(upper_offset, out.log_end_offset), whole_first_batch, out)
+            min(upper_offset, out.log_end_offset), whole_first_batch, may_wait, out)
     list_release(segments)
 
 
@@ -581,7 +582,7 @@ cdef void partition_set_limits(
         Partition* partition, int64_t segment_bytes, int64_t segment_ms, int64_t segment_jitter_ms,
         int64_t index_interval_bytes) noexcept nogil:
     pthread_mutex_lock(&partition.write_lock)
-    partition.segment_bytes = segment_bytes
+    store(&partition.segment_bytes, segment_bytes)
     partition.segment_ms = segment_ms
     partition.segment_jitter_ms = segment_jitter_ms
     partition.index_interval_bytes = index_interval_bytes
@@ -593,7 +594,7 @@ cdef void partition_set_leader(
         Partition* partition, int32_t leader_epoch, bint writable,
         bint sole_replica) noexcept nogil:
     pthread_mutex_lock(&partition.write_lock)
-    partition.writable = writable
+    store(&partition.writable, writable)
     partition.sole_replica = sole_replica
     pthread_mutex_lock(&partition.lock)
     store(&partition.leader_epoch, leader_epoch)
@@ -714,7 +715,7 @@ cdef void partition_close(Partition* partition) noexcept nogil:
     pthread_mutex_lock(&partition.flush_lock)
     partition.slot_fd = -1
     pthread_mutex_lock(&partition.write_lock)
-    partition.writable = False
+    store(&partition.writable, False)
     pthread_mutex_lock(&partition.lock)
     store(&partition.closed, 1)
     old = partition.segments

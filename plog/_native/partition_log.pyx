@@ -465,7 +465,7 @@ cdef class PartitionLog:
         cdef ReadResult out
         with nogil:
             partition_read(
-                p, fetch_offset, max_bytes, upper_offset, whole_first_batch, &out)
+                p, fetch_offset, max_bytes, upper_offset, whole_first_batch, True, &out)
         if out.status == READ_FOUND:
             return new_file_range(out.segment, out.position, out.size, out.next_offset_hint)
         if out.status == READ_NOTHING or out.status == READ_OUT_OF_RANGE:

@@ -1,9 +1,11 @@
 # Produce without Python: the ordinary request of today's clients, from its frame to its answer.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
+from plog._native.part_list cimport PartList
 from plog._native.partition cimport AppendResult, Waiter
 from plog._native.request cimport RequestHead
 from plog._native.served cimport Served, ServedTable
+from plog._native.work_queue cimport WorkQueue
 
 cdef enum:
     PRODUCE_KEY = 0
@@ -19,6 +21,7 @@ cdef enum ProduceOutcome:
     PRODUCE_UNUSUAL_PARTITION = 3
     PRODUCE_UNUSUAL_BATCH = 4
     PRODUCE_UNUSUAL_APPEND = 5   # for Python: the first `appended` partitions have been appended
+    PRODUCE_BESIDE = 6           # nothing done yet: for the thread of `queue`, which serves it anew
 
 # One partition of a request.
 ctypedef struct ProducePart:
@@ -29,6 +32,7 @@ ctypedef struct ProducePart:
     int64_t size
     int64_t leader_epoch         # these as they were before it was appended
     int64_t truncations
+    int64_t changes              # of the partition, once it was appended
     AppendResult result
     int16_t error
     const char* message          # of the error; constant
@@ -39,20 +43,25 @@ ctypedef struct ProduceCall:
     int16_t acks
     int32_t timeout_ms
     int32_t topics
-    int32_t count
-    int32_t capacity
-    int32_t appended
-    ProducePart* parts
+    WorkQueue* queue             # the pin of a partition in `parts`, or the table's
+    int64_t appended             # the first so many parts
+    PartList parts               # of ProducePart
+
+cdef inline ProducePart* produce_part(const ProduceCall* call, int64_t number) noexcept nogil:
+    return &(<ProducePart*>call.parts.items)[number]
 
 cdef void produce_init(ProduceCall* call) noexcept nogil
 # Give the pins back; the memory of `parts` is kept for the next request.
 cdef void produce_clear(ProduceCall* call) noexcept nogil
 cdef void produce_release(ProduceCall* call) noexcept nogil
 # Check the whole request, then append it partition by partition. `p` follows the three numbers of the header.
+# `in_reactor`: what takes long is left to another thread.
 cdef ProduceOutcome produce_serve(
-    ServedTable* table, ProduceCall* call, uint8_t* p, uint8_t* end) noexcept nogil
+    ServedTable* table, ProduceCall* call, uint8_t* p, uint8_t* end, bint in_reactor) noexcept nogil
 # Whether acks=all can be answered: each partition is safe on every in-sync replica, or lost.
 cdef bint produce_is_settled(ProduceCall* call) noexcept nogil
+# Whether a partition has changed since it was appended.
+cdef bint produce_is_stale(const ProduceCall* call) noexcept nogil
 # Refuse those that are not settled.
 cdef void produce_expire(ProduceCall* call) noexcept nogil
 # The answer, with its length prefix.

@@ -9,7 +9,6 @@ that are lost while acks=all waits.
 
 from libc.errno cimport ESHUTDOWN
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
-from libc.stdlib cimport free, realloc
 from libc.string cimport memset, strlen
 
 from plog._native.batch cimport (
@@ -17,19 +16,20 @@ from plog._native.batch cimport (
     is_acceptable, restamp_max_timestamp, rules_at)
 from plog._native.commit_queue cimport commit_ask
 from plog._native.files cimport calls
-from plog._native.locks cimport load
+from plog._native.locks cimport load, load_ordered
+from plog._native.part_list cimport part_add, parts_release
 from plog._native.partition cimport (
     APPEND_DONE, APPEND_DUPLICATE, Partition, partition_append)
 from plog._native.request cimport (
     length_size, put_length, put_string, read_bytes, read_length, read_no_tags, read_string,
     skip_client_id, string_size)
 from plog._native.served cimport served_find, served_name, served_release
+from plog._native.work_queue cimport WorkQueue, work_note_time
 from plog._native.wire cimport (
     be16, put_int8, put_int16, put_int32, put_int64, read_int16, read_int32)
 
 cdef enum:
     ACKS_ALL = -1
-    ACKS_NONE = 0
     ACKS_LEADER = 1
     CODEC_ZSTD = 4
     ZSTD_SINCE = 7
@@ -38,7 +38,6 @@ cdef enum:
     # What is larger is expanded beside the reactor, so that no other connection waits for it.
     LARGEST_COMPRESSED_BYTES = 64 * 1024
     LARGEST_EXPANDED_BYTES = 1024 * 1024
-    MOST_PARTS = 100000
     NO_OFFSET = -1
     NO_TIMESTAMP = -1
 
@@ -60,64 +59,56 @@ cdef void produce_init(ProduceCall* call) noexcept nogil:
 
 
 cdef void produce_clear(ProduceCall* call) noexcept nogil:
-    cdef int32_t number
-    for number in range(call.count):
-        served_release(call.parts[number].served)
-    call.count = call.appended = call.topics = 0
+    cdef int64_t number
+    for number in range(call.parts.count):
+        served_release(produce_part(call, number).served)
+    call.parts.count = call.appended = call.topics = 0
 
 
 cdef void produce_release(ProduceCall* call) noexcept nogil:
     produce_clear(call)
-    free(call.parts)
-    call.parts = NULL
-    call.capacity = 0
-
-
-cdef ProducePart* new_part(ProduceCall* call) noexcept nogil:
-    cdef ProducePart* grown
-    cdef int32_t capacity
-    if call.count == call.capacity:
-        if call.count == MOST_PARTS:
-            return NULL
-        capacity = min(max(4, 2 * call.capacity), <int32_t>MOST_PARTS)
-        grown = <ProducePart*>realloc(call.parts, capacity * sizeof(ProducePart))
-        if grown == NULL:
-            return NULL
-        call.parts = grown
-        call.capacity = capacity
-    memset(&call.parts[call.count], 0, sizeof(ProducePart))
-    call.count += 1
-    return &call.parts[call.count - 1]
+    parts_release(&call.parts)
 
 
 # --- reading and checking -------------------------------------------------------------------------
 
-cdef bint batch_is_ordinary(
-        const ProduceCall* call, const ProducePart* part, int64_t now_ms, int64_t* max_timestamp) noexcept nogil:
+cdef ProduceOutcome check_batch(
+        ServedTable* table, ProduceCall* call, const ProducePart* part, int64_t now_ms, bint in_reactor,
+        int64_t* max_timestamp) noexcept nogil:
     cdef const Served* served = part.served
     cdef Rules rules
+    cdef int64_t limit = served.decompressed_limit
+    cdef bint fits
     cdef int16_t attributes
     cdef int codec
     if part.size < BATCH_HEADER_BYTES or part.size > served.max_message_bytes:
-        return False
-    if part.size > served.partition.segment_bytes:
-        return False
+        return PRODUCE_UNUSUAL_BATCH
+    if part.size > load(&served.partition.segment_bytes):
+        return PRODUCE_UNUSUAL_BATCH
     attributes = <int16_t>be16(part.records + AT_ATTRIBUTES)
     codec = attributes & ATTRIBUTE_CODEC
     if attributes & ATTRIBUTE_TRANSACTIONAL or (codec == CODEC_ZSTD and call.head.version < ZSTD_SINCE):
-        return False
-    if codec != 0 and part.size > LARGEST_COMPRESSED_BYTES:
-        return False
+        return PRODUCE_UNUSUAL_BATCH
+    if codec != 0 and in_reactor:
+        if part.size > LARGEST_COMPRESSED_BYTES:
+            return put_beside(call, table.compute)
+        limit = min(limit, <int64_t>LARGEST_EXPANDED_BYTES)
     rules = rules_at(now_ms, served.before_max_ms, served.after_max_ms)
     rules.key_required = served.key_required
-    return is_acceptable(
-        part.records, part.size, &rules, min(served.decompressed_limit, <int64_t>LARGEST_EXPANDED_BYTES),
-        max_timestamp)
+    fits = is_acceptable(part.records, part.size, &rules, limit, max_timestamp)
+    if not fits and limit < served.decompressed_limit:
+        return put_beside(call, table.compute)  # it may only expand to more
+    return PRODUCE_ANSWERED if fits else PRODUCE_UNUSUAL_BATCH
+
+
+cdef inline ProduceOutcome put_beside(ProduceCall* call, WorkQueue* queue) noexcept nogil:
+    call.queue = queue
+    return PRODUCE_BESIDE
 
 
 cdef ProduceOutcome read_part(
         ServedTable* table, ProduceCall* call, const uint8_t** at, const uint8_t* end,
-        const uint8_t* name, int32_t name_size, bint begins_topic, int64_t now_ms) noexcept nogil:
+        const uint8_t* name, int32_t name_size, bint begins_topic, int64_t now_ms, bint in_reactor) noexcept nogil:
     cdef bint flexible = call.head.version >= PRODUCE_FLEXIBLE_SINCE
     cdef const uint8_t* p = at[0]
     cdef const uint8_t* records = NULL
@@ -125,6 +116,7 @@ cdef ProduceOutcome read_part(
     cdef int32_t size = 0
     cdef int64_t max_timestamp = NO_TIMESTAMP
     cdef ProducePart* part
+    cdef ProduceOutcome outcome
     p = read_int32(p, end, &index)
     if p != NULL:
         p = read_bytes(p, end, flexible, &records, &size)
@@ -133,7 +125,7 @@ cdef ProduceOutcome read_part(
     if p == NULL:
         return PRODUCE_UNUSUAL_FORM
     at[0] = p
-    part = new_part(call)
+    part = <ProducePart*>part_add(&call.parts, sizeof(ProducePart))
     if part == NULL:
         return PRODUCE_UNUSUAL_FORM
     part.begins_topic = begins_topic
@@ -142,22 +134,26 @@ cdef ProduceOutcome read_part(
     part.served = served_find(table, name, name_size, index)
     if part.served == NULL or (call.acks == ACKS_ALL and not part.served.enough_in_sync):
         return PRODUCE_UNUSUAL_PARTITION
-    if not batch_is_ordinary(call, part, now_ms, &max_timestamp):
-        return PRODUCE_UNUSUAL_BATCH
+    if in_reactor and load(&part.served.disk.slow) > 0:
+        return put_beside(call, part.served.disk)
+    outcome = check_batch(table, call, part, now_ms, in_reactor, &max_timestamp)
+    if outcome != PRODUCE_ANSWERED:
+        return outcome
     # Some clients leave a stale maximum in the header; indexes and retention rely on it.
     restamp_max_timestamp(part.records, max_timestamp)
     return PRODUCE_ANSWERED
 
 
 cdef ProduceOutcome read_request(
-        ServedTable* table, ProduceCall* call, const uint8_t* p, const uint8_t* end, int64_t now_ms) noexcept nogil:
+        ServedTable* table, ProduceCall* call, const uint8_t* p, const uint8_t* end, int64_t now_ms,
+        bint in_reactor) noexcept nogil:
     cdef bint flexible = call.head.version >= PRODUCE_FLEXIBLE_SINCE
     cdef const uint8_t* text = NULL
     cdef int32_t size = 0
     cdef int32_t topics = 0
     cdef int32_t partitions = 0
     cdef int32_t topic
-    cdef int32_t number
+    cdef int64_t number
     cdef ProduceOutcome outcome
     p = skip_client_id(p, end, flexible)
     if p != NULL:
@@ -180,7 +176,7 @@ cdef ProduceOutcome read_request(
         if p == NULL or size <= 0 or partitions <= 0:
             return PRODUCE_UNUSUAL_FORM
         for number in range(partitions):
-            outcome = read_part(table, call, &p, end, text, size, number == 0, now_ms)
+            outcome = read_part(table, call, &p, end, text, size, number == 0, now_ms, in_reactor)
             if outcome != PRODUCE_ANSWERED:
                 return outcome
         if flexible:
@@ -193,31 +189,38 @@ cdef ProduceOutcome read_request(
 
 
 cdef ProduceOutcome produce_serve(
-        ServedTable* table, ProduceCall* call, uint8_t* p, uint8_t* end) noexcept nogil:
+        ServedTable* table, ProduceCall* call, uint8_t* p, uint8_t* end, bint in_reactor) noexcept nogil:
     cdef int64_t now_ms = calls().now_ms()
+    cdef int64_t begun_us
+    cdef int64_t done_us
     cdef ProducePart* part
     cdef Partition* partition
-    cdef int32_t number
-    cdef ProduceOutcome outcome = read_request(table, call, p, end, now_ms)
+    cdef int64_t number
+    cdef ProduceOutcome outcome = read_request(table, call, p, end, now_ms, in_reactor)
     if outcome != PRODUCE_ANSWERED:
         return outcome
-    for number in range(call.count):
-        part = &call.parts[number]
+    begun_us = calls().monotonic_us()
+    for number in range(call.parts.count):
+        part = produce_part(call, number)
         partition = part.served.partition
         part.leader_epoch = load(&partition.leader_epoch)
         part.truncations = load(&partition.truncations)
         partition_append(partition, part.records, part.size, now_ms, NULL, &part.result)
+        done_us = calls().monotonic_us()
+        work_note_time(part.served.disk, done_us - begun_us)
+        begun_us = done_us
         if part.result.status != APPEND_DONE and part.result.status != APPEND_DUPLICATE:
             # An append that failed at the disk has stamped the offset already; a client's batch has none.
             put_int64(part.records + AT_BASE_OFFSET, 0)
             return PRODUCE_UNUSUAL_APPEND
+        part.changes = load(&partition.changes)
         call.appended += 1
         if load(&partition.log_end_offset) - load(&partition.durable_end) >= part.served.flush_messages:
             commit_ask(part.served.commits, partition)
     if call.acks != ACKS_ALL or produce_is_settled(call):
         return PRODUCE_ANSWERED
-    for number in range(call.count):
-        part = &call.parts[number]
+    for number in range(call.parts.count):
+        part = produce_part(call, number)
         if part.served.flush_before_ack and not part.settled:
             commit_ask(part.served.commits, part.served.partition)
     return PRODUCE_WAITS
@@ -237,9 +240,9 @@ cdef bint produce_is_settled(ProduceCall* call) noexcept nogil:
     cdef int64_t safe_end
     cdef bint all_settled = True
     cdef int error
-    cdef int32_t number
-    for number in range(call.count):
-        part = &call.parts[number]
+    cdef int64_t number
+    for number in range(call.parts.count):
+        part = produce_part(call, number)
         if part.settled:
             continue
         partition = part.served.partition
@@ -255,18 +258,26 @@ cdef bint produce_is_settled(ProduceCall* call) noexcept nogil:
             refuse(part, ERROR_STORAGE, OFFLINE)
         # Not writable alone is no loss: a log that moves to another directory stands still for a moment.
         elif error or load(&partition.closed) or (
-                not partition.writable and load(&partition.leader_epoch) != part.leader_epoch):
+                not load(&partition.writable) and load(&partition.leader_epoch) != part.leader_epoch):
             refuse(part, ERROR_NOT_LEADER, NOT_LEADER)
         else:
             all_settled = False
     return all_settled
 
 
+cdef bint produce_is_stale(const ProduceCall* call) noexcept nogil:
+    cdef int64_t number
+    for number in range(call.parts.count):
+        if load_ordered(&produce_part(call, number).served.partition.changes) != produce_part(call, number).changes:
+            return True
+    return False
+
+
 cdef void produce_expire(ProduceCall* call) noexcept nogil:
-    cdef int32_t number
-    for number in range(call.count):
-        if not call.parts[number].settled:
-            refuse(&call.parts[number], ERROR_TIMED_OUT, TIMED_OUT)
+    cdef int64_t number
+    for number in range(call.parts.count):
+        if not produce_part(call, number).settled:
+            refuse(produce_part(call, number), ERROR_TIMED_OUT, TIMED_OUT)
 
 
 # --- the answer -----------------------------------------------------------------------------------
@@ -275,11 +286,11 @@ cdef inline int32_t message_size(const ProducePart* part) noexcept nogil:
     return -1 if part.message == NULL else <int32_t>strlen(part.message)
 
 
-cdef int32_t parts_of_topic(const ProduceCall* call, int32_t first) noexcept nogil:
-    cdef int32_t after = first + 1
-    while after < call.count and not call.parts[after].begins_topic:
+cdef int32_t parts_of_topic(const ProduceCall* call, int64_t first) noexcept nogil:
+    cdef int64_t after = first + 1
+    while after < call.parts.count and not produce_part(call, after).begins_topic:
         after += 1
-    return after - first
+    return <int32_t>(after - first)
 
 
 cdef int64_t produce_answer_size(const ProduceCall* call) noexcept nogil:
@@ -288,15 +299,15 @@ cdef int64_t produce_answer_size(const ProduceCall* call) noexcept nogil:
     cdef int64_t size = 4 + 4 + 4  # length, correlation id, throttle time
     cdef int64_t each = 4 + 2 + 8 + 8
     cdef const ProducePart* part
-    cdef int32_t number
+    cdef int64_t number
     if version >= LOG_START_SINCE:
         each += 8
     if flexible:
         size += 2  # tagged fields of the header and of the answer
         each += 1
     size += length_size(call.topics, flexible)
-    for number in range(call.count):
-        part = &call.parts[number]
+    for number in range(call.parts.count):
+        part = produce_part(call, number)
         if part.begins_topic:
             size += string_size(part.served.name_size, flexible)
             size += length_size(parts_of_topic(call, number), flexible)
@@ -327,21 +338,21 @@ cdef uint8_t* encode_part(const ProduceCall* call, const ProducePart* part, uint
 cdef void produce_encode_answer(const ProduceCall* call, uint8_t* p) noexcept nogil:
     cdef bint flexible = call.head.version >= PRODUCE_FLEXIBLE_SINCE
     cdef const ProducePart* part
-    cdef int32_t number
+    cdef int64_t number
     p = put_int32(p, <int32_t>(produce_answer_size(call) - 4))
     p = put_int32(p, call.head.correlation_id)
     if flexible:
         p = put_int8(p, 0)
     p = put_length(p, call.topics, flexible)
-    for number in range(call.count):
-        part = &call.parts[number]
+    for number in range(call.parts.count):
+        part = produce_part(call, number)
         if part.begins_topic:
             if number > 0 and flexible:
                 p = put_int8(p, 0)  # tagged fields of the topic before
             p = put_string(p, served_name(part.served), part.served.name_size, flexible)
             p = put_length(p, parts_of_topic(call, number), flexible)
         p = encode_part(call, part, p)
-    if flexible and call.count > 0:
+    if flexible and call.parts.count > 0:
         p = put_int8(p, 0)
     p = put_int32(p, 0)  # throttle time
     if flexible:

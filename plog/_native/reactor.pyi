@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from plog._native.fetch_sessions import SessionCache
 from plog._native.partition_log import Appended, FileRange
 from plog._native.served import ServedPartitions
 
@@ -32,6 +33,7 @@ class Event(NamedTuple):
     abnormal: bool  # CLOSED: for a broken rule or a failure, not because one side wished to
     appended: tuple[Appended, ...]  # REQUEST: of a Produce's first partitions, by the fast path
     number: int  # CHANGED: under which the partition was published
+    session: tuple[int, int] | None  # REQUEST: of a Fetch that is counted in its session already
 
 class ReactorStats(NamedTuple):
     connections: int
@@ -45,6 +47,7 @@ class ReactorStats(NamedTuple):
     queued_bytes: int  # memory of requests not yet answered and of receive buffers
     fast_requests: int  # answered, or waiting to be, without Python
     handed_over: dict[str, int]  # the others, by the reason
+    waiting: int  # requests that wait in the reactor, now
 
 class Reactor:
     """Accepts, cuts frames and sends answers; its threads never take the interpreter lock.
@@ -71,8 +74,9 @@ class Reactor:
         receive_buffer_bytes: int = -1,
         use_sendfile: bool = True,
         served: ServedPartitions | None = None,
+        sessions: SessionCache | None = None,
     ) -> None:
-        """With `served`, ordinary requests for those partitions are answered here (the fast path).
+        """With `served` and `sessions`, ordinary requests for those partitions are answered here.
 
         Raises ValueError, or OSError when descriptors are short."""
     def add_listener(self, fd: int, listener_id: int, *, may_be_fast: bool = True) -> None:

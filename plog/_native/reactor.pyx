@@ -1,9 +1,9 @@
 """The sockets' side of the broker: threads that accept, cut frames and send answers.
 
 Owns every client connection from accept to close, and the memory of requests
-until Python lets go of it. Never looks into a frame, and its threads never take
-the interpreter lock: what Python should know lies in a mailbox (`take`), what it
-answers comes back through the mailbox of the thread that owns the connection.
+until Python lets go of it. Its threads never take the interpreter lock: what they
+do not answer themselves (`fast_turn`) lies in a mailbox for Python (`take`), whose
+answers come back through the mailbox of the thread that owns the connection.
 So a connection is touched by one thread only and needs no lock.
 
 This is the skin; `reactor_loop` is a thread, `turn` what it does for one
@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from plog._native.acceptor cimport door_open, door_prepare, door_release
 from plog._native.connection cimport REASON_BYTES, Piece, file_piece, memory_piece, piece_bytes
+from plog._native.fetch_sessions cimport NO_SESSION_ID, SessionCache
 from plog._native.files cimport calls
 from plog._native.locks cimport add as atomic_add, load as atomic_load, store as atomic_store
 from plog._native.mailbox cimport (
@@ -173,6 +174,7 @@ class Event(NamedTuple):
     abnormal: bool
     appended: tuple
     number: int
+    session: tuple | None
 
 
 class ReactorStats(NamedTuple):
@@ -189,6 +191,7 @@ class ReactorStats(NamedTuple):
     queued_bytes: int
     fast_requests: int
     handed_over: dict
+    waiting: int
 
 
 @cython.final
@@ -243,6 +246,7 @@ cdef tuple appended_of(const Note* note):
 cdef class Reactor:
     cdef Shared shared
     cdef ServedPartitions _served
+    cdef SessionCache _sessions
     cdef list _threads
     cdef bint _stopped
 
@@ -263,6 +267,7 @@ cdef class Reactor:
         int receive_buffer_bytes=-1,
         bint use_sendfile=True,
         ServedPartitions served=None,
+        SessionCache sessions=None,
     ):
         cdef int error
         cdef int i
@@ -275,8 +280,12 @@ cdef class Reactor:
             raise ValueError(f"max_request_bytes {max_request_bytes} is not a size that a request can state")
         self._threads = []
         self._served = served
+        self._sessions = sessions
+        if (served is None) != (sessions is None):
+            raise ValueError("a fast path needs both, what is served and the fetch sessions")
         if served is not None:
             self.shared.served = &served.table
+            self.shared.sessions = &sessions.table
         self.shared.max_request_bytes = max_request_bytes
         self.shared.idle_timeout_us = idle_timeout_ms * 1000
         self.shared.use_sendfile = use_sendfile
@@ -420,6 +429,7 @@ cdef class Reactor:
         reason = ""
         appended = ()
         number = -1
+        session = (note.session_id, note.session_epoch) if note.session_id != NO_SESSION_ID else None
         if note.kind == EVENT_CHANGED:
             number = note.size
         elif note.kind == EVENT_REQUEST:
@@ -441,7 +451,7 @@ cdef class Reactor:
             reason = (note_text(note) + note.size).decode("utf-8", "replace")
         event = tuple.__new__(Event, (
             note.kind, note.connection_id, note.listener_id, view, peer, reason, note.received_us,
-            note.abnormal != 0, appended, number))
+            note.abnormal != 0, appended, number, session))
         note_free(note)
         return event
 
@@ -475,7 +485,7 @@ cdef class Reactor:
     def stats(self):
         cdef Shared* shared = &self.shared
         cdef int64_t closed = 0, requests = 0, responses = 0, bytes_in = 0, bytes_out = 0
-        cdef int64_t fast_requests = 0
+        cdef int64_t fast_requests = 0, waiting = 0
         cdef int i
         cdef int reason
         handed_over = dict.fromkeys(REASONS.values(), 0)
@@ -486,6 +496,7 @@ cdef class Reactor:
             bytes_in += atomic_load(&shared.loops[i].bytes_in)
             bytes_out += atomic_load(&shared.loops[i].bytes_out)
             fast_requests += atomic_load(&shared.loops[i].fast_requests)
+            waiting += atomic_load(&shared.loops[i].waiting)
             for reason in range(PASSED_REASONS):
                 handed_over[REASONS[reason]] += atomic_load(&shared.loops[i].passed[reason])
         return ReactorStats(
@@ -500,4 +511,5 @@ cdef class Reactor:
             queued_bytes=atomic_load(&shared.budget.frame_bytes) + atomic_load(&shared.budget.buffer_bytes),
             fast_requests=fast_requests,
             handed_over=handed_over,
+            waiting=waiting,
         )

@@ -1,9 +1,10 @@
 # One thread of the reactor: its connections, its inbox, its round. And what all threads share.
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from plog._native.acceptor cimport Door
 from plog._native.connection cimport REASON_BYTES, Budget, Connection, Link, Piece, Scratch
 from plog._native.fetch_path cimport FetchCall
+from plog._native.fetch_sessions cimport SessionTable
 from plog._native.mailbox cimport Letter, Mailbox
 from plog._native.produce_path cimport ProduceCall
 from plog._native.parked cimport PASSED_REASONS
@@ -23,7 +24,8 @@ cdef enum:
     ASK_RESPOND = 2
     ASK_MUTE = 3
     ASK_CLOSE = 4
-    ASK_RECHECK = 5   # the letter is a Parked
+    ASK_RECHECK = 5   # the letter is a Parked: its partitions have changed,
+    ASK_FINISH = 6    # or another thread has worked on it
 
 # What Python hears of.
 cdef enum:
@@ -47,6 +49,8 @@ ctypedef struct Note:
     int64_t capacity
     AppendResult* appended   # of the request's first partitions, which the fast path has appended
     int64_t appended_count
+    int32_t session_id       # of a Fetch that the fast path has counted in its session; 0: it has not
+    int32_t session_epoch    # what the session says since
 
 ctypedef struct Command:
     Letter letter
@@ -73,6 +77,7 @@ ctypedef struct Shared:
     int64_t idle_timeout_us
     bint use_sendfile
     ServedTable* served      # NULL: there is no fast path
+    SessionTable* sessions
     Loop* loops
     Mailbox events           # for Python
     Door door
@@ -114,6 +119,8 @@ ctypedef struct Loop:
     # The fast path's.
     ProduceCall produce      # the request in hand
     FetchCall fetch
+    int32_t session_id       # as a Note's
+    int32_t session_epoch
     Link by_deadline         # connections with a parked request, the first to expire first
     bint winding_down
     # Counted by this thread alone; read by others.
@@ -123,6 +130,7 @@ ctypedef struct Loop:
     int64_t bytes_in
     int64_t bytes_out
     int64_t fast_requests
+    int64_t waiting          # requests that are parked
     int64_t passed[PASSED_REASONS]
 
 # 0, or -errno. Whatever comes of it, `loop_release` frees what there is.

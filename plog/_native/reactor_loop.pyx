@@ -18,18 +18,20 @@ from plog._native.acceptor cimport (
 from plog._native.connection cimport (
     connection_new, free_pieces, link_init, link_remove, queue_pieces,
 )
-from plog._native.fast_turn cimport fast_discard, fast_look_again
+from plog._native.fast_turn cimport (
+    FAST_ANSWERED, FAST_NO_MEMORY, FAST_PASSED, FastOutcome, fast_discard, fast_finish, fast_look_again,
+)
 from plog._native.fetch_path cimport FETCH_KEY, fetch_init, fetch_release
 from plog._native.files cimport calls
 from plog._native.locks cimport exchange, load as atomic_load
 from plog._native.mailbox cimport (
     mailbox_count, mailbox_open, mailbox_put, mailbox_release, mailbox_take,
 )
-from plog._native.parked cimport Parked
+from plog._native.parked cimport Frame, Parked
 from plog._native.produce_path cimport produce_init, produce_release
 from plog._native.turn cimport (
-    add_note, begin_close, close_stalled, count_up, discard, enter, feed_starved, find, finish_close, hand_over_frame, note_new, note_text,
-    on_event, serve, touch, wait_no_more, watch,
+    add_note, begin_close, close_stalled, count_up, discard, enter, feed_starved, find, finish_close,
+    hand_over_frame, note_new, note_text, on_event, serve, touch, wait_no_more, watch,
 )
 
 cdef extern from "<sys/epoll.h>" nogil:
@@ -214,6 +216,8 @@ cdef void read_inbox(Loop* loop) noexcept nogil:
         letter = letter.next
         if command.ask == ASK_RECHECK:
             recheck(loop, <Parked*>command)
+        elif command.ask == ASK_FINISH:
+            finish(loop, <Parked*>command)
         else:
             obey(loop, command)
             free_command(loop.shared, command)
@@ -231,12 +235,27 @@ cdef void recheck(Loop* loop, Parked* parked) noexcept nogil:
 
 cdef void look_again(Loop* loop, Connection* c, bint expired) noexcept nogil:
     """At a request that waits."""
-    cdef uint8_t* frame
-    cdef int64_t size
-    if fast_look_again(loop, c, expired, &frame, &size):
+    cdef Frame frame
+    frame.base = NULL
+    if fast_look_again(loop, c, expired, &frame):
         touch(loop, c)
         serve(loop, c)
-    elif frame != NULL and not hand_over_frame(loop, c, frame, size):
+    elif frame.base != NULL and not hand_over_frame(loop, c, &frame):
+        finish_close(loop, c, b"out of memory for a request")
+
+
+cdef void finish(Loop* loop, Parked* parked) noexcept nogil:
+    cdef Connection* c = parked.connection
+    cdef Frame frame
+    cdef FastOutcome outcome
+    if parked.over:
+        fast_discard(parked)
+        return
+    outcome = fast_finish(loop, c, &frame)
+    if outcome == FAST_ANSWERED:
+        touch(loop, c)
+        serve(loop, c)
+    elif outcome == FAST_NO_MEMORY or (outcome == FAST_PASSED and not hand_over_frame(loop, c, &frame)):
         finish_close(loop, c, b"out of memory for a request")
 
 
@@ -452,7 +471,7 @@ cdef void loop_discard_letters(Loop* loop) noexcept nogil:
     while letter != NULL:
         command = <Command*>letter
         letter = letter.next
-        if command.ask == ASK_RECHECK:
+        if command.ask == ASK_RECHECK or command.ask == ASK_FINISH:
             fast_discard(<Parked*>command)
         else:
             free_command(loop.shared, command)

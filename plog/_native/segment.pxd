@@ -49,6 +49,7 @@ cdef enum:
 
 # A few KB of the file, so that walking small batches does not cost a call for each.
 ctypedef struct Window:
+    bint never_waits             # for a disk: what is not in the page cache is -EAGAIN
     int64_t position
     int64_t filled
     uint8_t data[WINDOW_BYTES]

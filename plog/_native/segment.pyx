@@ -10,7 +10,7 @@ begin with the same offset and size); `.index` and `.timeindex` are laid out by
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.errno cimport EIO, errno
+from libc.errno cimport EAGAIN, EIO, errno
 from libc.stdint cimport INT32_MAX, int8_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from posix.unistd cimport close
@@ -123,6 +123,15 @@ cdef int segment_lookup_time(
 
 # --- walking --------------------------------------------------------------------------------------
 
+cdef int64_t fill(Window* window, int fd, int64_t position, int64_t size, int64_t wanted) noexcept nogil:
+    cdef int64_t done
+    if window.never_waits:
+        done = calls().pread_now(fd, window.data, size, position)
+        # Of a page that is there and one that is not, the first is read.
+        return -EAGAIN if 0 <= done < wanted else done
+    return read_fully(fd, window.data, size, position)
+
+
 cdef int batch_at(
         SegmentFiles* segment, int64_t position, int64_t end, Window* window,
         BatchPlace* place) noexcept nogil:
@@ -139,8 +148,7 @@ cdef int batch_at(
         return WALK_CORRUPT
     if position < window.position or position + wanted > window.position + window.filled:
         window.filled = 0
-        done = read_fully(
-            segment.log_fd, window.data, min(end - position, <int64_t>WINDOW_BYTES), position)
+        done = fill(window, segment.log_fd, position, min(end - position, <int64_t>WINDOW_BYTES), wanted)
         if done < 0:
             return <int>done
         if done < wanted:

@@ -3,8 +3,9 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from plog._native.commit_queue cimport CommitQueue
-from plog._native.locks cimport pthread_mutex_t
+from plog._native.locks cimport add, pthread_mutex_t
 from plog._native.partition cimport ChangeListener, Partition
+from plog._native.work_queue cimport WorkQueue, WorkThread
 
 cdef enum:
     TOPIC_ID_BYTES = 16
@@ -13,6 +14,7 @@ ctypedef struct Served:
     int64_t references           # atomic
     Partition* partition         # a pin
     CommitQueue* commits         # a pin
+    WorkQueue* disk              # a pin; of the log directory
     int32_t index
     int32_t name_size
     uint8_t topic_id[TOPIC_ID_BYTES]
@@ -40,18 +42,22 @@ ctypedef struct ServedTable:
     Served** by_id
     int64_t capacity             # of each; a power of two
     int64_t count
+    WorkQueue* compute           # a pin
+    int64_t version              # atomic; grows with every change of what is in the table
     int64_t fetch_max_bytes      # atomic; the broker's setting
 
 cdef inline const uint8_t* served_name(const Served* served) noexcept nogil:
     return <const uint8_t*>(served + 1)
 
-cdef int table_open(ServedTable* table) noexcept nogil       # 0 or -ENOMEM
+cdef int table_open(ServedTable* table) noexcept nogil       # 0 or -ENOMEM; without `compute`
 cdef void table_release(ServedTable* table) noexcept nogil
 cdef void table_set_listener(ServedTable* table, ChangeListener listener, void* argument) noexcept nogil
 # A pin, or NULL.
 cdef Served* served_find(ServedTable* table, const uint8_t* name, int32_t name_size, int32_t index) noexcept nogil
 cdef Served* served_find_by_id(ServedTable* table, const uint8_t* topic_id, int32_t index) noexcept nogil
 cdef void served_release(Served* served) noexcept nogil
+cdef inline void served_retain(Served* served) noexcept nogil:
+    add(&served.references, 1)
 # In the place of what was there under the same name and index; the caller's pin goes to the table. False: no memory.
 cdef bint served_publish(ServedTable* table, Served* fresh) noexcept nogil
 cdef void served_withdraw(

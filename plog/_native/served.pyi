@@ -1,9 +1,14 @@
 from plog._native.commit_queue import CommitThread
 from plog._native.partition_log import PartitionLog
+from plog._native.work_queue import WorkThread
 
 class ServedPartitions:
-    """What the fast path may serve; shared with the reactor that serves it. Thread-safe."""
+    """What the fast path may serve; shared with the reactor that serves it. Thread-safe.
 
+    Large compressed batches are looked at by `compute`.
+    """
+
+    def __init__(self, compute: WorkThread) -> None: ...
     def __len__(self) -> int: ...
     def set_fetch_max_bytes(self, size: int) -> None:
         """Set the broker's fetch.max.bytes."""
@@ -15,6 +20,7 @@ class ServedPartitions:
         index: int,
         log: PartitionLog,
         commits: CommitThread,
+        disk: WorkThread,
         *,
         number: int,
         max_message_bytes: int,
@@ -31,7 +37,7 @@ class ServedPartitions:
 
         Its topic has CreateTime and leaves compression to the producer. `number` is how flush
         failures (`CommitThread.run`) and changes (`Event.number`) name it; `commits` flushes its
-        log directory; `enough_in_sync` is for acks=all, `has_aborted` for read_committed.
+        log directory, `disk` works on that while it is slow; `enough_in_sync` is for acks=all, `has_aborted` for read_committed.
         """
 
     def withdraw(self, topic: str, index: int) -> None:

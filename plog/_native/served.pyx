@@ -15,6 +15,7 @@ from plog._native.locks cimport (
     add, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, store)
 from plog._native.partition cimport partition_release, partition_retain, partition_set_listener
 from plog._native.partition_log cimport PartitionLog
+from plog._native.work_queue cimport WorkThread, work_release, work_retain
 
 cdef enum:
     SMALLEST_CAPACITY = 64
@@ -51,6 +52,7 @@ cdef void table_release(ServedTable* table) noexcept nogil:
     free(table.by_name)
     free(table.by_id)
     table.by_name = NULL
+    work_release(table.compute)
     pthread_mutex_destroy(&table.lock)
 
 
@@ -75,6 +77,7 @@ cdef void served_release(Served* served) noexcept nogil:
         return
     partition_release(served.partition)
     commit_release(served.commits)
+    work_release(served.disk)
     free(served)
 
 
@@ -188,6 +191,7 @@ cdef bint served_publish(ServedTable* table, Served* fresh) noexcept nogil:
         table.count -= 1
     link(table, fresh)
     table.count += 1
+    add(&table.version, 1)
     pthread_mutex_unlock(&table.lock)
     if old != NULL and old.partition != fresh.partition:
         partition_set_listener(old.partition, NULL, NULL, -1)
@@ -203,6 +207,7 @@ cdef void served_withdraw(
     if old != NULL:
         unlink(table, old)
         table.count -= 1
+        add(&table.version, 1)
     pthread_mutex_unlock(&table.lock)
     if old != NULL:
         partition_set_listener(old.partition, NULL, NULL, -1)
@@ -210,9 +215,11 @@ cdef void served_withdraw(
 
 
 cdef class ServedPartitions:
-    def __cinit__(self):
+    def __cinit__(self, WorkThread compute not None):
         if table_open(&self.table) < 0:
             raise MemoryError
+        self.table.compute = compute.queue
+        work_retain(compute.queue)
 
     def __dealloc__(self):
         table_release(&self.table)
@@ -230,6 +237,7 @@ cdef class ServedPartitions:
         int32_t index,
         PartitionLog log not None,
         CommitThread commits not None,
+        WorkThread disk not None,
         *,
         int64_t number,
         int64_t max_message_bytes,
@@ -256,6 +264,8 @@ cdef class ServedPartitions:
         partition_retain(fresh.partition)
         fresh.commits = commits.queue
         commit_retain(fresh.commits)
+        fresh.disk = disk.queue
+        work_retain(fresh.disk)
         fresh.index = index
         fresh.name_size = <int32_t>len(name)
         memcpy(<void*>served_name(fresh), text, fresh.name_size)

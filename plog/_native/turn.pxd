@@ -1,8 +1,9 @@
 # A connection's turn: what a reactor's thread does for one connection when something has happened to it.
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t
 
 from plog._native.connection cimport Connection
 from plog._native.locks cimport store as atomic_store
+from plog._native.parked cimport Frame
 from plog._native.reactor_loop cimport Loop, Note, Shared
 
 cdef inline char* note_text(Note* note) noexcept nogil:
@@ -37,7 +38,7 @@ cdef void close_stalled(Loop* loop) noexcept nogil
 # Muted no longer, or fed: the next round serves it.
 cdef void wait_no_more(Loop* loop, Connection* c) noexcept nogil
 # Give Python a frame that is malloc'ed and counted already. False: no memory, and the frame is freed.
-cdef bint hand_over_frame(Loop* loop, Connection* c, uint8_t* frame, int64_t size) noexcept nogil
+cdef bint hand_over_frame(Loop* loop, Connection* c, Frame* frame) noexcept nogil
 cdef void serve(Loop* loop, Connection* c) noexcept nogil
 # What epoll says.
 cdef void on_event(Loop* loop, Connection* c, uint32_t events) noexcept nogil

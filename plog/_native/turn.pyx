@@ -19,13 +19,14 @@ from plog._native.connection cimport (
 )
 from plog._native.files cimport calls
 from plog._native.fast_turn cimport (
-    FAST_ANSWERED, FAST_NO_MEMORY, FAST_PASSED, FAST_WAITS, FastOutcome, fast_answer, fast_drop,
+    FAST_ANSWERED, FAST_NO_MEMORY, FAST_PASSED, FastOutcome, fast_answer, fast_drop,
 )
 from plog._native.locks cimport add as atomic_add, load as atomic_load
 from plog._native.mailbox cimport mailbox_knock
+from plog._native.parked cimport Frame
 from plog._native.partition cimport AppendResult
-from plog._native.produce_path cimport ProduceCall
-from plog._native.reactor_loop cimport EVENT_CLOSED, EVENT_REQUEST
+from plog._native.produce_path cimport ProduceCall, produce_part
+from plog._native.reactor_loop cimport EVENT_REQUEST
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -303,49 +304,44 @@ cdef bint may_read(Loop* loop, Connection* c) noexcept nogil:
 
 cdef bint tell_appended(Note* note, const ProduceCall* call) noexcept nogil:
     """What the fast path has appended of the request is not to be appended again. False: no memory."""
-    cdef int32_t number
+    cdef int64_t number
     if call.appended == 0:
         return True
     note.appended = <AppendResult*>malloc(call.appended * sizeof(AppendResult))
     if note.appended == NULL:
         return False
     for number in range(call.appended):
-        note.appended[number] = call.parts[number].result
+        note.appended[number] = produce_part(call, number).result
     note.appended_count = call.appended
     return True
 
 
 cdef bint hand_over(Loop* loop, Connection* c, int64_t size) noexcept nogil:
     """Give the frame at the buffer's start to Python. False: no memory."""
-    cdef Note* note = note_new(EVENT_REQUEST, c, 0)
-    if note == NULL:
+    cdef Frame frame
+    if cut_frame(c, size, &loop.shared.budget, &frame.base, &frame.data, &frame.capacity) < 0:
         return False
-    if not tell_appended(note, &loop.produce):
-        note_free(note)
-        return False
-    if cut_frame(c, size, &loop.shared.budget, &note.base, &note.data, &note.capacity) < 0:
-        note_free(note)
-        return False
-    note.size = size
-    note.received_us = loop.now_us
+    frame.size = size
     c.handed_over = True
     if loop.privileged == c:
         loop.privileged = NULL
     count_up(&loop.requests, 1)
-    add_note(loop, note)
-    return True
+    return hand_over_frame(loop, c, &frame)
 
 
-cdef bint hand_over_frame(Loop* loop, Connection* c, uint8_t* frame, int64_t size) noexcept nogil:
+cdef bint hand_over_frame(Loop* loop, Connection* c, Frame* frame) noexcept nogil:
     cdef Note* note = note_new(EVENT_REQUEST, c, 0)
-    if note == NULL:
-        atomic_add(&loop.shared.budget.frame_bytes, -size)
-        free(frame)
+    if note == NULL or not tell_appended(note, &loop.produce):
+        atomic_add(&loop.shared.budget.frame_bytes, -frame.capacity)
+        free(frame.base)
+        free(note)
         return False
-    note.base = frame
-    note.data = frame
-    note.size = size
-    note.capacity = size
+    note.base = frame.base
+    note.data = frame.data
+    note.size = frame.size
+    note.capacity = frame.capacity
+    note.session_id = loop.session_id
+    note.session_epoch = loop.session_epoch
     note.received_us = loop.now_us
     add_note(loop, note)
     return True

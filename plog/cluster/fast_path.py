@@ -1,18 +1,22 @@
 """What the reactor may answer without Python: partitions this broker leads, of ordinary topics.
 
-Owns what is published to the reactor, under which number, and the commit threads that its
-acks=all needs. Never answers a request; what is not published is answered by the handlers.
+Owns what is published to the reactor, under which number, and the threads beside it: those that
+flush for acks=all, those that work on slow disks, and one that computes. Never answers a request;
+what is not published is answered by the handlers.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plog._native.commit_queue import CommitThread
 from plog._native.served import ServedPartitions
+from plog._native.work_queue import WorkThread
 from plog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -33,7 +37,8 @@ class FastPath:
     """
 
     def __init__(self, unserved: frozenset[str] = frozenset()) -> None:
-        self.served = ServedPartitions()
+        compute = WorkThread()
+        self.served = ServedPartitions(compute)
         self._unserved = unserved
         self._lock = threading.Lock()
         # Numbers are never used twice: a flush may fail, or a change be told, after its partition
@@ -41,9 +46,11 @@ class FastPath:
         self._numbers: dict[TopicPartition, int] = {}
         self._partitions: dict[int, Partition] = {}
         self._next_number = 0
-        self._commits: dict[Path, CommitThread] = {}
+        self._disks: dict[Path, tuple[CommitThread, WorkThread]] = {}
         self._threads: list[threading.Thread] = []
+        self._workers = [compute]
         self._stopped = False
+        self._begin("compute", compute.run)
 
     def publish(self, partition: Partition) -> None:
         """Serve a partition as it is now, if its topic is an ordinary one; else withdraw it."""
@@ -72,7 +79,7 @@ class FastPath:
                 partition.topic_id.bytes,
                 at.partition,
                 log.native,
-                self._commits_of(log.log_dir),
+                *self._disk_of(log.log_dir),
                 number=number,
                 max_message_bytes=settings.max_message_bytes,
                 decompressed_limit=settings.max_message_bytes * EXPANSION_LIMIT,
@@ -99,26 +106,31 @@ class FastPath:
         return None if partition is None else partition.topic_partition
 
     def stop(self) -> None:
-        """Serve nothing more, flush what was asked for, and end the commit threads."""
+        """Serve nothing more, do what was asked for, and end the threads."""
         with self._lock:
             self._stopped = True
             for at in self._numbers:
                 self.served.withdraw(at.topic, at.partition)
-            for commits in self._commits.values():
+            for commits, _ in self._disks.values():
                 commits.stop()
+            for worker in self._workers:
+                worker.stop()
         for thread in self._threads:
             thread.join()
 
-    def _commits_of(self, log_dir: Path) -> CommitThread:
-        commits = self._commits.get(log_dir)
-        if commits is None:
-            commits = self._commits[log_dir] = CommitThread()
-            thread = threading.Thread(
-                target=self._commit, args=(commits,), name=f"commit {log_dir}", daemon=True
-            )
-            self._threads.append(thread)
-            thread.start()
-        return commits
+    def _disk_of(self, log_dir: Path) -> tuple[CommitThread, WorkThread]:
+        found = self._disks.get(log_dir)
+        if found is None:
+            commits, worker = found = self._disks[log_dir] = CommitThread(), WorkThread()
+            self._workers.append(worker)
+            self._begin(f"commit {log_dir}", partial(self._commit, commits))
+            self._begin(f"disk {log_dir}", worker.run)
+        return found
+
+    def _begin(self, name: str, run: Callable[[], None]) -> None:
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _commit(self, commits: CommitThread) -> None:
         while (failed := commits.run()) is not None:

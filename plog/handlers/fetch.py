@@ -14,6 +14,7 @@ from plog.cluster.partition import Partition
 from plog.errors import (
     ErrorCode,
     InconsistentTopicId,
+    InvalidFetchSessionEpoch,
     KafkaError,
     KafkaStorageError,
     NotLeaderOrFollower,
@@ -25,9 +26,10 @@ from plog.handlers.context import Context
 from plog.handlers.fetch_sessions import (
     Fetch,
     FetchedPartition,
+    FetchSession,
     PartitionKey,
     Partitions,
-    must_tell,
+    Told,
 )
 from plog.handlers.registry import handles
 from plog.protocol.messages.fetch import (
@@ -48,6 +50,8 @@ CONSUMER, DEBUGGING_CONSUMER = -1, -2
 """As replica ids; 0 and above are followers. A debugging consumer reads past the high watermark."""
 ZSTD, ZSTD_SINCE = "zstd", 10
 TOPIC_IDS_SINCE = 13
+INITIAL_EPOCH = 0
+"""Of a request that opens a session."""
 REPLICA_STATE_SINCE = 15
 LEADER_HINTS_SINCE = 16
 NO_LEADER = -1
@@ -68,14 +72,7 @@ Reads = dict[PartitionKey, Read]
 async def fetch(ctx: Context, request: FetchRequest) -> FetchResponse:
     """Read every partition asked for; wait for `min_bytes` at most `max_wait_ms`."""
     try:
-        plan = ctx.services.fetch_sessions.begin(
-            request.session_id,
-            request.session_epoch,
-            _asked(request),
-            _forgotten(request),
-            uses_topic_ids=ctx.version >= TOPIC_IDS_SINCE,
-            now_ms=ctx.services.clock.monotonic_ms(),
-        )
+        plan = _begin(ctx, request)
     except KafkaError as refusal:
         return FetchResponse(error_code=refusal.code, responses=[])
     max_bytes = min(request.max_bytes, ctx.services.settings.broker().fetch_max_bytes)
@@ -91,11 +88,31 @@ async def fetch(ctx: Context, request: FetchRequest) -> FetchResponse:
     await ctx.services.purgatory.wait(
         _resolved(ctx, plan.partitions), request.max_wait_ms, satisfied
     )
-    return _response(ctx, plan, reads)
+    try:
+        return _response(ctx, plan, reads)
+    except InvalidFetchSessionEpoch as overtaken:
+        return FetchResponse(error_code=overtaken.code, responses=[])
+
+
+def _begin(ctx: Context, request: FetchRequest) -> Fetch:
+    sessions = ctx.services.fetch_sessions
+    counted = ctx.connection.fetch_session
+    if counted is not None:
+        return sessions.resume(
+            FetchSession(*counted), is_full=request.session_epoch == INITIAL_EPOCH
+        )
+    return sessions.begin(
+        request.session_id,
+        request.session_epoch,
+        _asked(request),
+        _forgotten(request),
+        uses_topic_ids=ctx.version >= TOPIC_IDS_SINCE,
+        now_ms=ctx.services.clock.monotonic_ms(),
+    )
 
 
 def _asked(request: FetchRequest) -> Partitions:
-    asked = Partitions()
+    asked: Partitions = {}
     for topic in request.topics:
         for part in topic.partitions:
             key = PartitionKey(topic.topic, topic.topic_id, part.partition)
@@ -298,15 +315,8 @@ def _refused(ctx: Context, key: PartitionKey, refusal: KafkaError) -> PartitionD
 
 
 def _response(ctx: Context, plan: Fetch, reads: Reads) -> FetchResponse:
-    told = {
-        key: read
-        for key, read in reads.items()
-        if plan.session is None or _must_tell(plan.partitions.get(key), read) or plan.is_full
-    }
-    if plan.session is not None:
-        # Whoever got bytes goes to the end of the line, or the first partitions would take
-        # the whole budget every time.
-        plan.session.rotate(key for key, read in told.items() if read.size_bytes > 0)
+    facts = {key: _told(read) for key, read in reads.items()}
+    told = {key: reads[key] for key in ctx.services.fetch_sessions.must_tell(plan, facts)}
     responses: list[FetchableTopicResponse] = []
     for key, read in told.items():
         last = responses[-1] if responses else None
@@ -322,12 +332,11 @@ def _response(ctx: Context, plan: Fetch, reads: Reads) -> FetchResponse:
     )
 
 
-def _must_tell(wanted: FetchedPartition | None, read: Read) -> bool:
-    return wanted is not None and must_tell(
-        wanted,
+def _told(read: Read) -> Told:
+    return Told(
         has_error=read.data.error_code != ErrorCode.NONE,
         has_records=read.size_bytes > 0,
-        diverging=read.data.diverging_epoch.epoch != NO_EPOCH,
+        diverges=read.data.diverging_epoch.epoch != NO_EPOCH,
         high_watermark=read.data.high_watermark,
         log_start_offset=read.data.log_start_offset,
     )

@@ -1,34 +1,33 @@
-"""Fetch sessions (KIP-227): what a client is fetching, kept so that it need not say it again.
+"""Fetch sessions (KIP-227) as the Fetch handler sees them.
 
-Owns the table of sessions and the rules of epochs, eviction and "has anything
-changed"; reads no log. One table for the broker, used from the control plane
-only.
+Owns the form of a fetch in Python and the errors of sessions; the rules are the
+kernel's (`_native/fetch_sessions`), whose table the reactor uses too.
 """
 
 from __future__ import annotations
 
-import random
 import uuid
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from plog._native.fetch_sessions import (
+    ENDED,
+    MIXED_NAMES,
+    NEW,
+    NEXT,
+    UNKNOWN,
+    WRONG_EPOCH,
+    SessionCache,
+)
 from plog.errors import (
     FetchSessionIdNotFound,
     FetchSessionTopicIdError,
     InvalidFetchSessionEpoch,
 )
 
-NO_SESSION_ID = 0
-INITIAL_EPOCH = 0
-"""Epoch of a request that wants a new session (or none, with the session's id, to replace it)."""
-FINAL_EPOCH = -1
-"""Epoch of a request outside any session; with a session's id it closes that session."""
-MAX_EPOCH = 2**31 - 1
-EVICT_AFTER_MS = 120_000
-"""A full table gives up a session unused for longer; else one that is older than this and smaller
-than the session that wants its place, so that large fetches gain the most by the table."""
+if TYPE_CHECKING:
+    from plog._native.fetch_sessions import Name
 
 
 class PartitionKey(NamedTuple):
@@ -39,45 +38,25 @@ class PartitionKey(NamedTuple):
     partition: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """What a client asks of one partition, and what it was last told of it."""
+    """What a client asks of one partition."""
 
     fetch_offset: int
     max_bytes: int
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
-    told_high_watermark: int = -1
-    told_log_start_offset: int = -1
-
-    def ask_again(self, newer: FetchedPartition) -> None:
-        """Take over what a later request says, and keep what the client was told."""
-        self.fetch_offset = newer.fetch_offset
-        self.max_bytes = newer.max_bytes
-        self.current_leader_epoch = newer.current_leader_epoch
-        self.last_fetched_epoch = newer.last_fetched_epoch
 
 
-Partitions = OrderedDict[PartitionKey, FetchedPartition]
+Partitions = dict[PartitionKey, FetchedPartition]
 
 
-@dataclass(slots=True)
-class FetchSession:
-    """One client's fetch, between two requests."""
+class FetchSession(NamedTuple):
+    """A session, at one of its requests."""
 
     session_id: int
-    uses_topic_ids: bool
-    partitions: Partitions
-    created_ms: int
-    last_used_ms: int
-    epoch: int = 1
-    """What the next request must say."""
-
-    def rotate(self, answered: Iterable[PartitionKey]) -> None:
-        """Put the partitions that gave bytes to the end of the line."""
-        for key in answered:
-            if key in self.partitions:
-                self.partitions.move_to_end(key)
+    epoch: int
+    """What it says until its next request comes."""
 
 
 class Fetch(NamedTuple):
@@ -88,16 +67,25 @@ class Fetch(NamedTuple):
     partitions: Partitions
 
 
-class FetchSessions:
-    """The broker's table of fetch sessions."""
+class Told(NamedTuple):
+    """What the read of one partition came to, as far as "has anything changed" looks at it."""
 
-    def __init__(self, slots: int, seed: int | None = None) -> None:
-        self._slots = slots
-        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
-        self._random = random.Random(seed)
+    has_error: bool
+    has_records: bool
+    diverges: bool
+    high_watermark: int
+    log_start_offset: int
+
+
+class FetchSessions:
+    """The broker's fetch sessions."""
+
+    def __init__(self, slots: int, *, seed: int | None = None) -> None:
+        self.cache = SessionCache(slots, seed=seed)
+        """What the reactor shares."""
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return len(self.cache)
 
     def begin(
         self,
@@ -117,87 +105,74 @@ class FetchSessions:
             FetchSessionTopicIdError: the session names topics by name and the request by id, or
                 the other way round.
         """
-        if session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(session_id, None)
-            session = None
-            if session_epoch == INITIAL_EPOCH and asked:
-                session = self._create(asked, uses_topic_ids, now_ms)
-            return Fetch(session, True, asked)
-        known = self._sessions.get(session_id)
-        if known is None:
+        outcome, found_id, epoch = self.cache.begin(
+            session_id,
+            session_epoch,
+            [
+                (*_name(key), part.fetch_offset, part.max_bytes,
+                 part.current_leader_epoch, part.last_fetched_epoch)
+                for key, part in asked.items()
+            ],
+            [_name(key) for key in forgotten],
+            by_id=uses_topic_ids,
+            now_ms=now_ms,
+        )  # fmt: skip
+        if outcome == UNKNOWN:
             raise FetchSessionIdNotFound(f"no fetch session {session_id}")
-        if known.epoch != session_epoch:
+        if outcome == WRONG_EPOCH:
             raise InvalidFetchSessionEpoch(
-                f"fetch session {session_id} is at epoch {known.epoch}, not {session_epoch}"
+                f"{session_epoch} is not the epoch of fetch session {session_id}"
             )
-        if known.uses_topic_ids != uses_topic_ids:
+        if outcome == MIXED_NAMES:
             raise FetchSessionTopicIdError(f"fetch session {session_id} mixes names and topic ids")
-        for key, partition in asked.items():
-            cached = known.partitions.get(key)
-            if cached is None:
-                known.partitions[key] = partition
-            else:
-                cached.ask_again(partition)
-        for key in forgotten:
-            known.partitions.pop(key, None)
-        if not known.partitions:
+        if outcome == ENDED:
             # Nothing is left to fetch: the answer tells the client that the session is over.
-            del self._sessions[session_id]
-            return Fetch(None, True, Partitions())
-        known.epoch = 1 if known.epoch == MAX_EPOCH else known.epoch + 1
-        known.last_used_ms = now_ms
-        self._sessions.move_to_end(session_id)
-        return Fetch(known, False, known.partitions)
+            return Fetch(None, True, {})
+        session = FetchSession(found_id, epoch)
+        if outcome == NEXT:
+            return Fetch(session, False, self._partitions(session))
+        return Fetch(session if outcome == NEW else None, True, asked)
 
-    def _create(
-        self, partitions: Partitions, uses_topic_ids: bool, now_ms: int
-    ) -> FetchSession | None:
-        if len(self._sessions) >= self._slots and not self._evict_for(len(partitions), now_ms):
-            return None
-        session_id = NO_SESSION_ID
-        while session_id == NO_SESSION_ID or session_id in self._sessions:
-            session_id = self._random.randint(1, 2**31 - 1)
-        session = FetchSession(session_id, uses_topic_ids, partitions, now_ms, now_ms)
-        self._sessions[session_id] = session
-        return session
+    def resume(self, session: FetchSession, *, is_full: bool) -> Fetch:
+        """Return the fetch of a request that the reactor has counted in its session already.
 
-    def _evict_for(self, size: int, now_ms: int) -> bool:
-        """Make room for a session of `size` partitions, if it is worth more than another."""
-        sessions = self._sessions.values()
-        stale = next(iter(sessions), None)
-        if stale is None or now_ms - stale.last_used_ms <= EVICT_AFTER_MS:
-            smaller = [
-                session
-                for session in sessions
-                if len(session.partitions) < size and now_ms - session.created_ms > EVICT_AFTER_MS
-            ]
-            stale = min(smaller, key=lambda session: len(session.partitions), default=None)
-        if stale is None:
-            return False
-        del self._sessions[stale.session_id]
-        return True
+        Raises:
+            InvalidFetchSessionEpoch: its next request has come meanwhile, or it is over.
+        """
+        return Fetch(session, is_full, self._partitions(session))
+
+    def must_tell(self, fetch: Fetch, read: Mapping[PartitionKey, Told]) -> list[PartitionKey]:
+        """Return which partitions the answer names; its client then knows of them.
+
+        Raises:
+            InvalidFetchSessionEpoch: as from `resume`.
+        """
+        if fetch.session is None:
+            return list(read)
+        told = self.cache.tell(
+            *fetch.session, [(*_name(key), *facts) for key, facts in read.items()]
+        )
+        if told is None:
+            raise _moved_on(fetch.session)
+        return [key for key, changed in zip(read, told, strict=True) if changed or fetch.is_full]
+
+    def _partitions(self, session: FetchSession) -> Partitions:
+        found = self.cache.partitions(*session)
+        if found is None:
+            raise _moved_on(session)
+        return {
+            PartitionKey(topic.decode(), uuid.UUID(bytes=topic_id), index): FetchedPartition(
+                *wanted
+            )
+            for topic, topic_id, index, *wanted in found
+        }
 
 
-def must_tell(
-    partition: FetchedPartition,
-    *,
-    has_error: bool,
-    has_records: bool,
-    diverging: bool,
-    high_watermark: int,
-    log_start_offset: int,
-) -> bool:
-    """Tell whether an incremental answer must name the partition, and note what it then says.
+def _name(key: PartitionKey) -> Name:
+    return key.topic.encode(), key.topic_id.bytes, key.partition
 
-    After an error the remembered high watermark is forgotten, so that recovery is told too.
-    """
-    changed = (
-        has_error
-        or has_records
-        or diverging
-        or partition.told_high_watermark != high_watermark
-        or partition.told_log_start_offset != log_start_offset
+
+def _moved_on(session: FetchSession) -> InvalidFetchSessionEpoch:
+    return InvalidFetchSessionEpoch(
+        f"fetch session {session.session_id} has gone on, or is over, since this request came"
     )
-    partition.told_high_watermark = -1 if has_error else high_watermark
-    partition.told_log_start_offset = log_start_offset
-    return changed

@@ -60,6 +60,7 @@ class Connection:
         "client_software_version",
         "close_after_reply",
         "closing",
+        "fetch_session",
         "id",
         "listener",
         "peer",
@@ -86,6 +87,9 @@ class Connection:
         self.appended: Sequence[Appended] = ()
         """Of the request in hand: what the reactor has appended of a Produce, its first partitions
         in their order, before it met one that it leaves to the handler."""
+        self.fetch_session: tuple[int, int] | None = None
+        """Of the request in hand: the session and its epoch, if it is a Fetch that the reactor has
+        counted in its session, before it met something that it leaves to the handler."""
         self.received_us = 0
         """When the request in hand had come whole, by the monotonic clock."""
         self.throttle_ms = 0
@@ -276,6 +280,7 @@ class ControlPlane:
             return
         connection.received_us = event.received_us
         connection.appended = event.appended
+        connection.fetch_session = event.session
         if len(frame) < HEADER_BYTES and not connection.raw_tokens:
             self._close(connection, f"request of {len(frame)} bytes has no room for a header")
             return

@@ -1,0 +1,480 @@
+"""Fetch sessions (KIP-227): one table for the reactors and the handlers.
+
+Owns the rules of epochs, of eviction and of "has anything changed", and the order
+in which a session's partitions are read. Never looks at a log, nor at what a
+partition's name means. `_reference.fetch_sessions` is the readable twin.
+"""
+
+from libc.errno cimport ENOMEM
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy, memset
+
+import random
+
+from plog._native.locks cimport (
+    add, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock)
+from plog._native.served cimport TOPIC_ID_BYTES, served_release
+
+cdef enum:
+    FEWEST_BUCKETS = 8
+    NOTHING_TOLD = -1
+    # A full table gives up a session unused for longer; else one that is older than this and smaller than the
+    # session that wants its place, so that large fetches gain the most by the table.
+    EVICT_AFTER_MS_ = 120000
+
+NONE = SESSION_NONE
+NEW = SESSION_NEW
+NEXT = SESSION_NEXT
+ENDED = SESSION_ENDED
+UNKNOWN = SESSION_UNKNOWN
+WRONG_EPOCH = SESSION_WRONG_EPOCH
+MIXED_NAMES = SESSION_MIXED_NAMES
+EVICT_AFTER_MS = EVICT_AFTER_MS_
+
+
+# --- the partitions of a session ------------------------------------------------------------------
+
+cdef inline uint32_t hash_of(const PartitionName* name) noexcept nogil:
+    # FNV-1a, as the table of served partitions.
+    cdef uint32_t mixed = 2166136261
+    cdef int32_t at
+    for at in range(name.topic_size):
+        mixed = (mixed ^ name.topic[at]) * 16777619
+    for at in range(TOPIC_ID_BYTES):
+        mixed = (mixed ^ name.topic_id[at]) * 16777619
+    mixed = (mixed ^ <uint32_t>name.index) * 16777619
+    return mixed ^ (mixed >> 15)
+
+
+cdef inline bint is_same(const PartitionName* one, const PartitionName* other) noexcept nogil:
+    return (one.index == other.index and one.topic_size == other.topic_size
+            and memcmp(one.topic, other.topic, one.topic_size) == 0
+            and memcmp(one.topic_id, other.topic_id, TOPIC_ID_BYTES) == 0)
+
+
+cdef SessionPart** place_of(Session* session, const PartitionName* name) noexcept nogil:
+    """Where the partition is linked, or where it would be."""
+    cdef SessionPart** at = &session.buckets[hash_of(name) & (session.bucket_count - 1)]
+    while at[0] != NULL and not is_same(&at[0].wanted.name, name):
+        at = &at[0].next_in_bucket
+    return at
+
+
+cdef SessionPart* part_new(const Wanted* wanted) noexcept nogil:
+    cdef SessionPart* made = <SessionPart*>malloc(
+        sizeof(SessionPart) + TOPIC_ID_BYTES + wanted.name.topic_size)
+    cdef uint8_t* names
+    if made == NULL:
+        return NULL
+    memset(made, 0, sizeof(SessionPart))
+    names = <uint8_t*>(made + 1)
+    memcpy(names, wanted.name.topic_id, TOPIC_ID_BYTES)
+    memcpy(names + TOPIC_ID_BYTES, wanted.name.topic, wanted.name.topic_size)
+    made.wanted = wanted[0]
+    made.wanted.name.topic_id = names
+    made.wanted.name.topic = names + TOPIC_ID_BYTES
+    made.told_high_watermark = made.told_log_start_offset = NOTHING_TOLD
+    return made
+
+
+cdef void part_free(SessionPart* part) noexcept nogil:
+    served_release(part.served)
+    free(part)
+
+
+cdef void leave_line(SessionPart* part) noexcept nogil:
+    part.previous.next = part.next
+    part.next.previous = part.previous
+
+
+cdef void join_line(Session* session, SessionPart* part) noexcept nogil:
+    part.previous = session.line.previous
+    part.next = &session.line
+    part.previous.next = part
+    session.line.previous = part
+
+
+cdef void session_put_last(Session* session, SessionPart* part) noexcept nogil:
+    leave_line(part)
+    join_line(session, part)
+
+
+cdef void grow_session(Session* session) noexcept nogil:
+    """More buckets, if there is memory; else the chains grow longer."""
+    cdef int64_t count = 2 * session.bucket_count
+    cdef SessionPart** fresh = <SessionPart**>calloc(count, sizeof(SessionPart*))
+    cdef SessionPart** at
+    cdef SessionPart* part
+    if fresh == NULL:
+        return
+    free(session.buckets)
+    session.buckets = fresh
+    session.bucket_count = count
+    part = session.line.next
+    while part != &session.line:
+        at = &fresh[hash_of(&part.wanted.name) & (count - 1)]
+        part.next_in_bucket = at[0]
+        at[0] = part
+        part = part.next
+
+
+cdef bint take_in(Session* session, const Wanted* wanted) noexcept nogil:
+    """Remember what is asked of a partition; what its client was told stays. False: no memory."""
+    cdef SessionPart** at = place_of(session, &wanted.name)
+    cdef SessionPart* part = at[0]
+    if part != NULL:
+        part.wanted.offset = wanted.offset
+        part.wanted.max_bytes = wanted.max_bytes
+        part.wanted.leader_epoch = wanted.leader_epoch
+        part.wanted.last_epoch = wanted.last_epoch
+        return True
+    part = part_new(wanted)
+    if part == NULL:
+        return False
+    at[0] = part
+    join_line(session, part)
+    session.count += 1
+    if session.count > session.bucket_count:
+        grow_session(session)
+    return True
+
+
+cdef void forget(Session* session, const PartitionName* name) noexcept nogil:
+    cdef SessionPart** at = place_of(session, name)
+    cdef SessionPart* part = at[0]
+    if part == NULL:
+        return
+    at[0] = part.next_in_bucket
+    leave_line(part)
+    session.count -= 1
+    part_free(part)
+
+
+# --- a session's life -----------------------------------------------------------------------------
+
+cdef Session* session_new(SessionTable* table, bint by_id, int64_t now_ms) noexcept nogil:
+    cdef Session* made = <Session*>calloc(1, sizeof(Session))
+    if made == NULL:
+        return NULL
+    made.bucket_count = FEWEST_BUCKETS
+    made.buckets = <SessionPart**>calloc(made.bucket_count, sizeof(SessionPart*))
+    if made.buckets == NULL:
+        free(made)
+        return NULL
+    made.references = 1
+    made.table = table
+    made.epoch = 1
+    made.by_id = by_id
+    made.created_ms = made.used_ms = now_ms
+    made.line.previous = made.line.next = &made.line
+    return made
+
+
+cdef void session_release(Session* session) noexcept nogil:
+    cdef SessionPart* part
+    cdef SessionPart* after
+    if session == NULL or add(&session.references, -1) > 0:
+        return
+    part = session.line.next
+    while part != &session.line:
+        after = part.next
+        part_free(part)
+        part = after
+    free(session.buckets)
+    free(session)
+
+
+cdef bint session_hold(Session* session, int32_t epoch) noexcept nogil:
+    pthread_mutex_lock(&session.table.lock)
+    if session.epoch == epoch:
+        return True
+    pthread_mutex_unlock(&session.table.lock)
+    return False
+
+
+cdef void session_let_go(Session* session) noexcept nogil:
+    pthread_mutex_unlock(&session.table.lock)
+
+
+# --- the table; all under `lock` ------------------------------------------------------------------
+
+cdef int table_open(SessionTable* table, int64_t slots, uint64_t seed) noexcept nogil:
+    table.slots = slots
+    table.bucket_count = FEWEST_BUCKETS
+    while table.bucket_count < min(slots, <int64_t>(1 << 20)):
+        table.bucket_count *= 2
+    table.buckets = <Session**>calloc(table.bucket_count, sizeof(Session*))
+    if table.buckets == NULL:
+        return -ENOMEM
+    table.by_use.less_recent = table.by_use.more_recent = &table.by_use
+    table.random = seed | 1
+    pthread_mutex_init(&table.lock, NULL)
+    return 0
+
+
+cdef void table_release(SessionTable* table) noexcept nogil:
+    if table.buckets == NULL:
+        return
+    while table.by_use.more_recent != &table.by_use:
+        give_up(table, table.by_use.more_recent)
+    free(table.buckets)
+    table.buckets = NULL
+    pthread_mutex_destroy(&table.lock)
+
+
+cdef Session** place_by_number(SessionTable* table, int32_t session_id) noexcept nogil:
+    cdef Session** at = &table.buckets[session_id & (table.bucket_count - 1)]
+    while at[0] != NULL and at[0].id != session_id:
+        at = &at[0].next_in_bucket
+    return at
+
+
+cdef void note_use(SessionTable* table, Session* session, int64_t now_ms) noexcept nogil:
+    """Last in the order of use; it may stand in it already."""
+    if session.less_recent != NULL:
+        session.less_recent.more_recent = session.more_recent
+        session.more_recent.less_recent = session.less_recent
+    session.less_recent = table.by_use.less_recent
+    session.more_recent = &table.by_use
+    session.less_recent.more_recent = session
+    table.by_use.less_recent = session
+    session.used_ms = now_ms
+
+
+cdef void give_up(SessionTable* table, Session* session) noexcept nogil:
+    place_by_number(table, session.id)[0] = session.next_in_bucket
+    session.less_recent.more_recent = session.more_recent
+    session.more_recent.less_recent = session.less_recent
+    session.epoch = 0  # who holds a pin finds it over
+    table.count -= 1
+    session_release(session)
+
+
+cdef Session* least_worth(SessionTable* table, int64_t size, int64_t now_ms) noexcept nogil:
+    """The session that gives way to one of `size` partitions; NULL: each is worth more."""
+    cdef Session* session = table.by_use.more_recent
+    cdef Session* found = NULL
+    if session != &table.by_use and now_ms - session.used_ms > EVICT_AFTER_MS_:
+        return session
+    while session != &table.by_use:
+        if (now_ms - session.created_ms > EVICT_AFTER_MS_
+                and session.count < (size if found == NULL else found.count)):
+            found = session
+        session = session.more_recent
+    return found
+
+
+cdef int32_t draw_id(SessionTable* table) noexcept nogil:
+    """One from 1 to 2^31 - 1 that is free; hard to guess it need not be."""
+    cdef int32_t drawn = NO_SESSION_ID
+    while drawn == NO_SESSION_ID or place_by_number(table, drawn)[0] != NULL:
+        table.random ^= table.random << 13
+        table.random ^= table.random >> 7
+        table.random ^= table.random << 17
+        drawn = <int32_t>((table.random >> 16) & INT32_MAX)
+    return drawn
+
+
+# --- a request ------------------------------------------------------------------------------------
+
+cdef SessionOutcome open_session(
+        SessionTable* table, const Wanted* asked, int64_t asked_count, bint by_id, int64_t now_ms,
+        Session** out) noexcept nogil:
+    cdef Session* fresh = session_new(table, by_id, now_ms)
+    cdef Session* victim = NULL
+    cdef Session** at
+    cdef int64_t number
+    if fresh == NULL:
+        return SESSION_NO_MEMORY
+    for number in range(asked_count):
+        if not take_in(fresh, &asked[number]):
+            session_release(fresh)
+            return SESSION_NO_MEMORY
+    if table.count >= table.slots:
+        victim = least_worth(table, fresh.count, now_ms)
+        if victim == NULL:
+            session_release(fresh)
+            return SESSION_NONE
+        give_up(table, victim)
+    fresh.id = draw_id(table)
+    at = place_by_number(table, fresh.id)
+    at[0] = fresh
+    note_use(table, fresh, now_ms)
+    table.count += 1
+    out[0] = fresh
+    return SESSION_NEW
+
+
+cdef SessionOutcome next_of_session(
+        SessionTable* table, Session* session, int32_t session_epoch, const Wanted* asked, int64_t asked_count,
+        const PartitionName* forgotten, int64_t forgotten_count, bint by_id, int64_t now_ms) noexcept nogil:
+    cdef int64_t number
+    if session == NULL:
+        return SESSION_UNKNOWN
+    if session.epoch != session_epoch:
+        return SESSION_WRONG_EPOCH
+    if session.by_id != by_id:
+        return SESSION_MIXED_NAMES
+    for number in range(asked_count):
+        if not take_in(session, &asked[number]):
+            return SESSION_NO_MEMORY
+    for number in range(forgotten_count):
+        forget(session, &forgotten[number])
+    if session.count == 0:
+        give_up(table, session)
+        return SESSION_ENDED
+    session.epoch = 1 if session.epoch == INT32_MAX else session.epoch + 1
+    note_use(table, session, now_ms)
+    return SESSION_NEXT
+
+
+cdef SessionOutcome sessions_begin(
+        SessionTable* table, int32_t session_id, int32_t session_epoch, const Wanted* asked, int64_t asked_count,
+        const PartitionName* forgotten, int64_t forgotten_count, bint by_id, int64_t now_ms,
+        Session** out, int32_t* epoch) noexcept nogil:
+    cdef SessionOutcome outcome = SESSION_NONE
+    cdef Session* session
+    out[0] = NULL
+    pthread_mutex_lock(&table.lock)
+    session = place_by_number(table, session_id)[0]
+    if session_epoch == INITIAL_EPOCH or session_epoch == FINAL_EPOCH:
+        if session != NULL:
+            give_up(table, session)
+        if session_epoch == INITIAL_EPOCH and asked_count > 0:
+            outcome = open_session(table, asked, asked_count, by_id, now_ms, &session)
+    else:
+        outcome = next_of_session(
+            table, session, session_epoch, asked, asked_count, forgotten, forgotten_count, by_id, now_ms)
+    if outcome == SESSION_NEW or outcome == SESSION_NEXT:
+        add(&session.references, 1)
+        out[0] = session
+        epoch[0] = session.epoch
+    pthread_mutex_unlock(&table.lock)
+    return outcome
+
+
+# --- for the handlers -----------------------------------------------------------------------------
+
+cdef int name_of(tuple source, PartitionName* out) except -1:
+    """Point into the objects of (topic, topic id, index, ...), which must outlive it."""
+    cdef bytes topic = source[0]
+    cdef bytes topic_id = source[1]
+    if len(topic_id) != TOPIC_ID_BYTES:
+        raise ValueError(f"a topic id of {len(topic_id)} bytes")
+    out.topic = topic
+    out.topic_size = <int32_t>len(topic)
+    out.topic_id = topic_id
+    out.index = source[2]
+    return 0
+
+
+cdef int wanted_of(tuple source, Wanted* out) except -1:
+    name_of(source, &out.name)
+    out.offset = source[3]
+    out.max_bytes = source[4]
+    out.leader_epoch = source[5]
+    out.last_epoch = source[6]
+    return 0
+
+
+cdef list parts_of(Session* session):
+    """Held: (topic, topic id, index, offset, max bytes, leader epoch, last epoch), in the line's order."""
+    cdef SessionPart* part = session.line.next
+    cdef list found = []
+    while part != &session.line:
+        found.append((
+            <bytes>part.wanted.name.topic[:part.wanted.name.topic_size],
+            <bytes>part.wanted.name.topic_id[:TOPIC_ID_BYTES], part.wanted.name.index, part.wanted.offset,
+            part.wanted.max_bytes, part.wanted.leader_epoch, part.wanted.last_epoch))
+        part = part.next
+    return found
+
+
+cdef class SessionCache:
+    def __cinit__(self):
+        self.table.buckets = NULL
+
+    def __init__(self, int64_t slots, *, seed=None):
+        if self.table.buckets != NULL:
+            raise RuntimeError("a SessionCache is initialised once")
+        if table_open(&self.table, slots, random.Random(seed).getrandbits(64)) < 0:
+            raise MemoryError
+
+    def __dealloc__(self):
+        table_release(&self.table)
+
+    def __len__(self):
+        return self.table.count
+
+    def begin(
+        self, int32_t session_id, int32_t session_epoch, list asked, list forgotten, *, bint by_id, int64_t now_ms,
+    ):
+        cdef Wanted* wanted = <Wanted*>calloc(len(asked) + 1, sizeof(Wanted))
+        cdef PartitionName* names = <PartitionName*>calloc(len(forgotten) + 1, sizeof(PartitionName))
+        cdef Session* session = NULL
+        cdef SessionOutcome outcome
+        cdef int32_t epoch = 0
+        cdef Py_ssize_t number
+        cdef int32_t found_id = NO_SESSION_ID
+        try:
+            if wanted == NULL or names == NULL:
+                raise MemoryError
+            for number in range(len(asked)):
+                wanted_of(asked[number], &wanted[number])
+            for number in range(len(forgotten)):
+                name_of(forgotten[number], &names[number])
+            outcome = sessions_begin(
+                &self.table, session_id, session_epoch, wanted, len(asked), names, len(forgotten), by_id, now_ms,
+                &session, &epoch)
+        finally:
+            free(wanted)
+            free(names)
+        if outcome == SESSION_NO_MEMORY:
+            raise MemoryError
+        if session != NULL:
+            found_id = session.id
+            session_release(session)
+        return outcome, found_id, epoch
+
+    def partitions(self, int32_t session_id, int32_t epoch):
+        cdef Session* session = self._hold(session_id, epoch)
+        if session == NULL:
+            return None
+        try:
+            return parts_of(session)
+        finally:
+            session_let_go(session)
+
+    def tell(self, int32_t session_id, int32_t epoch, list facts):
+        cdef Session* session = self._hold(session_id, epoch)
+        if session == NULL:
+            return None
+        try:
+            return [tell_one(session, fact) for fact in facts]
+        finally:
+            session_let_go(session)
+
+    cdef Session* _hold(self, int32_t session_id, int32_t epoch) noexcept:
+        """The session, with the table's lock; NULL, without it: it is over, or further on."""
+        cdef Session* session
+        pthread_mutex_lock(&self.table.lock)
+        session = place_by_number(&self.table, session_id)[0]
+        if session != NULL and session.epoch == epoch:
+            return session
+        pthread_mutex_unlock(&self.table.lock)
+        return NULL
+
+
+cdef bint tell_one(Session* session, tuple fact) except -1:
+    cdef PartitionName name
+    cdef SessionPart* part
+    cdef bint told
+    name_of(fact, &name)
+    part = place_of(session, &name)[0]
+    if part == NULL:
+        return False
+    told = session_must_tell(part, fact[3], fact[4] or fact[5], fact[6], fact[7])
+    if fact[4]:
+        session_put_last(session, part)
+    return told

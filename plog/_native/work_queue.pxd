@@ -1,0 +1,33 @@
+# What reactors have other threads do: writes and cold reads of a slow disk, and what takes the processor for long.
+# One queue for each log directory, so that a slow one keeps nobody from another, and one for computing.
+from libc.stdint cimport int64_t
+
+from plog._native.commit_queue cimport pthread_cond_t
+from plog._native.locks cimport pthread_mutex_t
+from plog._native.mailbox cimport Letter
+
+# First member of what is to be done. `work` does it, and posts the result by the letter.
+ctypedef struct Task:
+    Letter letter
+    int ask                      # for who gets the letter: as a Command's
+    void (*work)(Task* task) noexcept nogil
+
+ctypedef struct WorkQueue:
+    int64_t references           # atomic
+    pthread_mutex_t lock
+    pthread_cond_t asked
+    Letter* first
+    Letter* last
+    bint stopped
+    int64_t slow                 # atomic: so many calls must be fast before the disk is called fast again; 0: it is
+
+cdef void work_retain(WorkQueue* queue) noexcept nogil
+cdef void work_release(WorkQueue* queue) noexcept nogil
+# Do `task` soon. False: the queue is stopped.
+cdef bint work_ask(WorkQueue* queue, Task* task) noexcept nogil
+# A call on the queue's disk took so long.
+cdef void work_note_time(WorkQueue* queue, int64_t took_us) noexcept nogil
+
+
+cdef class WorkThread:
+    cdef WorkQueue* queue        # a pin

@@ -1,0 +1,16 @@
+class WorkThread:
+    """Does for the reactors what would keep them from their other clients.
+
+    One for each log directory, whose writes and cold reads it takes over while the disk is slow;
+    and one for computing, which several threads may run.
+    """
+
+    def run(self) -> None:
+        """Do what is asked for, without the interpreter lock, until `stop`; then what is left."""
+
+    def stop(self) -> None:
+        """Take nothing more; the reactors hand it to Python from now on."""
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the directory's disk has made somebody wait just now."""

@@ -1,0 +1,167 @@
+"""Fetch sessions (KIP-227), to be read: the same rules as the kernel's, in dictionaries.
+
+The shapes of names, wishes and facts are those of `_native/fetch_sessions.pyi`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from dataclasses import dataclass
+
+NONE, NEW, NEXT, ENDED, UNKNOWN, WRONG_EPOCH, MIXED_NAMES = range(7)
+EVICT_AFTER_MS = 120_000
+
+NO_SESSION_ID = 0
+INITIAL_EPOCH = 0
+"""Epoch of a request that wants a new session (or none, with the session's id, to replace it)."""
+FINAL_EPOCH = -1
+"""Epoch of a request outside any session; with a session's id it closes that session."""
+MAX_EPOCH = 2**31 - 1
+
+Name = tuple[bytes, bytes, int]
+Wanted = tuple[bytes, bytes, int, int, int, int, int]
+Fact = tuple[bytes, bytes, int, bool, bool, bool, int, int]
+
+
+@dataclass(slots=True)
+class Remembered:
+    """What a client asks of one partition, and what it was last told of it."""
+
+    wanted: tuple[int, int, int, int]
+    told_high_watermark: int = -1
+    told_log_start_offset: int = -1
+
+
+@dataclass(slots=True)
+class Session:
+    """One client's fetch, between two requests."""
+
+    id: int
+    by_id: bool
+    partitions: OrderedDict[Name, Remembered]
+    created_ms: int
+    used_ms: int
+    epoch: int = 1
+    """What the next request must say."""
+
+
+class SessionCache:
+    """The broker's table of fetch sessions."""
+
+    def __init__(self, slots: int, *, seed: int | None = None) -> None:
+        self._slots = slots
+        self._sessions: OrderedDict[int, Session] = OrderedDict()  # least recently used first
+        self._random = random.Random(seed)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(
+        self,
+        session_id: int,
+        session_epoch: int,
+        asked: list[Wanted],
+        forgotten: list[Name],
+        *,
+        by_id: bool,
+        now_ms: int,
+    ) -> tuple[int, int, int]:
+        """Turn a request into (what it came to, its session's id, its epoch until the next)."""
+        if session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(session_id, None)
+            if session_epoch == FINAL_EPOCH or not asked:
+                return NONE, NO_SESSION_ID, 0
+            partitions = OrderedDict((part[:3], Remembered(part[3:])) for part in asked)
+            for part in asked:  # of one that is named twice the last counts
+                partitions[part[:3]].wanted = part[3:]
+            return self._open(partitions, by_id, now_ms)
+        session = self._sessions.get(session_id)
+        if session is None:
+            return UNKNOWN, NO_SESSION_ID, 0
+        if session.epoch != session_epoch:
+            return WRONG_EPOCH, NO_SESSION_ID, 0
+        if session.by_id != by_id:
+            return MIXED_NAMES, NO_SESSION_ID, 0
+        for part in asked:
+            known = session.partitions.setdefault(part[:3], Remembered(part[3:]))
+            known.wanted = part[3:]
+        for name in forgotten:
+            session.partitions.pop(name, None)
+        if not session.partitions:
+            del self._sessions[session_id]
+            return ENDED, NO_SESSION_ID, 0
+        session.epoch = 1 if session.epoch == MAX_EPOCH else session.epoch + 1
+        session.used_ms = now_ms
+        self._sessions.move_to_end(session_id)
+        return NEXT, session_id, session.epoch
+
+    def _open(
+        self, partitions: OrderedDict[Name, Remembered], by_id: bool, now_ms: int
+    ) -> tuple[int, int, int]:
+        if len(self._sessions) >= self._slots and not self._evict_for(len(partitions), now_ms):
+            return NONE, NO_SESSION_ID, 0
+        session_id = NO_SESSION_ID
+        while session_id == NO_SESSION_ID or session_id in self._sessions:
+            session_id = self._random.randint(1, 2**31 - 1)
+        self._sessions[session_id] = Session(session_id, by_id, partitions, now_ms, now_ms)
+        return NEW, session_id, 1
+
+    def _evict_for(self, size: int, now_ms: int) -> bool:
+        """Make room for a session of `size` partitions, if it is worth more than another."""
+        sessions = self._sessions.values()
+        stale = next(iter(sessions), None)
+        if stale is None or now_ms - stale.used_ms <= EVICT_AFTER_MS:
+            smaller = [
+                session
+                for session in sessions
+                if len(session.partitions) < size and now_ms - session.created_ms > EVICT_AFTER_MS
+            ]
+            stale = min(smaller, key=lambda session: len(session.partitions), default=None)
+        if stale is None:
+            return False
+        del self._sessions[stale.id]
+        return True
+
+    def partitions(self, session_id: int, epoch: int) -> list[Wanted] | None:
+        """Return what a session reads, in order."""
+        session = self._at(session_id, epoch)
+        if session is None:
+            return None
+        return [(*name, *known.wanted) for name, known in session.partitions.items()]
+
+    def tell(self, session_id: int, epoch: int, facts: list[Fact]) -> list[bool] | None:
+        """Note what an answer says, and return which partitions it must name.
+
+        After an error the remembered high watermark is forgotten, so that recovery is told too.
+        """
+        session = self._at(session_id, epoch)
+        if session is None:
+            return None
+        return [_tell_one(session, fact) for fact in facts]
+
+    def _at(self, session_id: int, epoch: int) -> Session | None:
+        session = self._sessions.get(session_id)
+        return session if session is not None and session.epoch == epoch else None
+
+
+def _tell_one(session: Session, fact: Fact) -> bool:
+    topic, topic_id, index, has_error, has_records, diverges, high_watermark, log_start_offset = (
+        fact
+    )
+    name = (topic, topic_id, index)
+    known = session.partitions.get(name)
+    if known is None:
+        return False
+    changed = (
+        has_error
+        or has_records
+        or diverges
+        or known.told_high_watermark != high_watermark
+        or known.told_log_start_offset != log_start_offset
+    )
+    known.told_high_watermark = -1 if has_error else high_watermark
+    known.told_log_start_offset = log_start_offset
+    if has_records:
+        session.partitions.move_to_end(name)
+    return changed

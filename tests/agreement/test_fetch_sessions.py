@@ -1,0 +1,301 @@
+"""Both engines of the table of fetch sessions (KIP-227): each by itself, and against each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plog._native import fetch_sessions as native
+from plog._reference import fetch_sessions as reference
+
+NO_ID = bytes(16)
+ONE, TWO, THREE, FOUR = ((b"t", NO_ID, index) for index in range(4))
+OUTCOMES = ("NONE", "NEW", "NEXT", "ENDED", "UNKNOWN", "WRONG_EPOCH", "MIXED_NAMES")
+EVICT_AFTER_MS = native.EVICT_AFTER_MS
+
+Table = native.SessionCache | reference.SessionCache
+
+
+@pytest.fixture(params=[native, reference], ids=["native", "reference"])
+def engine(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def asking(*names: tuple, offset: int = 0) -> list[tuple]:
+    return [(*name, offset, 1000, -1, -1) for name in names]
+
+
+def begin(
+    table: Table,
+    session: tuple[int, int],
+    asked: list[tuple] = (),
+    forgotten: tuple[tuple, ...] = (),
+    *,
+    by_id: bool = False,
+    now_ms: int = 0,
+) -> tuple[int, int, int]:
+    return table.begin(*session, list(asked), list(forgotten), by_id=by_id, now_ms=now_ms)
+
+
+def create(table: Table, *names: tuple, now_ms: int = 0) -> int:
+    outcome, session_id, epoch = begin(table, (0, 0), asking(*names), now_ms=now_ms)
+    assert (outcome, epoch) in ((native.NEW, 1), (native.NONE, 0))
+    return session_id
+
+
+def names_of(table: Table, session_id: int, epoch: int) -> list[tuple]:
+    found = table.partitions(session_id, epoch)
+    assert found is not None
+    return [part[:3] for part in found]
+
+
+def test_engines_number_their_outcomes_alike() -> None:
+    assert [getattr(native, name) for name in OUTCOMES] == list(range(len(OUTCOMES)))
+    assert [getattr(reference, name) for name in OUTCOMES] == list(range(len(OUTCOMES)))
+    assert reference.EVICT_AFTER_MS == native.EVICT_AFTER_MS == 120_000
+
+
+# -- each by itself
+
+
+def test_full_request_opens_a_session(engine: Any) -> None:
+    table = engine.SessionCache(10)
+    outcome, session_id, epoch = begin(table, (0, 0), asking(ONE, TWO))
+    assert (outcome, epoch, len(table)) == (engine.NEW, 1, 1)
+    assert 0 < session_id < 2**31
+    assert names_of(table, session_id, 1) == [ONE, TWO]
+
+
+@pytest.mark.parametrize(
+    ("session", "asked"), [((0, -1), asking(ONE)), ((5, -1), asking(ONE)), ((0, 0), [])]
+)
+def test_request_outside_sessions_opens_none(
+    engine: Any, session: tuple[int, int], asked: list[tuple]
+) -> None:
+    table = engine.SessionCache(10)
+    assert begin(table, session, asked) == (engine.NONE, 0, 0)
+    assert len(table) == 0
+
+
+def test_next_request_fetches_all_that_is_remembered(engine: Any) -> None:
+    table = engine.SessionCache(10)
+    number = create(table, ONE, TWO)
+    assert begin(table, (number, 1)) == (engine.NEXT, number, 2)
+    assert names_of(table, number, 2) == [ONE, TWO]
+    begin(table, (number, 2), asking(TWO, THREE, offset=9), (ONE,))
+    assert table.partitions(number, 3) == asking(TWO, THREE, offset=9)
+
+
+def test_partition_that_is_named_twice_is_remembered_once(engine: Any) -> None:
+    table = engine.SessionCache(10)
+    asked = [*asking(ONE, TWO), *asking(ONE, offset=7)]
+    _, number, _ = begin(table, (0, 0), asked)
+    assert table.partitions(number, 1) == [*asking(ONE, offset=7), *asking(TWO)]
+
+
+def test_partition_asked_for_and_forgotten_at_once_is_forgotten(engine: Any) -> None:
+    table = engine.SessionCache(10)
+    number = create(table, ONE, TWO)
+    begin(table, (number, 1), asking(ONE), (ONE,))
+    assert names_of(table, number, 2) == [TWO]
+
+
+def test_names_and_ids_are_different_partitions(engine: Any) -> None:
+    table = engine.SessionCache(10)
+    by_id = (b"", b"i" * 16, 0)
+    number = create(table, by_id, (b"", b"j" * 16, 0), (b"t", NO_ID, 0))
+    begin(table, (number, 1), [], ((b"t", b"i" * 16, 0), by_id))
+    assert names_of(table, number, 2) == [(b"", b"j" * 16, 0), (b"t", NO_ID, 0)]
+
+
+def test_session_of_which_everything_is_forgotten_ends(engine: Any) -> None:
+    table = engine.SessionCache(10)
+    number = create(table, ONE)
+    assert begin(table, (number, 1), [], (ONE,)) == (engine.ENDED, 0, 0)
+    assert len(table) == 0
+
+
+@pytest.mark.parametrize("epoch", [0, -1])
+def test_full_request_ends_the_session_it_names(engine: Any, epoch: int) -> None:
+    table = engine.SessionCache(10)
+    number = create(table, ONE)
+    outcome, _, _ = begin(table, (number, epoch), asking(ONE))
+    assert outcome == (engine.NONE if epoch == -1 else engine.NEW)
+    assert begin(table, (number, 1)) == (engine.UNKNOWN, 0, 0)
+    assert table.partitions(number, 1) is None
+
+
+@pytest.mark.parametrize("epoch", [2, 3, 100, -2, 2**31 - 1])
+def test_wrong_epoch_is_refused_and_changes_nothing(engine: Any, epoch: int) -> None:
+    table = engine.SessionCache(10)
+    number = create(table, ONE)
+    assert begin(table, (number, epoch), asking(TWO), (ONE,)) == (engine.WRONG_EPOCH, 0, 0)
+    assert names_of(table, number, 1) == [ONE]
+    assert begin(table, (number, 1))[0] == engine.NEXT
+
+
+def test_names_and_ids_do_not_mix_in_a_session(engine: Any) -> None:
+    table = engine.SessionCache(10)
+    number = create(table, ONE)
+    assert begin(table, (number, 1), by_id=True) == (engine.MIXED_NAMES, 0, 0)
+    assert begin(table, (number, 1))[0] == engine.NEXT
+
+
+def test_request_that_was_overtaken_finds_nothing(engine: Any) -> None:
+    table = engine.SessionCache(10)
+    number = create(table, ONE)
+    begin(table, (number, 1))
+    assert table.partitions(number, 1) is None
+    assert table.tell(number, 1, []) is None
+    assert table.tell(number, 2, []) == []
+
+
+def test_full_table_refuses_while_its_sessions_are_young(engine: Any) -> None:
+    table = engine.SessionCache(2)
+    assert create(table, ONE)
+    assert create(table, ONE)
+    assert create(table, ONE, TWO, THREE, now_ms=EVICT_AFTER_MS) == 0
+    assert len(table) == 2
+
+
+def test_session_unused_for_long_gives_way(engine: Any) -> None:
+    table = engine.SessionCache(2)
+    first, second = create(table, ONE, TWO), create(table, ONE, TWO)
+    begin(table, (first, 1), now_ms=1)
+    assert create(table, ONE, now_ms=EVICT_AFTER_MS + 1)
+    assert begin(table, (first, 2), now_ms=EVICT_AFTER_MS + 1)[0] == engine.NEXT
+    assert begin(table, (second, 1))[0] == engine.UNKNOWN
+
+
+def test_old_small_session_gives_way_to_a_larger_one_only(engine: Any) -> None:
+    table = engine.SessionCache(2)
+    small, large = create(table, ONE), create(table, ONE, TWO, THREE)
+    now_ms = EVICT_AFTER_MS + 1
+    begin(table, (small, 1), now_ms=now_ms)
+    begin(table, (large, 1), now_ms=now_ms)
+    assert create(table, ONE, now_ms=now_ms) == 0
+    assert create(table, ONE, TWO, now_ms=now_ms)
+    assert begin(table, (small, 2))[0] == engine.UNKNOWN
+    assert begin(table, (large, 2))[0] == engine.NEXT
+
+
+def test_table_without_slots_opens_no_session(engine: Any) -> None:
+    assert create(engine.SessionCache(0), ONE, now_ms=10 * EVICT_AFTER_MS) == 0
+
+
+def test_large_session_remembers_everything(engine: Any) -> None:
+    table = engine.SessionCache(1)
+    names = [(b"topic-%d" % (n % 40), NO_ID, n // 40) for n in range(2000)]
+    number = create(table, *names)
+    assert names_of(table, number, 1) == names
+    begin(table, (number, 1), asking(*names[::2], offset=5), tuple(names[1::4]))
+    kept = [name for n, name in enumerate(names) if n % 4 != 1]
+    assert names_of(table, number, 2) == kept
+
+
+# -- what is told
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({}, False),
+        ({"has_error": True, "high_watermark": -1, "log_start_offset": -1}, True),
+        ({"has_records": True}, True),
+        ({"diverges": True}, True),
+        ({"high_watermark": 11}, True),
+        ({"log_start_offset": 4}, True),
+    ],
+)
+def test_partition_is_told_when_something_has_changed(
+    engine: Any, change: dict[str, int], told: bool
+) -> None:
+    table = engine.SessionCache(1)
+    number = create(table, ONE)
+    quiet = {"has_error": False, "has_records": False, "diverges": False, "high_watermark": 10,
+             "log_start_offset": 3}  # fmt: skip
+
+    def tell(facts: dict[str, int]) -> list[bool] | None:
+        return table.tell(number, 1, [(*ONE, *facts.values())])
+
+    assert tell(quiet) == [True]
+    assert tell(quiet) == [False]
+    assert tell({**quiet, **change}) == [told]
+    # Recovery from an error is told, even to the very numbers of before.
+    assert tell(quiet) == [told and not ({"has_records", "diverges"} & set(change))]
+
+
+def test_what_the_client_was_told_outlives_what_it_asks(engine: Any) -> None:
+    table = engine.SessionCache(10)
+    number = create(table, ONE)
+    fact = (*ONE, False, False, False, 50, 3)
+    assert table.tell(number, 1, [fact]) == [True]
+    begin(table, (number, 1), [(*ONE, 7, 8, 9, 10)])
+    assert table.partitions(number, 2) == [(*ONE, 7, 8, 9, 10)]
+    assert table.tell(number, 2, [fact]) == [False]
+
+
+def test_those_with_records_go_to_the_end_of_the_line(engine: Any) -> None:
+    table = engine.SessionCache(1)
+    number = create(table, ONE, TWO, THREE)
+    facts = [(*name, False, name != TWO, False, 1, 0) for name in (ONE, TWO, FOUR)]
+    assert table.tell(number, 1, facts) == [True, True, False]
+    assert names_of(table, number, 1) == [TWO, THREE, ONE]
+
+
+def test_reference_wraps_epochs_to_1() -> None:
+    table = reference.SessionCache(10)
+    number = create(table, ONE)
+    table._sessions[number].epoch = reference.MAX_EPOCH
+    assert begin(table, (number, reference.MAX_EPOCH)) == (reference.NEXT, number, 1)
+
+
+# -- against each other
+
+
+NAMES = [ONE, TWO, THREE, FOUR]
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 4),  # which session, by age; 4: one that there is not
+        st.sampled_from(["next", "next", "next", "wrong", "full", "final"]),
+        st.dictionaries(st.sampled_from(NAMES), st.integers(0, 99)),
+        st.lists(st.sampled_from(NAMES), max_size=2),
+        st.sampled_from([False] * 9 + [True]),
+        st.sampled_from([0, 1, 1000, EVICT_AFTER_MS // 2, EVICT_AFTER_MS + 1]),
+        st.lists(st.tuples(st.sampled_from(NAMES), st.booleans(), st.integers(0, 3))),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 3), STEPS)
+def test_native_agrees_with_reference(slots: int, steps: list[tuple]) -> None:
+    kernel, model = native.SessionCache(slots, seed=1), reference.SessionCache(slots, seed=1)
+    numbers: list[tuple[int, int]] = []  # of the same sessions, in either
+    epochs: dict[tuple[int, int], int] = {}
+    now_ms = 0
+    for which, kind, offsets, forgotten, by_id, passed_ms, read in steps:
+        now_ms += passed_ms
+        pair = numbers[which] if which < len(numbers) else (0, 0)
+        right = epochs.get(pair, 1)
+        epoch = {"next": right, "wrong": right + 1, "full": 0, "final": -1}[kind]
+        asked = [(*name, at, 10, -1, -1) for name, at in offsets.items()]
+        found, expected = (
+            table.begin(number, epoch, asked, forgotten, by_id=by_id, now_ms=now_ms)
+            for table, number in zip((kernel, model), pair, strict=True)
+        )
+        assert (found[0], found[2]) == (expected[0], expected[2])
+        assert len(kernel) == len(model) <= slots
+        if found[0] == native.NEW:
+            pair = (found[1], expected[1])
+            numbers.append(pair)
+        if found[0] not in (native.NEW, native.NEXT):
+            continue
+        epochs[pair] = found[2]
+        facts = [(*name, False, records, False, end, 0) for name, records, end in read]
+        assert kernel.tell(pair[0], found[2], facts) == model.tell(pair[1], found[2], facts)
+        assert kernel.partitions(pair[0], found[2]) == model.partitions(pair[1], found[2])
