@@ -37,7 +37,8 @@ class ServedPartitions:
 
         Its topic has CreateTime and leaves compression to the producer. `number` is how flush
         failures (`CommitThread.run`) and changes (`Event.number`) name it; `commits` flushes its
-        log directory, `disk` works on that while it is slow; `enough_in_sync` is for acks=all, `has_aborted` for read_committed.
+        log directory, `disk` works on that while it is slow; `enough_in_sync` is for acks=all,
+        `has_aborted` for read_committed.
         """
 
     def withdraw(self, topic: str, index: int) -> None:

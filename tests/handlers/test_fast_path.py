@@ -394,7 +394,7 @@ def test_partition_that_is_named_twice_is_answered_once(twins: Twins) -> None:
 # -- fetch sessions
 
 GONE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-"""What a request hears whose topic is deleted under it: first it has no leader, then it is unknown."""
+"""What a request hears whose topic is deleted under it: first of no leader, then of no topic."""
 
 
 class TwinSession:
