@@ -72,7 +72,7 @@ uint8_t *out_room(Connection *c, size_t bytes, int pieces)
 
 static void add_piece(Connection *c, const uint8_t *data, size_t size)
 {
-    struct iovec *last = &c->pieces[c->piece_count - 1];
+    struct iovec *last = c->pieces + (c->piece_count > 0 ? c->piece_count - 1 : 0);
     if (c->piece_count > c->first_piece && (uint8_t *)last->iov_base + last->iov_len == data) {
         last->iov_len += size;
         return;
