@@ -366,7 +366,7 @@ static void print_figures(void)
 
 void run_client(const Mode *chosen)
 {
-    int64_t started, begins, ends, paced = 0, last_change, last_requests = 0, now;
+    int64_t started, begins, ends = INT64_MAX, paced = 0, last_change, last_requests = 0, now;
     int number, has_ended = 0;
     int unanswered = chosen == &produce_mode && options.acks == 0;
     mode = chosen;
@@ -382,7 +382,6 @@ void run_client(const Mode *chosen)
         begin_to_poll(&connections[number]);
     started = last_change = now_ns();
     begins = started + (int64_t)(options.warmup_s * 1e9);
-    ends = begins + (int64_t)(options.seconds * 1e9);
     if (options.rate <= 0)
         for (number = 0; number < options.connections; number++)
             fill(&connections[number], started);
@@ -392,6 +391,7 @@ void run_client(const Mode *chosen)
         if (!measuring && !stopping && now >= begins) {
             measuring = 1;
             begin = moment();
+            ends = begin.at_ns + (int64_t)(options.seconds * 1e9);
         }
         if (!stopping && now >= ends) {
             /* What is still in flight is waited for, but not counted in the figures. */
