@@ -86,7 +86,9 @@ class Server(ABC):
 class ProcessServer(Server):
     """A broker in a process, with its log in a file."""
 
-    def __init__(self, command: list[str], log: Path, port: int, env: dict[str, str] | None) -> None:
+    def __init__(
+        self, command: list[str], log: Path, port: int, env: dict[str, str] | None
+    ) -> None:
         self.port = port
         self.log = log
         with log.open("ab") as out:
