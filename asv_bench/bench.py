@@ -22,16 +22,19 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import bench_kafka
 import bench_load
 import click
 from bench_load import Batch, Figures
-from bench_rows import CONTESTANTS, HOT_BYTES, SHORT, Row, rows
+from bench_rows import CONTESTANTS, HOT_BYTES, KAFKAS, SHORT, Row, rows
 from rich.console import Console
 from rich.table import Table
 
 WARMUP_S = 0.5
 MOST_MB = 2_000
 """What one measurement may write: more would be paced by the disk's writing back."""
+OTHER_REQUESTS = "other API or version"
+"""Those that make the topic, say; the load's own are the others."""
 COST_GOAL_S_PER_GB = 0.15
 """So much more CPU time than the C loop, at most."""
 
@@ -104,8 +107,10 @@ def measure(
         server.kill()
         shutil.rmtree(directory)
     figures["rss_mb"] = counted.most_rss_mb
-    figures["fast_share"] = counted.fast_share
     figures["by_python"] = counted.by_python
+    if counted.by_python is not None:
+        slow = sum(n for reason, n in counted.by_python.items() if reason != OTHER_REQUESTS)
+        figures["fast_share"] = 1 - slow / figures["total"]["requests"]
     return with_costs(figures)
 
 
@@ -167,6 +172,22 @@ def verdict(cell: Cell, base: Cell | None) -> tuple[str, str]:
     return text, goal
 
 
+def beside_kafka(cell: Cell, by_place: dict[tuple[str, str], Cell]) -> str:
+    """Return the rate (or p99) and the cost beside each Kafka's."""
+    if cell.contestant in KAFKAS or cell.contestant.startswith("C"):
+        return ""
+    cost = "cpu_s_per_gb" if cell.row.unit == "MB/s" else "cpu_us_per_request"
+    found = []
+    for name in KAFKAS:
+        its = by_place.get((cell.row.name, name))
+        if its is None:
+            continue
+        rate, paid = ratio(cell, its, cell.row.unit), ratio(cell, its, cost)
+        if rate is not None and paid is not None:
+            found.append(f"{name}: {rate:.1f} x, CPU {paid:.2f} x")
+    return "\n".join(found)
+
+
 def _coloured(text: str, good: bool) -> str:
     return f"[{'green' if good else 'red'}]{text}[/]"
 
@@ -188,6 +209,9 @@ def show(cells: list[Cell], console: Console) -> None:
             table.add_column(column, justify="right")
         table.add_column("held against")
         table.add_column("goal")
+        if any(cell.contestant in KAFKAS for cell in chosen):
+            table.add_column("beside Kafka")
+        last = len(columns) + 4
         before = ""
         for cell in chosen:
             base = by_place.get((cell.row.name, cell.row.against[cell.contestant] or ""))
@@ -208,6 +232,7 @@ def show(cells: list[Cell], console: Console) -> None:
                 f"{statistics.median(shares):.1%}" if shares else "",
                 f"{max(cell.values('rss_mb')):.0f}",
                 *verdict(cell, base),
+                *([beside_kafka(cell, by_place)] if len(table.columns) > last else []),
             )
             before = cell.row.name
         console.print(table)
@@ -217,7 +242,8 @@ def show(cells: list[Cell], console: Console) -> None:
 def show_handed_over(cells: list[Cell], console: Console) -> None:
     slow = [cell for cell in cells if any(share < 0.99 for share in cell.values("fast_share"))]
     for cell in slow:
-        reasons = cell.rounds[-1]["by_python"]
+        counts = cell.rounds[-1]["by_python"]
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.items())
         console.print(f"{cell.row.name}, {cell.contestant}: by Python: {reasons}")
 
 
@@ -295,6 +321,9 @@ def as_json(cells: list[Cell], about: dict[str, Any]) -> str:
 @click.option("--list", "only_list", is_flag=True, help="Print the rows' names.")
 @click.option("--seconds", default=3.0, show_default=True, help="Of each measurement.")
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--kafka", is_flag=True, help="Apache Kafka as well, by Maven: 3.9 and 4.1, with two heaps."
+)
 @click.option("--short", is_flag=True, help="A few rows, once, briefly: does everything work?")
 @click.option(
     "--directory",
@@ -308,6 +337,7 @@ def command(
     only_list: bool,
     seconds: float,
     rounds: int,
+    kafka: bool,
     short: bool,
     directory: Path | None,
     json_path: Path | None,
@@ -323,6 +353,8 @@ def command(
             click.echo(row.name)
         return
     chosen = chosen_rows(patterns, short)
+    if kafka:
+        chosen = [row.with_kafka() for row in chosen]
     warmup_s = WARMUP_S
     if short:
         seconds, rounds, warmup_s = min(seconds, 0.5), 1, 0.2
@@ -341,9 +373,8 @@ def command(
                 progress.print(f"[dim]round {number + 1}: {cell.row.name}, {cell.contestant}")
                 batch = batch_of(Path(made), cell.row)
                 try:
-                    figures = measure(
-                        Path(made), cell.row, cell.contestant, batch, seconds, warmup_s
-                    )
+                    warmup = bench_kafka.WARMUP_S if cell.contestant in KAFKAS else warmup_s
+                    figures = measure(Path(made), cell.row, cell.contestant, batch, seconds, warmup)
                 except bench_load.LoadError as error:
                     raise click.ClickException(
                         f"{cell.row.name}, {cell.contestant}: {error}"

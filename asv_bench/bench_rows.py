@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import bench_kafka
 from bench_load import Batch
 from bench_servers import CLoop, Plog, Server
 
@@ -42,6 +43,18 @@ CONTESTANTS: dict[str, Maker] = {
         at, "serve-source", total_bytes=HOT_BYTES, batch_file=batch.path
     ),
 }
+KAFKAS = {
+    f"{name}{heap}": (version, flags)
+    for name, version in bench_kafka.VERSIONS.items()
+    for heap, flags in bench_kafka.HEAPS.items()
+}
+
+
+def _kafka(version: str, flags: tuple[str, ...]) -> Maker:
+    return lambda at, _: bench_kafka.Kafka(at, version, flags)
+
+
+CONTESTANTS |= {name: _kafka(*which) for name, which in KAFKAS.items()}
 
 
 class Row(NamedTuple):
@@ -52,7 +65,6 @@ class Row(NamedTuple):
         load: options of the generator.
         against: contestants, each with the one it is held against, if any.
         goal: of the ratio between the two.
-        rate_of: requests/s of a paced load.
     """
 
     name: str
@@ -65,6 +77,10 @@ class Row(NamedTuple):
     load: dict[str, object]
     against: dict[str, str | None]
     goal: float | None
+
+    def with_kafka(self) -> Row:
+        """Return the same row with Apache Kafka among the contestants."""
+        return self._replace(against=self.against | dict.fromkeys(KAFKAS))
 
 
 def _size(size_bytes: int) -> str:
@@ -185,7 +201,7 @@ def _latency_rows() -> Iterator[Row]:
     for acks, kind in ((1, "acks1"), (-1, "all")):
         judged: dict[str, str | None] = {PLOG: C_ECHO, BUSY: PLOG, C_ECHO: None}
         if acks == -1:
-            judged = {PLOG: C_SYNCED, PAGE_CACHE: C_ECHO, C_SYNCED: None, **judged, PLOG: C_SYNCED}
+            judged |= {PLOG: C_SYNCED, PAGE_CACHE: C_ECHO, C_SYNCED: None}
         yield Row(
             f"latency/{kind}",
             "us",

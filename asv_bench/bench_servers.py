@@ -46,11 +46,10 @@ class Topic(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What a server says of itself at its end."""
+    """What a server says of itself at its end: requests by the reason why Python answered them."""
 
     most_rss_mb: float
-    fast_share: float | None = None
-    by_python: str = ""
+    by_python: dict[str, int] | None = None
 
 
 def free_port() -> int:
@@ -86,14 +85,12 @@ class Server(ABC):
 class ProcessServer(Server):
     """A broker in a process, with its log in a file."""
 
-    def __init__(
-        self, command: list[str], log: Path, port: int, env: dict[str, str] | None
-    ) -> None:
+    def __init__(self, command: list[str], log: Path, port: int) -> None:
         self.port = port
         self.log = log
         with log.open("ab") as out:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out
             )
         self.pid = self._process.pid
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -154,13 +151,14 @@ class Plog(ProcessServer):
         command = [sys.executable, *(("-c", SPINNING) if spinning else ("-m", "plog")), "server"]
         for name, value in settings.items():
             command += ["--override", f"{name}={value}"]
-        super().__init__(command, directory / "plog.log", port, None)
+        super().__init__(command, directory / "plog.log", port)
 
     def _counted(self, rss: float) -> Counted:
         found = REQUESTS.search(self.log.read_text())
         if found is None:
             raise bench_load.LoadError(f"the broker says nothing:\n{self.log.read_text()}")
-        return Counted(rss, int(found[2]) / max(int(found[1]), 1), found[3])
+        reasons = [text.rpartition(" ") for text in found[3].split(", ") if text != "none"]
+        return Counted(rss, {reason: int(count) for reason, _, count in reasons})
 
 
 class CLoop(Server):

@@ -131,7 +131,8 @@ static void flush(Connection *c)
 static int limits_are_reached(void)
 {
     return (options.most_requests > 0 && made.requests >= options.most_requests) ||
-           (options.most_bytes > 0 && answered.bytes >= options.most_bytes);
+           (options.most_bytes > 0 && measuring &&
+            answered.bytes - begin.counts.bytes >= options.most_bytes);
 }
 
 static int make_request(Connection *c, int64_t due_ns)

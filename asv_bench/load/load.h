@@ -27,7 +27,7 @@ typedef struct {
     double warmup_s;
     double seconds;
     int64_t most_requests;
-    int64_t most_bytes;
+    int64_t most_bytes; /* after the warm-up */
     int watched_pid;
     /* servers */
     const char *directory;
