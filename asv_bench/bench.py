@@ -14,11 +14,13 @@ from __future__ import annotations
 import datetime
 import fnmatch
 import json
+import math
 import os
 import shutil
 import statistics
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,11 +32,14 @@ from bench_rows import CONTESTANTS, HOT_BYTES, KAFKAS, SHORT, Row, rows
 from rich.console import Console
 from rich.table import Table
 
+from plog.errors import PlogError
+
 WARMUP_S = 0.5
 MOST_MB = 2_000
 """What one measurement may write: more would be paced by the disk's writing back."""
 OTHER_REQUESTS = "other API or version"
 """Those that make the topic, say; the load's own are the others."""
+NEW_PRODUCERS = "unusual append"
 COST_GOAL_S_PER_GB = 0.15
 """So much more CPU time than the C loop, at most."""
 
@@ -92,16 +97,16 @@ def measure(
                 requests=max(HOT_BYTES // (at_once * batch.size_bytes), 1),
                 **common,
             )
-        figures = bench_load.run(
-            row.mode,
-            batch_file=batch.path,
-            seconds=seconds,
-            warmup=warmup_s,
-            bytes=MOST_MB * 1_000_000 if row.mode == "produce" else None,
-            watch=server.pid,
-            **common,
-            **row.load,
-        )
+        common |= {"batch_file": batch.path, "seconds": seconds, "warmup": warmup_s}
+        most_bytes = MOST_MB * 1_000_000 if row.mode == "produce" and not row.beside else None
+        with ThreadPoolExecutor(1) as beside:
+            meanwhile = row.beside and beside.submit(
+                bench_load.run, row.beside[0], **common, **row.beside[1]
+            )
+            figures = bench_load.run(
+                row.mode, bytes=most_bytes, watch=server.pid, **common, **row.load
+            )
+            figures["beside"] = meanwhile and meanwhile.result()
         counted = server.stop()
     finally:
         server.kill()
@@ -109,9 +114,25 @@ def measure(
     figures["rss_mb"] = counted.most_rss_mb
     figures["by_python"] = counted.by_python
     if counted.by_python is not None:
-        slow = sum(n for reason, n in counted.by_python.items() if reason != OTHER_REQUESTS)
-        figures["fast_share"] = 1 - slow / figures["total"]["requests"]
+        figures["fast_share"] = fast_share(row, figures, counted.by_python)
     return with_costs(figures)
+
+
+def fast_share(row: Row, figures: Figures, by_python: dict[str, int]) -> float:
+    """Return the share of the load's requests that were answered without Python.
+
+    Left out are the first requests of each producer, up to its first batch for every partition:
+    Python makes it known to the partition, however long the load then is.
+    """
+    both = [figures, figures["beside"]] if figures["beside"] else [figures]
+    requests = sum(one["total"]["requests"] for one in both)
+    slow = sum(count for reason, count in by_python.items() if reason != OTHER_REQUESTS)
+    if row.load.get("idempotent"):
+        producers = int(str(row.load["connections"]))
+        first = producers * math.ceil(row.partitions / int(str(row.load.get("per_request", 1))))
+        first = min(first, by_python.get(NEW_PRODUCERS, 0), requests - 1)
+        slow, requests = slow - first, requests - first
+    return 1 - slow / requests
 
 
 def with_costs(figures: Figures) -> Figures:
@@ -237,6 +258,13 @@ def show(cells: list[Cell], console: Console) -> None:
             before = cell.row.name
         console.print(table)
     show_handed_over(cells, console)
+    for cell in cells:
+        if cell.row.beside and cell.rounds:
+            rates = [figures["beside"]["mb_per_s"] for figures in cell.rounds]
+            console.print(
+                f"{cell.row.name}, {cell.contestant}: {cell.row.beside[0]} meanwhile: "
+                f"{_spread(rates, 0)} MB/s"
+            )
 
 
 def show_handed_over(cells: list[Cell], console: Console) -> None:
@@ -360,6 +388,7 @@ def command(
         seconds, rounds, warmup_s = min(seconds, 0.5), 1, 0.2
     progress = Console(stderr=True)
     cells = [Cell(row, name, []) for row in chosen for name in row.against]
+    failures = []
     about: dict[str, Any] = {
         "commit": commit(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -372,16 +401,17 @@ def command(
             for cell in cells:
                 progress.print(f"[dim]round {number + 1}: {cell.row.name}, {cell.contestant}")
                 batch = batch_of(Path(made), cell.row)
+                warmup = bench_kafka.WARMUP_S if cell.contestant in KAFKAS else warmup_s
                 try:
-                    warmup = bench_kafka.WARMUP_S if cell.contestant in KAFKAS else warmup_s
                     figures = measure(Path(made), cell.row, cell.contestant, batch, seconds, warmup)
-                except bench_load.LoadError as error:
-                    raise click.ClickException(
-                        f"{cell.row.name}, {cell.contestant}: {error}"
-                    ) from error
-                cell.rounds.append(figures)
-    if json_path is not None:
-        json_path.write_text(as_json(cells, about) + "\n")
+                except (bench_load.LoadError, PlogError) as error:
+                    failures.append(f"{cell.row.name}, {cell.contestant}: {error}")
+                    progress.print(f"[red]{failures[-1]}")
+                else:
+                    cell.rounds.append(figures)
+            if json_path is not None:
+                json_path.write_text(as_json(cells, about) + "\n")
+    cells = [cell for cell in cells if cell.rounds]
     if plot_path is not None:
         plot(cells, plot_path)
     show(cells, Console())
@@ -389,6 +419,8 @@ def command(
         f"{about['commit']}: {rounds} rounds of {seconds:g} s, {os.cpu_count()} processors, "
         f"load before {about['load_before'][0]:.1f}, after {os.getloadavg()[0]:.1f}"
     )
+    if failures:
+        raise click.ClickException("\n".join(failures))
 
 
 if __name__ == "__main__":

@@ -65,6 +65,7 @@ class Row(NamedTuple):
         load: options of the generator.
         against: contestants, each with the one it is held against, if any.
         goal: of the ratio between the two.
+        beside: mode and options of a load that runs on the same topic meanwhile.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Row(NamedTuple):
     load: dict[str, object]
     against: dict[str, str | None]
     goal: float | None
+    beside: tuple[str, dict[str, object]] | None = None
 
     def with_kafka(self) -> Row:
         """Return the same row with Apache Kafka among the contestants."""
@@ -233,21 +235,60 @@ def _durable_rows() -> Iterator[Row]:
         )
 
 
-def _size_rows() -> Iterator[Row]:
-    """Records of 10 bytes to 100 KB in Java's default batches; the larger are alone in theirs."""
-    for value_bytes in (10, 100, 1_000, 10_000, 100_000):
-        yield Row(
-            f"size/{value_bytes}",
+def _linkedin_rows() -> Iterator[Row]:
+    """Those of LinkedIn's benchmark of 2014 that need one broker: 100-byte records, 6 partitions.
+
+    Batches are Java's of today. Consumers of a group have two partitions each. Records of more
+    than a batch are alone in theirs.
+    """
+    producer: dict[str, object] = {"in_flight": 5, "acks": 1, "per_request": 6}
+    consumer: dict[str, object] = {"in_flight": 1, "sessions": True, "per_request": 2}
+    sink: dict[str, str | None] = {PLOG: C_FRESH, C_FRESH: None}
+    source: dict[str, str | None] = {PLOG: C_SENDFILE, C_SENDFILE: None}
+    reading = ("fetch", {**consumer, "follow": True})
+
+    def row(
+        name: str,
+        mode: str,
+        load: dict[str, object],
+        against: dict[str, str | None],
+        value_bytes: int = 100,
+        beside: tuple[str, dict[str, object]] | None = None,
+    ) -> Row:
+        goal = None if beside else 0.8 if mode == "fetch" else 0.6
+        return Row(
+            f"linkedin/{name}",
             "MB/s",
-            "produce",
+            mode,
             6,
-            16 * KB,
+            LOG_BATCH_BYTES,
             "none",
             value_bytes,
-            {"connections": 1, "in_flight": 5, "acks": 1, "per_request": 6},
-            {PLOG: C_FRESH, C_FRESH: None},
-            0.6,
+            load,
+            against,
+            goal,
+            beside,
         )
+
+    for count in (1, 3):
+        many = {"connections": count}
+        yield row(f"producers-{count}", "produce", producer | many, sink)
+        yield row(f"consumers-{count}", "fetch", consumer | many, source)
+    yield row("both-at-once", "produce", producer, {PLOG: None}, beside=reading)
+    for value_bytes in (10, 100, 1_000, 10_000, 100_000):
+        yield row(f"size-{value_bytes}", "produce", producer, sink, value_bytes)
+    yield Row(
+        "linkedin/end-to-end",
+        "us",
+        "produce",
+        1,
+        0,
+        "none",
+        100,
+        {"acks": 1, "rate": 1_000, "end_to_end": True, "in_flight": 1, "sessions": True},
+        {PLOG: None, BUSY: PLOG},
+        2.0,
+    )
 
 
 def _growth_rows() -> Iterator[Row]:
@@ -287,16 +328,14 @@ def rows() -> list[Row]:
         *_fetch_rows(),
         *_latency_rows(),
         *_durable_rows(),
-        *_size_rows(),
+        *_linkedin_rows(),
         *_growth_rows(),
     ]
 
 
 SHORT = (
-    "produce/64K/4c/6p/plain",
     "produce/64K/4c/6p/java",
     "small/4c/6p/plain",
-    "fetch/1M/1c/6p/plain",
     "fetch/all/1c/6p/session",
     "latency/acks1",
 )

@@ -139,6 +139,27 @@ def test_a_pace_is_kept(broker, tmp_path):
     assert 450 <= figures["total"]["requests"] <= 550
 
 
+@pytest.mark.parametrize("sessions", [True, False], ids=["session", "no session"])
+def test_records_are_followed_from_end_to_end(broker, tmp_path, sessions):
+    made = bench_load.make_batch(tmp_path / "batch", 0)
+    topic, topic_id = make_topic(broker, 1)
+    figures = bench_load.run(
+        "produce",
+        port=broker.port,
+        topic=topic,
+        topic_id=topic_id,
+        batch_file=made.path,
+        end_to_end=True,
+        rate=500,
+        seconds=0.5,
+        acks=1,
+        in_flight=1,
+        sessions=sessions,
+    )
+    assert figures["records"] > 200
+    assert 0 < figures["latency_us"]["p50"] <= figures["latency_us"]["max"] < 5e6
+
+
 @pytest.mark.parametrize(
     "options",
     [

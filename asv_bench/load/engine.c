@@ -39,8 +39,9 @@ typedef struct {
     double busy_cpu_s;
 } Moment;
 
-static const Mode *mode;
 static Connection *connections;
+static int connection_count;
+static int64_t *due_of_record; /* end to end: when the record of an offset was to be sent */
 static int epoll_fd;
 static Counts made;     /* requested */
 static Counts answered; /* of which */
@@ -60,6 +61,8 @@ static Moment moment(void)
 {
     return (Moment){now_ns(), answered, own_cpu_s(), cpu_s_of(options.watched_pid), busy_cpu_s()};
 }
+
+static int is_unanswered(const Connection *c) { return options.acks == 0 && c->mode == &produce_mode; }
 
 /* --- out ------------------------------------------------------------------------------------------ */
 
@@ -137,10 +140,13 @@ static int limits_are_reached(void)
 
 static int make_request(Connection *c, int64_t due_ns)
 {
-    if (stopping || limits_are_reached() || !mode->request(c))
+    if (stopping || limits_are_reached() || !c->mode->request(c))
         return 0;
-    made.requests++;
-    if (options.acks == 0 && mode == &produce_mode)
+    if (due_of_record != NULL && c->is_paced)
+        due_of_record[made.requests % MOST_IN_FLIGHT] = due_ns;
+    if (due_of_record == NULL || c->is_paced)
+        made.requests++;
+    if (is_unanswered(c))
         return 1;
     if (c->in_flight > c->sent_mask)
         die("more than %d requests wait on one connection", c->sent_mask + 1);
@@ -151,7 +157,7 @@ static int make_request(Connection *c, int64_t due_ns)
 
 static void fill(Connection *c, int64_t now)
 {
-    int depth = options.acks == 0 && mode == &produce_mode ? MOST_IN_FLIGHT : options.in_flight;
+    int depth = is_unanswered(c) ? MOST_IN_FLIGHT : options.in_flight;
     /* One that is written in part leaves no room: its pieces and heads are still needed. */
     if (c->first_piece < c->piece_count)
         return;
@@ -163,16 +169,31 @@ static void fill(Connection *c, int64_t now)
 
 /* --- in ------------------------------------------------------------------------------------------- */
 
+void records_seen(int64_t first, int64_t end_offset)
+{
+    int64_t now = now_ns();
+    for (; measuring && first < end_offset; first++)
+        histogram_add(&latencies, now - due_of_record[first % MOST_IN_FLIGHT]);
+}
+
 static void take_answer(Connection *c, const uint8_t *frame, int32_t size, int64_t now)
 {
+    Counts counts;
     int32_t correlation_id = be32(frame);
     int64_t sent_ns = c->sent_ns[correlation_id & c->sent_mask];
     if (c->in_flight == 0 || correlation_id != c->next_answer_id)
         die("connection %d: answer %d came where %d was to be", c->number, correlation_id,
             c->next_answer_id);
     c->next_answer_id++;
+    c->answers++;
     c->in_flight--;
-    add(&answered, mode->answer(c, frame + 4, frame + size));
+    counts = c->mode->answer(c, frame + 4, frame + size);
+    if (due_of_record != NULL) {
+        if (c->is_paced)
+            add(&answered, counts);
+        return;
+    }
+    add(&answered, counts);
     if (measuring)
         histogram_add(&latencies, now - sent_ns);
 }
@@ -229,13 +250,15 @@ static void receive(Connection *c)
 
 /* --- connections ---------------------------------------------------------------------------------- */
 
-static void connect_to(Connection *c, int number)
+static void connect_to(Connection *c, int number, const Mode *mode, int is_paced)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port)};
     int one = 1;
     int32_t depth = options.rate > 0 ? MOST_IN_FLIGHT : 1;
     while (depth < options.in_flight)
         depth *= 2;
+    c->mode = mode;
+    c->is_paced = is_paced;
     c->number = number;
     c->heads = allocate(HEADS_BYTES);
     c->pieces = allocate(MOST_PIECES * sizeof *c->pieces);
@@ -278,7 +301,7 @@ static void begin_to_poll(Connection *c)
 static int all_is_answered(void)
 {
     int number;
-    for (number = 0; number < options.connections; number++)
+    for (number = 0; number < connection_count; number++)
         if (connections[number].in_flight > 0 || connections[number].piece_count > 0)
             return 0;
     return 1;
@@ -288,15 +311,28 @@ static int all_is_answered(void)
 static void end_unanswered(void)
 {
     int number;
-    for (number = 0; number < options.connections; number++)
+    for (number = 0; number < connection_count; number++)
         shutdown(connections[number].fd, SHUT_WR);
 }
 
 static int all_has_ended(void)
 {
     int number;
-    for (number = 0; number < options.connections; number++)
+    for (number = 0; number < connection_count; number++)
         if (!connections[number].ended)
+            return 0;
+    return 1;
+}
+
+/* A producer's first batch for a partition is no ordinary one: the broker gets to know the producer. */
+static int is_warm(void)
+{
+    int32_t first = (options.partitions + options.per_request - 1) / options.per_request;
+    int number;
+    if (options.warmup_s <= 0 || !options.idempotent)
+        return 1;
+    for (number = 0; number < connection_count; number++)
+        if (connections[number].answers < first)
             return 0;
     return 1;
 }
@@ -313,7 +349,7 @@ static void make_due_requests(int64_t first_ns, int64_t *done, int64_t now)
             histogram_add(&lags, now - due);
         ++*done;
     }
-    for (number = 0; number < options.connections; number++)
+    for (number = 0; number < connection_count; number++)
         if (connections[number].piece_count > 0 && !connections[number].wants_write)
             flush(&connections[number]);
 }
@@ -337,7 +373,7 @@ static void wait_for_events(int64_t until_ns)
             flush(c);
         if (events[number].events & (EPOLLIN | EPOLLHUP | EPOLLERR))
             receive(c);
-        if (options.rate <= 0 && !c->ended)
+        if (!c->is_paced && !c->ended)
             fill(c, now_ns());
     }
 }
@@ -351,7 +387,7 @@ static void print_figures(void)
     double records = (double)(end.counts.records - begin.counts.records);
     double bytes = (double)(end.counts.bytes - begin.counts.bytes);
     printf("{\"mode\": \"%s\", \"seconds\": %.6f, \"requests\": %.0f, \"records\": %.0f, \"bytes\": %.0f, ",
-           mode->name, elapsed, requests, records, bytes);
+           connections[0].mode->name, elapsed, requests, records, bytes);
     printf("\"requests_per_s\": %.1f, \"records_per_s\": %.1f, \"mb_per_s\": %.3f, ", requests / elapsed,
            records / elapsed, bytes / 1e6 / elapsed);
     printf("\"latency_us\": {\"p50\": %.1f, \"p99\": %.1f, \"p999\": %.1f, \"max\": %.1f}, ",
@@ -365,31 +401,38 @@ static void print_figures(void)
            (long)answered.records, (long)answered.bytes);
 }
 
-void run_client(const Mode *chosen)
+void run_client(const Mode *mode)
 {
     int64_t started, begins, ends = INT64_MAX, paced = 0, last_change, last_requests = 0, now;
     int number, has_ended = 0;
-    int unanswered = chosen == &produce_mode && options.acks == 0;
-    mode = chosen;
+    int is_paced = options.rate > 0;
+    int unanswered;
     prctl(PR_SET_TIMERSLACK, 1); /* 50 us by default: too coarse for a pace */
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    connections = allocate((size_t)options.connections * sizeof *connections);
-    for (number = 0; number < options.connections; number++) {
-        connect_to(&connections[number], number);
-        mode->open(&connections[number]);
+    connection_count = options.connections + options.end_to_end;
+    connections = allocate((size_t)connection_count * sizeof *connections);
+    if (options.end_to_end)
+        due_of_record = allocate(MOST_IN_FLIGHT * sizeof *due_of_record);
+    for (number = 0; number < connection_count; number++) {
+        if (number < options.connections)
+            connect_to(&connections[number], number, mode, is_paced);
+        else
+            connect_to(&connections[number], 0, &fetch_mode, 0);
+        connections[number].mode->open(&connections[number]);
         connections[number].next_answer_id = connections[number].next_correlation_id;
     }
-    for (number = 0; number < options.connections; number++)
+    unanswered = is_unanswered(&connections[0]);
+    for (number = 0; number < connection_count; number++)
         begin_to_poll(&connections[number]);
     started = last_change = now_ns();
     begins = started + (int64_t)(options.warmup_s * 1e9);
-    if (options.rate <= 0)
-        for (number = 0; number < options.connections; number++)
+    for (number = 0; number < connection_count; number++)
+        if (!connections[number].is_paced)
             fill(&connections[number], started);
     for (;;) {
         int64_t until;
         now = now_ns();
-        if (!measuring && !stopping && now >= begins) {
+        if (!measuring && !stopping && now >= begins && is_warm()) {
             measuring = 1;
             begin = moment();
             ends = begin.at_ns + (int64_t)(options.seconds * 1e9);

@@ -4,7 +4,8 @@
  * knows the offsets at which it goes on. A request asks for `per_request` of its
  * partitions, in turn. In a session it names only what has changed: partitions that
  * were not asked for before or have been read on, and those to forget. Of an answer
- * only the batches' headers are looked at. At the end of a partition it begins anew.
+ * only the batches' headers are looked at. At the end of a partition it begins anew,
+ * unless it is told to stop there or to wait.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -181,6 +182,8 @@ static void take_records(
             die("connection %d, partition %d: wrong CRC at offset %ld", c->number, partition,
                 (long)base_offset);
         position->offset = base_offset + be32(p + AT_LAST_OFFSET_DELTA) + 1;
+        if (options.end_to_end)
+            records_seen(base_offset, position->offset);
         counts->records += be32(p + AT_RECORDS_COUNT);
         counts->bytes += batch_bytes;
         p += batch_bytes;
@@ -218,7 +221,7 @@ static void take_part(Connection *c, Reader *in, Counts *counts)
     if (position->offset >= high_watermark) {
         if (options.once)
             position->is_done = 1;
-        else
+        else if (!options.follow)
             position->offset = log_start_offset;
     }
 }

@@ -16,6 +16,8 @@ typedef struct {
     int idempotent;
     int sessions;      /* KIP-227 */
     int once;          /* fetch: each partition from its start to its end, then stop */
+    int follow;        /* fetch: at the end wait for more, instead of beginning anew */
+    int end_to_end;    /* a consumer follows the paced producer; latency is until it has the record */
     int check_crcs;
     int max_bytes;     /* fetch: of an answer */
     int partition_max_bytes;
@@ -51,14 +53,19 @@ typedef struct {
     int64_t most_ns;
 } Histogram;
 
+typedef struct Mode Mode;
+
 typedef struct {
+    const Mode *mode;
     int fd;
     int number;
+    int is_paced;
     int in_flight;
     int wants_write;
     int ended;
     int32_t next_correlation_id;
     int32_t next_answer_id;
+    int64_t answers;
     /* What is on its way out: pieces of `heads` and of the shared payload. */
     uint8_t *heads;
     size_t heads_used;
@@ -78,15 +85,15 @@ typedef struct {
 
 enum { HEADS_BYTES = 1 << 20, MOST_PIECES = 1024 };
 
-/* A mode of the client: how its requests look and what an answer means. */
-typedef struct {
+/* What a connection asks, and what an answer means. */
+struct Mode {
     const char *name;
     void (*open)(Connection *connection);
     /* Appends the next request by `out_*`; 0 if there is no room, or nothing left to ask. */
     int (*request)(Connection *connection);
     /* Of the answer between its correlation id and its end. */
     Counts (*answer)(Connection *connection, const uint8_t *p, const uint8_t *end);
-} Mode;
+};
 
 extern Options options;
 extern const Mode produce_mode;
@@ -103,6 +110,8 @@ void run_client(const Mode *mode);
 uint8_t *out_room(Connection *connection, size_t bytes, int pieces);
 void out_written(Connection *connection, uint8_t *end);
 void out_shared(Connection *connection, const uint8_t *data, size_t size);
+/* End to end: the records of these offsets have come back. */
+void records_seen(int64_t first, int64_t end);
 /* One request and its answer, before the load begins; returns the answer behind its length. */
 const uint8_t *exchange(Connection *connection, uint8_t *request, uint8_t *end, size_t *size);
 

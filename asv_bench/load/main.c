@@ -1,6 +1,7 @@
 /* A load for servers of the Kafka protocol, and the servers that a load is compared with.
  *
  *     load produce --port N --topic NAME --batch-file FILE [...]
+ *     load produce --end-to-end --rate R --topic-id HEX [...]
  *     load fetch --port N --topic NAME --topic-id HEX [...]
  *     load serve-echo|serve-sink|serve-source [...]
  *
@@ -91,6 +92,8 @@ static const Known known[] = {
     {"idempotent", FLAG, &options.idempotent},
     {"sessions", FLAG, &options.sessions},
     {"once", FLAG, &options.once},
+    {"follow", FLAG, &options.follow},
+    {"end-to-end", FLAG, &options.end_to_end},
     {"check-crcs", FLAG, &options.check_crcs},
     {"max-bytes", NUMBER, &options.max_bytes},
     {"partition-max-bytes", NUMBER, &options.partition_max_bytes},
@@ -178,6 +181,9 @@ static void check_options(int is_fetch)
         die("acks are 0, 1 or -1; -1 for idempotent producers");
     if (is_fetch && options.rate > 0)
         die("only Produce has a rate");
+    if (options.end_to_end && (is_fetch || options.rate <= 0 || options.connections != 1 ||
+                               options.partitions != 1))
+        die("end to end goes one paced producer, over one empty partition");
     if (options.acks == 0 && !is_fetch && options.rate > 0)
         die("without answers there is no latency");
 }
@@ -192,6 +198,7 @@ int main(int argc, char **argv)
         read_options(argc - 1, argv + 1);
     if (strcmp(mode, "produce") == 0 || strcmp(mode, "fetch") == 0) {
         check_options(*mode == 'f');
+        options.follow |= options.end_to_end;
         run_client(*mode == 'f' ? &fetch_mode : &produce_mode);
     } else if (strcmp(mode, "serve-echo") == 0) {
         serve_echo();
