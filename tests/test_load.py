@@ -5,6 +5,9 @@ How fast anything is, is not judged here.
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 import uuid
 from collections.abc import Iterable, Iterator
@@ -22,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "asv_bench"))
 
 import bench_load
 
+ROOT = Path(__file__).resolve().parent.parent
 PARTITIONS = 6
-RECORDS_OF_A_FETCH = 500
 
 
 @pytest.fixture(scope="module")
@@ -286,3 +289,50 @@ def test_the_echo_answers_each_request(tmp_path):
             "produce", port=echo.port, batch_file=made.path, requests=1_000, connections=4
         )
     assert figures["total"]["records"] == 1_000
+
+
+# --- bin/bench ------------------------------------------------------------------------------------
+
+
+def bench(*arguments: object) -> str:
+    ended = subprocess.run(
+        [sys.executable, ROOT / "asv_bench" / "bench.py", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "COLUMNS": "240"},
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_bench_measures_every_contestant_in_every_round(tmp_path):
+    figures, picture = tmp_path / "figures.json", tmp_path / "picture.png"
+    where = tmp_path / "disk"
+    where.mkdir()
+    chosen = ("--rows", "small/4c/6p/java", "--seconds", "0.2", "--rounds", "2")
+    shown = bench(*chosen, "--directory", where, "--json", figures, "--plot", picture)
+    found = json.loads(figures.read_text())
+    assert found["seconds"] == 0.2
+    cells = {cell["server"]: cell for cell in found["cells"]}
+    assert set(cells) == {"plog", "plog, page cache", "C echo", "C, fdatasync"}
+    for server, cell in cells.items():
+        assert server in shown
+        assert len(cell["rounds"]) == 2
+        for one in cell["rounds"]:
+            assert one["records"] == one["requests"] > 0
+            assert one["server_cpu_s"] > 0
+            assert (one["by_python"] is not None) == server.startswith("plog")
+    for server in ("plog", "plog, page cache"):
+        # Four producers meet six partitions: that is Python's, and all of it.
+        assert cells[server]["rounds"][0]["by_python"]["unusual append"] == 24
+        assert cells[server]["rounds"][0]["fast_share"] == 1
+    assert picture.stat().st_size > 0
+    assert not list(where.iterdir()), "directories are left behind"
+
+
+def test_bench_names_its_rows():
+    names = bench("--list").split()
+    assert len(names) == len(set(names)) > 60
+    assert "fetch/1M/4c/6p/session" in names
