@@ -293,31 +293,19 @@ def _linkedin_rows() -> Iterator[Row]:
 
 def _growth_rows() -> Iterator[Row]:
     """The same load over more partitions, or from more connections: what a request costs then."""
-    for partitions in (1, 100, 1_000, 5_000):
+    against: dict[str, str | None] = {PLOG: C_FRESH, C_FRESH: None}
+    shapes: list[tuple[str, int, dict[str, object]]] = [
+        (f"partitions/{partitions}", partitions, {"connections": 4, "in_flight": 5})
+        for partitions in (1, 100, 1_000, 5_000)
+    ]
+    shapes += [
+        (f"connections/{connections}", 6, {"connections": connections, "in_flight": 1})
+        for connections in (1, 50, 500)
+    ]
+    for name, partitions, load in shapes:
+        load = load | {"acks": 1}
         yield Row(
-            f"growth/partitions/{partitions}",
-            "req/s",
-            "produce",
-            partitions,
-            0,
-            "none",
-            100,
-            {"connections": 4, "in_flight": 5, "acks": 1},
-            {PLOG: None},
-            None,
-        )
-    for connections in (1, 50, 500):
-        yield Row(
-            f"growth/connections/{connections}",
-            "req/s",
-            "produce",
-            6,
-            0,
-            "none",
-            100,
-            {"connections": connections, "in_flight": 1, "acks": 1},
-            {PLOG: None},
-            None,
+            f"growth/{name}", "req/s", "produce", partitions, 0, "none", 100, load, against, 0.5
         )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import uuid
@@ -18,6 +19,13 @@ import pytest
 from plog._native import batch
 from plog.client.admin import Admin
 from plog.client.consumer import Consumer
+from plog.protocol import codec, framing
+from plog.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from plog.types import TopicPartition
 from tests.servers import BrokerProcess
 
@@ -238,6 +246,34 @@ def test_the_sink_overwrites_pages_that_it_has(tmp_path):
     with bench_load.CServer("serve-sink", directory=tmp_path, file_bytes=1 << 20) as sink:
         bench_load.run("produce", port=sink.port, batch_file=made.path, requests=200)
     assert (tmp_path / "0.log").stat().st_size == 1 << 20
+
+
+@pytest.mark.parametrize(("damage", "error_code"), [(0, 0), (1, 2)], ids=["whole", "damaged"])
+def test_the_sink_looks_at_crcs_and_answers_as_brokers_do(tmp_path, damage, error_code):
+    made = bench_load.make_batch(tmp_path / "batch", 0)
+    records = bytearray(made.path.read_bytes())
+    records[-1] ^= damage
+    sent = PartitionProduceData(index=2, records=bytes(records))
+    request = ProduceRequest(
+        acks=1,
+        timeout_ms=1_000,
+        topic_data=[TopicProduceData(name="some", partition_data=[sent])],
+    )
+    header = framing.encode_request_header(0, 11, 7, "test")
+    frame = header + codec.encode(request, 11)
+    with (
+        bench_load.CServer("serve-sink", directory=tmp_path, partitions=3) as sink,
+        socket.create_connection(("127.0.0.1", sink.port), 10) as client,
+    ):
+        client.sendall(len(frame).to_bytes(4) + frame)
+        answer = client.recv(int.from_bytes(client.recv(4, socket.MSG_WAITALL)), socket.MSG_WAITALL)
+    correlation_id, at = framing.decode_response_header(0, 11, answer)
+    response, end = codec.decode(ProduceResponse, 11, answer, at)
+    assert (correlation_id, end) == (7, len(answer))
+    (topic,) = response.responses
+    (partition,) = topic.partition_responses
+    assert (topic.name, partition.index, partition.error_code) == ("some", 2, error_code)
+    assert (tmp_path / "2.log").stat().st_size == (0 if damage else len(records))
 
 
 def test_a_damaged_batch_is_not_sent(tmp_path):
