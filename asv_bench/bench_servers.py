@@ -1,0 +1,197 @@
+"""The servers that bin/bench measures, each on a directory of its own: plog, Apache Kafka, C loops.
+
+Each is started anew for a measurement, is asked for a topic, says which process to
+watch, and tells at its stop what it has counted.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import NamedTuple
+
+import bench_load
+
+from plog.client.admin import Admin
+from plog.errors import PlogError
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+TOPIC = "bench"
+REQUESTS = re.compile(r"(\d+) requests, (\d+) of them on the fast path; by Python: (.*)")
+# A thread that never lets go of the interpreter lock by itself, in the broker's process.
+SPINNING = """
+import sys, threading
+def spin():
+    while True:
+        pass
+threading.Thread(target=spin, daemon=True).start()
+from plog.cli import main
+main(sys.argv[1:])
+"""
+
+
+class Topic(NamedTuple):
+    """A topic as requests name it."""
+
+    name: str
+    id: uuid.UUID
+    leader_epoch: int
+
+
+class Counted(NamedTuple):
+    """What a server says of itself at its end: requests by the reason why Python answered them."""
+
+    most_rss_mb: float
+    by_python: dict[str, int] | None = None
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def most_rss_mb(pid: int) -> float:
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) * 1024 / 1e6 if found else 0.0
+
+
+class Server(ABC):
+    """One server that runs from the time it is made until `stop`, or until `kill`."""
+
+    port: int
+    pid: int
+
+    @abstractmethod
+    def create_topic(self, partitions: int) -> Topic:
+        """Make the topic of the measurement."""
+
+    @abstractmethod
+    def stop(self) -> Counted:
+        """End it in order."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End it, if it still runs."""
+
+
+class ProcessServer(Server):
+    """A broker in a process, with its log in a file."""
+
+    def __init__(self, command: list[str], log: Path, port: int) -> None:
+        self.port = port
+        self.log = log
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+        self.pid = self._process.pid
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._is_there():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise bench_load.LoadError(f"{command[0]} does not start:\n{log.read_text()}")
+            time.sleep(0.02)
+
+    def _is_there(self) -> bool:
+        try:
+            with Admin(f"127.0.0.1:{self.port}", request_timeout_ms=2_000) as admin:
+                return bool(admin.nodes())
+        except PlogError:
+            return False
+
+    def create_topic(self, partitions: int) -> Topic:
+        with Admin(f"127.0.0.1:{self.port}") as admin:
+            admin.create_topic(TOPIC, partitions=partitions, replication_factor=1)
+            deadline = time.monotonic() + START_TIMEOUT_S
+            while True:
+                topic = admin.topic(TOPIC)
+                led = [part for part in topic.partitions.values() if part.leader_id >= 0]
+                if len(led) == partitions:
+                    return Topic(TOPIC, topic.topic_id, led[0].leader_epoch)
+                if time.monotonic() > deadline:
+                    raise bench_load.LoadError(f"{partitions - len(led)} partitions lack a leader")
+                time.sleep(0.1)
+
+    def stop(self) -> Counted:
+        rss = most_rss_mb(self.pid)
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise bench_load.LoadError(f"it does not stop:\n{self.log.read_text()}") from None
+        return self._counted(rss)
+
+    def _counted(self, rss: float) -> Counted:
+        return Counted(rss)
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+class Plog(ProcessServer):
+    def __init__(self, directory: Path, *, spinning: bool = False, **overrides: object) -> None:
+        port = free_port()
+        settings = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "log.dirs": directory / "data",
+            "broker.id": 0,
+            **{name.replace("_", "."): value for name, value in overrides.items()},
+        }
+        command = [sys.executable, *(("-c", SPINNING) if spinning else ("-m", "plog")), "server"]
+        for name, value in settings.items():
+            command += ["--override", f"{name}={value}"]
+        super().__init__(command, directory / "plog.log", port)
+
+    def _counted(self, rss: float) -> Counted:
+        found = REQUESTS.search(self.log.read_text())
+        if found is None:
+            raise bench_load.LoadError(f"the broker says nothing:\n{self.log.read_text()}")
+        reasons = [text.rpartition(" ") for text in found[3].split(", ") if text != "none"]
+        return Counted(rss, {reason: int(count) for reason, _, count in reasons})
+
+
+class CLoop(Server):
+    """One of the generator's own servers: what the machine allows."""
+
+    def __init__(self, directory: Path, mode: str, **options: object) -> None:
+        self._directory, self._mode, self._options = directory, mode, options
+        self._server: bench_load.CServer | None = None
+
+    def create_topic(self, partitions: int) -> Topic:
+        """Start the server, which wants to know the topic."""
+        topic = Topic(TOPIC, uuid.uuid4(), 0)
+        options = dict(self._options)
+        if "total_bytes" in options:
+            options["file_bytes"] = int(str(options.pop("total_bytes"))) // partitions
+        self._server = bench_load.CServer(
+            self._mode,
+            directory=self._directory,
+            topic=topic.name,
+            topic_id=topic.id,
+            partitions=partitions,
+            **options,
+        )
+        self.port, self.pid = self._server.port, self._server.pid
+        return topic
+
+    def stop(self) -> Counted:
+        assert self._server is not None
+        counted = Counted(most_rss_mb(self.pid))
+        if said := self._server.stop():
+            raise bench_load.LoadError(said)
+        return counted
+
+    def kill(self) -> None:
+        if self._server is not None:
+            self._server.stop()

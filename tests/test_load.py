@@ -1,0 +1,374 @@
+"""The load generator loads what it says: its counts are held against the log that it leaves.
+
+How fast anything is, is not judged here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from plog._native import batch
+from plog.client.admin import Admin
+from plog.client.consumer import Consumer
+from plog.protocol import codec, framing
+from plog.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from plog.types import TopicPartition
+from tests.servers import BrokerProcess
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "asv_bench"))
+
+import bench_load
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTITIONS = 6
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+def make_topic(broker: BrokerProcess, partitions: int = PARTITIONS) -> tuple[str, uuid.UUID]:
+    name = f"load-{uuid.uuid4().hex[:8]}"
+    with Admin(broker.bootstrap) as admin:
+        admin.create_topic(name, partitions=partitions)
+        return name, admin.topic(name).topic_id
+
+
+def read_values(broker: BrokerProcess, topic: str, partitions: int = PARTITIONS) -> list[bytes]:
+    """Return every value of a topic, by a client; checks that offsets are contiguous."""
+    assigned = [TopicPartition(topic, number) for number in range(partitions)]
+    following = dict.fromkeys(assigned, 0)
+    values = []
+    with Consumer(broker.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign(assigned)
+        ends = consumer.end_offsets(assigned)
+        while following != ends:
+            records = consumer.poll(5_000)
+            assert records, f"nothing comes behind {following}"
+            for record in records:
+                partition = TopicPartition(record.topic, record.partition)
+                assert record.offset == following[partition]
+                following[partition] += 1
+                values.append(record.value)
+    return values
+
+
+def count_on_disk(paths: Iterable[Path]) -> int:
+    """Count the records in logs of one segment; every CRC is checked, and offsets contiguous."""
+    records = 0
+    for path in paths:
+        offset = 0
+        for header in batch.scan(path.read_bytes()):
+            assert header.base_offset == offset
+            offset = header.next_offset
+            records += header.records_count
+    return records
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "codec", "options"),
+    [
+        (16_384, "none", {"acks": -1, "idempotent": True, "connections": 3, "per_request": 6}),
+        (16_384, "lz4", {"acks": -1, "idempotent": True, "connections": 2, "per_request": 2}),
+        (0, "none", {"acks": -1, "idempotent": True, "connections": 4, "in_flight": 5}),
+        (0, "none", {"acks": 1, "connections": 4, "per_request": 3}),
+        (0, "none", {"acks": 0, "connections": 2}),
+        (0, "none", {"acks": -1, "rate": 2_000, "connections": 2}),
+    ],
+    ids=["idempotent", "lz4", "one record", "acks=1", "acks=0", "paced"],
+)
+def test_the_log_holds_what_was_counted(broker, tmp_path, size_bytes, codec, options):
+    made = bench_load.make_batch(tmp_path / "batch", size_bytes, codec=codec)
+    topic, _ = make_topic(broker)
+    requests = 60 if size_bytes else 600
+    figures = bench_load.run(
+        "produce",
+        port=broker.port,
+        topic=topic,
+        batch_file=made.path,
+        partitions=PARTITIONS,
+        requests=requests,
+        **options,
+    )
+    total = figures["total"]
+    batches = requests * options.get("per_request", 1)
+    assert total["requests"] == requests
+    assert total["records"] == batches * made.records
+    assert total["bytes"] == batches * made.size_bytes
+    values = read_values(broker, topic)
+    assert len(values) == total["records"]
+    assert len(set(values)) == made.records
+    on_disk = count_on_disk(broker.log_dirs[0].glob(f"{topic}-*/*.log"))
+    assert on_disk == total["records"]
+
+
+def test_a_load_ends_in_time_and_leaves_nothing_uncounted(broker, tmp_path):
+    made = bench_load.make_batch(tmp_path / "batch", 0)
+    topic, _ = make_topic(broker, 1)
+    figures = bench_load.run(
+        "produce",
+        port=broker.port,
+        topic=topic,
+        batch_file=made.path,
+        acks=1,
+        warmup=0.1,
+        seconds=0.3,
+        watch=broker.pid,
+    )
+    assert 0.3 <= figures["seconds"] < 1.0
+    assert 0 < figures["requests"] < figures["total"]["requests"]
+    on_disk = count_on_disk(broker.log_dirs[0].glob(f"{topic}-*/*.log"))
+    assert on_disk == figures["total"]["records"]
+    latency = figures["latency_us"]
+    assert 0 < latency["p50"] <= latency["p99"] <= latency["p999"] <= latency["max"]
+    assert figures["cpu_s"] > 0
+    assert figures["server_cpu_s"] > 0
+
+
+def test_a_pace_is_kept(broker, tmp_path):
+    made = bench_load.make_batch(tmp_path / "batch", 0)
+    topic, _ = make_topic(broker, 1)
+    figures = bench_load.run(
+        "produce", port=broker.port, topic=topic, batch_file=made.path, rate=500, seconds=1
+    )
+    assert 450 <= figures["total"]["requests"] <= 550
+
+
+@pytest.mark.parametrize("sessions", [True, False], ids=["session", "no session"])
+def test_records_are_followed_from_end_to_end(broker, tmp_path, sessions):
+    made = bench_load.make_batch(tmp_path / "batch", 0)
+    topic, topic_id = make_topic(broker, 1)
+    figures = bench_load.run(
+        "produce",
+        port=broker.port,
+        topic=topic,
+        topic_id=topic_id,
+        batch_file=made.path,
+        end_to_end=True,
+        rate=500,
+        seconds=0.5,
+        acks=1,
+        in_flight=1,
+        sessions=sessions,
+    )
+    assert figures["records"] > 200
+    assert 0 < figures["latency_us"]["p50"] <= figures["latency_us"]["max"] < 5e6
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"in_flight": 2},
+        {"in_flight": 1, "sessions": True},
+        {"in_flight": 1, "sessions": True, "per_request": 2, "connections": 2},
+        {"in_flight": 1, "sessions": True, "per_request": PARTITIONS},
+        {"in_flight": 1, "per_request": PARTITIONS, "partition_max_bytes": 1},
+    ],
+    ids=["no session", "session in turns", "two sessions", "session of all", "a batch each"],
+)
+def test_every_record_is_fetched_once(broker, tmp_path, options):
+    made = bench_load.make_batch(tmp_path / "batch", 16_384)
+    topic, topic_id = make_topic(broker)
+    common = {"port": broker.port, "topic": topic, "partitions": PARTITIONS}
+    produced = bench_load.run(
+        "produce", batch_file=made.path, requests=50, per_request=PARTITIONS, **common
+    )
+    options = {"partition_max_bytes": 65_536, **options}
+    fetched = bench_load.run(
+        "fetch", topic_id=topic_id, once=True, check_crcs=True, **common, **options
+    )
+    assert fetched["total"]["records"] == produced["total"]["records"]
+    assert fetched["total"]["bytes"] == produced["total"]["bytes"]
+
+
+def test_a_fetch_begins_anew_at_the_end(broker, tmp_path):
+    made = bench_load.make_batch(tmp_path / "batch", 16_384)
+    topic, topic_id = make_topic(broker, 1)
+    common = {"port": broker.port, "topic": topic}
+    bench_load.run("produce", batch_file=made.path, requests=3, **common)
+    fetched = bench_load.run(
+        "fetch", topic_id=topic_id, requests=40, in_flight=1, sessions=True, **common
+    )
+    assert fetched["total"] == {
+        "requests": 40,
+        "records": 40 * 3 * made.records,
+        "bytes": 40 * 3 * made.size_bytes,
+    }
+
+
+def test_a_refusal_ends_the_load_and_names_the_error(broker, tmp_path):
+    made = bench_load.make_batch(tmp_path / "batch", 0)
+    with pytest.raises(bench_load.LoadError, match="answered with error 3"):
+        bench_load.run("produce", port=broker.port, topic="missing", batch_file=made.path)
+
+
+# --- the servers to compare with ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["page cache", "synced"])
+def test_the_sink_writes_what_it_acknowledges(tmp_path, sync):
+    made = bench_load.make_batch(tmp_path / "batch", 16_384)
+    with bench_load.CServer(
+        "serve-sink", partitions=PARTITIONS, directory=tmp_path, sync=sync
+    ) as sink:
+        figures = bench_load.run(
+            "produce",
+            port=sink.port,
+            partitions=PARTITIONS,
+            batch_file=made.path,
+            requests=40,
+            per_request=3,
+            connections=2,
+            idempotent=True,
+        )
+    records = count_on_disk(tmp_path.glob("*.log"))
+    assert records == figures["total"]["records"] == 120 * made.records
+
+
+def test_the_sink_overwrites_pages_that_it_has(tmp_path):
+    made = bench_load.make_batch(tmp_path / "batch", 16_384)
+    with bench_load.CServer("serve-sink", directory=tmp_path, file_bytes=1 << 20) as sink:
+        bench_load.run("produce", port=sink.port, batch_file=made.path, requests=200)
+    assert (tmp_path / "0.log").stat().st_size == 1 << 20
+
+
+@pytest.mark.parametrize(("damage", "error_code"), [(0, 0), (1, 2)], ids=["whole", "damaged"])
+def test_the_sink_looks_at_crcs_and_answers_as_brokers_do(tmp_path, damage, error_code):
+    made = bench_load.make_batch(tmp_path / "batch", 0)
+    records = bytearray(made.path.read_bytes())
+    records[-1] ^= damage
+    sent = PartitionProduceData(index=2, records=bytes(records))
+    request = ProduceRequest(
+        acks=1,
+        timeout_ms=1_000,
+        topic_data=[TopicProduceData(name="some", partition_data=[sent])],
+    )
+    header = framing.encode_request_header(0, 11, 7, "test")
+    frame = header + codec.encode(request, 11)
+    with (
+        bench_load.CServer("serve-sink", directory=tmp_path, partitions=3) as sink,
+        socket.create_connection(("127.0.0.1", sink.port), 10) as client,
+    ):
+        client.sendall(len(frame).to_bytes(4) + frame)
+        answer = client.recv(int.from_bytes(client.recv(4, socket.MSG_WAITALL)), socket.MSG_WAITALL)
+    correlation_id, at = framing.decode_response_header(0, 11, answer)
+    response, end = codec.decode(ProduceResponse, 11, answer, at)
+    assert (correlation_id, end) == (7, len(answer))
+    (topic,) = response.responses
+    (partition,) = topic.partition_responses
+    assert (topic.name, partition.index, partition.error_code) == ("some", 2, error_code)
+    assert (tmp_path / "2.log").stat().st_size == (0 if damage else len(records))
+
+
+def test_a_damaged_batch_is_not_sent(tmp_path):
+    made = bench_load.make_batch(tmp_path / "batch", 16_384)
+    whole = made.path.read_bytes()
+    made.path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with (
+        bench_load.CServer("serve-echo") as echo,
+        pytest.raises(bench_load.LoadError, match="does not hold one batch"),
+    ):
+        bench_load.run("produce", port=echo.port, batch_file=made.path)
+
+
+@pytest.mark.parametrize("sendfile", [True, False], ids=["sendfile", "pread"])
+@pytest.mark.parametrize(
+    "options",
+    [{"in_flight": 2}, {"in_flight": 1, "sessions": True, "per_request": 2}],
+    ids=["no session", "session"],
+)
+def test_the_source_answers_every_record_once(tmp_path, sendfile, options):
+    made = bench_load.make_batch(tmp_path / "batch", 16_384)
+    topic_id = uuid.uuid4()
+    with bench_load.CServer(
+        "serve-source",
+        partitions=PARTITIONS,
+        directory=tmp_path,
+        batch_file=made.path,
+        file_bytes=20 * made.size_bytes,
+        topic_id=topic_id,
+        sendfile=sendfile,
+    ) as source:
+        fetched = bench_load.run(
+            "fetch",
+            port=source.port,
+            topic_id=topic_id,
+            partitions=PARTITIONS,
+            once=True,
+            check_crcs=True,
+            partition_max_bytes=100_000,
+            **options,
+        )
+    assert fetched["total"]["records"] == 20 * PARTITIONS * made.records
+
+
+def test_the_echo_answers_each_request(tmp_path):
+    made = bench_load.make_batch(tmp_path / "batch", 0)
+    with bench_load.CServer("serve-echo") as echo:
+        figures = bench_load.run(
+            "produce", port=echo.port, batch_file=made.path, requests=1_000, connections=4
+        )
+    assert figures["total"]["records"] == 1_000
+
+
+# --- bin/bench ------------------------------------------------------------------------------------
+
+
+def bench(*arguments: object) -> str:
+    ended = subprocess.run(
+        [sys.executable, ROOT / "asv_bench" / "bench.py", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "COLUMNS": "240"},
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_bench_measures_every_contestant_in_every_round(tmp_path):
+    figures, picture = tmp_path / "figures.json", tmp_path / "picture.png"
+    where = tmp_path / "disk"
+    where.mkdir()
+    chosen = ("--rows", "small/4c/6p/java", "--seconds", "0.2", "--rounds", "2")
+    shown = bench(*chosen, "--directory", where, "--json", figures, "--plot", picture)
+    found = json.loads(figures.read_text())
+    assert found["seconds"] == 0.2
+    cells = {cell["server"]: cell for cell in found["cells"]}
+    assert set(cells) == {"plog", "plog, page cache", "C echo", "C, fdatasync"}
+    for server, cell in cells.items():
+        assert server in shown
+        assert len(cell["rounds"]) == 2
+        for one in cell["rounds"]:
+            assert one["records"] == one["requests"] > 0
+            assert one["server_cpu_s"] > 0
+            assert (one["by_python"] is not None) == server.startswith("plog")
+    for server in ("plog", "plog, page cache"):
+        # Four producers meet six partitions: that is Python's, and all of it.
+        assert cells[server]["rounds"][0]["by_python"]["unusual append"] == 24
+        assert cells[server]["rounds"][0]["fast_share"] == 1
+    assert picture.stat().st_size > 0
+    assert not list(where.iterdir()), "directories are left behind"
+
+
+def test_bench_names_its_rows():
+    names = bench("--list").split()
+    assert len(names) == len(set(names)) > 60
+    assert "fetch/1M/4c/6p/session" in names
