@@ -142,6 +142,12 @@ HEADERS
     fi
 }
 
+# Maven builds the tests' Java clients, and is content with the JRE. It alone is no reason to give up:
+# the tests say what they lack.
+install_maven() {
+    command -v mvn >/dev/null || ! can_install || (apt_install maven) || true
+}
+
 # -- .venv
 
 stamp_of() { cat "$venv/plog-$1.stamp" 2>/dev/null || true; }
@@ -228,6 +234,7 @@ set_up() {
         install_system_packages
         create_venv
     fi
+    [ "$1" != test ] || install_maven
     install_packages "$1"
     build_kernels
 }

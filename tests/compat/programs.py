@@ -1,0 +1,159 @@
+"""Clients that are no Python: programs that do what `traffic` says, built when first wanted.
+
+`java/Traffic.java` is built by Maven for each release of kafka-clients, `go/main.go` by Go. That
+happens once for each state of their sources; what is made lies in .venv.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.compat.traffic import Shape
+from tests.conftest import ROOT
+
+HERE = Path(__file__).parent
+BUILT = ROOT / ".venv" / "built-clients"
+BUILD_TIMEOUT_S = 280
+RUN_TIMEOUT_S = 60
+
+
+class Run(NamedTuple):
+    """Topics to write to and read, and settings of the producer, with _ for dots."""
+
+    topics: Sequence[str]
+    settings: dict[str, object]
+
+    def __str__(self) -> str:
+        given = [f"{key.replace('_', '.')}={value}" for key, value in self.settings.items()]
+        return " ".join([*self.topics, *given])
+
+
+class Program(ABC):
+    """One client library in one release."""
+
+    name: str
+    sources: Sequence[Path]
+    needs: Sequence[str]
+    """Commands that build it and run it."""
+
+    @abstractmethod
+    def build_command(self, made: Path) -> list[str]:
+        """Return what builds it into a directory."""
+
+    @abstractmethod
+    def run_command(self, directory: Path) -> list[str]:
+        """Return what starts it there."""
+
+    @abstractmethod
+    def is_our_mistake(self, said: str) -> bool:
+        """Tell whether the sources are what is wrong with a build, not the registry."""
+
+    def built(self) -> Path:
+        """Return the program's directory; build it there the first time."""
+        state = hashlib.sha256(b"\0".join(path.read_bytes() for path in self.sources)).hexdigest()
+        directory = BUILT / f"{self.name}-{state[:12]}"
+        if directory.is_dir():
+            return directory
+        missing = [command for command in self.needs if shutil.which(command) is None]
+        if missing:
+            pytest.skip(f"{self.name} is not built without {', '.join(missing)}")
+        BUILT.mkdir(parents=True, exist_ok=True)
+        # It gets its name once it is whole.
+        made = Path(tempfile.mkdtemp(dir=BUILT))
+        try:
+            done = subprocess.run(
+                self.build_command(made),
+                cwd=self.sources[0].parent,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=BUILD_TIMEOUT_S,
+            )
+            said = (done.stdout + done.stderr).strip()
+            if done.returncode:
+                assert not self.is_our_mistake(said), said
+                pytest.skip(f"{self.name} is not built: {said[:1000]}")
+            made.rename(directory)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+        return directory
+
+    def run(self, bootstrap: str, shape: Shape, *runs: Run) -> None:
+        """Have it write and read; it checks the records that it reads.
+
+        What its client warns of is an error too: nothing here gives it a reason.
+        """
+        command = self.run_command(self.built())
+        numbers = shape.partitions, shape.rounds, shape.records_per_round
+        done = subprocess.run(
+            [*command, bootstrap, *map(str, (*numbers, *runs))],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=RUN_TIMEOUT_S,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split() == [str(shape.total(len(one.topics))) for one in runs]
+        assert not done.stderr.strip(), done.stderr
+
+
+class Java(Program):
+    """Kafka's own client."""
+
+    sources = (HERE / "java" / "pom.xml", HERE / "java" / "Traffic.java")
+    needs = ("mvn", "java")
+
+    def __init__(self, release: str) -> None:
+        self.release = release
+        self.name = f"kafka-clients-{release}"
+
+    def build_command(self, made: Path) -> list[str]:
+        settings = [f"-Dkafka.version={self.release}", f"-Doutput={made}"]
+        goals = ["compiler:compile", "dependency:copy-dependencies"]
+        return ["mvn", "--batch-mode", "--quiet", *settings, *goals]
+
+    def run_command(self, directory: Path) -> list[str]:
+        return [
+            "java",
+            # Runs take a second or two: neither the best code nor collecting in parallel pays.
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-cp",
+            f"{directory / 'classes'}:{directory / 'dependency'}/*",
+            "Traffic",
+        ]
+
+    def is_our_mistake(self, said: str) -> bool:
+        return "COMPILATION ERROR" in said
+
+
+class FranzGo(Program):
+    """franz-go."""
+
+    name = "franz-go"
+    sources = tuple(HERE / "go" / name for name in ("main.go", "go.mod", "go.sum"))
+    needs = ("go",)
+
+    def build_command(self, made: Path) -> list[str]:
+        return ["go", "build", "-o", str(made / "traffic"), "."]
+
+    def run_command(self, directory: Path) -> list[str]:
+        return [str(directory / "traffic")]
+
+    def is_our_mistake(self, said: str) -> bool:
+        return "./main.go:" in said
+
+
+# The last line that still knew ZooKeeper, and the newest.
+JAVA = [Java("3.9.1"), Java("4.4.0")]
+FRANZ_GO = FranzGo()
