@@ -29,7 +29,7 @@ from plog.protocol.messages.metadata import MetadataRequest
 from plog.protocol.messages.produce import ProduceRequest
 from plog.types import ZERO_UUID, TopicPartition
 from tests.compat import traffic
-from tests.compat.programs import JAVA, Program, Run
+from tests.compat.programs import FRANZ_GO, JAVA, Program, Run
 from tests.compat.recorder import Exchange, Recorder
 from tests.compat.traffic import Shape, record
 from tests.handlers.test_fast_path import Running, decoded
@@ -79,7 +79,13 @@ CLIENTS = {
     ),
     "kafka-python": python(traffic.KafkaPython, enable_idempotence=False, compression_type="lz4"),
     "aiokafka": python(traffic.AioKafka, enable_idempotence=True, compression_type="lz4"),
+    "franz-go": program(FRANZ_GO, compression_type="lz4", enable_idempotence="false"),
 }
+PARAMS = [
+    # Go compiles a minute the first time.
+    pytest.param(client, id=name, marks=[pytest.mark.long] if name == "franz-go" else [])
+    for name, client in CLIENTS.items()
+]
 
 
 class Identity(NamedTuple):
@@ -227,7 +233,7 @@ def twins(tmp_path: Path, recorded: Recording) -> Iterator[tuple[Twin, Twin]]:
         twin.stop()
 
 
-@pytest.mark.parametrize("recorded", CLIENTS.values(), ids=CLIENTS, indirect=True)
+@pytest.mark.parametrize("recorded", PARAMS, indirect=True)
 def test_recorded_traffic_is_answered_alike(
     recorded: Recording, twins: tuple[Twin, Twin], capsys: pytest.CaptureFixture[str]
 ) -> None:
