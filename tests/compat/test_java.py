@@ -12,7 +12,7 @@ from tests.compat.programs import JAVA, Java, Run
 from tests.compat.traffic import Shape, record
 from tests.servers import BrokerProcess
 
-SHAPE = Shape(partitions=12, rounds=6, records_per_round=5)
+SHAPE = Shape(partitions=12, rounds=4, records_per_round=8)
 
 # The two lines differ in how long they linger by default.
 SETTINGS: list[dict[str, object]] = [

@@ -44,11 +44,7 @@ TOPICS = (*DEFAULTS, *OTHERWISE)
 PARTITIONS = [TopicPartition(topic, index) for topic in TOPICS for index in range(SHAPE.partitions)]
 OFFSETS = set(range(SHAPE.rounds * SHAPE.records_per_round))
 
-LEAST_FAST = {
-    ApiKey.PRODUCE: 1.0,
-    # Many consumers fetch in sessions, which are the handlers' yet.
-    ApiKey.FETCH: 0.0,
-}
+LEAST_FAST = {ApiKey.PRODUCE: 1.0, ApiKey.FETCH: 1.0}
 """Which share of a client's requests the fast path answers at least, less the handlers' own."""
 
 SESSIONS_SINCE = 7
