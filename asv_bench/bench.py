@@ -17,8 +17,10 @@ import json
 import math
 import os
 import shutil
+import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -386,6 +388,8 @@ def command(
     warmup_s = WARMUP_S
     if short:
         seconds, rounds, warmup_s = min(seconds, 0.5), 1, 0.2
+    # Ended from outside, it still ends what it started, and removes its directories.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     progress = Console(stderr=True)
     cells = [Cell(row, name, []) for row in chosen for name in row.against]
     failures = []
@@ -409,8 +413,8 @@ def command(
                     progress.print(f"[red]{failures[-1]}")
                 else:
                     cell.rounds.append(figures)
-            if json_path is not None:
-                json_path.write_text(as_json(cells, about) + "\n")
+                    if json_path is not None:
+                        json_path.write_text(as_json(cells, about) + "\n")
     cells = [cell for cell in cells if cell.rounds]
     if plot_path is not None:
         plot(cells, plot_path)
