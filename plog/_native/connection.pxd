@@ -77,7 +77,10 @@ ctypedef struct Connection:
     # State.
     bint handed_over       # a request is out; the next waits for its answer
     bint may_be_fast       # its listener's clients need not say who they are
-    void* parked           # the request that waits in the reactor itself; NULL: none
+    void* parked           # the request that waits in the reactor itself; NULL: none. Of Produces there may be
+    void* last_parked      # several, chained from the first that came to the last: their answers keep that order
+    int64_t parked_count
+    bint held_up           # the next request in the buffer can only be served once none is parked
     bint closing           # closes once everything is sent
     bint abnormal          # it ends by a broken rule or a failure, not by anyone's wish
     bint dead              # closed; the struct lives to the end of the reactor's round

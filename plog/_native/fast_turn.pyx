@@ -37,6 +37,7 @@ from plog._native.work_queue cimport Task, WorkQueue, work_ask
 
 cdef enum:
     PREFIX_BYTES = 4
+    ACKS_ALL = -1
     ACKS_NONE = 0
     # A Fetch that waits keeps its frame.
     LARGEST_PARKED_BYTES = 64 * 1024
@@ -49,6 +50,11 @@ cdef inline void count(int64_t* number) noexcept nogil:
 cdef FastOutcome pass_on(Loop* loop, int reason) noexcept nogil:
     count(&loop.passed[reason])
     return FAST_PASSED
+
+
+cdef inline FastOutcome hold_up(Connection* c) noexcept nogil:
+    c.held_up = True
+    return FAST_WAITS
 
 
 cdef FastOutcome use_up(Loop* loop, Connection* c, int64_t size, FastOutcome outcome) noexcept nogil:
@@ -70,6 +76,9 @@ cdef FastOutcome fast_answer(Loop* loop, Connection* c, int64_t size) noexcept n
     if loop.shared.served == NULL or not c.may_be_fast:
         return pass_on(loop, PASSED_SWITCHED_OFF)
     p = read_head(frame, end, &head)
+    # Answers keep the order of their requests: while Produces wait, only further ones go on.
+    if c.parked != NULL and (p == NULL or head.api_key != PRODUCE_KEY):
+        return hold_up(c)
     if p != NULL and head.api_key == PRODUCE_KEY and PRODUCE_SINCE <= head.version <= PRODUCE_UNTIL:
         loop.produce.head = head
         return try_produce(loop, c, size, <uint8_t*>p, end)
@@ -95,23 +104,47 @@ cdef bint answer_produce(Loop* loop, Connection* c, const ProduceCall* call) noe
 
 cdef FastOutcome try_produce(
         Loop* loop, Connection* c, int64_t size, uint8_t* p, uint8_t* end) noexcept nogil:
-    cdef ProduceOutcome outcome = produce_serve(loop.shared.served, &loop.produce, p, end, True)
+    cdef ProduceCall* call = &loop.produce
+    cdef ProduceOutcome outcome = produce_serve(loop.shared.served, call, p, end, True)
     cdef Parked* parked
-    if outcome == PRODUCE_BESIDE:
-        return put_beside(loop, c, size, PRODUCE_KEY, loop.produce.queue)
-    if outcome == PRODUCE_ANSWERED:
-        if not answer_produce(loop, c, &loop.produce):
-            return FAST_NO_MEMORY
+    if c.parked == NULL:
+        if outcome == PRODUCE_BESIDE:
+            return put_beside(loop, c, size, PRODUCE_KEY, call.queue)
+        if outcome == PRODUCE_ANSWERED:
+            if not answer_produce(loop, c, call):
+                return FAST_NO_MEMORY
+            return use_up(loop, c, size, FAST_ANSWERED)
+        if outcome != PRODUCE_WAITS:
+            return pass_on(loop, reason_of_produce(outcome))
+    elif outcome != PRODUCE_ANSWERED and outcome != PRODUCE_WAITS:
+        # Not its turn yet. What has been appended of it is not to be appended again.
+        return hold_up(c) if call.appended == 0 else pass_later(loop, c, size)
+    elif call.acks == ACKS_NONE:
         return use_up(loop, c, size, FAST_ANSWERED)
-    if outcome != PRODUCE_WAITS:
-        return pass_on(loop, reason_of_produce(outcome))
     parked = parked_new(loop, c, PRODUCE_KEY)
     if parked == NULL:
         return FAST_NO_MEMORY
+    parked.produce = call[0]
+    produce_init(call)
+    parked.deadline_us = calls().monotonic_us() + 1000 * <int64_t>max(parked.produce.timeout_ms, 0)
+    if c.parked == parked:
+        wait_for_safety(loop, parked)
+    # The next request need not wait for this one: flushes are shared, and so is the time that they take.
+    return use_up(loop, c, size, FAST_ANSWERED)
+
+
+cdef FastOutcome pass_later(Loop* loop, Connection* c, int64_t size) noexcept nogil:
+    """For Python, once the Produces before it are answered."""
+    cdef Parked* parked = parked_new(loop, c, PRODUCE_KEY)
+    if parked == NULL:
+        return FAST_NO_MEMORY
+    if cut_frame(c, size, &loop.shared.budget, &parked.frame.base, &parked.frame.data, &parked.frame.capacity) < 0:
+        return FAST_NO_MEMORY
+    parked.frame.size = size
     parked.produce = loop.produce
     produce_init(&loop.produce)
-    wait_for_safety(loop, parked)
-    return use_up(loop, c, size, FAST_WAITS)
+    count(&loop.requests)
+    return hold_up(c)
 
 
 cdef int reason_of_produce(ProduceOutcome outcome) noexcept nogil:
@@ -125,9 +158,12 @@ cdef int reason_of_produce(ProduceOutcome outcome) noexcept nogil:
 
 
 cdef void wait_for_safety(Loop* loop, Parked* parked) noexcept nogil:
+    """Of the first on its connection; it may do so already."""
     cdef ProducePart* part
     cdef int64_t number
-    park(loop, parked, parked.produce.timeout_ms)
+    if parked.listens:
+        return
+    park(loop, parked)
     for number in range(parked.produce.parts.count):
         part = produce_part(&parked.produce, number)
         if not part.settled:
@@ -190,10 +226,9 @@ cdef FastOutcome park_fetch(Loop* loop, Connection* c, int64_t size) noexcept no
     parked = parked_new(loop, c, FETCH_KEY)
     if parked == NULL:
         return FAST_NO_MEMORY
+    c.handed_over = True
     parked.frame.base = malloc(size)
     if parked.frame.base == NULL:
-        leave_connection(c)
-        drop(parked)
         return FAST_NO_MEMORY
     parked.frame.data = <uint8_t*>parked.frame.base
     parked.frame.size = parked.frame.capacity = size
@@ -208,7 +243,8 @@ cdef FastOutcome park_fetch(Loop* loop, Connection* c, int64_t size) noexcept no
 cdef void wait_for_bytes(Loop* loop, Parked* parked) noexcept nogil:
     cdef int64_t number
     fetch_unpin(&parked.fetch)  # segments may be deleted while it waits
-    park(loop, parked, parked.fetch.max_wait_ms)
+    parked.deadline_us = calls().monotonic_us() + 1000 * <int64_t>max(parked.fetch.max_wait_ms, 0)
+    park(loop, parked)
     for number in range(parked.fetch.parts.count):
         wait_for(parked, fetch_part(&parked.fetch, number).served.partition,
                  &fetch_part(&parked.fetch, number).waiter)
@@ -224,9 +260,8 @@ cdef FastOutcome put_beside(
     cdef Parked* parked = parked_new(loop, c, api_key)
     if parked == NULL:
         return FAST_NO_MEMORY
+    c.handed_over = True
     if cut_frame(c, size, &loop.shared.budget, &parked.frame.base, &parked.frame.data, &parked.frame.capacity) < 0:
-        leave_connection(c)
-        drop(parked)
         return FAST_NO_MEMORY
     parked.frame.size = size
     parked.task.ask = ASK_FINISH
@@ -266,6 +301,7 @@ cdef FastOutcome fast_finish(Loop* loop, Connection* c, Frame* frame) noexcept n
     if parked.api_key == PRODUCE_KEY:
         if parked.outcome == PRODUCE_WAITS:
             give_back(parked)
+            parked.deadline_us = loop.now_us + 1000 * <int64_t>max(parked.produce.timeout_ms, 0)
             wait_for_safety(loop, parked)
             became = FAST_WAITS
         elif parked.outcome != PRODUCE_ANSWERED:
@@ -322,7 +358,7 @@ cdef void wait_for(Parked* parked, Partition* partition, Waiter* waiter) noexcep
 
 
 cdef Parked* parked_new(Loop* loop, Connection* c, int16_t api_key) noexcept nogil:
-    """The connection's request, and no other until it is answered. NULL: no memory."""
+    """The last of the connection's requests that wait. NULL: no memory."""
     cdef Parked* parked = <Parked*>calloc(1, sizeof(Parked))
     if parked == NULL:
         return NULL
@@ -331,18 +367,22 @@ cdef Parked* parked_new(Loop* loop, Connection* c, int16_t api_key) noexcept nog
     parked.waiting = &loop.waiting
     parked.connection = c
     parked.api_key = api_key
-    c.parked = parked
-    c.handed_over = True
+    if c.parked == NULL:
+        c.parked = parked
+    else:
+        (<Parked*>c.last_parked).after = parked
+    c.last_parked = parked
+    c.parked_count += 1
     count(&loop.waiting)
     return parked
 
 
-cdef void park(Loop* loop, Parked* parked, int32_t wait_ms) noexcept nogil:
-    """Let a request wait until its partitions change, or its time is over."""
+cdef void park(Loop* loop, Parked* parked) noexcept nogil:
+    """Let the first request of a connection wait until its partitions change, or its time is over."""
     cdef Connection* c = parked.connection
     cdef Link* before = loop.by_deadline.previous
     parked.task.ask = ASK_RECHECK
-    parked.deadline_us = calls().monotonic_us() + 1000 * <int64_t>max(wait_ms, 0)
+    parked.listens = True
     # Most wait equally long, so the place is nearly always the last one.
     while (before != &loop.by_deadline
            and (<Parked*>before.owner.parked).deadline_us > parked.deadline_us):
@@ -370,14 +410,15 @@ cdef void drop(Parked* parked) noexcept nogil:
 
 
 cdef void unpark(Connection* c) noexcept nogil:
-    """Take the request from its connection and its partitions; freed now, or when its letter comes."""
+    """Take the first request from its connection and its partitions; freed now, or when its letter comes."""
     cdef Parked* parked = <Parked*>c.parked
     cdef int64_t number
-    for number in range(parked.produce.parts.count):
-        partition_remove_waiter(&produce_part(&parked.produce, number).waiter)
-    for number in range(parked.fetch.parts.count):
-        partition_remove_waiter(&fetch_part(&parked.fetch, number).waiter)
-    link_remove(&c.by_deadline)
+    if parked.listens:
+        for number in range(parked.produce.parts.count):
+            partition_remove_waiter(&produce_part(&parked.produce, number).waiter)
+        for number in range(parked.fetch.parts.count):
+            partition_remove_waiter(&fetch_part(&parked.fetch, number).waiter)
+        link_remove(&c.by_deadline)
     leave_connection(c)
     # From here on no letter is written, so that one that is there is the last.
     if exchange(&parked.posted, 1) == 0:
@@ -389,33 +430,60 @@ cdef void leave_connection(Connection* c) noexcept nogil:
     store(parked.waiting, parked.waiting[0] - 1)
     parked.connection = NULL
     parked.over = True
-    c.parked = NULL
+    c.parked = parked.after
+    c.parked_count -= 1
     c.handed_over = False
+    if c.parked == NULL:
+        c.held_up = False
 
 
 cdef bint fast_look_again(Loop* loop, Connection* c, bint expired, Frame* frame) noexcept nogil:
+    if (<Parked*>c.parked).api_key == PRODUCE_KEY:
+        return look_at_produces(loop, c, expired, frame)
+    return look_at_fetch(loop, c, expired, frame)
+
+
+cdef bint look_at_produces(Loop* loop, Connection* c, bint expired, Frame* frame) noexcept nogil:
+    """Answer from the first on, up to one that still waits."""
     cdef Parked* parked = <Parked*>c.parked
-    cdef FetchOutcome outcome
-    cdef bint answered
-    if parked.api_key == PRODUCE_KEY:
-        if not produce_is_settled(&parked.produce):
-            if not expired:
-                return False
-            produce_expire(&parked.produce)
-        answered = answer_produce(loop, c, &parked.produce)
-    else:
-        outcome = fetch_read(&parked.fetch, True)  # what wakes it has just been written
-        if outcome == FETCH_WAITS and not expired:
-            fetch_unpin(&parked.fetch)
-            return False
-        if (outcome != FETCH_ANSWERED and outcome != FETCH_WAITS) or not fetch_settle(&parked.fetch):
-            count(&loop.passed[PASSED_READ])
-            store(&loop.fast_requests, loop.fast_requests - 1)
+    cdef bint answered = False
+    while parked != NULL:
+        if parked.frame.base != NULL:  # its turn to go to Python
+            count(&loop.passed[PASSED_APPEND])
             pass_frame(loop, parked, frame)
             unpark(c)
             c.handed_over = True
-            return False
-        answered = answer_fetch(loop, c, &parked.fetch)
+            return answered
+        if parked.produce.acks == ACKS_ALL and not produce_is_settled(&parked.produce):
+            if not expired:
+                wait_for_safety(loop, parked)
+                return answered
+            produce_expire(&parked.produce)
+        expired = False  # the next has a time of its own
+        if not answer_produce(loop, c, &parked.produce):
+            c.closing = True
+            c.abnormal = True
+        answered = True
+        unpark(c)
+        parked = <Parked*>c.parked
+    return answered
+
+
+cdef bint look_at_fetch(Loop* loop, Connection* c, bint expired, Frame* frame) noexcept nogil:
+    cdef Parked* parked = <Parked*>c.parked
+    cdef FetchOutcome outcome = fetch_read(&parked.fetch, True)  # what wakes it has just been written
+    cdef bint answered
+    if outcome == FETCH_WAITS and not expired:
+        fetch_unpin(&parked.fetch)
+        return False
+    if (outcome != FETCH_ANSWERED and outcome != FETCH_WAITS) or not fetch_settle(&parked.fetch):
+        count(&loop.passed[PASSED_READ])
+        store(&loop.fast_requests, loop.fast_requests - 1)
+        pass_frame(loop, parked, frame)
+        unpark(c)
+        c.handed_over = True
+        return False
+    answered = answer_fetch(loop, c, &parked.fetch)
     unpark(c)
     if not answered:
         c.closing = True
@@ -424,13 +492,11 @@ cdef bint fast_look_again(Loop* loop, Connection* c, bint expired, Frame* frame)
 
 
 cdef void fast_drop(Connection* c) noexcept nogil:
-    cdef Parked* parked = <Parked*>c.parked
-    if parked == NULL:
-        return
-    if parked.task.ask == ASK_FINISH:
-        leave_connection(c)  # the thread that works on it goes on, and its letter comes
-    else:
-        unpark(c)
+    while c.parked != NULL:
+        if (<Parked*>c.parked).task.ask == ASK_FINISH:
+            leave_connection(c)  # the thread that works on it goes on, and its letter comes
+        else:
+            unpark(c)
 
 
 cdef void fast_discard(Parked* parked) noexcept nogil:

@@ -38,6 +38,8 @@ ctypedef struct Parked:
     Budget* budget
     int64_t* waiting             # how many there are, of the same loop
     Connection* connection
+    Parked* after                # on its connection
+    bint listens                 # it stands in its partitions' lists: the connection's first does
     int64_t deadline_us
     int16_t api_key              # says which of these it is
     ProduceCall produce

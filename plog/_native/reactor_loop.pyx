@@ -236,12 +236,14 @@ cdef void recheck(Loop* loop, Parked* parked) noexcept nogil:
 cdef void look_again(Loop* loop, Connection* c, bint expired) noexcept nogil:
     """At a request that waits."""
     cdef Frame frame
+    cdef bint answered
     frame.base = NULL
-    if fast_look_again(loop, c, expired, &frame):
+    answered = fast_look_again(loop, c, expired, &frame)
+    if frame.base != NULL and not hand_over_frame(loop, c, &frame):
+        finish_close(loop, c, b"out of memory for a request")
+    elif answered:
         touch(loop, c)
         serve(loop, c)
-    elif frame.base != NULL and not hand_over_frame(loop, c, &frame):
-        finish_close(loop, c, b"out of memory for a request")
 
 
 cdef void finish(Loop* loop, Parked* parked) noexcept nogil:
@@ -302,7 +304,7 @@ cdef void close_idle(Loop* loop) noexcept nogil:
         c = loop.by_activity.next.owner
         if c.active_us + loop.shared.idle_timeout_us > loop.now_us:
             return
-        if c.handed_over:
+        if c.handed_over or c.parked != NULL:
             touch(loop, c)  # it is the broker that takes its time
         else:
             snprintf(c.reason, REASON_BYTES, "idle for longer than %lld ms%s",

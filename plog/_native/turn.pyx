@@ -68,6 +68,8 @@ cdef enum:
     TURN_US = 2000
     # The next request of a connection waits until its peer has taken the answers before, but for so much.
     UNSENT_BYTES_TO_READ_ON = 256 * 1024
+    # Produces of one connection that wait for acks=all.
+    MOST_PARKED = 64
 
 
 # --- notes for Python -----------------------------------------------------------------------------
@@ -280,7 +282,7 @@ cdef void close_stalled(Loop* loop) noexcept nogil:
         if c.active_us + PATIENCE_US > loop.now_us:
             return
         # One that waits for memory cannot be blamed for standing still.
-        if c.buffer != NULL and not c.handed_over and c.waiting.next == &c.waiting:
+        if c.buffer != NULL and not c.handed_over and c.parked == NULL and c.waiting.next == &c.waiting:
             close_for_want(loop, c)
 
 
@@ -292,6 +294,9 @@ cdef void close_for_want(Loop* loop, Connection* c) noexcept nogil:
 
 cdef bint may_read(Loop* loop, Connection* c) noexcept nogil:
     if c.handed_over or c.closing or loop.winding_down or c.unsent_bytes > UNSENT_BYTES_TO_READ_ON:
+        return False
+    # While Produces wait, further ones are read; the end of the stream is found once they are answered.
+    if c.parked != NULL and (c.held_up or c.peer_closed or c.parked_count >= MOST_PARKED):
         return False
     if c.muted_until_us > loop.now_us:
         link_append(&loop.muted, &c.waiting)
@@ -458,7 +463,7 @@ cdef void on_event(Loop* loop, Connection* c, uint32_t events) noexcept nogil:
         c.readable = True
         # Nobody waits for what is being worked on. Requests that came before the end of the stream (acks=0) are
         # still handed over, and the end is found when the last of them has been read.
-        if c.handed_over and nothing_unread(c):
+        if (c.handed_over or c.parked != NULL) and nothing_unread(c):
             finish_close(loop, c, b"closed by the peer before its answer")
             return
     if events & EPOLLIN:

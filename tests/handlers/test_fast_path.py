@@ -28,6 +28,7 @@ from plog.broker import Broker
 from plog.errors import ErrorCode
 from plog.protocol import codec, framing
 from plog.protocol.messages.fetch import FetchRequest, FetchResponse
+from plog.protocol.messages.metadata import MetadataRequest
 from plog.protocol.messages.produce import ProduceResponse
 from plog.protocol.messages.topics import DeleteTopicsRequest
 from plog.protocol.schema import Struct
@@ -892,6 +893,106 @@ def test_write_that_fails_is_told_as_the_handler_tells_it(tmp_path: Path, error:
         one.stop()
     assert answers[0] == (ErrorCode.KAFKA_STORAGE_ERROR, -1, [])
     assert answers[:2] == answers[2:]
+
+
+def ask_in_one_go(running: Running, *requests: tuple[Struct, int]) -> list[bytes]:
+    """Send all at once; return the answers, which have to come in the same order."""
+    first = 7000
+    running.socket.sendall(
+        b"".join(
+            framed(request, version, first + n) for n, (request, version) in enumerate(requests)
+        )
+    )
+    frames = []
+    for n, (request, _) in enumerate(requests):
+        if getattr(request, "acks", 1) != 0:
+            frames.append(running.receive())
+            assert struct.unpack_from(">i", frames[-1])[0] == first + n
+    return frames
+
+
+def test_produces_of_one_client_share_a_flush(fast: Running) -> None:
+    topic, _ = create_topic(fast.wire, partitions=3)
+    requests = [(produce_request([(topic, n % 3, make_batch())]), 9) for n in range(30)]
+    with faults(Fault("fdatasync", delay_us=300_000)):
+        begun = time.monotonic()
+        frames = ask_in_one_go(fast, *requests)
+        # One flush of each partition after another, twice at most: not thirty.
+        assert time.monotonic() - begun < 5
+    found = [flat(decoded(ProduceResponse, 9, frame))[0] for frame in frames]
+    assert [(part.error_code, part.base_offset) for part in found] == [
+        (0, n // 3) for n in range(30)
+    ]
+    fast.until_waiting(0)
+
+
+def test_answers_keep_their_order_whatever_follows_a_produce_that_waits(fast: Running) -> None:
+    topic, _ = create_topic(fast.wire)
+
+    def sent(acks: int, producer: tuple[int, int, int] = (-1, -1, -1)) -> tuple[Struct, int]:
+        return produce_request([(topic, 0, make_batch(producer=producer))], acks=acks), 9
+
+    requests = [
+        sent(-1),
+        sent(1),
+        sent(0),
+        sent(-1),
+        (fetch_request((topic, 0, 0)), 12),
+        sent(-1),
+        sent(-1, (900, 0, 0)),  # a new producer: Python's
+        sent(-1, (900, 0, 1)),
+        (MetadataRequest(topics=None), 9),
+        sent(1),
+        (produce_request([(topic, 7, make_batch())]), 9),  # no such partition: Python's
+        sent(-1),
+    ]
+    with faults(Fault("fdatasync", delay_us=30_000)):
+        frames = ask_in_one_go(fast, *requests)
+    answers = dict(zip([n for n in range(12) if n != 2], frames, strict=True))
+    offsets = {}
+    for n in (0, 1, 3, 5, 6, 7, 9, 10, 11):
+        (part,) = flat(decoded(ProduceResponse, 9, answers[n]))
+        assert part.error_code == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if n == 10 else 0)
+        offsets[n] = part.base_offset
+    assert offsets == {0: 0, 1: 1, 3: 3, 5: 4, 6: 5, 7: 6, 9: 7, 10: -1, 11: 8}
+    assert records_of(answers[4]) == 4 * len(make_batch())
+
+
+def test_roll_behind_a_produce_that_waits_appends_each_batch_once(fast: Running) -> None:
+    topic, _ = create_topic(fast.wire, partitions=2, segment_bytes=1500)
+    batches = [make_batch([b"v" * 400]), make_batch([b"v" * 300])]
+    requests = [
+        (produce_request([(topic, 0, batches[0]), (topic, 1, batches[1])]), 9) for _ in range(20)
+    ]
+    with faults(Fault("fdatasync", delay_us=20_000)):
+        frames = ask_in_one_go(fast, *requests)
+    for n, frame in enumerate(frames):
+        parts = flat(decoded(ProduceResponse, 9, frame))
+        assert [(part.error_code, part.base_offset) for part in parts] == [(0, n), (0, n)]
+    assert fast.handed_over["unusual append"] > 0
+
+
+def test_each_produce_that_waits_has_a_time_of_its_own(fast: Running) -> None:
+    topic, _ = create_topic(fast.wire)
+    with faults(Fault("fdatasync", delay_us=1_000_000, times=1)):
+        short = (produce_request([(topic, 0, make_batch())], timeout_ms=100), 9)
+        patient = (produce_request([(topic, 0, make_batch())], timeout_ms=WAIT_MS), 9)
+        frames = ask_in_one_go(fast, short, patient, short)
+    codes = [flat(decoded(ProduceResponse, 9, frame))[0].error_code for frame in frames]
+    # The third is over in time, too, but answered behind the second, and safe by then.
+    assert codes == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE, ErrorCode.NONE]
+
+
+def test_client_that_goes_while_its_produces_wait_harms_nobody(fast: Running) -> None:
+    topic, _ = create_topic(fast.wire)
+    with faults(Fault("fdatasync", delay_us=50_000)):
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", fast.port)) as gone:
+                request = framed(produce_request([(topic, 0, make_batch())]), 9, 1)
+                gone.sendall(request * 10)
+                fast.until_waiting(10)
+            fast.until_waiting(0)
+    assert end_of(fast, topic) == 50
 
 
 def test_topic_that_is_deleted_under_a_produce_that_waits(fast: Running) -> None:
