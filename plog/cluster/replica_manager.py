@@ -43,7 +43,7 @@ from plog.protocol.messages.replication import (
     StopReplicaResponse,
 )
 from plog.settings.definitions import TopicSettings
-from plog.storage.log import DISK_FULL, Log
+from plog.storage.log import DISK_FULL, NO_DESCRIPTORS, Log
 from plog.storage.log_manager import LogManager, NewPartition
 from plog.types import NO_EPOCH, ZERO_UUID, TopicPartition
 
@@ -290,7 +290,7 @@ class ReplicaManager:
             partition.go_offline(reason or str(failure), leadership)
             self._register(partition)
             cause = failure.__cause__
-            if isinstance(cause, OSError) and cause.errno in DISK_FULL:
+            if isinstance(cause, OSError) and cause.errno in DISK_FULL | NO_DESCRIPTORS:
                 self._without_space.add(at)
             else:
                 self._without_space.discard(at)

@@ -59,6 +59,8 @@ from plog.types import TopicPartition, counted
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The one failure of a write that does not make the disk suspect."""
+NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+"""What the process lacks says nothing of the disk: only who asked is refused."""
 
 LOG_APPEND_TIME = "LogAppendTime"
 DELETE = "delete"
@@ -313,9 +315,9 @@ class Log:
         """Tell the owner that the log directory's disk has failed.
 
         Once the log is offline for another reason, or has moved, its errors say nothing of the
-        disk.
+        disk; nor does a want of descriptors.
         """
-        if not self._offline and not self._retired:
+        if not self._offline and not self._retired and error.errno not in NO_DESCRIPTORS:
             self._owner.on_io_error(self, error)
 
     def _failed(self, error: OSError) -> KafkaStorageError:

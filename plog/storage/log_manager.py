@@ -37,7 +37,7 @@ from plog.storage.checkpoints import OffsetCheckpoint
 from plog.storage.filesystem import Filesystem, has_space
 from plog.storage.group_commit import Done
 from plog.storage.live_log_dir import FoundPartition, LiveLogDir, slot_key
-from plog.storage.log import DISK_FULL, Log
+from plog.storage.log import DISK_FULL, NO_DESCRIPTORS, Log
 from plog.storage.log_dir import LogDir
 from plog.storage.replica_move import ReplicaCopy
 from plog.storage.scheduler import Scheduler
@@ -389,7 +389,8 @@ class LogManager:
             try:
                 log = live.create(tp, wanted.topic_id, wanted.settings, self)
             except OSError as error:
-                if error.errno in DISK_FULL or isinstance(error, FileExistsError):
+                refused = error.errno in DISK_FULL | NO_DESCRIPTORS
+                if refused or isinstance(error, FileExistsError):
                     raise KafkaStorageError(f"{tp}: {error}") from error
                 self.fail_log_dir(live.path, error)
                 continue
@@ -517,7 +518,7 @@ class LogManager:
                     self._lose_moved(log, target)
                     raise KafkaStorageError(f"{tp} has moved to {target.path}, which has failed")
         except OSError as error:
-            if error.errno not in DISK_FULL:
+            if error.errno not in DISK_FULL | NO_DESCRIPTORS:
                 self.fail_log_dir(target.path, error)
             self._discard(copy, log, target)
             raise KafkaStorageError(f"{tp} cannot be moved: {error}") from error
@@ -707,7 +708,7 @@ class LogManager:
         try:
             task(*args)
         except OSError as error:
-            if error.errno in DISK_FULL:
+            if error.errno in DISK_FULL | NO_DESCRIPTORS:
                 _log.error("log directory %s: %s", live.path, error)
             else:
                 self.fail_log_dir(live.path, error)

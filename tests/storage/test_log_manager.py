@@ -8,6 +8,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -678,6 +679,39 @@ def test_directory_that_fails_while_a_log_is_made_there_does_not_get_it(
     log = manager.create(A0, ID_A, SETTINGS)
     assert (log.log_dir, manager.get(A0)) == (dirs[1], log)
     fill(lead(log), 1)
+
+
+class FewDescriptors(Filesystem):
+    """Opens so many files more, then refuses one, then opens again."""
+
+    def __init__(self) -> None:
+        self.left = -1
+
+    def open_file(self, *args: object, **options: object) -> int:
+        self.left -= 1
+        if self.left == -1:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().open_file(*args, **options)  # type: ignore[arg-type]
+
+
+def test_want_of_descriptors_is_not_the_disks_fault(start: Start, dirs: list[Path]) -> None:
+    fs = FewDescriptors()
+    manager = start(fs=fs)
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    end, refused = 0, 0
+    for opened in range(40):
+        fs.left = opened
+        with suppress(KafkaStorageError):
+            manager.create(A1, ID_A, SETTINGS)
+            fill(log, 20, end)  # rolls
+        refused += fs.left < 0
+        end = log.log_end_offset // 10
+        manager.scheduler.run_due()
+    assert refused > 5
+    assert manager.live_log_dirs == dirs
+    assert dict(manager.offline) == {}
+    assert manager.get(A1) is not None
+    fill(log, 20, end)
 
 
 # -- moves between directories -----------------------------------------------------------------
