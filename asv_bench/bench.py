@@ -311,6 +311,8 @@ def plot(cells: list[Cell], path: Path) -> None:
 
 
 def commit() -> str:
+    if shutil.which("git") is None:
+        return "unknown"
     said = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=bench_load.ROOT,

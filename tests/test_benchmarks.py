@@ -31,6 +31,7 @@ PARTS_OF = {
     "producers": "partition_log",
     "segment": "partition_log",
     "served": "reactor",
+    "work_queue": "reactor",
 }
 
 

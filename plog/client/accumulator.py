@@ -380,7 +380,9 @@ class Accumulator:
     def sleep_until(self, due: float) -> bool:
         """Say until when the sender sleeps; False when it must look again first."""
         with self._lock:
-            if self._must_look:
+            # A `close` after the sender asked `is_finished` rang before `take`, which forgot it.
+            is_over = self._is_aborted or (self._is_closed and not self._busy)
+            if self._must_look or is_over:
                 return False
             self._sleeps_until = due
             return True
