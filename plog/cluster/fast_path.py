@@ -100,6 +100,11 @@ class FastPath:
             if number is not None:
                 del self._partitions[number]
 
+    def is_slow(self, log_dir: Path) -> bool:
+        """Tell whether a directory's disk has made somebody wait just now."""
+        found = self._disks.get(log_dir)
+        return found is not None and found[1].is_slow
+
     def topic_partition(self, number: int) -> TopicPartition | None:
         """Return the partition with a number, None if it is not served any more."""
         partition = self._partitions.get(number)

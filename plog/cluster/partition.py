@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from plog._native.partition_log import Appended
@@ -65,6 +66,10 @@ class Publisher(Protocol):
 
     def withdraw(self, topic_partition: TopicPartition, /) -> None:
         """Serve it no more."""
+        ...
+
+    def is_slow(self, log_dir: Path, /) -> bool:
+        """Tell whether a directory's disk has made somebody wait just now."""
         ...
 
 
@@ -271,6 +276,14 @@ class Partition:
         appended = self.log.append_as_leader(records, now_ms=now_ms)
         self._on_change(self.topic_partition)
         return appended
+
+    @property
+    def has_slow_disk(self) -> bool:
+        """Whether an append may take long; known where there is a fast path to find out."""
+        log = self.hosted_log
+        return (
+            log is not None and self._publisher is not None and self._publisher.is_slow(log.log_dir)
+        )
 
     def readable_end(self, *, read_committed: bool) -> int:
         """Return the offset that a consumer may read up to: high watermark or last stable offset.

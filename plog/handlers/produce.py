@@ -108,7 +108,7 @@ async def produce(ctx: Context, request: ProduceRequest) -> ProduceResponse | No
     advertised all the same, because clients take an absent version 0 for a broker without
     compression, and refused by closing the connection, as Kafka 4 does.
     """
-    if _size_of(request) > LARGE_REQUEST_BYTES:
+    if _size_of(request) > LARGE_REQUEST_BYTES or _meets_slow_disk(ctx, request):
         topics = await ctx.in_thread(_append_all, ctx, request)
     else:
         topics = _append_all(ctx, request)
@@ -135,6 +135,15 @@ def _size_of(request: ProduceRequest) -> int:
         for topic in request.topic_data
         for asked in topic.partition_data
         if asked.records is not None
+    )
+
+
+def _meets_slow_disk(ctx: Context, request: ProduceRequest) -> bool:
+    return any(
+        partition is not None and partition.has_slow_disk
+        for topic in request.topic_data
+        for asked in topic.partition_data
+        for partition in [ctx.services.replicas.get(TopicPartition(topic.name, asked.index))]
     )
 
 

@@ -636,6 +636,26 @@ def test_slow_disk_keeps_nobody_from_another(two_disks: Running) -> None:
     assert two_disks.fast_requests == before + 99
 
 
+def test_slow_disk_does_not_keep_the_handlers_either(two_disks: Running) -> None:
+    disk, slow, quick = partitions_by_disk(two_disks)
+    make_slow(two_disks, disk, slow)
+    with faults(Fault("pwritev", delay_us=1_500_000, path_prefix=disk)):
+        # Producers that are new: the handlers' business.
+        new = [make_batch(producer=(producer_id, 0, 0)) for producer_id in (71, 72)]
+        two_disks.send(produce_request([("t", slow, new[0])], acks=1), 9)
+        until = time.monotonic() + WAIT_MS / 1000
+        while two_disks.handed_over["unusual append"] == 0:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        two_disks.wire.ask(produce_request([("t", quick, new[1])], acks=1), 9)
+        two_disks.socket.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            two_disks.socket.recv(1)
+        two_disks.socket.settimeout(WAIT_MS / 1000)
+        (part,) = flat(decoded(ProduceResponse, 9, two_disks.receive()))
+    assert (part.error_code, part.base_offset) == (0, 1)
+
+
 def test_cold_read_keeps_nobody_waiting(two_disks: Running) -> None:
     disk, cold, hot = partitions_by_disk(two_disks)
     data = make_batch([b"v" * 100_000])
