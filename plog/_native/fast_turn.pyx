@@ -13,7 +13,7 @@ from plog._native.connection cimport (
     Connection, Link, answer_room, cut_frame, drop_frame, link_remove)
 from plog._native.fetch_path cimport (
     FETCH_ANSWERED, FETCH_BESIDE, FETCH_KEY, FETCH_SINCE, FETCH_UNTIL, FETCH_UNUSUAL_FORM,
-    FETCH_UNUSUAL_PARTITION, FETCH_UNUSUAL_READ, FETCH_WAITS, FetchCall, FetchOutcome, fetch_answer,
+    FETCH_UNUSUAL_PARTITION, FETCH_UNUSUAL_READ, FETCH_WAITS, FetchCall, FetchOutcome, FetchPart, fetch_answer,
     fetch_clear, fetch_init, fetch_is_stale, fetch_part, fetch_read, fetch_read_slowly, fetch_release,
     fetch_serve, fetch_settle, fetch_unpin)
 from plog._native.fetch_sessions cimport NO_SESSION_ID
@@ -126,6 +126,7 @@ cdef FastOutcome try_produce(
         return FAST_NO_MEMORY
     parked.produce = call[0]
     produce_init(call)
+    count_memory(parked)
     parked.deadline_us = calls().monotonic_us() + 1000 * <int64_t>max(parked.produce.timeout_ms, 0)
     if c.parked == parked:
         wait_for_safety(loop, parked)
@@ -236,6 +237,7 @@ cdef FastOutcome park_fetch(Loop* loop, Connection* c, int64_t size) noexcept no
     add(&loop.shared.budget.frame_bytes, size)
     parked.fetch = loop.fetch
     fetch_init(&loop.fetch)
+    count_memory(parked)
     wait_for_bytes(loop, parked)
     return use_up(loop, c, size, FAST_WAITS)
 
@@ -271,6 +273,7 @@ cdef FastOutcome put_beside(
     if api_key == FETCH_KEY:
         parked.fetch = loop.fetch
         fetch_init(&loop.fetch)
+    count_memory(parked)
     if loop.privileged == c:
         loop.privileged = NULL
     count(&loop.requests)
@@ -393,6 +396,14 @@ cdef void park(Loop* loop, Parked* parked) noexcept nogil:
     before.next = &c.by_deadline
 
 
+cdef void count_memory(Parked* parked) noexcept nogil:
+    """Clients that let very many requests wait are to be held up as those that send large ones."""
+    parked.counted_bytes = (
+        sizeof(Parked) + parked.produce.parts.capacity * sizeof(ProducePart)
+        + parked.fetch.parts.capacity * sizeof(FetchPart))
+    add(&parked.budget.frame_bytes, parked.counted_bytes)
+
+
 cdef void give_back(Parked* parked) noexcept nogil:
     """The frame is not needed any more."""
     if parked.frame.base != NULL:
@@ -404,6 +415,7 @@ cdef void give_back(Parked* parked) noexcept nogil:
 cdef void drop(Parked* parked) noexcept nogil:
     """Free what no letter is on its way for."""
     give_back(parked)
+    add(&parked.budget.frame_bytes, -parked.counted_bytes)
     produce_release(&parked.produce)
     fetch_release(&parked.fetch)
     free(parked)

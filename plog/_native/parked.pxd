@@ -45,3 +45,4 @@ ctypedef struct Parked:
     ProduceCall produce
     FetchCall fetch
     Frame frame                  # for Python, if the request turns out unusual
+    int64_t counted_bytes        # of what it takes besides, in the budget

@@ -1003,6 +1003,27 @@ def test_each_produce_that_waits_has_a_time_of_its_own(fast: Running) -> None:
     assert codes == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE, ErrorCode.NONE]
 
 
+def test_memory_of_what_waits_is_counted_and_comes_back(fast: Running) -> None:
+    topic, _ = create_topic(fast.wire)
+    before = fast.broker.reactor_stats.queued_bytes
+    with faults(Fault("fdatasync", delay_us=200_000)):
+        for _ in range(20):
+            fast.send(produce_request([(topic, 0, make_batch())]), 9)
+        fast.until_waiting(20)
+        waiting = fast.broker.reactor_stats.queued_bytes
+        assert 20 * 200 < waiting - before < 20 * 4096
+        for _ in range(20):
+            fast.receive()
+    fast.until_waiting(0)
+    fast.send(fetch_request((topic, 0, 20), max_wait_ms=WAIT_MS), 12)
+    fast.until_waiting()
+    assert fast.broker.reactor_stats.queued_bytes > before
+    fast.wire.ask(produce_request([(topic, 0, make_batch())]), 9)
+    assert records_of(fast.receive()) > 61
+    fast.until_waiting(0)
+    assert fast.broker.reactor_stats.queued_bytes == before
+
+
 def test_client_that_goes_while_its_produces_wait_harms_nobody(fast: Running) -> None:
     topic, _ = create_topic(fast.wire)
     with faults(Fault("fdatasync", delay_us=50_000)):
