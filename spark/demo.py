@@ -52,6 +52,10 @@ def free_port() -> int:
 def start_broker(data: Path, port: int) -> subprocess.Popen[bytes]:
     """Start `plog server` with config/server.properties and wait until it listens."""
     log_path = data / "broker.log"
+    if (kept := running_broker(data)) is not None:
+        raise click.ClickException(
+            f"the broker of an earlier `bin/demo --keep` goes on: `kill {kept}` stops it"
+        )
     with log_path.open("wb") as log:
         broker = subprocess.Popen(
             [
@@ -79,6 +83,20 @@ def start_broker(data: Path, port: int) -> subprocess.Popen[bytes]:
                     f"the broker did not start. Its log says:\n{log_path.read_text()}"
                 ) from None
             time.sleep(0.02)
+
+
+def running_broker(data: Path) -> int | None:
+    """Return the process that holds the demo's log directory, if there is one."""
+    lock = data / "log" / ".lock"
+    if not lock.exists():
+        return None
+    inode = lock.stat().st_ino
+    # FLOCK and POSIX locks alike: "1: POSIX  ADVISORY  WRITE 1234 fd:00:5678 0 EOF".
+    for line in Path("/proc/locks").read_text().splitlines():
+        fields = line.split()
+        if len(fields) > 5 and fields[5].split(":")[-1] == str(inode):
+            return int(fields[4])
+    return None
 
 
 def stop_broker(broker: subprocess.Popen[bytes]) -> None:

@@ -10,6 +10,10 @@ from typing import Final
 
 REFUSED: Final = {
     "authorizer.class.name": "plog has no authorizer yet, and would let everybody in",
+    "process.roles": (
+        "plog is no KRaft node, and would leave its quorum: without process.roles, controller.* and"
+        " the listener of the controller it runs alone (node.id is broker.id here)"
+    ),
 }
 """Keys that must not be set at all, and why; those that plog knows say so themselves."""
 
@@ -118,7 +122,6 @@ KAFKA_ONLY: Final = frozenset(
         "password.encoder.old.secret",
         "password.encoder.secret",
         "principal.builder.class",
-        "process.roles",
         "producer.purgatory.purge.interval.requests",
         "quota.window.num",
         "quota.window.size.seconds",
