@@ -79,12 +79,14 @@ def stress(directory: Path, seed: int, seconds: float, **settings: object) -> Wo
                 f"consumer-{n}": Consumer(world, in_sessions=n % 2 == 0).run
                 for n in range(CONSUMERS)
             },
-            "changer": Changer(world).run,
+            "changer-0": Changer(world).run,
+            "changer-1": Changer(world).run,
             "come-and-go": lambda: come_and_go(world),
             "disks": lambda: trouble_disks(world),
         },
     )
-    print(dict(sorted(world.counts.items())), running.handed_over, running.fast_requests)
+    world.counts["answered fast"] = running.fast_requests
+    print(dict(sorted(world.counts.items())), running.handed_over)
     try:
         assert world.failures == []
         wire = speak(running.port)
@@ -106,6 +108,7 @@ def test_everything_at_once(tmp_path: Path, complaints: list[str], fast_path: st
     assert complaints == []
     for what in ("fetches with records", "session fetches", "replicas moved", "topics created"):
         assert world.counts.get(what, 0) > 0, world.counts
+    assert (world.counts["answered fast"] > 0) == (fast_path == "true")
 
 
 @pytest.mark.long
