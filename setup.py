@@ -1,9 +1,10 @@
 """Builds the Cython kernels: one extension for each plog/_native/*.pyx.
 
 PLOG_BUILD chooses the build: `release` (the default), `debug` (bounds checks,
-uninitialised views and C assertions) or `asan` (debug under AddressSanitizer and
-UndefinedBehaviorSanitizer; docs/TESTING.md says how to run it). Directives live
-here and not in file headers, so that one switch changes them all.
+uninitialised views and C assertions), `asan` (debug under AddressSanitizer and
+UndefinedBehaviorSanitizer) or `tsan` (debug under ThreadSanitizer); docs/TESTING.md
+says how to run the last two. Directives live here and not in file headers, so that
+one switch changes them all.
 """
 
 import os
@@ -26,11 +27,13 @@ COMPILE = {
     "release": ["-O3", "-fno-strict-aliasing", "-Wall", "-Wno-unused-function"],
     "debug": ["-O1", "-g", "-fno-strict-aliasing", "-UNDEBUG"],
     "asan": ["-O1", "-g", "-fno-strict-aliasing", "-UNDEBUG", *SANITIZERS],
+    "tsan": ["-O1", "-g", "-fno-strict-aliasing", "-UNDEBUG", "-fsanitize=thread"],
 }
 LINK = {
     "release": ["-pthread"],
     "debug": ["-pthread"],
     "asan": ["-pthread", *SANITIZERS],
+    "tsan": ["-pthread", "-fsanitize=thread"],
 }
 DIRECTIVES = {
     "language_level": 3,

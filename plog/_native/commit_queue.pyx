@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
 from plog._native.locks cimport (
-    add, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock)
+    add, load, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock)
 from plog._native.partition cimport partition_flush, partition_release, partition_retain
 
 cdef extern from "<pthread.h>" nogil:
@@ -92,7 +92,7 @@ cdef class CommitThread:
                 if asked == NULL:
                     break
                 failed = partition_flush(asked, &durable_end)
-                number = asked.listener_number
+                number = load(&asked.listener_number)
                 partition_release(asked)
         return (number, -failed) if failed else None
 

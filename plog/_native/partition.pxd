@@ -68,7 +68,7 @@ ctypedef struct Partition:
     bint watched
     ChangeListener listener
     void* listener_argument
-    int64_t listener_number      # under which the listener knows this partition
+    int64_t listener_number      # under which the listener knows this partition; atomic, as the commit thread asks too
     SegmentList* segments
     int64_t log_start_offset
     int64_t log_end_offset

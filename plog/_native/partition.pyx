@@ -163,7 +163,7 @@ cdef void partition_set_listener(
     pthread_mutex_lock(&partition.lock)
     partition.listener = listener
     partition.listener_argument = argument
-    partition.listener_number = number
+    store(&partition.listener_number, number)
     pthread_mutex_unlock(&partition.lock)
 
 
