@@ -46,6 +46,8 @@ from plog.protocol.messages.topics import (
     DeleteRecordsTopic,
     DeleteTopicsRequest,
 )
+from plog.storage.log_manager import LogManager
+from plog.types import TopicPartition
 from tests.handlers.wire import (
     WAIT_MS,
     Speaker,
@@ -70,6 +72,8 @@ SIZES = ((20, 1), (100, 1), (100, 30), (1000, 3), (1000, 20), (5000, 1), (5000, 
 """Bytes of a record, and how many a batch has."""
 SMALLEST_SEGMENT = 40_000
 """A little more than the largest of these batches."""
+CUT = "cut"
+"""The topic that is cut back; nobody else writes to it, for no client may append meanwhile."""
 PASSING = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)
 """What a client hears while a replica moves, and from the log that it leaves; it asks again."""
 GONE = (
@@ -215,8 +219,8 @@ class Producer:
         """Return acks and what one request holds."""
         rng, world = self._rng, self.world
         places = {world.anywhere(rng) for _ in range(rng.randint(1, 4))}
-        if rng.random() < 0.1 and world.passing:
-            places.add((rng.choice(world.passing), 0))
+        if rng.random() < 0.1 and set(world.passing) > {CUT}:
+            places.add((rng.choice([topic for topic in world.passing if topic != CUT]), 0))
         acks = rng.choice((-1, -1, 1) if self.is_idempotent else (-1, 1, 0))
         return acks, [self._batch(at) for at in sorted(places)]
 
@@ -277,7 +281,12 @@ class Producer:
             until = time.monotonic() + WAIT_MS / 1000
             while True:
                 assert time.monotonic() < until, f"{sending.at} is refused for ever"
-                answer = self._wire.ask(produce_request([(*sending.at, sending.data)]), 9)
+                try:
+                    answer = self._wire.ask(produce_request([(*sending.at, sending.data)]), 9)
+                except NetworkException:  # an earlier one with acks=0, again
+                    assert not self.is_idempotent
+                    self._go_away([])
+                    continue
                 if self._note(sending, flat(answer)[0], set()):
                     break
                 time.sleep(0.002)
@@ -533,6 +542,23 @@ def add_partition(world: World, wire: Speaker, topic: str) -> None:
     world.until_led(wire, topic, range(old, old + 1))
     world.partitions[topic] = old + 1
     world.count("partitions added")
+
+
+def cut_back(world: World, manager: LogManager) -> None:
+    """Write a log and cut it back, as a follower does, while others read it."""
+    rng, wire = world.rng(), speak(world.port)
+    world.create(wire, CUT, 1, segment_bytes=SMALLEST_SEGMENT)
+    world.passing.append(CUT)
+    while not world.stop.wait(rng.choice((0.001, 0.01))):
+        for _ in range(rng.randint(1, 20)):
+            data = make_batch([rng.randbytes(rng.choice((10, 2000)))] * rng.randint(1, 5))
+            answer = wire.ask(produce_request([(CUT, 0, data)], acks=rng.choice((-1, 1))), 9)
+            assert flat(answer)[0].error_code == ErrorCode.NONE, answer
+        log = manager.get(TopicPartition(CUT, 0))
+        assert log is not None
+        log.truncate_to(rng.randint(max(log.log_end_offset - 40, 0), log.log_end_offset))
+        world.count("logs cut back")
+    wire.close()
 
 
 def trouble_disks(world: World) -> None:

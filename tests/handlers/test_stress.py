@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from plog._native import files
+from plog.storage.log_manager import LogManager
 from tests.agreement.harness import run_seed
 from tests.handlers.stress import (
     SMALLEST_SEGMENT,
@@ -30,6 +31,7 @@ from tests.handlers.stress import (
     World,
     check_log,
     come_and_go,
+    cut_back,
     trouble_disks,
 )
 from tests.handlers.test_fast_path import Running
@@ -57,13 +59,17 @@ def complaints() -> Iterator[list[str]]:
 
 def stress(directory: Path, seed: int, seconds: float, **settings: object) -> World:
     log_dirs = [directory / "disk0", directory / "disk1"]
-    running = Running(
-        directory,
-        log_dirs=",".join(map(str, log_dirs)),
-        num_network_threads=2,
-        log_retention_check_interval_ms=300,
-        **settings,
-    )
+    managers: list[LogManager] = []
+    start = LogManager.start
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(LogManager, "start", lambda self: managers.append(self) or start(self))
+        running = Running(
+            directory,
+            log_dirs=",".join(map(str, log_dirs)),
+            num_network_threads=2,
+            log_retention_check_interval_ms=300,
+            **settings,
+        )
     world = World(running.port, log_dirs, seed)
     for name in ("one", "two", "three"):
         world.create(running.wire, name, 2, segment_bytes=SMALLEST_SEGMENT)
@@ -82,6 +88,7 @@ def stress(directory: Path, seed: int, seconds: float, **settings: object) -> Wo
             "changer-0": Changer(world).run,
             "changer-1": Changer(world).run,
             "come-and-go": lambda: come_and_go(world),
+            "cut-back": lambda: cut_back(world, managers[0]),
             "disks": lambda: trouble_disks(world),
         },
     )
@@ -104,7 +111,7 @@ def stress(directory: Path, seed: int, seconds: float, **settings: object) -> Wo
 
 @pytest.mark.parametrize("fast_path", ["true", "false"])
 def test_everything_at_once(tmp_path: Path, complaints: list[str], fast_path: str) -> None:
-    world = stress(tmp_path, run_seed(), 4.0, fast_path_enable=fast_path)
+    world = stress(tmp_path, run_seed(), 3.0, fast_path_enable=fast_path)
     assert complaints == []
     for what in ("fetches with records", "session fetches", "replicas moved", "topics created"):
         assert world.counts.get(what, 0) > 0, world.counts
