@@ -527,10 +527,9 @@ def test_topic_without_a_flush_before_the_answer_is_answered(wire: Speaker) -> N
         assert produce(wire, topic, make_batch(), timeout_ms=0).base_offset == n
 
 
-def test_flush_that_takes_longer_than_the_timeout_is_told(wire: Speaker, topic: str) -> None:
-    # Without any time the flush may still be quicker than the question whether it is done.
+def test_without_any_time_a_flush_may_be_in_time_or_not(wire: Speaker, topic: str) -> None:
+    # That it is told when it is not: test_fast_path, with a flush that is slow for certain.
     codes = [produce(wire, topic, make_batch(), timeout_ms=0).error_code for _ in range(100)]
-    assert ErrorCode.REQUEST_TIMED_OUT in codes
     assert set(codes) <= {ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT}
     # They are there all the same, which is why clients number their batches.
     assert produce(wire, topic, make_batch()).base_offset == 100
