@@ -32,7 +32,7 @@ from tests.compat import traffic
 from tests.compat.programs import FRANZ_GO, JAVA, Program, Run
 from tests.compat.recorder import Exchange, Recorder
 from tests.compat.traffic import Shape, record
-from tests.handlers.test_fast_path import Running, decoded
+from tests.handlers.running import Running, decoded
 from tests.handlers.wire import WAIT_MS, create_topic, speak, walk_all
 from tests.servers import BrokerProcess
 

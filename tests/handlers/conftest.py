@@ -1,4 +1,4 @@
-"""One broker for the handlers' tests, with three listeners and two log directories."""
+"""The handlers' brokers: one with three listeners and two log directories, others in-process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.handlers.running import Running
+from tests.handlers.twins import Twins
 from tests.handlers.wire import Speaker, create_topic, speak
 from tests.servers import BrokerProcess, free_port
 
@@ -89,3 +91,28 @@ def own_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     yield start
     for one in started:
         one.kill()
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
+    made = Twins(tmp_path_factory.mktemp("twins"))
+    yield made
+    assert made.plain.fast_requests == 0
+    for one in made.both:
+        one.stop()
+
+
+@pytest.fixture
+def fast(tmp_path: Path) -> Iterator[Running]:
+    one = Running(tmp_path / "data")
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def two_disks(tmp_path: Path) -> Iterator[Running]:
+    """A broker with two log directories, of which topic "t" has a partition each."""
+    one = Running(tmp_path, log_dirs=f"{tmp_path / 'disk0'},{tmp_path / 'disk1'}")
+    create_topic(one.wire, "t", 2)
+    yield one
+    one.stop()

@@ -23,6 +23,7 @@ import pytest
 from plog._native import files
 from plog.storage.log_manager import LogManager
 from tests.agreement.harness import run_seed
+from tests.handlers.running import Running
 from tests.handlers.stress import (
     SMALLEST_SEGMENT,
     Changer,
@@ -34,7 +35,6 @@ from tests.handlers.stress import (
     cut_back,
     trouble_disks,
 )
-from tests.handlers.test_fast_path import Running
 from tests.handlers.wire import speak
 
 PRODUCERS = 4

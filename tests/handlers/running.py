@@ -1,0 +1,139 @@
+"""A broker in the tests' own process, whose counters and disks the tests can see and disturb."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from plog._native import files
+from plog._native.files import Fault
+from plog.broker import Broker
+from plog.protocol import codec, framing
+from plog.protocol.messages.fetch import FetchResponse
+from plog.protocol.schema import Struct
+from plog.settings.definitions import BrokerSettings
+from tests.handlers.wire import WAIT_MS, fetch_request, speak
+from tests.servers import free_port
+
+
+class Running:
+    """A broker in this process, on an event loop of its own."""
+
+    def __init__(self, directory: Path, **settings: object) -> None:
+        self.directory = directory
+        self.port = free_port()
+        texts = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "log.dirs": str(directory),
+            "broker.id": "0",
+            **{key.replace("_", "."): str(value) for key, value in settings.items()},
+        }
+        self.broker = Broker(BrokerSettings(texts))
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._call(self.broker.start())
+        self._ids = itertools.count(1)
+        self.wire = speak(self.port)
+        self.socket = socket.create_connection(("127.0.0.1", self.port), WAIT_MS / 1000)
+
+    def _call(self, coroutine) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+
+    def stop_broker(self) -> None:
+        self._call(self.broker.stop())
+
+    def stop(self) -> None:
+        self.wire.close()
+        self.socket.close()
+        self.stop_broker()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    @property
+    def fast_requests(self) -> int:
+        return self.broker.reactor_stats.fast_requests
+
+    @property
+    def handed_over(self) -> dict[str, int]:
+        return self.broker.reactor_stats.handed_over
+
+    def until_waiting(self, count: int = 1) -> None:
+        """Wait until so many requests are parked in the reactor."""
+        until = time.monotonic() + WAIT_MS / 1000
+        while self.broker.reactor_stats.waiting != count:
+            assert time.monotonic() < until, self.broker.reactor_stats
+            time.sleep(0.001)
+
+    def send(self, request: Struct, version: int) -> None:
+        self.socket.sendall(framed(request, version, next(self._ids)))
+
+    def receive(self) -> bytes:
+        (size,) = struct.unpack(">i", self._read(4))
+        return self._read(size)
+
+    def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self.socket.recv(size - len(data))
+            assert more, "the broker closed the connection"
+            data += more
+        return data
+
+    def ask(self, request: Struct, version: int) -> bytes:
+        self.send(request, version)
+        return self.receive()
+
+
+def framed(request: Struct, version: int, correlation_id: int) -> bytes:
+    key = type(request).api.key
+    header = framing.encode_request_header(key, version, correlation_id, "twins")
+    body = codec.encode(request, version)
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def decoded(response: type, version: int, frame: bytes):
+    _, pos = framing.decode_response_header(response.api.key, version, memoryview(frame))
+    return codec.decode(response, version, memoryview(frame), pos)[0]
+
+
+def ask_in_one_go(running: Running, *requests: tuple[Struct, int]) -> list[bytes]:
+    """Send all at once; return the answers, which have to come in the same order."""
+    first = 7000
+    running.socket.sendall(
+        b"".join(
+            framed(request, version, first + n) for n, (request, version) in enumerate(requests)
+        )
+    )
+    frames = []
+    for n, (request, _) in enumerate(requests):
+        if getattr(request, "acks", 1) != 0:
+            frames.append(running.receive())
+            assert struct.unpack_from(">i", frames[-1])[0] == first + n
+    return frames
+
+
+def records_of(frame: bytes) -> int:
+    """Return how many bytes of records an answer to a Fetch of one partition holds."""
+    return len(decoded(FetchResponse, 12, frame).responses[0].partitions[0].records)
+
+
+def end_of(running: Running, topic: str) -> int:
+    answer = decoded(FetchResponse, 12, running.ask(fetch_request((topic, 0, 0)), 12))
+    return answer.responses[0].partitions[0].high_watermark
+
+
+@contextmanager
+def faults(*injected: Fault) -> Iterator[None]:
+    files.inject(list(injected))
+    try:
+        yield
+    finally:
+        files.inject([])

@@ -1,0 +1,217 @@
+"""The fast path on disks that are slow, fail, or are left for another."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from plog._native.files import Fault
+from plog.errors import ErrorCode
+from plog.protocol.messages.fetch import FetchResponse
+from plog.protocol.messages.produce import ProduceResponse
+from plog.storage.log import Log
+from plog.storage.log_manager import LogManager
+from plog.types import TopicPartition
+from tests.handlers.running import (
+    Running,
+    decoded,
+    faults,
+    framed,
+    records_of,
+)
+from tests.handlers.wire import (
+    WAIT_MS,
+    create_topic,
+    fetch_request,
+    flat,
+    make_batch,
+    produce_request,
+)
+
+
+def partitions_by_disk(running: Running) -> tuple[str, int, int]:
+    """Return (the first directory, its partition, the other's)."""
+    (path,) = running.directory.glob("disk*/t-0")
+    return str(path.parent), 0, 1
+
+
+def make_slow(running: Running, disk: str, index: int) -> None:
+    """Have the broker find out that a disk is slow: a write that takes 30 ms."""
+    with faults(Fault("pwritev", delay_us=30_000, path_prefix=disk)):
+        running.ask(produce_request([("t", index, make_batch())], acks=1), 9)
+
+
+def test_slow_disk_keeps_nobody_from_another(two_disks: Running) -> None:
+    disk, slow, quick = partitions_by_disk(two_disks)
+    make_slow(two_disks, disk, slow)
+    before = two_disks.fast_requests
+    with faults(Fault("pwritev", delay_us=1_500_000, path_prefix=disk)):
+        two_disks.send(produce_request([("t", slow, make_batch())], acks=1), 9)
+        two_disks.until_waiting()
+        for _ in range(20):
+            two_disks.wire.ask(produce_request([("t", quick, make_batch())]), 9)
+        assert two_disks.broker.reactor_stats.waiting == 1
+        (part,) = flat(decoded(ProduceResponse, 9, two_disks.receive()))
+    assert (part.error_code, part.base_offset) == (0, 1)
+    assert two_disks.fast_requests == before + 21
+    # Once it is fast again, so is its way.
+    for offset in range(2, 80):
+        frame = two_disks.ask(produce_request([("t", slow, make_batch())], acks=-1), 9)
+        (part,) = flat(decoded(ProduceResponse, 9, frame))
+        assert (part.error_code, part.base_offset) == (0, offset)
+    assert two_disks.fast_requests == before + 99
+
+
+def test_slow_disk_does_not_keep_the_handlers_either(two_disks: Running) -> None:
+    disk, slow, quick = partitions_by_disk(two_disks)
+    make_slow(two_disks, disk, slow)
+    with faults(Fault("pwritev", delay_us=1_500_000, path_prefix=disk)):
+        # Producers that are new: the handlers' business.
+        new = [make_batch(producer=(producer_id, 0, 0)) for producer_id in (71, 72)]
+        two_disks.send(produce_request([("t", slow, new[0])], acks=1), 9)
+        until = time.monotonic() + WAIT_MS / 1000
+        while two_disks.handed_over["unusual append"] == 0:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        two_disks.wire.ask(produce_request([("t", quick, new[1])], acks=1), 9)
+        two_disks.socket.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            two_disks.socket.recv(1)
+        two_disks.socket.settimeout(WAIT_MS / 1000)
+        (part,) = flat(decoded(ProduceResponse, 9, two_disks.receive()))
+    assert (part.error_code, part.base_offset) == (0, 1)
+
+
+def test_cold_read_keeps_nobody_waiting(two_disks: Running) -> None:
+    disk, cold, hot = partitions_by_disk(two_disks)
+    data = make_batch([b"v" * 100_000])
+    for index in (cold, hot):
+        for _ in range(60):  # more than what is taken to be in the page cache
+            two_disks.ask(produce_request([("t", index, data)], acks=1), 9)
+    with faults(
+        Fault("is_resident", errno=errno.EAGAIN, path_prefix=disk),
+        Fault("pread", delay_us=1_500_000, path_prefix=disk, times=1),
+    ):
+        two_disks.send(fetch_request(("t", cold, 3), partition_max_bytes=1), 12)
+        two_disks.until_waiting()
+        for offset in range(20):
+            two_disks.wire.ask(fetch_request(("t", hot, offset), partition_max_bytes=1), 12)
+        assert two_disks.broker.reactor_stats.waiting == 1
+        frame = two_disks.receive()
+    assert records_of(frame) == len(data)
+    assert two_disks.handed_over["unusual read"] == 0
+
+
+def test_client_that_goes_while_its_disk_is_slow_harms_nobody(two_disks: Running) -> None:
+    disk, slow, quick = partitions_by_disk(two_disks)
+    make_slow(two_disks, disk, slow)
+    with faults(Fault("pwritev", delay_us=100_000, path_prefix=disk)):
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", two_disks.port)) as gone:
+                gone.sendall(framed(produce_request([("t", slow, make_batch())]), 9, 1))
+                two_disks.until_waiting()
+            two_disks.until_waiting(0)
+            two_disks.ask(produce_request([("t", quick, make_batch())]), 9)
+        (part,) = flat(decoded(ProduceResponse, 9, two_disks.ask(
+            produce_request([("t", slow, make_batch())]), 9)))  # fmt: skip
+    # What had come whole was appended, each once.
+    assert (part.error_code, part.base_offset) == (0, 6)
+
+
+def test_stopping_waits_for_what_a_slow_disk_is_writing(two_disks: Running) -> None:
+    disk, slow, _ = partitions_by_disk(two_disks)
+    make_slow(two_disks, disk, slow)
+    with faults(Fault("pwritev", delay_us=200_000, path_prefix=disk)):
+        two_disks.send(produce_request([("t", slow, make_batch())]), 9)
+        two_disks.until_waiting()
+        stopping = threading.Thread(target=two_disks.stop_broker)
+        stopping.start()
+        (part,) = flat(decoded(ProduceResponse, 9, two_disks.receive()))
+        assert (part.error_code, part.base_offset) == (0, 1)
+        stopping.join()
+
+
+@pytest.mark.parametrize("fast_path", ["true", "false"])
+def test_flush_that_takes_longer_than_the_timeout_is_told(tmp_path: Path, fast_path: str) -> None:
+    one = Running(tmp_path, fast_path_enable=fast_path)
+    create_topic(one.wire, "t")
+    with faults(Fault("fdatasync", delay_us=400_000)):
+        frame = one.ask(produce_request([("t", 0, make_batch())], timeout_ms=50), 9)
+    (part,) = flat(decoded(ProduceResponse, 9, frame))
+    assert part.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert part.error_message == "the records are not safe on every in-sync replica yet"
+    # The batch is there all the same, and the connection goes on.
+    (part,) = flat(
+        decoded(ProduceResponse, 9, one.ask(produce_request([("t", 0, make_batch())]), 9))
+    )
+    assert (part.error_code, part.base_offset) == (0, 1)
+    one.stop()
+
+
+def test_flush_that_fails_is_told_to_all_who_wait(fast: Running) -> None:
+    topic, _ = create_topic(fast.wire)
+    with faults(Fault("fdatasync", errno=errno.EIO)):
+        request = produce_request([(topic, 0, make_batch())])
+        (part,) = flat(decoded(ProduceResponse, 9, fast.ask(request, 9)))
+        assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        (part,) = flat(decoded(ProduceResponse, 9, fast.ask(request, 9)))
+        assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_write_that_fails_is_told_as_the_handler_tells_it(tmp_path: Path, error: int) -> None:
+    answers = []
+    for name in ("true", "false"):
+        one = Running(tmp_path / name, fast_path_enable=name)
+        create_topic(one.wire, "t")
+        one.ask(produce_request([("t", 0, make_batch())]), 9)
+        with faults(Fault("pwritev", errno=error, path_prefix=str(tmp_path / name / "t-0"))):
+            frame = one.ask(produce_request([("t", 0, make_batch())]), 9)
+        (part,) = flat(decoded(ProduceResponse, 9, frame))
+        answers.append((part.error_code, part.base_offset, part.record_errors))
+        again = one.ask(produce_request([("t", 0, make_batch())]), 9)
+        answers.append(flat(decoded(ProduceResponse, 9, again))[0].error_code)
+        one.stop()
+    assert answers[0] == (ErrorCode.KAFKA_STORAGE_ERROR, -1, [])
+    assert answers[:2] == answers[2:]
+
+
+# -- moves to another log directory
+
+
+@pytest.mark.parametrize("replica_id", [-1, -2], ids=["fast", "handler"])
+def test_log_that_moves_between_the_look_and_the_read_is_read_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replica_id: int
+) -> None:
+    managers: list[LogManager] = []
+    start = LogManager.start
+    monkeypatch.setattr(LogManager, "start", lambda self: managers.append(self) or start(self))
+    one = Running(tmp_path, log_dirs=f"{tmp_path / 'disk0'},{tmp_path / 'disk1'}")
+    at = TopicPartition("t", 0)
+    create_topic(one.wire, at.topic)
+    one.ask(produce_request([("t", 0, make_batch())]), 9)
+    read = Log.read
+    moved: list[Path] = []
+
+    def read_late(log: Log, *args: object) -> object:
+        if not moved:
+            moved.extend({tmp_path / "disk0", tmp_path / "disk1"} - {log.log_dir})
+            mover = threading.Thread(target=managers[0].move, args=(at, moved[0]))
+            mover.start()
+            mover.join()
+        return read(log, *args)
+
+    monkeypatch.setattr(Log, "read", read_late)
+    answer = decoded(
+        FetchResponse, 12, one.ask(fetch_request(("t", 0, 0), replica_id=replica_id), 12)
+    )
+    (part,) = answer.responses[0].partitions
+    assert (part.error_code, part.high_watermark) == (0, 1)
+    assert len(part.records) > 61
+    assert len(moved) == (replica_id == -2)
+    one.stop()
