@@ -58,7 +58,8 @@ class ReplicaMoves:
             move(topic_partition, target)
             code = ErrorCode.NONE
         except KafkaError as refusal:
-            log.error("%s stays where it is: %s", topic_partition, refusal)
+            # What is wrong with a disk has been told as an error by who met it.
+            log.warning("%s stays where it is: %s", topic_partition, refusal)
             code = refusal.code
         finally:
             # Also when a bug ends this thread: the moves behind it have their turn.
