@@ -7,15 +7,9 @@ that is returned to Python, whose thread this runs on.
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
-from plog._native.locks cimport (
-    add, load, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock)
-from plog._native.partition cimport partition_flush, partition_release, partition_retain
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_cond_init(pthread_cond_t* condition, const void* attributes)
-    int pthread_cond_destroy(pthread_cond_t* condition)
-    int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex)
-    int pthread_cond_signal(pthread_cond_t* condition)
+from plog._native.letter_queue cimport queue_destroy, queue_init, queue_put, queue_stop, queue_take
+from plog._native.locks cimport add, exchange, load
+from plog._native.partition cimport CommitAsked, partition_flush, partition_release, partition_retain
 
 
 cdef void commit_retain(CommitQueue* queue) noexcept nogil:
@@ -26,47 +20,38 @@ cdef void commit_release(CommitQueue* queue) noexcept nogil:
     cdef Partition* left
     if queue == NULL or add(&queue.references, -1) > 0:
         return
-    while queue.first != NULL:
-        left = queue.first
-        queue.first = left.next_commit
-        left.commit_asked = False
+    queue_stop(&queue.asked)
+    left = next_asked(queue)
+    while left != NULL:  # a flush has failed, and its thread has left the others
         partition_release(left)
-    pthread_cond_destroy(&queue.asked)
-    pthread_mutex_destroy(&queue.lock)
+        left = next_asked(queue)
+    queue_destroy(&queue.asked)
     free(queue)
 
 
 cdef bint commit_ask(CommitQueue* queue, Partition* partition) noexcept nogil:
-    cdef bint taken
-    pthread_mutex_lock(&queue.lock)
-    taken = not queue.stopped
-    if taken and not partition.commit_asked:
-        partition.commit_asked = True
-        partition_retain(partition)
-        partition.next_commit = NULL
-        if queue.first == NULL:
-            queue.first = partition
-            pthread_cond_signal(&queue.asked)
-        else:
-            queue.last.next_commit = partition
-        queue.last = partition
-    pthread_mutex_unlock(&queue.lock)
-    return taken
+    cdef CommitAsked* asked = &partition.commit_asked
+    if exchange(&asked.waits, 1) == 1:
+        return True  # its flush has yet to begin
+    asked.partition = partition
+    partition_retain(partition)
+    if queue_put(&queue.asked, &asked.letter):
+        return True
+    exchange(&asked.waits, 0)
+    partition_release(partition)
+    return False
 
 
 cdef Partition* next_asked(CommitQueue* queue) noexcept nogil:
     """Wait for a partition to flush; NULL: the queue is stopped, and empty."""
-    cdef Partition* found
-    pthread_mutex_lock(&queue.lock)
-    while queue.first == NULL and not queue.stopped:
-        pthread_cond_wait(&queue.asked, &queue.lock)
-    found = queue.first
-    if found != NULL:
-        queue.first = found.next_commit
-        # Who asks from here on may have appended after the flush has read the end.
-        found.commit_asked = False
-    pthread_mutex_unlock(&queue.lock)
-    return found
+    cdef CommitAsked* asked = <CommitAsked*>queue_take(&queue.asked)
+    cdef Partition* partition
+    if asked == NULL:
+        return NULL
+    partition = asked.partition
+    # Who asks from here on may have appended after the flush has read the end.
+    exchange(&asked.waits, 0)
+    return partition
 
 
 cdef class CommitThread:
@@ -75,8 +60,7 @@ cdef class CommitThread:
         if self.queue == NULL:
             raise MemoryError
         self.queue.references = 1
-        pthread_mutex_init(&self.queue.lock, NULL)
-        pthread_cond_init(&self.queue.asked, NULL)
+        queue_init(&self.queue.asked)
 
     def __dealloc__(self):
         commit_release(self.queue)
@@ -97,7 +81,4 @@ cdef class CommitThread:
         return (number, -failed) if failed else None
 
     def stop(self):
-        pthread_mutex_lock(&self.queue.lock)
-        self.queue.stopped = True
-        pthread_cond_signal(&self.queue.asked)
-        pthread_mutex_unlock(&self.queue.lock)
+        queue_stop(&self.queue.asked)

@@ -11,11 +11,13 @@ from libc.string cimport memcpy
 
 from plog._native.connection cimport (
     Connection, Link, answer_room, cut_frame, drop_frame, link_remove)
-from plog._native.fetch_path cimport (
+from plog._native.fetch_answer cimport fetch_answer
+from plog._native.fetch_call cimport (
     FETCH_ANSWERED, FETCH_BESIDE, FETCH_KEY, FETCH_SINCE, FETCH_UNTIL, FETCH_UNUSUAL_FORM,
-    FETCH_UNUSUAL_PARTITION, FETCH_UNUSUAL_READ, FETCH_WAITS, FetchCall, FetchOutcome, FetchPart, fetch_answer,
-    fetch_clear, fetch_init, fetch_is_stale, fetch_part, fetch_read, fetch_read_slowly, fetch_release,
-    fetch_serve, fetch_settle, fetch_unpin)
+    FETCH_UNUSUAL_PARTITION, FETCH_UNUSUAL_READ, FETCH_WAITS, FetchCall, FetchOutcome, FetchPart, fetch_part)
+from plog._native.fetch_path cimport (
+    fetch_clear, fetch_init, fetch_is_stale, fetch_read, fetch_read_slowly, fetch_release, fetch_serve,
+    fetch_settle, fetch_unpin)
 from plog._native.fetch_sessions cimport NO_SESSION_ID
 from plog._native.files cimport calls
 from plog._native.locks cimport add, exchange, store

@@ -14,7 +14,7 @@ ctypedef struct PartitionName:
 
 # What a request asks of one partition.
 ctypedef struct Wanted:
-    PartitionName name
+    PartitionName name           # stands first: whoever fills in names need not know the rest
     int64_t offset
     int32_t max_bytes
     int32_t leader_epoch         # -1: whichever

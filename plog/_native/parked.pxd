@@ -2,7 +2,7 @@
 from libc.stdint cimport int16_t, int64_t, uint8_t
 
 from plog._native.connection cimport Budget, Connection
-from plog._native.fetch_path cimport FetchCall
+from plog._native.fetch_call cimport FetchCall
 from plog._native.mailbox cimport Mailbox
 from plog._native.produce_path cimport ProduceCall
 from plog._native.served cimport ServedTable

@@ -6,6 +6,7 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from plog._native.locks cimport pthread_mutex_t
+from plog._native.mailbox cimport Letter
 from plog._native.producers cimport Producer, ProducerTable
 from plog._native.segment cimport SegmentFiles
 
@@ -37,6 +38,12 @@ ctypedef struct Waiter:
     # existence: to leave word for the thread that waits, and no more.
     void (*wake)(Waiter* waiter) noexcept nogil
 
+# A partition's place in the commit queue of its log directory.
+ctypedef struct CommitAsked:
+    Letter letter
+    Partition* partition
+    int64_t waits                # atomic; 1: it is there, or about to be
+
 ctypedef struct Partition:
     int64_t references           # atomic
     int64_t changes              # how often; atomic
@@ -48,9 +55,7 @@ ctypedef struct Partition:
     int64_t slot_position
     uint8_t slot_key[SLOT_KEY_BYTES]
 
-    # In the commit queue of its log directory; under that queue's lock.
-    bint commit_asked
-    Partition* next_commit
+    CommitAsked commit_asked
 
     pthread_mutex_t write_lock
     ProducerTable producers

@@ -21,7 +21,8 @@ from plog._native.connection cimport (
 from plog._native.fast_turn cimport (
     FAST_ANSWERED, FAST_NO_MEMORY, FAST_PASSED, FastOutcome, fast_discard, fast_finish, fast_look_again,
 )
-from plog._native.fetch_path cimport FETCH_KEY, fetch_init, fetch_release
+from plog._native.fetch_call cimport FETCH_KEY
+from plog._native.fetch_path cimport fetch_init, fetch_release
 from plog._native.files cimport calls
 from plog._native.locks cimport exchange, load as atomic_load
 from plog._native.mailbox cimport (

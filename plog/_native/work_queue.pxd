@@ -2,8 +2,7 @@
 # One queue for each log directory, so that a slow one keeps nobody from another, and one for computing.
 from libc.stdint cimport int64_t
 
-from plog._native.commit_queue cimport pthread_cond_t
-from plog._native.locks cimport pthread_mutex_t
+from plog._native.letter_queue cimport LetterQueue
 from plog._native.mailbox cimport Letter
 
 # First member of what is to be done. `work` does it, and posts the result by the letter.
@@ -14,11 +13,7 @@ ctypedef struct Task:
 
 ctypedef struct WorkQueue:
     int64_t references           # atomic
-    pthread_mutex_t lock
-    pthread_cond_t asked
-    Letter* first
-    Letter* last
-    bint stopped
+    LetterQueue tasks
     int64_t slow                 # atomic: so many calls must be fast before the disk is called fast again; 0: it is
 
 cdef void work_retain(WorkQueue* queue) noexcept nogil

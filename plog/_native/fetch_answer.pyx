@@ -1,0 +1,193 @@
+"""The form of Fetch answers: heads in memory, records by reference to their files.
+
+Owns how parts are grouped under topics, and the bytes around the records. What
+the answer tells has been decided before.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcmp, memcpy, memset
+
+from plog._native.connection cimport Connection, Piece, answer_room, file_piece, queue_pieces
+from plog._native.fetch_call cimport (
+    FETCH_FLEXIBLE_SINCE, FETCH_IDS_SINCE, FETCH_LOG_START_SINCE, FETCH_RACK_SINCE, FETCH_SESSIONS_SINCE,
+    FetchCall, FetchPart, fetch_part)
+from plog._native.fetch_sessions cimport NO_SESSION_ID
+from plog._native.request cimport length_size, put_length, put_string, string_size
+from plog._native.segment cimport SegmentFiles, segment_release
+from plog._native.served cimport TOPIC_ID_BYTES, Served, served_name
+from plog._native.wire cimport put_int8, put_int16, put_int32, put_int64
+
+cdef enum:
+    NO_REPLICA = -1
+
+
+# --- what stands in it ----------------------------------------------------------------------------
+
+cdef int64_t next_told(const FetchCall* call, int64_t number) noexcept nogil:
+    """The first from `number` on that the answer names; the count of all: none."""
+    while number < call.parts.count and not fetch_part(call, number).told:
+        number += 1
+    return number
+
+
+cdef int32_t arrange_topics(FetchCall* call) noexcept nogil:
+    """Neighbours of one topic are answered under one name. How many topics the answer names."""
+    cdef const Served* before = NULL
+    cdef FetchPart* part
+    cdef int32_t topics = 0
+    cdef int64_t number = next_told(call, 0)
+    while number < call.parts.count:
+        part = fetch_part(call, number)
+        part.begins_topic = before == NULL or memcmp(before.topic_id, part.served.topic_id, TOPIC_ID_BYTES) != 0
+        topics += part.begins_topic
+        before = part.served
+        number = next_told(call, number + 1)
+    return topics
+
+
+# --- its bytes -------------------------------------------------------------------------------------
+
+cdef int64_t part_size(const FetchCall* call, const FetchPart* part) noexcept nogil:
+    """Of what stands before the records; their length included."""
+    cdef bint flexible = call.head.version >= FETCH_FLEXIBLE_SINCE
+    cdef int64_t size = 4 + 2 + 8 + 8  # index, error, high watermark, last stable offset
+    if call.head.version >= FETCH_LOG_START_SINCE:
+        size += 8
+    size += 1 if flexible else 4  # aborted transactions: none, or null
+    if call.head.version >= FETCH_RACK_SINCE:
+        size += 4  # preferred read replica
+    return size + length_size(<int32_t>part.read.size, flexible)
+
+
+cdef int32_t parts_of_topic(const FetchCall* call, int64_t first) noexcept nogil:
+    cdef int64_t after = next_told(call, first + 1)
+    cdef int32_t count = 1
+    while after < call.parts.count and not fetch_part(call, after).begins_topic:
+        count += 1
+        after = next_told(call, after + 1)
+    return count
+
+
+cdef int64_t topic_size(const FetchCall* call, int64_t first) noexcept nogil:
+    cdef bint flexible = call.head.version >= FETCH_FLEXIBLE_SINCE
+    cdef int64_t size = length_size(parts_of_topic(call, first), flexible)
+    if call.head.version >= FETCH_IDS_SINCE:
+        return size + TOPIC_ID_BYTES
+    return size + string_size(fetch_part(call, first).served.name_size, flexible)
+
+
+cdef int64_t head_size(const FetchCall* call, int32_t topics) noexcept nogil:
+    cdef bint flexible = call.head.version >= FETCH_FLEXIBLE_SINCE
+    cdef int64_t size = 4 + 4 + 4 + flexible  # length, correlation id, throttle time, tagged fields
+    if call.head.version >= FETCH_SESSIONS_SINCE:
+        size += 2 + 4  # error, session id
+    return size + length_size(topics, flexible)
+
+
+cdef int64_t answer_size(const FetchCall* call, int32_t topics) noexcept nogil:
+    cdef bint flexible = call.head.version >= FETCH_FLEXIBLE_SINCE
+    cdef int64_t size = head_size(call, topics) + flexible
+    cdef const FetchPart* part
+    cdef int64_t number = next_told(call, 0)
+    while number < call.parts.count:
+        part = fetch_part(call, number)
+        if part.begins_topic:
+            size += topic_size(call, number) + flexible
+        size += part_size(call, part) + part.read.size + flexible
+        number = next_told(call, number + 1)
+    return size
+
+
+cdef uint8_t* encode_head(const FetchCall* call, int32_t topics, uint8_t* p) noexcept nogil:
+    cdef bint flexible = call.head.version >= FETCH_FLEXIBLE_SINCE
+    p = put_int32(p, <int32_t>(answer_size(call, topics) - 4))
+    p = put_int32(p, call.head.correlation_id)
+    if flexible:
+        p = put_int8(p, 0)
+    p = put_int32(p, 0)  # throttle time
+    if call.head.version >= FETCH_SESSIONS_SINCE:
+        p = put_int16(p, 0)  # error
+        p = put_int32(p, NO_SESSION_ID if call.session == NULL else call.session.id)
+    return put_length(p, topics, flexible)
+
+
+cdef uint8_t* encode_topic(const FetchCall* call, int64_t first, uint8_t* p) noexcept nogil:
+    cdef bint flexible = call.head.version >= FETCH_FLEXIBLE_SINCE
+    cdef const Served* served = fetch_part(call, first).served
+    if call.head.version >= FETCH_IDS_SINCE:
+        memcpy(p, served.topic_id, TOPIC_ID_BYTES)
+        p += TOPIC_ID_BYTES
+    else:
+        p = put_string(p, served_name(served), served.name_size, flexible)
+    return put_length(p, parts_of_topic(call, first), flexible)
+
+
+cdef uint8_t* encode_part(const FetchCall* call, const FetchPart* part, uint8_t* p) noexcept nogil:
+    cdef bint flexible = call.head.version >= FETCH_FLEXIBLE_SINCE
+    p = put_int32(p, part.served.index)
+    p = put_int16(p, 0)
+    p = put_int64(p, part.read.high_watermark)
+    p = put_int64(p, part.read.last_stable_offset)
+    if call.head.version >= FETCH_LOG_START_SINCE:
+        p = put_int64(p, part.read.log_start_offset)
+    # Null for read_uncommitted, an empty list for none: clients tell the two apart.
+    p = put_length(p, 0 if call.read_committed else -1, flexible)
+    if call.head.version >= FETCH_RACK_SINCE:
+        p = put_int32(p, NO_REPLICA)
+    return put_length(p, <int32_t>part.read.size, flexible)
+
+
+cdef void unpin_segment(void* pin) noexcept nogil:
+    segment_release(<SegmentFiles*>pin)
+
+
+cdef bint queue_zeros(Connection* c, int64_t count) noexcept nogil:
+    """Empty tagged fields."""
+    cdef uint8_t* p = answer_room(c, count)
+    if p == NULL:
+        return False
+    memset(p, 0, count)
+    return True
+
+
+cdef bint queue_records(Connection* c, FetchPart* part) noexcept nogil:
+    cdef Piece* piece = file_piece(
+        part.read.segment.log_fd, part.read.position, part.read.size, part.read.segment, unpin_segment)
+    if piece == NULL:
+        return False
+    part.read.segment = NULL  # the pin goes along
+    queue_pieces(c, piece, piece, part.read.size)
+    return True
+
+
+cdef bint fetch_answer(FetchCall* call, Connection* c) noexcept nogil:
+    cdef bint flexible = call.head.version >= FETCH_FLEXIBLE_SINCE
+    cdef int32_t topics = arrange_topics(call)
+    cdef int64_t number = next_told(call, 0)
+    cdef int64_t after
+    cdef int64_t room
+    cdef FetchPart* part
+    cdef uint8_t* p = answer_room(c, head_size(call, topics))
+    if p == NULL:
+        return False
+    encode_head(call, topics, p)
+    while number < call.parts.count:
+        part = fetch_part(call, number)
+        room = part_size(call, part)
+        if part.begins_topic:
+            room += topic_size(call, number)
+        p = answer_room(c, room)
+        if p == NULL:
+            return False
+        if part.begins_topic:
+            p = encode_topic(call, number, p)
+        encode_part(call, part, p)
+        if part.read.size > 0 and not queue_records(c, part):
+            return False
+        after = next_told(call, number + 1)
+        # Of the partition, and of its topic with the last of it.
+        if flexible and not queue_zeros(
+                c, 1 + (after == call.parts.count or fetch_part(call, after).begins_topic)):
+            return False
+        number = after
+    return not flexible or queue_zeros(c, 1)
