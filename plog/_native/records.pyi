@@ -4,7 +4,7 @@ from typing import NamedTuple, TypeAlias
 from plog.types import Buffer
 
 DECOMPRESSED_LIMIT: int
-"""What `walk` allows when it is not told: 256 MiB."""
+"""What `walk` allows when it is not told: 2 GiB, as much as any batch that is let in takes."""
 
 Headers: TypeAlias = Sequence[tuple[str, Buffer | None]]
 

@@ -53,7 +53,8 @@ from plog._native.wire cimport put_int8, put_int16, put_int32, put_int64, put_va
 from plog._native.compression import DEFAULT_LEVEL, compress
 from plog.errors import CorruptRecord, MessageTooLarge
 
-DECOMPRESSED_LIMIT = 1 << 28
+# What a batch may expand to for any reader, so that none stops at what another has let in.
+DECOMPRESSED_LIMIT = (1 << 31) - 1
 
 cdef extern from "Python.h":
     ctypedef struct PyTypeObject:

@@ -31,7 +31,7 @@ from plog._reference.wire import encode_varint, encode_varlong
 from plog.errors import CorruptRecord, MessageTooLarge
 from plog.types import Buffer
 
-DECOMPRESSED_LIMIT: Final = 1 << 28
+DECOMPRESSED_LIMIT: Final = (1 << 31) - 1
 MOST_BYTES: Final = 2**31 - 1 - HEADER_BYTES
 
 

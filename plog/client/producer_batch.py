@@ -22,7 +22,6 @@ Header = tuple[str, bytes | None]
 
 MAX_SEQUENCE = 2**31 - 1
 """After it comes 0, so that adding is a mask."""
-EXPANDED_LIMIT = (1 << 31) - 1
 
 _SPENT = BatchBuilder()
 """In the place of a finished batch's builder: whoever keeps its deliveries keeps no records."""
@@ -156,7 +155,7 @@ class ProducerBatch:
         """
         if len(self) < 2:
             raise ValueError("a batch of one record cannot be split")
-        records = walk(self.encode(), decompressed_limit=EXPANDED_LIMIT)
+        records = walk(self.encode())
         first, second = halves = (self._part(), self._part())
         at = 0
         while at == 0 or (at < len(records) - 1 and first.size < self.size // 2):

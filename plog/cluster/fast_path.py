@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from plog._native.commit_queue import CommitThread
 from plog._native.served import ServedPartitions
 from plog._native.work_queue import WorkThread
+from plog.protocol.record_batch import decompressed_limit
 from plog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 CREATE_TIME = "CreateTime"
 PRODUCER = "producer"
 COMPACT = "compact"
-EXPANSION_LIMIT = 128
-"""A compressed batch may expand to this many times max.message.bytes, and not further."""
 
 
 class FastPath:
@@ -82,7 +81,7 @@ class FastPath:
                 *self._disk_of(log.log_dir),
                 number=number,
                 max_message_bytes=settings.max_message_bytes,
-                decompressed_limit=settings.max_message_bytes * EXPANSION_LIMIT,
+                decompressed_limit=decompressed_limit(settings.max_message_bytes),
                 before_max_ms=settings.message_timestamp_before_max_ms,
                 after_max_ms=settings.message_timestamp_after_max_ms,
                 flush_messages=settings.flush_messages,

@@ -13,7 +13,6 @@ from functools import partial
 from plog._native import batch, partition_log
 from plog._native.batch import BatchHeader
 from plog._native.compression import DEFAULT_LEVEL
-from plog.cluster.fast_path import EXPANSION_LIMIT
 from plog.cluster.partition import Partition
 from plog.cluster.topic_admin import INTERNAL_TOPICS
 from plog.errors import (
@@ -206,7 +205,7 @@ def _append_batch(
     now_ms = ctx.services.clock.now_ms()
     records, header = _check_header(ctx, settings, asked.records)
     log_append_time = settings.message_timestamp_type == "LogAppendTime"
-    expanded_limit = settings.max_message_bytes * EXPANSION_LIMIT
+    expanded_limit = record_batch.decompressed_limit(settings.max_message_bytes)
     found = batch.validate_produced(
         records,
         now_ms=now_ms,

@@ -21,6 +21,13 @@ CODECS = {
 """Names in settings and on command lines."""
 PRODUCER = "producer"
 """The `compression.type` that keeps whatever the producer sent."""
+EXPANSION_LIMIT = 128
+"""A compressed batch may expand to this many times max.message.bytes, and not further."""
+
+
+def decompressed_limit(max_message_bytes: int) -> int:
+    """Return how many bytes a produced batch may expand to: no more than its readers take."""
+    return min(max_message_bytes * EXPANSION_LIMIT, records.DECOMPRESSED_LIMIT)
 
 
 def must_recompress(header: BatchHeader, compression_type: str) -> bool:

@@ -13,9 +13,6 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-UNLIMITED = -1
-"""The value of retention.ms and retention.bytes that turns a rule off."""
-
 
 class SegmentSummary(NamedTuple):
     """What retention needs to know of a segment."""
@@ -54,13 +51,14 @@ def deletable(
     """Say up to which segment each rule lets go, for the rules that let any.
 
     The rules apply one after the other, as in Kafka: those by time first, by size to what
-    is left, then by log start offset (which holds for every cleanup.policy).
+    is left, then by log start offset (which holds for every cleanup.policy). A negative
+    `retention_ms` or `retention_bytes` turns its rule off.
     `segments` is not empty, oldest first, the last is the active one.
     """
     found = []
     gone = 0
     candidates = _below_high_watermark(segments, high_watermark)
-    if delete_policy and retention_ms != UNLIMITED:
+    if delete_policy and retention_ms >= 0:
         by_time = gone
         while by_time < candidates:
             if now_ms - segments[by_time].largest_timestamp_ms <= retention_ms:
@@ -69,7 +67,7 @@ def deletable(
         if by_time > gone:
             found.append(Deletable(by_time, Reason.TIME))
             gone = by_time
-    if delete_policy and retention_bytes != UNLIMITED:
+    if delete_policy and retention_bytes >= 0:
         excess = sum(segment.size_bytes for segment in segments[gone:]) - retention_bytes
         by_size = gone
         while by_size < candidates and excess >= segments[by_size].size_bytes:

@@ -60,6 +60,14 @@ def ask(
     return connection.ask(request, version).topics[0].partitions
 
 
+def test_batch_that_expands_to_very_much_is_searched_too(wire: Speaker) -> None:
+    topic, _ = create_topic(wire, max_message_bytes=4 << 20)
+    batch = make_batch([bytes(300 << 20)], codec=4, timestamps=[BEGIN])
+    assert produce(wire, topic, batch).error_code == ErrorCode.NONE
+    (found,) = ask(wire, topic, BEGIN)
+    assert (found.error_code, found.offset, found.timestamp) == (ErrorCode.NONE, 0, BEGIN)
+
+
 def timed_topic(connection: Speaker) -> str:
     """Return a topic of 30 records in batches of 3, one each 10 ms, the newest in the middle."""
     topic, _ = create_topic(connection, message_timestamp_before_max_ms=2**63 - 1)

@@ -31,6 +31,8 @@ DEFAULTS: dict[str, Any] = {
         (LOG, {"retention_ms": 0}, [Deletable(4, Reason.TIME)]),  # the active one too
         (EMPTY_ACTIVE, {"retention_ms": 0}, [Deletable(3, Reason.TIME)]),
         (LOG, {"retention_ms": 0, "delete_policy": False}, []),
+        # any negative number is no limit, as in Kafka
+        (LOG, {"retention_ms": -2, "retention_bytes": -500}, []),
         # nothing at or past the high watermark
         (LOG, {"retention_ms": 0, "high_watermark": 39}, [Deletable(3, Reason.TIME)]),
         (LOG, {"retention_ms": 0, "high_watermark": 20}, [Deletable(2, Reason.TIME)]),
