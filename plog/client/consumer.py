@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from plog.client import fetcher
+from plog.client.arguments import at_least
 from plog.client.connection import Connection
 from plog.client.fetcher import Ask, Fetched, Limits
 from plog.client.metadata import Cluster
@@ -40,6 +41,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+LARGEST_OFFSET = 2**63 - 1
 RESETS = {"earliest": EARLIEST, "latest": LATEST}
 ISOLATION_LEVELS = {
     "read_uncommitted": fetcher.READ_UNCOMMITTED,
@@ -49,6 +51,10 @@ RETRY_BACKOFF_S = 0.1
 WARN_INTERVAL_S = 10.0
 BUFFERED_FETCHES = 1
 """No partition of a broker is fetched while one of them has more fetches than this undelivered."""
+
+
+class ConsumerClosed(PlogError):
+    """`poll` or `assign` after `close`."""
 
 
 class NotAssigned(PlogError):
@@ -141,8 +147,14 @@ class Consumer:
             raise InvalidConfig(
                 f"isolation_level={isolation_level!r}: {', '.join(ISOLATION_LEVELS)}"
             )
-        if max_poll_records < 1:
-            raise InvalidConfig(f"max_poll_records={max_poll_records}: at least 1")
+        at_least(1, max_poll_records=max_poll_records)
+        at_least(
+            0,
+            fetch_max_wait_ms=fetch_max_wait_ms,
+            fetch_min_bytes=fetch_min_bytes,
+            fetch_max_bytes=fetch_max_bytes,
+            max_partition_fetch_bytes=max_partition_fetch_bytes,
+        )
         self._cluster = Cluster(
             bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms
         )
@@ -156,6 +168,7 @@ class Consumer:
             isolation_level=ISOLATION_LEVELS[isolation_level],
         )
         self._max_poll_records = max_poll_records
+        self._is_closed = False
         self._polls = 0
         # In the order in which they are asked for: who gave data goes to the end.
         self._positions: dict[TopicPartition, _Position] = {}
@@ -178,6 +191,11 @@ class Consumer:
             self._drop_connection(node_id)
         self._cluster.close()
         self._positions.clear()
+        self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ConsumerClosed("the consumer is closed")
 
     def partitions_for(self, topic: str) -> list[TopicPartition]:
         """Return the partitions of a topic.
@@ -188,7 +206,12 @@ class Consumer:
         return [TopicPartition(topic, p) for p in sorted(self._cluster.topic(topic).partitions)]
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions and no others; those that stay keep their positions."""
+        """Read these partitions and no others; those that stay keep their positions.
+
+        Raises:
+            ConsumerClosed: after close().
+        """
+        self._check_open()
         self._positions = {
             partition: self._positions.get(partition) or _Position(None) for partition in partitions
         }
@@ -202,9 +225,9 @@ class Consumer:
 
         Raises:
             NotAssigned: the partition is not assigned.
-            ValueError: the offset is negative.
+            ValueError: the offset is negative, or larger than offsets are.
         """
-        if offset < 0:
+        if not 0 <= offset <= LARGEST_OFFSET:
             raise ValueError(f"offset {offset} of {partition}; the ends have seek_to_*")
         self._move(partition, offset)
 
@@ -287,7 +310,9 @@ class Consumer:
             OffsetOutOfRange: with auto_offset_reset="none".
             CorruptRecord: what a broker sent cannot be read; `seek` past it to go on.
             KafkaError: another error that trying again cannot mend.
+            ConsumerClosed: after close().
         """
+        self._check_open()
         deadline = time.monotonic() + timeout_ms / 1000
         while True:
             found = self._take()

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from plog.client.arguments import at_least
 from plog.client.connection import BrokerUnreachable, Connection
 from plog.errors import (
     ErrorCode,
@@ -108,7 +109,7 @@ class Cluster:
     Args:
         bootstrap_servers: "host:port,..." or a list of such; any one that answers will do.
         client_id: what the brokers' logs call this client.
-        request_timeout_ms: how long each answer may take.
+        request_timeout_ms: how long each answer may take; at least 1.
     """
 
     def __init__(
@@ -118,8 +119,10 @@ class Cluster:
         client_id: str = "plog",
         request_timeout_ms: int = 30_000,
     ) -> None:
+        at_least(1, request_timeout_ms=request_timeout_ms)
         self._bootstrap = parse_bootstrap(bootstrap_servers)
         self._client_id = client_id
+        at_least(1, request_timeout_ms=request_timeout_ms)
         self._timeout_ms = request_timeout_ms
         self._connections: dict[tuple[str, int], Connection] = {}
         self.nodes: dict[int, Node] = {}

@@ -6,11 +6,13 @@ sender's thread does everything that talks to brokers.
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from collections.abc import Iterable, Sequence
 
 from plog.client.accumulator import Accumulator, Bounds, ProducerClosed
+from plog.client.arguments import at_least
 from plog.client.metadata import Cluster
 from plog.client.partitioner import Partitioner, StickyPartitioner
 from plog.client.producer_batch import Delivery, DeliveryCallback, Header, RecordMetadata
@@ -83,6 +85,20 @@ class Producer:
             raise InvalidConfig(f"compression_type={compression_type!r}: {', '.join(CODECS)}")
         if enable_idempotence and ACKS[acks] != -1:
             raise InvalidConfig(f"enable_idempotence needs acks='all', not {acks!r}")
+        at_least(
+            0,
+            linger_ms=linger_ms,
+            batch_size=batch_size,
+            max_block_ms=max_block_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            metadata_max_age_ms=metadata_max_age_ms,
+        )
+        at_least(
+            1,
+            max_request_size=max_request_size,
+            buffer_memory=buffer_memory,
+            delivery_timeout_ms=delivery_timeout_ms,
+        )
         if delivery_timeout_ms < linger_ms:
             raise InvalidConfig(
                 f"delivery_timeout_ms={delivery_timeout_ms} is less than linger_ms={linger_ms}"
@@ -142,14 +158,19 @@ class Producer:
             RequestTimedOut: buffer_memory stayed full for max_block_ms.
             NetworkException: no broker could be asked about the topic for max_block_ms.
             ProducerClosed: after close().
+            ValueError: a timestamp before 1970.
         """
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        elif timestamp_ms < 0:
+            raise ValueError(f"timestamp_ms={timestamp_ms}: at least 0")
         return self._accumulator.append(
             topic,
             value,
             key,
             headers,
             partition,
-            time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms,
+            operator.index(timestamp_ms),
             on_delivery,
         )
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from plog.client.consumer import Consumer, NotAssigned
+from plog.client.consumer import Consumer, ConsumerClosed, NotAssigned
 from plog.client.producer import Producer
 from plog.errors import (
     CorruptRecord,
@@ -243,12 +243,29 @@ def test_assignment_can_change_and_what_stays_keeps_its_position(reading):
 
 
 def test_wrong_arguments_are_refused(reading):
-    for wrong in ({"auto_offset_reset": "x"}, {"isolation_level": "x"}, {"max_poll_records": 0}):
+    for wrong in (
+        {"auto_offset_reset": "x"},
+        {"isolation_level": "x"},
+        {"max_poll_records": 0},
+        {"fetch_max_wait_ms": -1},
+        {"request_timeout_ms": 0},
+    ):
         with pytest.raises(InvalidConfig):
             Consumer("127.0.0.1:1", **wrong)
     consumer = reading([1])
-    with pytest.raises(ValueError, match="offset -1"):
-        consumer.seek(consumer.assignment()[0], -1)
+    for offset in (-1, 2**63):
+        with pytest.raises(ValueError, match=f"offset {offset}"):
+            consumer.seek(consumer.assignment()[0], offset)
+
+
+def test_closed_consumer_says_so(reading):
+    consumer = reading([1])
+    partitions = consumer.assignment()
+    consumer.close()
+    with pytest.raises(ConsumerClosed):
+        consumer.poll(0)
+    with pytest.raises(ConsumerClosed):
+        consumer.assign(partitions)
 
 
 def test_unknown_topic_is_said_so(bootstrap):

@@ -438,11 +438,25 @@ def test_producer_left_by_an_exception_gives_up_what_waits(bootstrap, new_topic)
         {"acks": "1"},
         {"compression_type": "brotli"},
         {"linger_ms": 10, "delivery_timeout_ms": 5},
+        {"linger_ms": -1},
+        {"batch_size": -1},
+        {"max_block_ms": -1},
+        {"retry_backoff_ms": -5},
+        {"request_timeout_ms": 0},
+        {"max_request_size": 0},
     ],
 )
 def test_wrong_arguments_are_refused(wrong):
     with pytest.raises(InvalidConfig):
         Producer("127.0.0.1:1", **wrong)
+
+
+def test_wrong_timestamps_are_refused():
+    with Producer("127.0.0.1:1") as producer:
+        with pytest.raises(ValueError, match="timestamp_ms=-5"):
+            producer.send("t", b"v", timestamp_ms=-5)
+        with pytest.raises(TypeError):
+            producer.send("t", b"v", timestamp_ms=1.5)
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])

@@ -1,0 +1,16 @@
+"""Checks of what applications pass to the clients' constructors."""
+
+from __future__ import annotations
+
+from plog.errors import InvalidConfig
+
+
+def at_least(least: int, **given: int) -> None:
+    """Check arguments, named as the application names them.
+
+    Raises:
+        InvalidConfig: one is smaller than `least`.
+    """
+    for name, value in given.items():
+        if value < least:
+            raise InvalidConfig(f"{name}={value}: at least {least}")
