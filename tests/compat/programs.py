@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.compat.made import made_once
 from tests.compat.traffic import Shape
 from tests.conftest import ROOT
 
@@ -60,32 +60,24 @@ class Program(ABC):
     def built(self) -> Path:
         """Return the program's directory; build it there the first time."""
         state = hashlib.sha256(b"\0".join(path.read_bytes() for path in self.sources)).hexdigest()
-        directory = BUILT / f"{self.name}-{state[:12]}"
-        if directory.is_dir():
-            return directory
+        return made_once(BUILT / f"{self.name}-{state[:12]}", self._build)
+
+    def _build(self, made: Path) -> None:
         missing = [command for command in self.needs if shutil.which(command) is None]
         if missing:
             pytest.skip(f"{self.name} is not built without {', '.join(missing)}")
-        BUILT.mkdir(parents=True, exist_ok=True)
-        # It gets its name once it is whole.
-        made = Path(tempfile.mkdtemp(dir=BUILT))
-        try:
-            done = subprocess.run(
-                self.build_command(made),
-                cwd=self.sources[0].parent,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=BUILD_TIMEOUT_S,
-            )
-            said = (done.stdout + done.stderr).strip()
-            if done.returncode:
-                assert not self.is_our_mistake(said), said
-                pytest.skip(f"{self.name} is not built: {said[:1000]}")
-            made.rename(directory)
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
-        return directory
+        done = subprocess.run(
+            self.build_command(made),
+            cwd=self.sources[0].parent,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=BUILD_TIMEOUT_S,
+        )
+        said = (done.stdout + done.stderr).strip()
+        if done.returncode:
+            assert not self.is_our_mistake(said), said
+            pytest.skip(f"{self.name} is not built: {said[:1000]}")
 
     def run(self, bootstrap: str, shape: Shape, *runs: Run) -> None:
         """Have it write and read; it checks the records that it reads.

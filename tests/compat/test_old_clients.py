@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.compat.clients import Confluent, Sent
+from tests.compat.made import made_once
 from tests.conftest import ROOT
 from tests.servers import BrokerProcess
 
@@ -51,13 +50,8 @@ OLD = [
 
 def installed(client: OldClient) -> Path:
     """Return the directory that holds the client; install it there the first time."""
-    directory = OLD_CLIENTS / client.requirement
-    if directory.is_dir():
-        return directory
-    OLD_CLIENTS.mkdir(parents=True, exist_ok=True)
-    # It gets its name once it is whole, or a broken installation would be taken for one.
-    made = Path(tempfile.mkdtemp(dir=OLD_CLIENTS))
-    try:
+
+    def install(made: Path) -> None:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input"]
         done = subprocess.run(
             [*pip, "--target", str(made), client.requirement, client.decompressor],
@@ -67,10 +61,8 @@ def installed(client: OldClient) -> Path:
         )
         if done.returncode:
             pytest.skip(f"pip gets no {client.requirement}: {done.stderr.strip()[-300:]}")
-        made.rename(directory)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-    return directory
+
+    return made_once(OLD_CLIENTS / client.requirement, install)
 
 
 @pytest.mark.parametrize("client", OLD, ids=lambda client: client.requirement)
