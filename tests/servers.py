@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 30
 
 
+def _ports() -> Iterator[int]:
+    """Yield this process's share of the ports below those that connections are given.
+
+    A broker that is away for a moment finds its own again: neither a client nor the tests of
+    another process come upon it meanwhile.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+    share = range(10_000 + worker % 4, 32_000, 4)
+    first = random.randrange(len(share))
+    return itertools.cycle([*share[first:], *share[:first]])
+
+
+_free_ports = _ports()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    for port in _free_ports:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("the ports go round")
 
 
 class BrokerProcess:
