@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from plog.types import TopicPartition
 
 POLL_MS = 1000
+ENDS = ("earliest", "latest")
 
 
 @click.command()
@@ -75,7 +76,9 @@ def command(
     from plog.types import TopicPartition, counted
 
     with Consumer(
-        bootstrap, auto_offset_reset="earliest", isolation_level=isolation_level
+        bootstrap,
+        auto_offset_reset=start if start in ENDS else "earliest",
+        isolation_level=isolation_level,
     ) as consumer:
         known = consumer.partitions_for(topic)
         assigned = [TopicPartition(topic, p) for p in dict.fromkeys(partitions)] or known
@@ -130,12 +133,10 @@ def _write(record: ConsumerRecord, *, as_json: bool, keys: bool) -> None:
 
 
 def _seek(consumer: Consumer, assigned: Sequence[TopicPartition], start: str) -> None:
-    """Go where --from says."""
-    if start == "earliest":
-        consumer.seek_to_beginning()
-    elif start == "latest":
-        consumer.seek_to_end()
-    elif start.startswith("@"):
+    """Go where --from says, if that is no end: the consumer finds those by itself."""
+    if start in ENDS:
+        return
+    if start.startswith("@"):
         asked = dict.fromkeys(assigned, _time_ms(start[1:]))
         ends = consumer.end_offsets(assigned)
         for partition, found in consumer.offsets_for_times(asked).items():

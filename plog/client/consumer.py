@@ -17,14 +17,13 @@ from plog.client import fetcher
 from plog.client.arguments import at_least
 from plog.client.connection import Connection
 from plog.client.fetcher import Ask, Fetched, Limits
-from plog.client.metadata import Cluster
-from plog.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, list_offsets
+from plog.client.metadata import Cluster, no_leader
+from plog.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, ask_leaders, list_offsets
 from plog.client.record_stream import RecordStream
 from plog.errors import (
     ErrorCode,
     InvalidConfig,
     KafkaError,
-    LeaderNotAvailable,
     OffsetOutOfRange,
     PlogError,
     RequestTimedOut,
@@ -233,11 +232,11 @@ class Consumer:
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go to the log start offset of each partition (all assigned ones by default)."""
-        self._seek_to(partitions, EARLIEST, self._request_timeout_ms)
+        self._seek_to(partitions, EARLIEST)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go to the end of each partition (all assigned ones by default)."""
-        self._seek_to(partitions, LATEST, self._request_timeout_ms)
+        self._seek_to(partitions, LATEST)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Do not return records of these partitions until `resume`; what is buffered stays."""
@@ -262,7 +261,7 @@ class Consumer:
         """
         position = self._position(partition)
         if position.offset is None:
-            self._reset_positions([partition], self._request_timeout_ms)
+            self._seek_to([partition], self._reset_time([partition]))
             position = self._position(partition)
         assert position.offset is not None
         return position.offset
@@ -364,19 +363,21 @@ class Consumer:
         self._send_fetches()
 
     def _send_fetches(self) -> None:
-        """Send a Fetch to every broker that may get one."""
-        if self._is_retrying and time.monotonic() < self._retry_at:
-            return
-        self._is_retrying = False
+        """Send a Fetch to every broker that may get one.
+
+        Partitions that have no leader or no position now are looked after from time to time; the
+        others do not wait for them.
+        """
         self._drop_useless_fetches()
-        unset = [p for p, at in self._positions.items() if at.offset is None and not at.paused]
-        try:
-            self._reset_positions(unset, timeout_ms=0)
-            self._find_leaders()
-        except KafkaError as fault:
-            if self._reset == "none" and isinstance(fault, OffsetOutOfRange):
-                raise
-            self._back_off(fault)
+        if not self._is_retrying or time.monotonic() >= self._retry_at:
+            self._is_retrying = False
+            try:
+                self._find_positions()
+                self._find_leaders()
+            except KafkaError as fault:
+                if self._reset == "none" and isinstance(fault, OffsetOutOfRange):
+                    raise
+                self._back_off(fault)
         for node_id, asks in self._due().items():
             self._send_fetch(node_id, asks)
 
@@ -385,6 +386,20 @@ class Consumer:
         for node_id, asked in list(self._in_flight.items()):
             if all(self._positions.get(p) is not at for p, at in asked.positions.items()):
                 self._drop_connection(node_id)
+
+    def _find_positions(self) -> None:
+        """Ask where partitions without a position begin, of the leaders that can be asked."""
+        unset = [p for p, at in self._positions.items() if at.offset is None and not at.paused]
+        if not unset:
+            return
+        times = dict.fromkeys(unset, self._reset_time(unset))
+        found, fault = ask_leaders(self._cluster, times, self._limits.isolation_level)
+        for partition, at in found.items():
+            self._move(partition, at.offset)
+        if fault is not None:
+            for partition in times.keys() - found.keys():
+                self._cluster.forget(partition.topic)
+            self._back_off(fault)
 
     def _find_leaders(self) -> None:
         """Ask about partitions whose leader is not known; one that stays so is asked for later."""
@@ -398,7 +413,7 @@ class Consumer:
             if refused is not None and not refused.retriable:
                 self._positions[partition].fault = refused
             elif self._cluster.known_leader(partition) is None:
-                self._back_off(LeaderNotAvailable(f"{partition} has no leader that is known"))
+                self._back_off(no_leader(partition))
 
     def _due(self) -> dict[int, list[Ask]]:
         """Return what to ask of each broker now."""
@@ -515,24 +530,22 @@ class Consumer:
             log.warning("%s; trying again", fault)
             self._warned, self._warn_again_at = str(fault), now + WARN_INTERVAL_S
 
-    def _reset_positions(self, partitions: list[TopicPartition], timeout_ms: int) -> None:
-        if not partitions:
-            return
+    def _reset_time(self, partitions: Iterable[TopicPartition]) -> int:
         if self._reset == "none":
             raise OffsetOutOfRange(
                 f"no position for {', '.join(map(str, partitions))}, and auto_offset_reset is none"
             )
-        self._seek_to(partitions, RESETS[self._reset], timeout_ms)
+        return RESETS[self._reset]
 
-    def _seek_to(
-        self, partitions: Iterable[TopicPartition] | None, timestamp: int, timeout_ms: int
-    ) -> None:
+    def _seek_to(self, partitions: Iterable[TopicPartition] | None, timestamp: int) -> None:
         wanted = list(self._positions) if partitions is None else list(partitions)
         for partition in wanted:
             self._position(partition)
         times = dict.fromkeys(wanted, timestamp)
         isolation_level = self._limits.isolation_level
-        found = list_offsets(self._cluster, times, isolation_level, timeout_ms=timeout_ms)
+        found = list_offsets(
+            self._cluster, times, isolation_level, timeout_ms=self._request_timeout_ms
+        )
         for partition, at in found.items():
             self._move(partition, at.offset)
 

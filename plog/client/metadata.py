@@ -103,6 +103,14 @@ def _address(entry: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def no_leader(partition: TopicPartition) -> LeaderNotAvailable:
+    """Say of a partition that nobody leads it, and where to look."""
+    return LeaderNotAvailable(
+        f"partition {partition} has no leader: its broker is away, or its log directory is offline,"
+        " of which that broker's log says more"
+    )
+
+
 class Cluster:
     """Connections and metadata of one cluster. Not thread-safe.
 
@@ -251,7 +259,7 @@ class Cluster:
         if found is None:
             raise UnknownTopicOrPartition(f"partition {partition} does not exist")
         if found.leader_id < 0:
-            raise LeaderNotAvailable(f"partition {partition} has no leader")
+            raise no_leader(partition)
         return found
 
     def known_leader(self, partition: TopicPartition) -> PartitionInfo | None:

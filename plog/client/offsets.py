@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from plog.client.metadata import Cluster
-from plog.errors import ErrorCode, KafkaError, UnknownTopicOrPartition, error_for
+from plog.errors import (
+    ErrorCode,
+    KafkaError,
+    LeaderNotAvailable,
+    UnknownTopicOrPartition,
+    error_for,
+)
 from plog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -55,31 +61,56 @@ def list_offsets(
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
     left = dict(times)
     while left:
-        fault: KafkaError | None = None
-        try:
-            by_leader: dict[int, dict[TopicPartition, int]] = {}
-            for partition, timestamp in left.items():
-                leader_id = cluster.leader(partition).leader_id
-                by_leader.setdefault(leader_id, {})[partition] = timestamp
-            for node_id, asked in by_leader.items():
-                answered, refused = _ask(cluster, node_id, asked, isolation_level)
-                found.update(answered)
-                fault = fault or refused
-        except UnknownTopicOrPartition:
-            raise  # said by metadata that was asked for just now
-        except KafkaError as lost:
-            fault = lost
+        answered, fault = ask_leaders(cluster, left, isolation_level)
+        found.update(answered)
         left = {p: at for p, at in left.items() if p not in found}
-        if not left:
-            break
         if fault is None:
-            raise UnknownTopicOrPartition(f"no answer about {', '.join(map(str, left))}")
+            continue
         if not fault.retriable or time.monotonic() + RETRY_BACKOFF_S >= deadline:
             raise fault
         for partition in left:
             cluster.forget(partition.topic)
         time.sleep(RETRY_BACKOFF_S)
     return {partition: found[partition] for partition in times}
+
+
+def ask_leaders(
+    cluster: Cluster, times: Mapping[TopicPartition, int], isolation_level: int = 0
+) -> tuple[dict[TopicPartition, OffsetAndTimestamp], KafkaError | None]:
+    """Ask each leader once.
+
+    Returns:
+        What was found, and what kept us from the first of the others; None: there are no others.
+
+    Raises:
+        UnknownTopicOrPartition: no such topic or partition.
+    """
+    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+    fault: KafkaError | None = None
+    by_leader: dict[int, dict[TopicPartition, int]] = {}
+    for partition, timestamp in times.items():
+        try:
+            leader_id = cluster.leader(partition).leader_id
+        except UnknownTopicOrPartition:
+            raise  # said by metadata that was asked for just now
+        except LeaderNotAvailable as away:
+            fault = fault or away
+            continue
+        except KafkaError as lost:
+            return {}, lost  # nobody could be asked about any topic
+        by_leader.setdefault(leader_id, {})[partition] = timestamp
+    for node_id, asked in by_leader.items():
+        try:
+            answered, refused = _ask(cluster, node_id, asked, isolation_level)
+        except KafkaError as lost:
+            fault = fault or lost
+            continue
+        found.update(answered)
+        fault = fault or refused
+    if fault is None and len(found) < len(times):
+        left = ", ".join(str(partition) for partition in times if partition not in found)
+        raise UnknownTopicOrPartition(f"no answer about {left}")
+    return found, fault
 
 
 def _ask(

@@ -29,12 +29,11 @@ from dataclasses import dataclass
 
 from plog.client.accumulator import FOREVER, Accumulator, PartitionQueue, ProducerClosed
 from plog.client.connection import Connection
-from plog.client.metadata import Cluster
+from plog.client.metadata import Cluster, no_leader
 from plog.client.producer_batch import MAX_SEQUENCE, ProducerBatch
 from plog.errors import (
     ErrorCode,
     KafkaError,
-    LeaderNotAvailable,
     NetworkException,
     PlogError,
     RequestTimedOut,
@@ -197,9 +196,7 @@ class Sender(threading.Thread):
         leader = self._cluster.known_leader(queue.partition)
         if leader is None:
             self._stale.add(queue.partition.topic)
-            queue.last_fault = queue.last_fault or LeaderNotAvailable(
-                f"no leader of {queue.partition} is known"
-            )
+            queue.last_fault = queue.last_fault or no_leader(queue.partition)
             queue.retry_at = time.monotonic() + self._rules.backoff_s
             return False
         if queue.in_flight and queue.leader_id != leader.leader_id:

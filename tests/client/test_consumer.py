@@ -325,6 +325,25 @@ def test_restarted_broker_costs_no_record_and_doubles_none(tmp_path, how):
             assert [r.value for r in found] == [b"%d" % n for n in range(4000)]
 
 
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_partition_that_is_offline_holds_up_nothing_but_itself(tmp_path, reset, caplog):
+    with BrokerProcess(tmp_path, overrides={"num.partitions": 3}) as broker:
+        fill(broker.bootstrap, "t", [100, 100, 100])
+        broker.stop()
+        segment = broker.log_dirs[0] / "t-1" / f"{0:020}.log"
+        segment.write_bytes(segment.read_bytes()[:100])
+        broker.start()
+        with Consumer(broker.bootstrap, auto_offset_reset=reset) as consumer:
+            consumer.assign(consumer.partitions_for("t"))
+            if reset == "latest":
+                assert consumer.poll(200) == []
+                fill(broker.bootstrap, "t", [100, 0, 100])
+            found = take(consumer, 200)
+            assert {r.partition for r in found} == {0, 2}
+    assert "t-1 has no leader" in caplog.text
+    assert "log directory is offline" in caplog.text
+
+
 # -- a fake broker ---------------------------------------------------------------------------------
 
 
