@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import click
 
@@ -104,5 +105,20 @@ def _say(kind: str, name: str, keys: list[str], *, as_json: bool, dry_run: bool)
     text = f"{kind.capitalize()} {name}: changed {', '.join(keys)}."
     if dry_run:
         text = f"{kind.capitalize()} {name}: {', '.join(keys)} could be changed so."
+    _warn_of_unknown(kind, keys)
     outcome = {"kind": kind, "name": name, "keys": keys, "changed": not dry_run}
     print_done(text, outcome, as_json=as_json)
+
+
+def _warn_of_unknown(kind: str, keys: Iterable[str]) -> None:
+    """Name the keys that nothing obeys: brokers keep those all the same, as Kafka's do."""
+    from plog.settings import BrokerSettings, TopicSettings
+    from plog.settings.kafka_only import is_kafka_only
+    from plog.settings.keys import unknown_key
+
+    known = (TopicSettings if kind == "topic" else BrokerSettings).KEYS
+    for key in keys:
+        if is_kafka_only(key):
+            click.echo(f"plog: {key} has no effect in plog", err=True)
+        elif key not in known:
+            click.echo(f"plog: {key}: {unknown_key(key, known)}", err=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from plog.cli.output import bootstrap_option, json_option, print_done, print_json, print_rows
@@ -186,8 +188,9 @@ def delete(topic: str, bootstrap: str, as_json: bool, yes: bool) -> None:
     """Delete TOPIC and all its records."""
     from plog.client.admin import Admin
 
-    if not yes:
-        click.confirm(f"Delete topic {topic} and all its records?", abort=True, err=True)
+    if not (yes or click.confirm(f"Delete topic {topic} and all its records?", err=True)):
+        click.echo("Nothing is deleted.", err=True)
+        sys.exit(1)
     with Admin(bootstrap) as admin:
         admin.delete_topic(topic)
     print_done(f"Deleted topic {topic}.", {"topic": topic, "deleted": True}, as_json=as_json)

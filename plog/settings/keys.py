@@ -135,8 +135,21 @@ def unknown_key(name: str, known: Iterable[str]) -> str:
         same = sum(block.size for block in blocks)
         return same / max(len(name), len(found)), len(found)
 
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.8)
-    return f"unknown key; did you mean `{max(close, key=likeness)}`?" if close else "unknown key"
+    names = list(known)
+    # A topic's key in the broker's form, or the other way round.
+    meant = min(
+        (
+            found
+            for found in names
+            if f".{name}".endswith(f".{found}") or found.endswith(f".{name}")
+        ),
+        key=len,
+        default=None,
+    )
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.8)
+    if meant is None and close:
+        meant = max(close, key=likeness)
+    return "unknown key" if meant is None else f"unknown key; did you mean `{meant}`?"
 
 
 class Key(Generic[V]):

@@ -23,6 +23,7 @@ from plog.settings.log_keys import LogKeys
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
+NO_REMOTE_STORAGE = "there is no remote storage"
 
 _REPLICA = re.compile(r"[0-9]+:[0-9]+")
 
@@ -34,7 +35,15 @@ def _replicas(text: str) -> tuple[str, ...]:
     return replicas
 
 
+def _local_only(text: str) -> bool:
+    if BOOLEAN.parse(text):
+        raise ValueError("plog keeps every segment in its log directories")
+    return False
+
+
 REPLICAS = Kind(ConfigType.LIST, _replicas, LIST.format)
+
+LOCAL_ONLY = Kind(ConfigType.BOOLEAN, _local_only, BOOLEAN.format)
 
 
 class TopicKeys(Settings):
@@ -141,4 +150,41 @@ class TopicKeys(Settings):
         "Replicas that are throttled as followers: partition:broker with commas between, or *.",
         default=(),
         no_effect="replication is not throttled",
+    )
+    remote_storage_enable = own_topic_key(
+        "remote.storage.enable",
+        LOCAL_ONLY,
+        "Whether segments go to remote storage (KIP-405). They never do here.",
+        default=False,
+        no_effect=NO_REMOTE_STORAGE,
+    )
+    remote_log_copy_disable = own_topic_key(
+        "remote.log.copy.disable",
+        BOOLEAN,
+        "Whether remote storage takes no new segments.",
+        default=False,
+        no_effect=NO_REMOTE_STORAGE,
+    )
+    remote_log_delete_on_disable = own_topic_key(
+        "remote.log.delete.on.disable",
+        BOOLEAN,
+        "Whether a topic that leaves remote storage leaves nothing there.",
+        default=False,
+        no_effect=NO_REMOTE_STORAGE,
+    )
+    local_retention_bytes = own_topic_key(
+        "local.retention.bytes",
+        LONG,
+        "What is kept here of segments in remote storage; -2: as `retention.bytes` says.",
+        default=-2,
+        at_least=-2,
+        no_effect=NO_REMOTE_STORAGE,
+    )
+    local_retention_ms = own_topic_key(
+        "local.retention.ms",
+        LONG,
+        "How long segments in remote storage are kept here too; -2: as `retention.ms` says.",
+        default=-2,
+        at_least=-2,
+        no_effect=NO_REMOTE_STORAGE,
     )

@@ -196,26 +196,28 @@ def _names(partitions: Iterable[TopicPartition]) -> str:
 def split(
     ranges: Sequence[OffsetRange], options: SourceOptions, tasks: int
 ) -> list[list[OffsetRange]]:
-    """Share the ranges out among tasks of about equal numbers of records.
+    """Share the ranges out among tasks of equal numbers of records, but for one record.
 
-    There are about `tasks` of them, or minPartitions if that is more; maxRecordsPerPartition
-    bounds the records of each. A task reads many log partitions, because each task costs tens of
-    milliseconds of its own.
+    There are `tasks` of them, minPartitions if that is more, and as many more as
+    maxRecordsPerPartition asks for; never more than records. A task reads many log partitions,
+    because each task costs tens of milliseconds of its own.
     """
     total = sum(r.end - r.start for r in ranges)
     if total == 0:
         return []
-    share = -(-total // max(tasks, options.min_partitions or 1))
+    count = max(tasks, options.min_partitions or 1)
     if options.max_records_per_partition is not None:
-        share = min(share, options.max_records_per_partition)
-    shares: list[list[OffsetRange]] = [[]]
-    room = share
+        count = max(count, -(-total // options.max_records_per_partition))
+    count = min(count, total)
+    shares: list[list[OffsetRange]] = []
+    room = 0
     for whole in ranges:
         left = whole
         while left.start < left.end:
             if room == 0:
+                number = len(shares)
+                room = total * (number + 1) // count - total * number // count
                 shares.append([])
-                room = share
             end = min(left.end, left.start + room)
             shares[-1].append(left._replace(end=end))
             room -= end - left.start

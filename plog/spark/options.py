@@ -129,15 +129,22 @@ def _whole(value: object) -> int:
     return value
 
 
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a whole number") from None
+
+
 def _positive(text: str) -> int:
-    value = int(text)
+    value = _number(text)
     if value <= 0:
         raise ValueError(f"{value} is not above 0")
     return value
 
 
 def _not_negative(text: str) -> int:
-    value = int(text)
+    value = _number(text)
     if value < 0:
         raise ValueError(f"{value} is below 0")
     return value

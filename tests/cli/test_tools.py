@@ -69,6 +69,8 @@ def test_topic_is_created_listed_described_and_deleted(call, broker):
     removed = call("topics", "delete-records", "life", 1, -1, "--json")
     assert json.loads(removed.stdout)["log_start_offset"] == 2
     assert call("topics", "delete", "life", status=130).stdout == b""
+    refused = call("topics", "delete", "life", stdin=b"n\n", status=1)
+    assert error_of(refused).endswith("Nothing is deleted.")
     assert b"Deleted" in call("topics", "delete", "life", stdin=b"y\n").stdout
     assert "life" not in {t["topic"] for t in json.loads(call("topics", "list", "--json").stdout)}
 
@@ -321,7 +323,15 @@ def test_configs_are_described_set_and_reset(call, topic):
 
 def test_broker_configs_are_described_and_set(call):
     assert b"listeners" in call("configs", "describe", "broker", "0").stdout
-    call("configs", "set", "broker", "default", "log.retention.ms=123456789")
+    told = call("configs", "set", "broker", "default", "log.retention.ms=123456789")
+    assert told.stderr == b""
+    for key, said in [
+        ("retention.ms", "did you mean `log.retention.ms`?"),
+        ("num.replica.fetchers", "no effect"),
+    ]:
+        told = call("configs", "set", "broker", "default", f"{key}=5")
+        assert said in error_of(told)
+        call("configs", "reset", "broker", "default", key)
     found: dict[str, dict] = {}
     deadline = time.monotonic() + TIMEOUT_S
     while "log.retention.ms" not in found:  # each broker hears of it in its own time

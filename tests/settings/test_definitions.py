@@ -234,7 +234,11 @@ def test_older_timestamp_limit_counts_only_where_the_newer_is_not_set():
     [
         ({"retention.ms": "-2"}, "retention.ms: -2 is below -1"),
         ({"log.retention.ms": "1"}, "log.retention.ms: unknown key; did you mean `retention.ms`?"),
-        ({"remote.storage.enable": "true"}, "remote.storage.enable: unknown key"),
+        ({"no.such.thing": "true"}, "no.such.thing: unknown key"),
+        (
+            {"remote.storage.enable": "true"},
+            "remote.storage.enable: plog keeps every segment in its log directories",
+        ),
         (
             {"min.compaction.lag.ms": "3", "max.compaction.lag.ms": "2"},
             "min.compaction.lag.ms: 3 is above max.compaction.lag.ms, 2",
@@ -255,6 +259,11 @@ def test_every_topic_key_falls_back_on_keys_of_the_broker():
     alone = {
         "leader.replication.throttled.replicas",
         "follower.replication.throttled.replicas",
+        "remote.storage.enable",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "local.retention.bytes",
+        "local.retention.ms",
     }
     for name, declared in TopicSettings.KEYS.items():
         assert isinstance(declared, TopicKey)
