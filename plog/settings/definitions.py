@@ -82,6 +82,8 @@ class BrokerSettings(ClusterKeys, NetworkKeys, LogKeys, CoordinatorKeys):
             )
         if self.broker_id < 0 and not self.broker_id_generation_enable:
             yield Fault("broker.id", "must be set where broker.id.generation.enable is false")
+        if not self.log_dirs:
+            yield Fault("log.dirs", "names no directory")
         if not all(self.log_dirs):
             yield Fault("log.dirs", "names an empty directory")
         if len(set(self.log_dirs)) < len(self.log_dirs):

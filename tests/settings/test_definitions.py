@@ -146,6 +146,7 @@ REFUSED_TEXTS = [
     ("no.such.key", "1", "unknown key"),
     ("authorizer.class.name", "x", "unknown key"),
     ("zookeeper.connect", "localhost:2181", "cannot join a cluster yet"),
+    ("log.dirs", "", "names no directory"),
     ("log.dirs", "/a,,/b", "names an empty directory"),
     ("log.dirs", "/a,/a", "names a directory twice"),
     ("broker.id", "1001", "1001 is above reserved.broker.max.id, 1000"),
