@@ -9,7 +9,8 @@ from libc.stdlib cimport calloc, free
 
 from plog._native.letter_queue cimport queue_destroy, queue_init, queue_put, queue_stop, queue_take
 from plog._native.locks cimport add, exchange, load
-from plog._native.partition cimport CommitAsked, partition_flush, partition_release, partition_retain
+from plog._native.log_flush cimport partition_flush
+from plog._native.partition cimport CommitAsked, partition_release, partition_retain
 
 
 cdef void commit_retain(CommitQueue* queue) noexcept nogil:

@@ -2,8 +2,9 @@
 from libc.stdint cimport int32_t, int64_t
 
 from plog._native.fetch_sessions cimport PartitionName, Session, SessionPart, Wanted
+from plog._native.log_read cimport ReadResult
 from plog._native.part_list cimport PartList
-from plog._native.partition cimport ReadResult, Waiter
+from plog._native.partition cimport Waiter
 from plog._native.request cimport RequestHead
 from plog._native.served cimport Served
 from plog._native.work_queue cimport WorkQueue

@@ -21,8 +21,9 @@ from plog._native.fetch_sessions cimport (
     session_put_last, session_release, sessions_begin)
 from plog._native.files cimport calls
 from plog._native.locks cimport load, load_ordered
+from plog._native.log_read cimport READ_FAILED, READ_FOUND, READ_NOTHING, ReadResult, partition_read
 from plog._native.part_list cimport part_add, parts_release
-from plog._native.partition cimport READ_FAILED, READ_FOUND, READ_NOTHING, Partition, ReadResult, partition_read
+from plog._native.partition cimport Partition
 from plog._native.segment cimport segment_release
 from plog._native.served cimport Served, served_find, served_find_by_id, served_release, served_retain
 from plog._native.work_queue cimport work_note_time

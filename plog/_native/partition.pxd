@@ -89,44 +89,6 @@ ctypedef struct Partition:
     int64_t closed               # atomic; no segments any more
     int64_t offline_errno        # atomic; not 0: broken, or told to be
 
-cdef enum AppendStatus:
-    APPEND_DONE = 0
-    APPEND_DUPLICATE = 1
-    APPEND_ROLL_NEEDED = 2
-    APPEND_PRODUCER_UNUSUAL = 3
-    APPEND_WRITE_FAILED = 4
-    APPEND_NOT_WRITABLE = 5
-    APPEND_BAD_BATCH = 6         # not one whole v2 batch: the caller did not validate it
-
-ctypedef struct AppendResult:
-    AppendStatus status
-    int64_t base_offset
-    int64_t last_offset
-    int64_t timestamp
-    int64_t log_start_offset
-    int error                    # errno of WRITE_FAILED and NOT_WRITABLE
-
-cdef enum ReadStatus:
-    READ_FOUND = 0
-    READ_NOTHING = 1             # at or past the upper offset, or no room for the first batch
-    READ_OUT_OF_RANGE = 2        # below the log start offset, or past the log end offset
-    READ_OFFLINE = 3
-    READ_CORRUPT = 4             # bad header at `position` of the segment based at `base_offset`
-    READ_FAILED = 5
-
-ctypedef struct ReadResult:
-    ReadStatus status
-    SegmentFiles* segment        # READ_FOUND: pinned for the caller
-    int64_t base_offset          # of that segment
-    int64_t position
-    int64_t size
-    int64_t next_offset_hint     # -1: not known
-    int64_t log_start_offset     # these as they were when the segments were pinned
-    int64_t log_end_offset
-    int64_t high_watermark
-    int64_t last_stable_offset
-    int error
-
 cdef enum PublishStatus:
     PUBLISH_DONE = 0
     PUBLISH_CLOSED = 1
@@ -136,7 +98,8 @@ cdef enum PublishStatus:
 # One pin; NULL when memory is out. `count` places, not yet filled.
 cdef SegmentList* list_new(int64_t count) noexcept nogil
 cdef void list_release(SegmentList* segments) noexcept nogil
-cdef SegmentFiles* active_of(const SegmentList* segments) noexcept nogil
+cdef inline SegmentFiles* active_of(const SegmentList* segments) noexcept nogil:
+    return segments.segments[segments.count - 1]
 
 # Without segments and offsets, which the maker fills in before anyone else sees it, and then calls settle.
 cdef Partition* partition_new() noexcept nogil
@@ -155,23 +118,10 @@ cdef void partition_go_offline(Partition* partition, int error) noexcept nogil
 cdef void partition_retain(Partition* partition) noexcept nogil
 cdef void partition_release(Partition* partition) noexcept nogil
 
-# One validated batch, restamped in place. `decided`: NULL, or the entry that Python wants the producer to have before
-# this batch; its version says which state that decision was made upon.
-cdef void partition_append(
-    Partition* partition, uint8_t* data, int64_t size, int64_t now_ms, const Producer* decided,
-    AppendResult* out) noexcept nogil
-# Unless it may wait for the disk, it fails with EAGAIN where that would have to be asked.
-cdef void partition_read(
-    Partition* partition, int64_t fetch_offset, int64_t max_bytes, int64_t upper_offset, bint whole_first_batch,
-    bint may_wait, ReadResult* out) noexcept nogil
-# 0 or -errno; *durable_end is set either way.
-cdef int partition_flush(Partition* partition, int64_t* durable_end) noexcept nogil
 cdef bint partition_advance_high_watermark(Partition* partition, int64_t offset) noexcept nogil
 
 # The list is taken over, whatever the answer.
 cdef PublishStatus partition_replace_segments(Partition* partition, SegmentList* fresh) noexcept nogil
-cdef PublishStatus partition_truncate(
-    Partition* partition, SegmentList* fresh, int64_t log_end_offset, int* error) noexcept nogil
 cdef void partition_set_limits(
     Partition* partition, int64_t segment_bytes, int64_t segment_ms, int64_t segment_jitter_ms,
     int64_t index_interval_bytes) noexcept nogil
@@ -179,8 +129,6 @@ cdef void partition_set_leader(
     Partition* partition, int32_t leader_epoch, bint writable, bint sole_replica) noexcept nogil
 # False when it lies past the end.
 cdef bint partition_set_log_start_offset(Partition* partition, int64_t offset) noexcept nogil
-cdef int partition_set_durable_slot(
-    Partition* partition, int fd, int64_t position, const char* key) noexcept nogil
 cdef void partition_close(Partition* partition) noexcept nogil
 
 cdef bint partition_copy_producer(Partition* partition, int64_t producer_id, Producer* out) noexcept nogil

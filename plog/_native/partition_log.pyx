@@ -15,17 +15,20 @@ import os
 from typing import NamedTuple
 
 from plog._native.locks cimport load, pthread_mutex_lock, pthread_mutex_unlock
-from plog._native.partition cimport (
+from plog._native.log_append cimport (
     APPEND_BAD_BATCH, APPEND_DONE, APPEND_DUPLICATE, APPEND_NOT_WRITABLE, APPEND_PRODUCER_UNUSUAL,
-    APPEND_ROLL_NEEDED, APPEND_WRITE_FAILED, PUBLISH_CLOSED, PUBLISH_DONE, PUBLISH_MISFIT,
-    READ_CORRUPT, READ_FOUND, READ_NOTHING, READ_OFFLINE, READ_OUT_OF_RANGE, SLOT_KEY_BYTES,
-    AppendResult, Partition, PublishStatus, ReadResult, SegmentList, active_of, list_new,
-    partition_advance_high_watermark, partition_append, partition_changed, partition_close,
-    partition_copy_producer, partition_copy_producers, partition_flush, partition_go_offline,
-    partition_load_producers, partition_new, partition_put_producer, partition_read,
-    partition_release, partition_remove_producer, partition_replace_segments,
-    partition_set_durable_slot, partition_set_leader, partition_set_limits,
-    partition_set_log_start_offset, partition_truncate, partition_watch, settle)
+    APPEND_ROLL_NEEDED, APPEND_WRITE_FAILED, AppendResult, partition_append)
+from plog._native.log_flush cimport (
+    partition_flush, partition_set_durable_slot, partition_truncate)
+from plog._native.log_read cimport (
+    READ_CORRUPT, READ_FOUND, READ_NOTHING, READ_OFFLINE, READ_OUT_OF_RANGE, ReadResult, partition_read)
+from plog._native.partition cimport (
+    PUBLISH_CLOSED, PUBLISH_DONE, PUBLISH_MISFIT, SLOT_KEY_BYTES, Partition, PublishStatus, SegmentList,
+    active_of, list_new, partition_advance_high_watermark, partition_changed, partition_close,
+    partition_copy_producer, partition_copy_producers, partition_go_offline, partition_load_producers,
+    partition_new, partition_put_producer, partition_release, partition_remove_producer,
+    partition_replace_segments, partition_set_leader, partition_set_limits,
+    partition_set_log_start_offset, partition_watch, settle)
 from plog._native.producers cimport (
     Producer, ProducerTable, producer_entry, producers_assign, producers_free, producers_init,
     producers_obtain, read_producer_entry)

@@ -1,8 +1,9 @@
 # Produce without Python: the ordinary request of today's clients, from its frame to its answer.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
+from plog._native.log_append cimport AppendResult
 from plog._native.part_list cimport PartList
-from plog._native.partition cimport AppendResult, Waiter
+from plog._native.partition cimport Waiter
 from plog._native.request cimport RequestHead
 from plog._native.served cimport Served, ServedTable
 from plog._native.work_queue cimport WorkQueue

@@ -17,9 +17,9 @@ from plog._native.batch cimport (
 from plog._native.commit_queue cimport commit_ask
 from plog._native.files cimport calls
 from plog._native.locks cimport load, load_ordered
+from plog._native.log_append cimport APPEND_DONE, APPEND_DUPLICATE, partition_append
 from plog._native.part_list cimport part_add, parts_release
-from plog._native.partition cimport (
-    APPEND_DONE, APPEND_DUPLICATE, Partition, partition_append)
+from plog._native.partition cimport Partition
 from plog._native.request cimport (
     length_size, put_length, put_string, read_bytes, read_length, read_no_tags, read_string,
     skip_client_id, string_size)

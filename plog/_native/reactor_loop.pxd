@@ -5,10 +5,10 @@ from plog._native.acceptor cimport Door
 from plog._native.connection cimport REASON_BYTES, Budget, Connection, Link, Piece, Scratch
 from plog._native.fetch_call cimport FetchCall
 from plog._native.fetch_sessions cimport SessionTable
+from plog._native.log_append cimport AppendResult
 from plog._native.mailbox cimport Letter, Mailbox
 from plog._native.produce_path cimport ProduceCall
 from plog._native.parked cimport PASSED_REASONS
-from plog._native.partition cimport AppendResult
 from plog._native.served cimport ServedTable
 
 # What an epoll event points to begins with one of these.

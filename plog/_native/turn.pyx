@@ -22,9 +22,9 @@ from plog._native.fast_turn cimport (
     FAST_ANSWERED, FAST_NO_MEMORY, FAST_PASSED, FastOutcome, fast_answer, fast_drop,
 )
 from plog._native.locks cimport add as atomic_add, load as atomic_load
+from plog._native.log_append cimport AppendResult
 from plog._native.mailbox cimport mailbox_knock
 from plog._native.parked cimport Frame
-from plog._native.partition cimport AppendResult
 from plog._native.produce_path cimport ProduceCall, produce_part
 from plog._native.reactor_loop cimport EVENT_REQUEST
 

@@ -1,0 +1,12 @@
+# The durable end of a partition: what moves it on, proves it and takes it back.
+from libc.stdint cimport int64_t
+
+from plog._native.partition cimport Partition, PublishStatus, SegmentList
+
+# 0 or -errno; *durable_end is set either way.
+cdef int partition_flush(Partition* partition, int64_t* durable_end) noexcept nogil
+cdef int partition_set_durable_slot(
+    Partition* partition, int fd, int64_t position, const char* key) noexcept nogil
+# The list is taken over, whatever the answer.
+cdef PublishStatus partition_truncate(
+    Partition* partition, SegmentList* fresh, int64_t log_end_offset, int* error) noexcept nogil

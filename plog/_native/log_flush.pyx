@@ -1,0 +1,162 @@
+"""What of a partition is durable.
+
+Owns the durable end, the order of syncs behind it and its slot in the log directory's
+`durable-ends`, which proves it to a restart. Never decides when to flush or where to cut.
+"""
+
+from libc.errno cimport ESHUTDOWN
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcpy
+
+from plog._native.crc32c cimport crc32c_update
+from plog._native.files cimport calls, write_all
+from plog._native.locks cimport add, load, pthread_mutex_lock, pthread_mutex_unlock, store
+from plog._native.partition cimport (
+    PUBLISH_CLOSED, PUBLISH_DONE, PUBLISH_FAILED, PUBLISH_MISFIT, SLOT_KEY_BYTES, active_of, list_release,
+    partition_changed, partition_go_offline, settle)
+from plog._native.segment cimport SegmentFiles
+from plog._native.wire cimport put_int32, put_int64
+
+cdef enum:
+    SLOT_BYTES = 32
+
+
+# --- flush ----------------------------------------------------------------------------------------
+
+cdef int write_slot(Partition* partition, int64_t durable_end) noexcept nogil:
+    """Under flush_lock."""
+    cdef uint8_t slot[SLOT_BYTES]
+    if partition.slot_fd < 0:
+        return 0
+    memcpy(slot, partition.slot_key, SLOT_KEY_BYTES)
+    put_int64(slot + SLOT_KEY_BYTES, durable_end)
+    put_int32(slot + SLOT_KEY_BYTES + 8, <int32_t>crc32c_update(0, slot, SLOT_KEY_BYTES + 8))
+    return write_all(partition.slot_fd, slot, SLOT_BYTES, partition.slot_position)
+
+
+cdef int flush_pinned(
+        Partition* partition, SegmentList* segments, int64_t log_end_offset) noexcept nogil:
+    """Sync in order, so that what is durable is always a prefix of the log."""
+    cdef SegmentFiles* segment
+    cdef int64_t number, next_offset
+    cdef int failed
+    for number in range(segments.count):
+        segment = segments.segments[number]
+        next_offset = log_end_offset
+        if number < segments.count - 1:
+            next_offset = load(&segment.next_offset)
+        if next_offset <= partition.durable_end:
+            continue
+        if segment.base_offset > partition.directory_synced_to:
+            failed = calls().fsync(partition.directory_fd)
+            if failed:
+                partition_go_offline(partition, -failed)
+                return failed
+            partition.directory_synced_to = active_of(segments).base_offset
+        failed = calls().fdatasync(segment.log_fd)
+        if failed:
+            # The kernel may have dropped the dirty pages: a second try would lie.
+            partition_go_offline(partition, -failed)
+            return failed
+        # The slot first: nobody may hear of an end that a restart could not prove.
+        failed = write_slot(partition, next_offset)
+        if failed:
+            return failed
+        pthread_mutex_lock(&partition.lock)
+        store(&partition.durable_end, next_offset)
+        pthread_mutex_unlock(&partition.lock)
+    return 0
+
+
+cdef int partition_flush(Partition* partition, int64_t* durable_end) noexcept nogil:
+    cdef SegmentList* segments
+    cdef int64_t log_end_offset, before
+    cdef int failed = 0
+    pthread_mutex_lock(&partition.flush_lock)
+    pthread_mutex_lock(&partition.lock)
+    # The end is read before any sync: bytes that come later are not promised by this one.
+    segments = partition.segments
+    if segments != NULL:
+        add(&segments.references, 1)
+    log_end_offset = partition.log_end_offset
+    before = partition.durable_end
+    failed = -<int>partition.offline_errno
+    pthread_mutex_unlock(&partition.lock)
+    if not failed and before < log_end_offset:
+        failed = -ESHUTDOWN if segments == NULL else flush_pinned(
+            partition, segments, log_end_offset)
+    durable_end[0] = load(&partition.durable_end)
+    pthread_mutex_unlock(&partition.flush_lock)
+    list_release(segments)
+    if durable_end[0] != before or failed:
+        partition_changed(partition)
+    return failed
+
+
+# --- slot and truncation --------------------------------------------------------------------------
+
+cdef int partition_set_durable_slot(
+        Partition* partition, int fd, int64_t position, const char* key) noexcept nogil:
+    cdef int failed
+    pthread_mutex_lock(&partition.flush_lock)
+    partition.slot_fd = fd
+    partition.slot_position = position
+    if fd >= 0:
+        memcpy(partition.slot_key, key, SLOT_KEY_BYTES)
+    failed = write_slot(partition, load(&partition.durable_end))
+    pthread_mutex_unlock(&partition.flush_lock)
+    return failed
+
+
+cdef void cut_numbers(Partition* partition, int64_t log_end_offset) noexcept nogil:
+    """Under `lock`: nothing may lie past the new end."""
+    cdef int64_t kept = 0
+    cdef int64_t number
+    store(&active_of(partition.segments).next_offset, log_end_offset)
+    store(&partition.log_end_offset, log_end_offset)
+    store(&partition.durable_end, min(partition.durable_end, log_end_offset))
+    store(&partition.log_start_offset, min(partition.log_start_offset, log_end_offset))
+    # A cut-off marker has ended nothing.
+    for number in range(partition.ending_count):
+        if partition.ending[number].marker_offset < log_end_offset:
+            partition.ending[kept] = partition.ending[number]
+            kept += 1
+    partition.ending_count = kept
+    settle(partition)
+
+
+cdef PublishStatus partition_truncate(
+        Partition* partition, SegmentList* fresh, int64_t log_end_offset,
+        int* error) noexcept nogil:
+    cdef SegmentList* unused = fresh
+    cdef PublishStatus status = PUBLISH_DONE
+    error[0] = 0
+    pthread_mutex_lock(&partition.flush_lock)
+    pthread_mutex_lock(&partition.write_lock)
+    if partition.closed:
+        status = PUBLISH_CLOSED
+    elif active_of(fresh).next_offset > log_end_offset:
+        status = PUBLISH_MISFIT
+    elif partition.durable_end > log_end_offset and partition.slot_fd >= 0:
+        # On the disk before the files are cut, or a restart would miss bytes that were durable.
+        error[0] = -write_slot(partition, log_end_offset)
+        if not error[0]:
+            error[0] = -calls().fdatasync(partition.slot_fd)
+        if error[0]:
+            status = PUBLISH_FAILED
+    if status == PUBLISH_DONE:
+        partition.directory_synced_to = -1
+        partition.roll_asked = False
+        pthread_mutex_lock(&partition.lock)
+        unused = partition.segments
+        partition.segments = fresh
+        # First, so that who sees offsets of after it sees it too.
+        add(&partition.truncations, 1)
+        cut_numbers(partition, log_end_offset)
+        pthread_mutex_unlock(&partition.lock)
+    pthread_mutex_unlock(&partition.write_lock)
+    pthread_mutex_unlock(&partition.flush_lock)
+    list_release(unused)
+    if status == PUBLISH_DONE:
+        partition_changed(partition)
+    return status
