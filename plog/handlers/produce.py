@@ -44,16 +44,20 @@ from plog.protocol.messages.produce import (
     refusal_text,
 )
 from plog.settings.definitions import TopicSettings
-from plog.types import NO_OFFSET, NO_TIMESTAMP, TopicPartition, is_legal_topic_name
+from plog.types import NO_OFFSET, NO_TIMESTAMP, Buffer, TopicPartition, is_legal_topic_name
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 ZSTD_SINCE = 7
 AT_MAGIC, OLD_MAGICS = 16, (0, 1)
 """Where a batch says its format, and those of message sets, as before 0.11."""
+AT_CODEC, CODEC_MASK = 22, 7
+"""The lower byte of a batch's attributes."""
 LEADER_HINTS_SINCE = 10
 LARGE_REQUEST_BYTES = 256 * 1024
-"""What is larger is validated beside the event loop, so that nobody else waits for it. Order is
-kept: a connection's next request is handed over after this one's answer."""
+"""What may come to more is validated beside the event loop, so that nobody else waits for it. Order
+is kept: a connection's next request is handed over after this one's answer."""
+LIKELY_EXPANSION = 256
+"""Compressed batches count so many times their size: how far they expand shows only then."""
 ADMIN_CLIENT = "__admin_client"
 """The client id under which Kafka's own tools may write to the brokers' topics."""
 NO_LEADER = -1
@@ -107,7 +111,7 @@ async def produce(ctx: Context, request: ProduceRequest) -> ProduceResponse | No
     advertised all the same, because clients take an absent version 0 for a broker without
     compression, and refused by closing the connection, as Kafka 4 does.
     """
-    if _size_of(request) > LARGE_REQUEST_BYTES or _meets_slow_disk(ctx, request):
+    if _likely_size(request) > LARGE_REQUEST_BYTES or _meets_slow_disk(ctx, request):
         topics = await ctx.in_thread(_append_all, ctx, request)
     else:
         topics = _append_all(ctx, request)
@@ -128,13 +132,17 @@ async def produce(ctx: Context, request: ProduceRequest) -> ProduceResponse | No
     )
 
 
-def _size_of(request: ProduceRequest) -> int:
+def _likely_size(request: ProduceRequest) -> int:
     return sum(
-        len(asked.records)
+        len(asked.records) * (LIKELY_EXPANSION if _is_compressed(asked.records) else 1)
         for topic in request.topic_data
         for asked in topic.partition_data
         if asked.records is not None
     )
+
+
+def _is_compressed(records: Buffer) -> bool:
+    return len(records) > AT_CODEC and records[AT_CODEC] & CODEC_MASK != record_batch.NONE
 
 
 def _meets_slow_disk(ctx: Context, request: ProduceRequest) -> bool:

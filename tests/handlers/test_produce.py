@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import itertools
 import struct
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from plog.errors import ErrorCode, NetworkException
+from plog.handlers import produce as handler
+from plog.protocol.messages.metadata import MetadataRequest
 from plog.protocol.messages.produce import ProduceResponse
 from plog.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tests.agreement.batches import stamped
 from tests.handlers.conftest import ManyListeners
+from tests.handlers.running import Running, decoded
 from tests.handlers.wire import (
     NOW_MS,
+    WAIT_MS,
     Speaker,
     create_topic,
     eventually,
@@ -561,3 +567,26 @@ def test_unknown_topic_is_not_created_by_produce(wire: Speaker) -> None:
     for _ in range(2):
         refused = produce(wire, name, make_batch())
         assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_batch_that_expands_keeps_no_other_client_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_all = handler._append_all
+    go_on = threading.Event()
+
+    def append_later(*arguments):
+        assert go_on.wait(WAIT_MS / 1000)
+        return append_all(*arguments)
+
+    monkeypatch.setattr(handler, "_append_all", append_later)
+    one = Running(tmp_path, fast_path_enable="false")
+    create_topic(one.wire, "t", message_timestamp_type="LogAppendTime")
+    small = make_batch([bytes(20 << 20)], codec=4)
+    assert len(small) < 10_000
+    one.send(produce_request([("t", 0, small)]), 9)
+    one.wire.ask(MetadataRequest(topics=None), 9)
+    go_on.set()
+    (part,) = flat(decoded(ProduceResponse, 9, one.receive()))
+    assert (part.error_code, part.base_offset) == (0, 0)
+    one.stop()
