@@ -54,10 +54,8 @@ AT_CODEC, CODEC_MASK = 22, 7
 """The lower byte of a batch's attributes."""
 LEADER_HINTS_SINCE = 10
 LARGE_REQUEST_BYTES = 256 * 1024
-"""What may come to more is validated beside the event loop, so that nobody else waits for it. Order
-is kept: a connection's next request is handed over after this one's answer."""
-LIKELY_EXPANSION = 256
-"""Compressed batches count so many times their size: how far they expand shows only then."""
+"""What is larger is validated beside the event loop, so that nobody else waits for it. Order is
+kept: a connection's next request is handed over after this one's answer."""
 ADMIN_CLIENT = "__admin_client"
 """The client id under which Kafka's own tools may write to the brokers' topics."""
 NO_LEADER = -1
@@ -111,7 +109,7 @@ async def produce(ctx: Context, request: ProduceRequest) -> ProduceResponse | No
     advertised all the same, because clients take an absent version 0 for a broker without
     compression, and refused by closing the connection, as Kafka 4 does.
     """
-    if _likely_size(request) > LARGE_REQUEST_BYTES or _meets_slow_disk(ctx, request):
+    if _is_large(request) or _meets_slow_disk(ctx, request):
         topics = await ctx.in_thread(_append_all, ctx, request)
     else:
         topics = _append_all(ctx, request)
@@ -132,13 +130,15 @@ async def produce(ctx: Context, request: ProduceRequest) -> ProduceResponse | No
     )
 
 
-def _likely_size(request: ProduceRequest) -> int:
-    return sum(
-        len(asked.records) * (LIKELY_EXPANSION if _is_compressed(asked.records) else 1)
+def _is_large(request: ProduceRequest) -> bool:
+    """Tell whether validation may take long; how far a batch expands shows only then."""
+    found = [
+        asked.records
         for topic in request.topic_data
         for asked in topic.partition_data
         if asked.records is not None
-    )
+    ]
+    return sum(map(len, found)) > LARGE_REQUEST_BYTES or any(map(_is_compressed, found))
 
 
 def _is_compressed(records: Buffer) -> bool:
