@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from plog.types import TopicPartition
 
 POLL_MS = 1000
+TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 ENDS = ("earliest", "latest")
 
 
@@ -119,9 +120,11 @@ def _write(record: ConsumerRecord, *, as_json: bool, keys: bool) -> None:
         return
     text = json.dumps(
         {
+            "topic": record.topic,
             "partition": record.partition,
             "offset": record.offset,
             "timestamp": record.timestamp,
+            "timestamp_type": TIMESTAMP_TYPES[record.timestamp_type],
             "key": data_json(record.key),
             "value": data_json(record.value),
             "headers": [[name, data_json(value)] for name, value in record.headers],
