@@ -2,7 +2,7 @@
 
 Owns the copy: segments as they are, then what was appended meanwhile, again and again
 until little is left, then the rest while appends stand still. Every copied batch is
-read back and checked. Never renames a partition into place: the log manager does.
+read back and checked. Never renames a partition into place: `log_moves` does.
 """
 
 from __future__ import annotations
