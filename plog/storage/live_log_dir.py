@@ -30,8 +30,9 @@ from plog.storage.checkpoints import (
 from plog.storage.durable_ends import DURABLE_ENDS_FILE, DurableEnds, SlotKey
 from plog.storage.filesystem import Filesystem, has_space
 from plog.storage.group_commit import GroupCommit
-from plog.storage.log import DISK_FULL, NO_DESCRIPTORS, Log
+from plog.storage.log import Log
 from plog.storage.log_dir import LogDir
+from plog.storage.log_faults import DISK_FULL, NO_DESCRIPTORS
 from plog.storage.log_owner import LogOwner
 from plog.storage.recovery import ANY_OFFSET, Known, recover
 from plog.storage.segment_files import (

@@ -12,8 +12,6 @@ Python's threads. Appends and reads do not take it unless something is unusual.
 
 from __future__ import annotations
 
-import errno
-import os
 import random
 import threading
 import uuid
@@ -38,7 +36,6 @@ from plog._native.partition_log import (
     Segment,
 )
 from plog.errors import (
-    CorruptRecord,
     KafkaStorageError,
     NotLeaderOrFollower,
     OffsetOutOfRange,
@@ -48,19 +45,15 @@ from plog.settings.definitions import TopicSettings
 from plog.storage import retention, timestamp_search
 from plog.storage.filesystem import Filesystem
 from plog.storage.leader_epochs import LeaderEpochs
+from plog.storage.log_faults import LogFaults
 from plog.storage.log_files import LogFiles
-from plog.storage.log_owner import LogOwner
+from plog.storage.log_owner import LogOwner, report_nothing
 from plog.storage.producer_state import Verdict, check, decide, expired
 from plog.storage.recovery import RecoveredLog
 from plog.storage.segment import open_segment
 from plog.storage.timestamp_search import TimestampedOffset
 from plog.storage.transaction_index import AbortedTransaction, AbortedTransactions
 from plog.types import TopicPartition, counted
-
-DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""The one failure of a write that does not make the disk suspect."""
-NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
-"""What the process lacks says nothing of the disk: only who asked is refused."""
 
 LOG_APPEND_TIME = "LogAppendTime"
 DELETE = "delete"
@@ -106,11 +99,11 @@ class Log:
         self._epochs = epochs
         self._aborted = aborted
         self._owner = owner
+        self.faults = LogFaults(self, owner)
         self._files = LogFiles(fs, directory)
         self._draw = draw
         self._lock = threading.RLock()
         self._closed = False
-        self._offline = False
         self._retired = False
         self._role = Role(native.leader_epoch, writable=False, sole_replica=False)
         # Rolled since the last checkpoint, or read by recovery: their indexes may still be in the
@@ -273,7 +266,7 @@ class Log:
         if appended.status not in (APPENDED, DUPLICATE):
             appended = self._append_unusual(records, now_ms)
         if self.native.log_end_offset - self.native.durable_end >= settings.flush_messages:
-            self._owner.commit(self, _report_nothing)
+            self._owner.commit(self, report_nothing)
         return appended
 
     def _append_unusual(self, records: bytearray | memoryview, now_ms: int) -> Appended:
@@ -289,7 +282,7 @@ class Log:
                     case status if status == PRODUCER_UNUSUAL:
                         decided = self._decide(records)
                     case status if status == WRITE_FAILED:
-                        raise self._failed(_os_error(appended.errno, self.directory))
+                        raise self.faults.failed(self.faults.of_errno(appended.errno))
                     case status if status == NOT_WRITABLE:
                         raise self._not_writable(appended.errno)
                     case status:
@@ -306,27 +299,10 @@ class Log:
     def _not_writable(self, error: int) -> KafkaStorageError | NotLeaderOrFollower:
         if error:
             # Whoever met it first may not have told: the fast path cannot.
-            self.disk_failed(_os_error(error, self.directory))
+            self.faults.disk_failed(self.faults.of_errno(error))
         if error or self._closed:
             return KafkaStorageError(f"{self.topic_partition} is offline")
         return NotLeaderOrFollower(f"{self.topic_partition} is not led here")
-
-    def disk_failed(self, error: OSError) -> None:
-        """Tell the owner that the log directory's disk has failed.
-
-        Once the log is offline for another reason, or has moved, its errors say nothing of the
-        disk; nor does a want of descriptors.
-        """
-        if not self._offline and not self._retired and error.errno not in NO_DESCRIPTORS:
-            self._owner.on_io_error(self, error)
-
-    def _failed(self, error: OSError) -> KafkaStorageError:
-        """Tell the owner of a failed or full disk; return what to raise."""
-        if error.errno in DISK_FULL:
-            self._owner.on_disk_full(self, error)
-        else:
-            self.disk_failed(error)
-        return KafkaStorageError(f"{self.topic_partition}: {error}")
 
     def read(
         self, fetch_offset: int, max_bytes: int, upper_offset: int, whole_first_batch: bool
@@ -344,7 +320,7 @@ class Log:
                 f"{self.topic_partition}: offset {fetch_offset} is not within"
                 f" {log_start_offset} .. {log_end_offset}"
             )
-        with self._judging_errors():
+        with self.faults.judged():
             return native.read(fetch_offset, max_bytes, upper_offset, whole_first_batch)
 
     @property
@@ -362,7 +338,7 @@ class Log:
         """
         if found is None or not self._aborted:
             return []
-        with self._judging_errors():
+        with self.faults.judged():
             end_offset = self._end_of(fetch_offset, found)
         return self._aborted.overlapping(fetch_offset, min(end_offset, upper_offset))
 
@@ -378,21 +354,6 @@ class Log:
                     offsets, end, key=lambda offset: segment.lookup_offset(offset)[1]
                 )
         return self.log_end_offset
-
-    @contextmanager
-    def _judging_errors(self) -> Iterator[None]:
-        """Turn what the files raise into KafkaStorageError, and tell the owner."""
-        try:
-            yield
-        except CorruptRecord as error:
-            raise self._damaged(error) from error
-        except OSError as error:
-            raise self._failed(error) from error
-
-    def _damaged(self, error: CorruptRecord) -> KafkaStorageError:
-        reason = f"{self.directory}: {error}"
-        self._owner.on_damage(self, reason)
-        return KafkaStorageError(f"{self.topic_partition} is damaged: {error}")
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
         """Return the first record with a timestamp of at least `timestamp_ms`.
@@ -419,7 +380,7 @@ class Log:
     ) -> TimestampedOffset | None:
         if self._closed:
             raise KafkaStorageError(f"{self.topic_partition} is offline")
-        with self._judging_errors():
+        with self.faults.judged():
             return search(self.native.segments, self.native.log_start_offset)
 
     # -- leadership --------------------------------------------------------------------------
@@ -484,6 +445,7 @@ class Log:
         """Never accept an append again: another log has this one's place. Reads go on."""
         with self._lock:
             self._retired = True
+            self.faults.silence()
             self._take(self._role._replace(writable=False, sole_replica=False))
 
     def succeed(self, role: Role) -> None:
@@ -494,7 +456,7 @@ class Log:
     def _set_epochs(self, epochs: LeaderEpochs, *, sync: bool = True) -> None:
         if epochs == self._epochs:
             return
-        with self._judging_errors():
+        with self.faults.judged():
             self._files.store_epochs(epochs, sync=sync)
         self._epochs = epochs
 
@@ -515,24 +477,24 @@ class Log:
                 if not segments or segments[-1].base_offset == end:
                     return
                 producers = native.producers()
-                with self._judging_errors():
+                with self.faults.judged():
                     fresh = self._files.create_segment(end, self._settings)
                 try:
                     native.replace_segments([*segments, fresh])
                 except ValueError:
                     # The data path appended meanwhile: the new segment begins too early.
-                    with self._judging_errors():
+                    with self.faults.judged():
                         self._files.discard_segment(end)
                     continue
                 break
             sealed = segments[-1]
-            with self._judging_errors():
+            with self.faults.judged():
                 sealed.seal()
             self._unsynced.append(sealed)
             self._set_limits()
         # As no append came between, `producers` are those below `end` exactly.
         self._owner.soon(self, lambda: self._snapshot_at_roll(end, sealed.base_offset, producers))
-        self._owner.commit(self, _report_nothing)
+        self._owner.commit(self, report_nothing)
 
     def _snapshot_at_roll(
         self, offset: int, previous: int, producers: Sequence[ProducerEntry]
@@ -545,7 +507,7 @@ class Log:
                 self._files.store_snapshot(offset, producers)
                 self._files.drop_snapshots(before=previous)
             except OSError as error:
-                self._failed(error)
+                self.faults.failed(error)
 
     def apply_retention(self, now_ms: int) -> list[str]:
         """Delete the oldest segments that the settings let go; return a line for each rule used.
@@ -594,7 +556,7 @@ class Log:
         next_offset = segment.next_offset
         timestamp = segment.max_timestamp
         if timestamp < 0:
-            with self._judging_errors():
+            with self.faults.judged():
                 timestamp = self._files.modified_ms(segment)
         return retention.SegmentSummary(
             segment.base_offset, next_offset, segment.size_bytes, timestamp
@@ -609,7 +571,7 @@ class Log:
         self._start_at(max(self.native.log_start_offset, kept[0].base_offset))
         self.native.replace_segments(kept)
         self._unsynced = [segment for segment in self._unsynced if segment in kept]
-        with self._judging_errors():
+        with self.faults.judged():
             self._put_away(gone)
             self._files.drop_snapshots(before=kept[0].base_offset)
 
@@ -658,7 +620,7 @@ class Log:
             if offset < self.native.segments[0].base_offset:
                 self.restart_at(offset)
             else:
-                with self._judging_errors():
+                with self.faults.judged():
                     self._truncate(offset)
             return True
 
@@ -667,7 +629,7 @@ class Log:
 
         Only where no client appends. Raises KafkaStorageError.
         """
-        with self._lock, self._judging_errors():
+        with self._lock, self.faults.judged():
             self._truncate(self.native.segments[0].base_offset)
             (emptied,) = self.native.segments
             if emptied.base_offset != offset:
@@ -717,7 +679,7 @@ class Log:
             return self.native.flush()
         except OSError as error:
             # Also when the disk is full: bytes that were accepted are lost.
-            self.disk_failed(error)
+            self.faults.disk_failed(error)
             raise KafkaStorageError(f"{self.topic_partition}: {error}") from error
 
     def recovery_point(self) -> int:
@@ -728,7 +690,7 @@ class Log:
         """
         with self._lock:
             durable_end = self.native.durable_end
-            with self._judging_errors():
+            with self.faults.judged():
                 while self._unsynced and self._unsynced[0].next_offset <= durable_end:
                     self._unsynced[0].sync_indexes()
                     del self._unsynced[0]
@@ -777,7 +739,7 @@ class Log:
             native = self.native
             self._take(self._role._replace(writable=False, sole_replica=False))
             try:
-                with self._judging_errors():
+                with self.faults.judged():
                     native.segments[-1].seal()
                     native.flush()
                     for segment in (*self._unsynced, native.segments[-1]):
@@ -788,22 +750,14 @@ class Log:
 
     def go_offline(self) -> None:
         """Refuse appends, reads and flushes from now on. Takes no lock: callbacks may call it."""
-        self._offline = True
+        self.faults.silence()
         self.native.offline()
 
     def drop(self) -> None:
         """Close without writing anything: the partition is deleted, or its disk has failed."""
-        self._offline = True
+        self.faults.silence()
         self.native.offline(failed=False)
         with self._lock:
             if not self._closed:
                 self._closed = True
                 self.native.close()
-
-
-def _os_error(error: int, path: Path) -> OSError:
-    return OSError(error, os.strerror(error), str(path))
-
-
-def _report_nothing(error: OSError | None) -> None:
-    """For flushes that nobody waits for: the owner hears of a failure anyway."""

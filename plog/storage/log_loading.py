@@ -17,7 +17,8 @@ from typing import Protocol
 from plog.errors import InconsistentLogDirs, KafkaStorageError, LogDamaged
 from plog.settings.definitions import TopicSettings
 from plog.storage.live_log_dir import FoundPartition, LiveLogDir
-from plog.storage.log import DISK_FULL, Log
+from plog.storage.log import Log
+from plog.storage.log_faults import DISK_FULL
 from plog.storage.log_owner import LogOwner
 from plog.types import TopicPartition
 

@@ -36,9 +36,10 @@ from plog.storage.full_log_dirs import FullLogDirs
 from plog.storage.group_commit import Done
 from plog.storage.housekeeping import Housekeeping
 from plog.storage.live_log_dir import LiveLogDir, slot_key
-from plog.storage.log import DISK_FULL, NO_DESCRIPTORS, Log
+from plog.storage.log import Log
 from plog.storage.log_checkpoints import LogCheckpoints
 from plog.storage.log_dir import LogDir
+from plog.storage.log_faults import DISK_FULL, NO_DESCRIPTORS
 from plog.storage.log_loading import LogLoading, open_log_dirs
 from plog.storage.log_owner import report_nothing
 from plog.storage.scheduler import Scheduler

@@ -26,8 +26,9 @@ from plog.errors import (
 )
 from plog.storage.filesystem import Filesystem
 from plog.storage.live_log_dir import FoundPartition, LiveLogDir, slot_key
-from plog.storage.log import DISK_FULL, NO_DESCRIPTORS, Log
+from plog.storage.log import Log
 from plog.storage.log_checkpoints import moved_starts
+from plog.storage.log_faults import DISK_FULL, NO_DESCRIPTORS
 from plog.storage.log_manager import LogManager
 from plog.storage.replica_copy import ReplicaCopy
 from plog.types import TopicPartition

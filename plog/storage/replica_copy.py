@@ -93,7 +93,7 @@ class ReplicaCopy:
                 try:
                     piece = segment.read(at, min(COPY_BYTES, size - at))
                 except OSError as error:
-                    self._log.disk_failed(error)
+                    self._log.faults.disk_failed(error)
                     raise KafkaStorageError(f"{self._log.topic_partition}: {error}") from error
                 if not piece:
                     raise KafkaStorageError(f"{self._log.topic_partition}: segment {base} shrank")

@@ -98,7 +98,7 @@ def test_what_is_left_to_do_of_a_log_that_has_moved_harms_nobody(
             log.delete_records_before(15)
         with pytest.raises(KafkaStorageError, match="has moved"):
             log.roll()
-        log.disk_failed(OSError(errno.ENOENT, "no such file"))
+        log.faults.disk_failed(OSError(errno.ENOENT, "no such file"))
         done.append("moved")
 
     moves.on_log_moved(on_moved)
