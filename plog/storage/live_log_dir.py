@@ -33,6 +33,7 @@ from plog.storage.group_commit import GroupCommit
 from plog.storage.log import Log
 from plog.storage.log_dir import LogDir
 from plog.storage.log_faults import DISK_FULL, NO_DESCRIPTORS
+from plog.storage.log_opening import open_log
 from plog.storage.log_owner import LogOwner
 from plog.storage.recovery import ANY_OFFSET, Known, recover
 from plog.storage.segment_files import (
@@ -252,7 +253,7 @@ class LiveLogDir:
         )
         for line in recovered.reports:
             _log.warning("recovered %s: %s", tp, line)
-        log = Log.open(
+        log = open_log(
             recovered,
             topic_partition=tp,
             topic_id=topic_id,
