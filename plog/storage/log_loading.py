@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 class Register(LogOwner, Protocol):
     """The log manager, as its start sees it."""
 
-    def serve(self, log: Log) -> None:
+    def add_loaded(self, log: Log) -> None:
         """Take in a log that has been loaded."""
 
     def quarantine(self, topic_partition: TopicPartition, log_dir: Path, reason: str) -> None:
@@ -179,7 +179,7 @@ class LogLoading:
             live.fail(error)
             quarantine(tp, live.path, f"log directory {live.path} is offline: {error}")
         else:
-            self._register.serve(log)
+            self._register.add_loaded(log)
 
 
 def _working(dirs: Collection[LiveLogDir]) -> list[LiveLogDir]:

@@ -178,7 +178,7 @@ class LogManager:
             kept = [slot_key(log.topic_partition, log.topic_id) for log in self._logs_in(live)]
             live.guarded(live.forget_slots_but, kept)
 
-    def serve(self, log: Log) -> None:
+    def add_loaded(self, log: Log) -> None:
         """Take in a log that has been loaded."""
         with self._lock:
             self._logs[log.topic_partition] = log

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -23,7 +22,6 @@ from plog.errors import (
     UnknownTopicOrPartition,
 )
 from plog.runtime.clock import ManualClock
-from plog.storage.checkpoints import OffsetCheckpoint
 from plog.storage.durable_ends import DurableEnds, SlotKey
 from plog.storage.filesystem import Filesystem
 from plog.storage.live_log_dir import LiveLogDir
@@ -32,16 +30,7 @@ from plog.storage.log_manager import LogManager, NewPartition
 from plog.types import TopicPartition
 
 from .log_managers import A0, A1, B0, ID_A, ID_B, SETTINGS, Start, abandon, committed, fill, lead
-from .storage_logs import (
-    NEVER,
-    NOW_MS,
-    Crash,
-    FaultyFilesystem,
-    Settings,
-    batch,
-    broker_settings,
-    read_all,
-)
+from .storage_logs import NEVER, NOW_MS, batch, broker_settings, read_all
 
 # -- start, stop, restart --------------------------------------------------------------------------
 
@@ -80,31 +69,6 @@ def test_clean_shutdown_is_found_by_the_next_start(start: Start, dirs: list[Path
     assert again.get(A1).log_start_offset == 57
     assert again.get(TopicPartition("a", 5)) is None
     assert dict(again.offline) == {}
-
-
-def test_checkpoints_are_kafkas(start: Start, dirs: list[Path]) -> None:
-    manager = start([dirs[0]])
-    fill(lead(manager.create(A0, ID_A, SETTINGS)), 20)
-    manager.create(B0, ID_B, SETTINGS)
-    manager.get(A0).delete_records_before(57)
-    assert committed(manager, manager.get(A0)) is None
-    manager.checkpoints.store_recovery_points()
-    manager.checkpoints.store_high_watermarks()
-    manager.checkpoints.store_log_start_offsets()
-    texts = {
-        name: (dirs[0] / name).read_text()
-        for name in (
-            "recovery-point-offset-checkpoint",
-            "replication-offset-checkpoint",
-            "log-start-offset-checkpoint",
-        )
-    }
-    assert texts == {
-        "recovery-point-offset-checkpoint": "0\n2\na 0 200\nb 0 0\n",
-        "replication-offset-checkpoint": "0\n2\na 0 200\nb 0 0\n",
-        "log-start-offset-checkpoint": "0\n1\na 0 57\n",
-    }
-    assert (dirs[0] / "a-0" / "partition.metadata").read_text().startswith("version: 0\ntopic_id: ")
 
 
 def test_killed_broker_loses_nothing_that_was_written(start: Start, dirs: list[Path]) -> None:
@@ -147,30 +111,6 @@ def test_directory_named_twice_is_refused(start: Start, dirs: list[Path]) -> Non
     dirs[1].symlink_to(dirs[0])
     with pytest.raises(InconsistentLogDirs, match="twice"):
         start()
-
-
-def test_damaged_checkpoint_only_costs_time(
-    start: Start, dirs: list[Path], caplog: pytest.LogCaptureFixture
-) -> None:
-    manager = start([dirs[0]])
-    fill(lead(manager.create(A0, ID_A, SETTINGS)), 20)
-    manager.shutdown()
-    (dirs[0] / "recovery-point-offset-checkpoint").write_text("junk")
-    (dirs[0] / ".kafka_cleanshutdown").unlink()
-    again = start([dirs[0]])
-    assert again.get(A0).log_end_offset == 200
-    assert "checkpoint ignored" in caplog.text
-
-
-def test_foreign_directories_and_files_are_left_alone(start: Start, dirs: list[Path]) -> None:
-    for path in dirs:
-        path.mkdir()
-        (path / "lost+found").mkdir()
-        (path / "notes.txt").write_text("mine")
-    manager = start()
-    manager.create(A0, ID_A, SETTINGS)
-    manager.shutdown()
-    assert all((path / "notes.txt").read_text() == "mine" for path in dirs)
 
 
 # -- damage ----------------------------------------------------------------------------------------
@@ -256,17 +196,6 @@ def test_unreadable_partition_metadata_is_damage(start: Start, dirs: list[Path])
     manager.shutdown()
     (dirs[0] / "a-0" / "partition.metadata").write_text("version: 7")
     assert "partition.metadata" in start([dirs[0]]).offline[A0]
-
-
-def test_partition_in_two_directories_is_offline(start: Start, dirs: list[Path]) -> None:
-    manager = start()
-    fill(lead(manager.create(A0, ID_A, SETTINGS)), 5)
-    manager.create(B0, ID_B, SETTINGS)
-    manager.shutdown()
-    shutil.copytree(dirs[0] / "a-0", dirs[1] / "a-0")
-    again = start()
-    assert f"{dirs[0]}/a-0 and in {dirs[1]}/a-0" in again.offline[A0]
-    assert again.get(B0) is not None
 
 
 # -- failed directories ----------------------------------------------------------------------------
@@ -490,98 +419,6 @@ def test_disk_full_at_creation_refuses_and_keeps_the_directory(
     assert manager.create(A0, ID_A, SETTINGS).log_end_offset == 0
 
 
-def test_disk_full_at_a_checkpoint_keeps_the_directory(
-    start: Start, dirs: list[Path], caplog: pytest.LogCaptureFixture
-) -> None:
-    manager = start([dirs[0]])
-    log = lead(manager.create(A0, ID_A, SETTINGS))
-    fill(log, 3)
-    assert committed(manager, log) is None
-    files.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0]))])
-    manager.checkpoints.store_recovery_points()
-    manager.checkpoints.store_high_watermarks()
-    assert caplog.text.count("No space left on device") == 2
-    assert manager.live_log_dirs == [dirs[0]]
-    assert manager.get(A0) is log
-    assert len(read_all(log)) > 0
-    files.inject([])
-    manager.checkpoints.store_recovery_points()
-    assert (dirs[0] / "recovery-point-offset-checkpoint").read_text() == "0\n1\na 0 30\n"
-
-
-def test_disk_full_in_recovery_costs_that_partition_alone(start: Start, dirs: list[Path]) -> None:
-    manager = start([dirs[0]])
-    for tp in (A0, B0):
-        fill(lead(manager.create(tp, ID_A, SETTINGS)), 20)
-    manager.shutdown()
-    (dirs[0] / ".kafka_cleanshutdown").unlink()
-    for path in (dirs[0] / "a-0").glob("*.index"):
-        path.unlink()  # to be built anew
-    files.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0] / "a-0"))])
-    again = start([dirs[0]])
-    files.inject([])
-    assert again.live_log_dirs == [dirs[0]]
-    assert "no space" in again.offline[A0]
-    assert again.get(B0).log_end_offset == 200
-    again.shutdown()
-    # It has not been recovered: the next start must not take it for cleanly closed.
-    assert not (dirs[0] / ".kafka_cleanshutdown").exists()
-    assert start([dirs[0]]).get(A0).log_end_offset == 200
-
-
-def test_full_disk_is_told_once_and_so_is_its_end(
-    start: Start, dirs: list[Path], clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    manager = start([dirs[0]])
-    log = lead(manager.create(A0, ID_A, SETTINGS))
-    fill(log, 1)
-
-    def told() -> list[bool]:
-        lines = [record.getMessage() for record in caplog.records]
-        return ["is full" in line for line in lines if "writes are refused" in line]
-
-    for expected in ([True], [True, False, True]):
-        files.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0]))])
-        for _ in range(3):
-            for _ in range(2):
-                with pytest.raises(KafkaStorageError):
-                    fill(log, 1, 1)
-            assert told() == expected
-            clock.advance(1000)
-            manager.scheduler.run_due()
-        files.inject([])
-        assert told() == expected
-        clock.advance(1000)
-        manager.scheduler.run_due()
-        assert told() == [*expected, False]
-        clock.advance(1000)
-        manager.scheduler.run_due()
-    assert told() == [True, False, True, False]
-
-
-@pytest.mark.parametrize("threads", [1, 4])
-def test_unexpected_error_while_loading_ends_the_start(
-    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch, threads: int
-) -> None:
-    manager = start([dirs[0]])
-    for n in range(8):
-        manager.create(TopicPartition("a", n), ID_A, SETTINGS)
-    manager.shutdown()
-    load = LiveLogDir.load
-
-    def fails(self, found, *args, **options):
-        if found.topic_partition.partition == 5:
-            raise ZeroDivisionError("unexpected")
-        return load(self, found, *args, **options)
-
-    monkeypatch.setattr(LiveLogDir, "load", fails)
-    with pytest.raises(KafkaStorageError, match=r"a-5 cannot be loaded: ZeroDivisionError"):
-        start([dirs[0]], num_recovery_threads_per_data_dir=threads)
-    monkeypatch.undo()
-    assert len(start([dirs[0]]).logs()) == 8
-
-
 def test_directory_that_fails_while_a_log_is_made_there_does_not_get_it(
     start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -633,110 +470,7 @@ def test_want_of_descriptors_is_not_the_disks_fault(start: Start, dirs: list[Pat
     fill(log, 20, end)
 
 
-# -- truncation ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("crash", [False, True], ids=["error", "crash"])
-@pytest.mark.parametrize("offset", [0, 95, 150])
-def test_truncation_stopped_at_any_operation_is_never_damage(
-    dirs: list[Path], clock: ManualClock, crash: bool, offset: int
-) -> None:
-    for fail_at in range(100):
-        shutil.rmtree(dirs[0], ignore_errors=True)
-        fs = FaultyFilesystem(crash=crash)
-        manager = LogManager(
-            broker_settings(dirs[:1]), lambda t: SETTINGS, cluster_id="c", clock=clock, fs=fs
-        )
-        manager.start(background=False)
-        log = lead(manager.create(A0, ID_A, SETTINGS))
-        fill(log, 40)
-        assert committed(manager, log) is None
-        manager.checkpoints.store_recovery_points()
-        data = read_all(log)
-        fs.fail_at = fs.operations + fail_at
-        try:
-            log.truncate_to(offset)
-        except (KafkaStorageError, Crash):
-            done = False
-        else:
-            done = True
-        abandon(manager)
-        again = LogManager(
-            broker_settings(dirs[:1]), lambda t: SETTINGS, cluster_id="c", clock=clock
-        )
-        again.start(background=False)
-        assert dict(again.offline) == {}
-        found = read_all(again.get(A0))
-        assert data.startswith(found)
-        assert again.get(A0).log_end_offset >= offset // 10 * 10
-        if done:
-            assert again.get(A0).log_end_offset == offset // 10 * 10
-        abandon(again)
-        if done:
-            break
-    else:
-        pytest.fail("a truncation takes more operations than this test tries")
-    assert fail_at > 5
-
-
 # -- background ------------------------------------------------------------------------------------
-
-
-def test_background_tasks_come_at_their_intervals(
-    start: Start, dirs: list[Path], clock: ManualClock
-) -> None:
-    manager = start([dirs[0]])
-    log = lead(manager.create(A0, ID_A, SETTINGS))
-    fill(log, 20)
-    log.update_settings(Settings(segment_bytes=3000, retention_bytes=1, file_delete_delay_ms=0))
-    for _ in range(120):
-        clock.advance(1000)
-        manager.scheduler.run_due()
-    assert OffsetCheckpoint(Filesystem(), dirs[0] / "replication-offset-checkpoint").load() == {
-        A0: 200
-    }
-    assert "recovery-point-offset-checkpoint" in os.listdir(dirs[0])
-    assert log.log_start_offset == 0
-    for _ in range(240):
-        clock.advance(1000)
-        manager.scheduler.run_due()
-    assert log.log_start_offset == 180
-    assert [path.name for path in sorted((dirs[0] / "a-0").glob("*.log*"))] == [
-        "00000000000000000180.log"
-    ]
-
-
-def test_flush_ms_is_obeyed(start: Start, dirs: list[Path], clock: ManualClock) -> None:
-    manager = start([dirs[0]])  # one directory, one queue
-    log = lead(manager.create(A0, ID_A, SETTINGS))
-    log.update_settings(Settings(flush_ms=2000))
-    fill(log, 1)
-    for _ in range(4):
-        clock.advance(1000)
-        manager.scheduler.run_due()
-    assert committed(manager, manager.create(A1, ID_A, SETTINGS)) is None  # the queue is done
-    assert log.durable_end == 10
-
-
-def test_failed_checkpoint_takes_the_directory_offline(start: Start, dirs: list[Path]) -> None:
-    manager = start()
-    manager.create(A0, ID_A, SETTINGS)
-    files.inject([Fault("fsync", errno=errno.EIO, path_prefix=str(dirs[0]))])
-    manager.checkpoints.store_high_watermarks()
-    assert manager.offline_log_dirs == [dirs[0]]
-
-
-def test_many_logs_load_in_threads(start: Start, dirs: list[Path]) -> None:
-    manager = start()
-    wanted = {}
-    for n in range(60):
-        tp = TopicPartition("many", n)
-        log = lead(manager.create(tp, ID_A, SETTINGS))
-        fill(log, n % 7)
-        wanted[tp] = log.log_end_offset
-    abandon(manager)
-    again = start(num_recovery_threads_per_data_dir=4)
-    assert {tp: again.get(tp).log_end_offset for tp in wanted} == wanted
 
 
 def test_empty_start_imports_nothing_heavy() -> None:
