@@ -61,6 +61,7 @@ from plog.storage.filesystem import Filesystem
 from plog.storage.inventory import take_inventory
 from plog.storage.log_dir import LogDir, LogDirIdentity, common_identity, lock_log_dirs
 from plog.storage.log_manager import LogManager
+from plog.storage.log_moves import LogMoves
 from plog.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -192,7 +193,8 @@ class Broker:
         logs.on_log_dir_failure(look_for_disks)
         look_for_disks()  # one may have failed since the logs were loaded
         logs.on_partition_damage(replicas.on_damage)
-        logs.on_log_moved(replicas.on_log_moved)
+        moves = LogMoves(logs, fs)
+        moves.on_log_moved(replicas.on_log_moved)
         logs.scheduler.every(ASK_AGAIN_MS, replicas.ask_again_for_refused)
 
         def channel(_broker: LiveBroker) -> BrokerChannel:
@@ -220,6 +222,7 @@ class Broker:
             clock=self._clock,
             settings=settings,
             logs=logs,
+            log_moves=moves,
             replicas=replicas,
             metadata=metadata,
             topics=TopicAdmin(store, settings),

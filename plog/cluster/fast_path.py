@@ -7,7 +7,6 @@ what is not published is answered by the handlers.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -142,4 +141,4 @@ class FastPath:
             partition = self._partitions.get(number)
             log = None if partition is None else partition.hosted_log
             if log is not None:
-                log.disk_failed(OSError(error, os.strerror(error), str(log.directory)))
+                log.faults.disk_failed(log.faults.of_errno(error))

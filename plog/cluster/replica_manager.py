@@ -43,7 +43,8 @@ from plog.protocol.messages.replication import (
     StopReplicaResponse,
 )
 from plog.settings.definitions import TopicSettings
-from plog.storage.log import DISK_FULL, NO_DESCRIPTORS, Log
+from plog.storage.log import Log
+from plog.storage.log_faults import DISK_FULL, NO_DESCRIPTORS
 from plog.storage.log_manager import LogManager, NewPartition
 from plog.types import NO_EPOCH, ZERO_UUID, TopicPartition
 

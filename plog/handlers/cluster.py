@@ -85,10 +85,11 @@ async def describe_log_dirs(
         else {TopicPartition(t.topic, index) for t in request.topics for index in t.partitions}
     )
     manager = ctx.services.logs
+    moving = ctx.services.log_moves.moving
     logs = [log for log in manager.logs() if wanted is None or log.topic_partition in wanted]
     results = []
     for path in manager.live_log_dirs:
-        coming = {at for at, target in manager.moving.items() if target == path}
+        coming = {at for at, target in moving.items() if target == path}
         try:
             results.append(
                 await ctx.in_thread(
@@ -192,7 +193,7 @@ def _begin_move(ctx: Context, at: TopicPartition, target: Path) -> Future[ErrorC
         raise UnknownTopicOrPartition(f"{at} does not exist")
     if logs.get(at) is None:
         raise ReplicaNotAvailable(f"no replica of {at} here")
-    return ctx.services.replica_moves.start(logs.move, at, target)
+    return ctx.services.replica_moves.start(ctx.services.log_moves.move, at, target)
 
 
 def _by_topic(

@@ -29,6 +29,7 @@ from plog.runtime.clock import Clock
 from plog.runtime.purgatory import Purgatory
 from plog.settings.dynamic import DynamicSettings
 from plog.storage.log_manager import LogManager
+from plog.storage.log_moves import LogMoves
 from plog.types import TopicPartition
 
 P = ParamSpec("P")
@@ -53,6 +54,7 @@ class Services:
     clock: Clock
     settings: DynamicSettings
     logs: LogManager
+    log_moves: LogMoves
     replicas: ReplicaManager
     metadata: MetadataCache
     topics: TopicAdmin

@@ -1,8 +1,8 @@
 """Moves of replicas between log directories, beside the requests that ask for them (KIP-113).
 
 Owns a queue for each log directory that something moves to, and the thread of
-the move whose turn it is. How a replica is moved, and where moves stand, is the log
-manager's; a move may take hours, so nobody has to wait for it.
+the move whose turn it is. How a replica is moved, and where moves stand, is
+`log_moves`'; a move may take hours, so nobody has to wait for it.
 """
 
 from __future__ import annotations

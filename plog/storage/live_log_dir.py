@@ -1,19 +1,20 @@
 """A log directory in use: its checkpoints, its durable ends, its commit thread.
 
-Owns what the partitions of one directory share, and how a partition directory of it is
-loaded, made and put away. Never knows the other directories, and never decides which
-directory a partition belongs in.
+Owns what the partitions of one directory share, how a partition directory of it is
+loaded, made and put away, and which errors of its files mean that its disk has failed.
+Never knows the other directories, and never decides which directory a partition belongs
+in, or what becomes of the logs of a failed one.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from plog.errors import LogDamaged
+from plog.errors import KafkaStorageError, LogDamaged
 from plog.runtime.clock import Clock
 from plog.settings.definitions import TopicSettings
 from plog.storage.checkpoints import (
@@ -27,10 +28,12 @@ from plog.storage.checkpoints import (
     store_topic_id,
 )
 from plog.storage.durable_ends import DURABLE_ENDS_FILE, DurableEnds, SlotKey
-from plog.storage.filesystem import Filesystem
+from plog.storage.filesystem import Filesystem, has_space
 from plog.storage.group_commit import GroupCommit
 from plog.storage.log import Log
 from plog.storage.log_dir import LogDir
+from plog.storage.log_faults import DISK_FULL, NO_DESCRIPTORS
+from plog.storage.log_opening import open_log
 from plog.storage.log_owner import LogOwner
 from plog.storage.recovery import ANY_OFFSET, Known, recover
 from plog.storage.segment_files import (
@@ -68,18 +71,30 @@ class LiveLogDir:
     """One of the broker's log directories, locked by this process.
 
     `failure` is set once its disk has failed; nothing is written to it from then on.
+
+    Args:
+        on_failure: told of each error that means a failed disk; sets `failure`.
+        log_dir: the same directory, if the caller has locked it already.
     """
 
     def __init__(
-        self, fs: Filesystem, clock: Clock, path: Path, log_dir: LogDir | None = None
+        self,
+        fs: Filesystem,
+        clock: Clock,
+        path: Path,
+        on_failure: Callable[[Path, OSError], None],
+        log_dir: LogDir | None = None,
     ) -> None:
         self._fs = fs
         self._clock = clock
+        self._on_failure = on_failure
         self.path = path
         self.failure: OSError | None = None
         self.clean_shutdown = False
         self.was_served = False  # by plog
         self.machine_restarted = False  # since a broker last wrote here, cleanly ended or not
+        # With partitions that the next start must recover, as if this one had not been.
+        self.unrecovered = False
         self.log_dir = log_dir or LogDir(fs, path)
         self.durable_ends = DurableEnds(fs, path / DURABLE_ENDS_FILE)
         self.recovery_points = OffsetCheckpoint(fs, path / RECOVERY_POINT_FILE)
@@ -238,7 +253,7 @@ class LiveLogDir:
         )
         for line in recovered.reports:
             _log.warning("recovered %s: %s", tp, line)
-        log = Log.open(
+        log = open_log(
             recovered,
             topic_partition=tp,
             topic_id=topic_id,
@@ -336,6 +351,40 @@ class LiveLogDir:
         Otherwise a clean shutdown of the others would let its bytes pass unread. Raises OSError.
         """
         self._damaged.put(tp, 0)
+
+    # -- the disk fails ----------------------------------------------------------------------
+
+    def fail(self, error: OSError) -> None:
+        """Take the directory offline, and its partitions with it. Safe from any thread."""
+        self._on_failure(self.path, error)
+
+    def guarded(self, task: Callable[..., object], *args: object) -> bool:
+        """Run a task on the directory's files, unless it is offline; an error takes it there.
+
+        But not a full disk: what could not be written is tried again, and what is there serves.
+        """
+        if self.failure is not None:
+            return False
+        try:
+            task(*args)
+        except OSError as error:
+            if error.errno in DISK_FULL | NO_DESCRIPTORS:
+                _log.error("log directory %s: %s", self.path, error)
+            else:
+                self.fail(error)
+            return False
+        except KafkaStorageError as error:
+            _log.error("%s", error)
+            return False
+        return True
+
+    def has_space(self) -> bool:
+        """Tell whether anything could be written here, as far as space goes."""
+        try:
+            return has_space(self.path)
+        except OSError as error:
+            self.fail(error)
+            return False
 
     def close(self) -> None:
         """Give the directory back; every log must be closed."""

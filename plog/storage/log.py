@@ -1,10 +1,11 @@
 """One partition's log on disk, around the struct that the data path works on.
 
-Owns policy and files: when a segment is rolled, which go, where the log starts, which
-epoch wrote what, what becomes of an unusual producer, and what an error of the disk
-means for the partition. The mutable numbers live in the struct (`native`) alone; this
-class publishes its decisions into it. Never schedules anything itself: the owner (the
-log manager) is told what to do later.
+Owns policy: what the log is (leader, follower, moved, closed), when a segment is rolled,
+which go, where the log starts, what becomes of an unusual producer. The mutable numbers
+live in the struct (`native`) alone; this class publishes its decisions into it. The
+steps on segments and their files are `log_segments`', what an error of them means
+`log_faults`'. Never schedules anything itself: the owner (the log manager) is told what
+to do later.
 
 Locks: `_lock` orders the changes of the segment list and of the leader epochs among
 Python's threads. Appends and reads do not take it unless something is unusual.
@@ -12,14 +13,12 @@ Python's threads. Appends and reads do not take it unless something is unusual.
 
 from __future__ import annotations
 
-import errno
-import os
 import random
 import threading
 import uuid
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +37,6 @@ from plog._native.partition_log import (
     Segment,
 )
 from plog.errors import (
-    CorruptRecord,
     KafkaStorageError,
     NotLeaderOrFollower,
     OffsetOutOfRange,
@@ -48,19 +46,14 @@ from plog.settings.definitions import TopicSettings
 from plog.storage import retention, timestamp_search
 from plog.storage.filesystem import Filesystem
 from plog.storage.leader_epochs import LeaderEpochs
+from plog.storage.log_faults import LogFaults
 from plog.storage.log_files import LogFiles
-from plog.storage.log_owner import LogOwner
-from plog.storage.producer_state import Verdict, check, decide, expired
-from plog.storage.recovery import RecoveredLog
-from plog.storage.segment import open_segment
+from plog.storage.log_owner import LogOwner, report_nothing
+from plog.storage.log_segments import LogSegments, Rolled
+from plog.storage.producer_state import SilentProducers, Verdict, check, decide
 from plog.storage.timestamp_search import TimestampedOffset
 from plog.storage.transaction_index import AbortedTransaction, AbortedTransactions
-from plog.types import TopicPartition, counted
-
-DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""The one failure of a write that does not make the disk suspect."""
-NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
-"""What the process lacks says nothing of the disk: only who asked is refused."""
+from plog.types import TopicPartition
 
 LOG_APPEND_TIME = "LogAppendTime"
 DELETE = "delete"
@@ -78,7 +71,7 @@ class Role(NamedTuple):
 
 
 class Log:
-    """A partition's log. Made by `Log.open` from what recovery found."""
+    """A partition's log. Made by `log_opening.open_log` from what recovery found."""
 
     def __init__(
         self,
@@ -103,88 +96,30 @@ class Log:
         self.last_flush_ms = now_ms
         self.gaps_legal_below = gaps_legal_below
         self._settings = settings
-        self._epochs = epochs
-        self._aborted = aborted
         self._owner = owner
-        self._files = LogFiles(fs, directory)
+        self.faults = LogFaults(self, owner)
+        self.directory = directory
+        self._segments = LogSegments(
+            native,
+            LogFiles(fs, directory),
+            epochs=epochs,
+            aborted=aborted,
+            unsynced=unsynced,
+            remove_later=self._remove_later,
+            lower_recovery_point=partial(owner.lower_recovery_point, self),
+        )
         self._draw = draw
         self._lock = threading.RLock()
         self._closed = False
-        self._offline = False
         self._retired = False
         self._role = Role(native.leader_epoch, writable=False, sole_replica=False)
-        # Rolled since the last checkpoint, or read by recovery: their indexes may still be in the
-        # page cache alone.
-        self._unsynced = list(unsynced)
-        # By producer id, the versions that the last search for silent ones saw.
-        self._seen_producers: dict[int, int] = {}
+        self._silent_producers = SilentProducers()
         self._set_limits()
-
-    @classmethod
-    def open(
-        cls,
-        recovered: RecoveredLog,
-        *,
-        topic_partition: TopicPartition,
-        topic_id: uuid.UUID | None,
-        directory: Path,
-        settings: TopicSettings,
-        high_watermark: int,
-        owner: LogOwner,
-        fs: Filesystem,
-        now_ms: int,
-    ) -> Log:
-        """Open the files that recovery left. Raises OSError."""
-        directory_fd = fs.open_directory(directory)
-        try:
-            native = PartitionLog(
-                [
-                    open_segment(
-                        fs, directory, numbers, max_index_bytes=settings.segment_index_bytes
-                    )
-                    for numbers in recovered.segments
-                ],
-                log_start_offset=recovered.log_start_offset,
-                high_watermark=min(
-                    max(high_watermark, recovered.log_start_offset), recovered.log_end_offset
-                ),
-                durable_end=recovered.durable_end,
-                leader_epoch=recovered.epochs.latest,
-                directory_fd=directory_fd,
-                index_interval_bytes=settings.index_interval_bytes,
-            )
-        finally:
-            fs.close(directory_fd)
-        native.load_producers(recovered.producers)
-        unsynced = [
-            segment
-            for segment in native.segments[:-1]
-            if recovered.read_from is not None and segment.base_offset >= recovered.read_from
-        ]
-        return cls(
-            topic_partition=topic_partition,
-            topic_id=topic_id,
-            directory=directory,
-            settings=settings,
-            native=native,
-            epochs=recovered.epochs,
-            aborted=recovered.aborted,
-            owner=owner,
-            fs=fs,
-            now_ms=now_ms,
-            gaps_legal_below=recovered.gaps_legal_below,
-            unsynced=unsynced,
-        )
 
     def __repr__(self) -> str:
         return f"<Log {self.topic_partition} in {self.log_dir}>"
 
     # -- what it is --------------------------------------------------------------------------
-
-    @property
-    def directory(self) -> Path:
-        """The partition's directory."""
-        return self._files.directory
 
     @property
     def log_dir(self) -> Path:
@@ -229,7 +164,7 @@ class Log:
     @property
     def leader_epochs(self) -> LeaderEpochs:
         """Which leader epoch wrote which offsets."""
-        return self._epochs
+        return self._segments.epochs
 
     def update_settings(self, settings: TopicSettings) -> None:
         """Obey other settings from now on."""
@@ -273,7 +208,7 @@ class Log:
         if appended.status not in (APPENDED, DUPLICATE):
             appended = self._append_unusual(records, now_ms)
         if self.native.log_end_offset - self.native.durable_end >= settings.flush_messages:
-            self._owner.commit(self, _report_nothing)
+            self._owner.commit(self, report_nothing)
         return appended
 
     def _append_unusual(self, records: bytearray | memoryview, now_ms: int) -> Appended:
@@ -289,7 +224,7 @@ class Log:
                     case status if status == PRODUCER_UNUSUAL:
                         decided = self._decide(records)
                     case status if status == WRITE_FAILED:
-                        raise self._failed(_os_error(appended.errno, self.directory))
+                        raise self.faults.failed(self.faults.of_errno(appended.errno))
                     case status if status == NOT_WRITABLE:
                         raise self._not_writable(appended.errno)
                     case status:
@@ -306,27 +241,10 @@ class Log:
     def _not_writable(self, error: int) -> KafkaStorageError | NotLeaderOrFollower:
         if error:
             # Whoever met it first may not have told: the fast path cannot.
-            self.disk_failed(_os_error(error, self.directory))
+            self.faults.disk_failed(self.faults.of_errno(error))
         if error or self._closed:
             return KafkaStorageError(f"{self.topic_partition} is offline")
         return NotLeaderOrFollower(f"{self.topic_partition} is not led here")
-
-    def disk_failed(self, error: OSError) -> None:
-        """Tell the owner that the log directory's disk has failed.
-
-        Once the log is offline for another reason, or has moved, its errors say nothing of the
-        disk; nor does a want of descriptors.
-        """
-        if not self._offline and not self._retired and error.errno not in NO_DESCRIPTORS:
-            self._owner.on_io_error(self, error)
-
-    def _failed(self, error: OSError) -> KafkaStorageError:
-        """Tell the owner of a failed or full disk; return what to raise."""
-        if error.errno in DISK_FULL:
-            self._owner.on_disk_full(self, error)
-        else:
-            self.disk_failed(error)
-        return KafkaStorageError(f"{self.topic_partition}: {error}")
 
     def read(
         self, fetch_offset: int, max_bytes: int, upper_offset: int, whole_first_batch: bool
@@ -344,13 +262,13 @@ class Log:
                 f"{self.topic_partition}: offset {fetch_offset} is not within"
                 f" {log_start_offset} .. {log_end_offset}"
             )
-        with self._judging_errors():
+        with self.faults.judged():
             return native.read(fetch_offset, max_bytes, upper_offset, whole_first_batch)
 
     @property
     def has_aborted_transactions(self) -> bool:
         """Whether readers of committed records may have to skip some."""
-        return bool(self._aborted)
+        return bool(self._segments.aborted)
 
     def aborted_transactions(
         self, fetch_offset: int, found: FileRange | None, upper_offset: int
@@ -360,39 +278,10 @@ class Log:
         Raises:
             KafkaStorageError: the disk has failed.
         """
-        if found is None or not self._aborted:
+        if found is None or not self._segments.aborted:
             return []
-        with self._judging_errors():
-            end_offset = self._end_of(fetch_offset, found)
-        return self._aborted.overlapping(fetch_offset, min(end_offset, upper_offset))
-
-    def _end_of(self, fetch_offset: int, found: FileRange) -> int:
-        """Return an offset that the batches of a range lie below, the nearest one indexed."""
-        if found.next_offset_hint >= 0:
-            return found.next_offset_hint
-        end = found.position + found.size
-        for segment in self.native.segments:
-            if segment.next_offset > fetch_offset:
-                offsets = range(fetch_offset, segment.next_offset)
-                return fetch_offset + bisect_left(
-                    offsets, end, key=lambda offset: segment.lookup_offset(offset)[1]
-                )
-        return self.log_end_offset
-
-    @contextmanager
-    def _judging_errors(self) -> Iterator[None]:
-        """Turn what the files raise into KafkaStorageError, and tell the owner."""
-        try:
-            yield
-        except CorruptRecord as error:
-            raise self._damaged(error) from error
-        except OSError as error:
-            raise self._failed(error) from error
-
-    def _damaged(self, error: CorruptRecord) -> KafkaStorageError:
-        reason = f"{self.directory}: {error}"
-        self._owner.on_damage(self, reason)
-        return KafkaStorageError(f"{self.topic_partition} is damaged: {error}")
+        with self.faults.judged():
+            return self._segments.aborted_in(fetch_offset, found, upper_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
         """Return the first record with a timestamp of at least `timestamp_ms`.
@@ -419,18 +308,18 @@ class Log:
     ) -> TimestampedOffset | None:
         if self._closed:
             raise KafkaStorageError(f"{self.topic_partition} is offline")
-        with self._judging_errors():
+        with self.faults.judged():
             return search(self.native.segments, self.native.log_start_offset)
 
     # -- leadership --------------------------------------------------------------------------
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """Return (largest epoch <= asked, its end offset), or (-1, -1) (KIP-101, KIP-320)."""
-        return self._epochs.end_offset(epoch, self.native.log_end_offset)
+        return self._segments.epochs.end_offset(epoch, self.native.log_end_offset)
 
     def epoch_at(self, offset: int) -> int:
         """Return the leader epoch that wrote `offset`; -1 when that is not known."""
-        return self._epochs.epoch_at(offset)
+        return self._segments.epochs.epoch_at(offset)
 
     def become_leader(self, leader_epoch: int, *, sole_replica: bool) -> None:
         """Accept appends under `leader_epoch`, which starts at the log end if it is new.
@@ -443,10 +332,10 @@ class Log:
             # No append of the epoch before is under way once this returns, so the end stands.
             self._take(Role(leader_epoch, writable=False, sole_replica=False))
             # The first epoch of a new log: if a power cut takes it, the batches tell it again.
-            is_first = not self._epochs.entries and not self.native.log_end_offset
-            self._set_epochs(
-                self._epochs.assign(leader_epoch, self.native.log_end_offset), sync=not is_first
-            )
+            epochs, end = self._segments.epochs, self.native.log_end_offset
+            is_first = not epochs.entries and not end
+            with self.faults.judged():
+                self._segments.set_epochs(epochs.assign(leader_epoch, end), sync=not is_first)
             self._take(Role(leader_epoch, writable=True, sole_replica=sole_replica))
 
     def _require_place(self) -> None:
@@ -484,19 +373,13 @@ class Log:
         """Never accept an append again: another log has this one's place. Reads go on."""
         with self._lock:
             self._retired = True
+            self.faults.silence()
             self._take(self._role._replace(writable=False, sole_replica=False))
 
     def succeed(self, role: Role) -> None:
         """Take over the role of the log that this one replaces."""
         with self._lock:
             self._take(role)
-
-    def _set_epochs(self, epochs: LeaderEpochs, *, sync: bool = True) -> None:
-        if epochs == self._epochs:
-            return
-        with self._judging_errors():
-            self._files.store_epochs(epochs, sync=sync)
-        self._epochs = epochs
 
     # -- segments ----------------------------------------------------------------------------
 
@@ -506,46 +389,24 @@ class Log:
         Raises:
             KafkaStorageError: its files cannot be made, or the partition has moved.
         """
-        native = self.native
         with self._lock:
             self._require_place()
-            while True:
-                segments = native.segments
-                end = native.log_end_offset
-                if not segments or segments[-1].base_offset == end:
-                    return
-                producers = native.producers()
-                with self._judging_errors():
-                    fresh = self._files.create_segment(end, self._settings)
-                try:
-                    native.replace_segments([*segments, fresh])
-                except ValueError:
-                    # The data path appended meanwhile: the new segment begins too early.
-                    with self._judging_errors():
-                        self._files.discard_segment(end)
-                    continue
-                break
-            sealed = segments[-1]
-            with self._judging_errors():
-                sealed.seal()
-            self._unsynced.append(sealed)
+            with self.faults.judged():
+                rolled = self._segments.roll(self._settings)
+            if rolled is None:
+                return
             self._set_limits()
-        # As no append came between, `producers` are those below `end` exactly.
-        self._owner.soon(self, lambda: self._snapshot_at_roll(end, sealed.base_offset, producers))
-        self._owner.commit(self, _report_nothing)
+        self._owner.soon(self, partial(self._snapshot_at_roll, rolled))
+        self._owner.commit(self, report_nothing)
 
-    def _snapshot_at_roll(
-        self, offset: int, previous: int, producers: Sequence[ProducerEntry]
-    ) -> None:
-        """Write the snapshot of a roll; keep those of the last two segments."""
+    def _snapshot_at_roll(self, rolled: Rolled) -> None:
         with self._lock:
-            if self._closed or self._retired or offset > self.native.log_end_offset:
+            if self._closed or self._retired or rolled.base_offset > self.native.log_end_offset:
                 return
             try:
-                self._files.store_snapshot(offset, producers)
-                self._files.drop_snapshots(before=previous)
+                self._segments.store_snapshot(rolled)
             except OSError as error:
-                self._failed(error)
+                self.faults.failed(error)
 
     def apply_retention(self, now_ms: int) -> list[str]:
         """Delete the oldest segments that the settings let go; return a line for each rule used.
@@ -558,7 +419,8 @@ class Log:
                 return []
             settings = self._settings
             segments = self.native.segments
-            summaries = [self._summary(segment) for segment in segments]
+            with self.faults.judged():
+                summaries = [self._segments.summary(segment) for segment in segments]
             found = retention.deletable(
                 summaries,
                 now_ms=now_ms,
@@ -576,45 +438,12 @@ class Log:
                 if segments[-1].next_offset > summaries[-1].next_offset:
                     # Appends do not take the lock: what came meanwhile has not been judged.
                     count -= 1
-            self._delete_oldest(count)
-        lines = []
-        start = 0
-        for rule in found:
-            gone = summaries[start : min(rule.end, count)]
-            if gone:
-                lines.append(
-                    f"{self.topic_partition}: deleted {counted(len(gone), 'segment')} from offset"
-                    f" {gone[0].base_offset} to {gone[-1].next_offset - 1}, {rule.reason.value}"
-                )
-            start = rule.end
-        return lines
+            with self.faults.judged():
+                self._segments.delete_oldest(count)
+        told = retention.describe(found, summaries[:count])
+        return [f"{self.topic_partition}: {line}" for line in told]
 
-    def _summary(self, segment: Segment) -> retention.SegmentSummary:
-        # The end first: the timestamp that is read then covers at least what is below it.
-        next_offset = segment.next_offset
-        timestamp = segment.max_timestamp
-        if timestamp < 0:
-            with self._judging_errors():
-                timestamp = self._files.modified_ms(segment)
-        return retention.SegmentSummary(
-            segment.base_offset, next_offset, segment.size_bytes, timestamp
-        )
-
-    def _delete_oldest(self, count: int) -> None:
-        if not count:
-            return
-        segments = self.native.segments
-        gone, kept = segments[:count], segments[count:]
-        # First nobody may ask for them, then nobody new finds them, then the names go.
-        self._start_at(max(self.native.log_start_offset, kept[0].base_offset))
-        self.native.replace_segments(kept)
-        self._unsynced = [segment for segment in self._unsynced if segment in kept]
-        with self._judging_errors():
-            self._put_away(gone)
-            self._files.drop_snapshots(before=kept[0].base_offset)
-
-    def _put_away(self, segments: Iterable[Segment]) -> None:
-        renamed = self._files.put_away(segments)
+    def _remove_later(self, renamed: Sequence[Path]) -> None:
         self._owner.remove_later(self, renamed, self._settings.file_delete_delay_ms)
 
     def delete_records_before(self, offset: int) -> int:
@@ -636,13 +465,9 @@ class Log:
                     f"{self.topic_partition}: cannot delete up to {offset}, the high watermark is"
                     f" {high_watermark}"
                 )
-            self._start_at(offset)
+            with self.faults.judged():
+                self._segments.start_at(offset)
             return self.native.log_start_offset
-
-    def _start_at(self, offset: int) -> None:
-        if offset > self.native.log_start_offset:
-            self.native.set_log_start_offset(offset)
-            self._set_epochs(self._epochs.truncate_from_start(offset))
 
     # -- truncation (followers) --------------------------------------------------------------
 
@@ -658,8 +483,8 @@ class Log:
             if offset < self.native.segments[0].base_offset:
                 self.restart_at(offset)
             else:
-                with self._judging_errors():
-                    self._truncate(offset)
+                with self.faults.judged():
+                    self._segments.truncate(offset, self._settings)
             return True
 
     def restart_at(self, offset: int) -> None:
@@ -667,43 +492,8 @@ class Log:
 
         Only where no client appends. Raises KafkaStorageError.
         """
-        with self._lock, self._judging_errors():
-            self._truncate(self.native.segments[0].base_offset)
-            (emptied,) = self.native.segments
-            if emptied.base_offset != offset:
-                # A crash here leaves two empty segments, the later of which recovery drops.
-                self._publish_truncated(
-                    [self._files.create_segment(offset, self._settings)], offset
-                )
-                self._set_epochs(LeaderEpochs())  # first: they say where the log begins
-                self._put_away([emptied])
-            self.native.set_log_start_offset(offset)
-            self._set_epochs(LeaderEpochs())
-
-    def _truncate(self, offset: int) -> None:
-        segments = self.native.segments
-        kept = [s for s in segments if s.base_offset < offset] or segments[:1]
-        gone = segments[len(kept) :]
-        shorter, numbers = self._files.shorten(kept[-1], offset, self._settings)
-        # What was known to be on disk is lowered first, the names and bytes go last, from the
-        # end: whatever a crash leaves is a log that ends somewhere, never one with a hole.
-        self._owner.lower_recovery_point(self, numbers.next_offset)
-        self._publish_truncated([*kept[:-1], shorter], numbers.next_offset)
-        self._put_away(reversed(gone))
-        self._files.cut(numbers)
-
-    def _publish_truncated(self, segments: Sequence[Segment], log_end_offset: int) -> None:
-        self._unsynced = [segment for segment in self._unsynced if segment in segments]
-        self.native.truncate(segments, log_end_offset)
-        self._aborted = self._aborted.below(log_end_offset)
-        self._set_epochs(self._epochs.truncate_from_end(log_end_offset))
-        self._files.drop_snapshots(after=log_end_offset)
-        self.native.load_producers(
-            self._files.load_producers(
-                segments,
-                log_end_offset=log_end_offset,
-            )
-        )
+        with self._lock, self.faults.judged():
+            self._segments.restart_at(offset, self._settings)
 
     # -- durability --------------------------------------------------------------------------
 
@@ -717,7 +507,7 @@ class Log:
             return self.native.flush()
         except OSError as error:
             # Also when the disk is full: bytes that were accepted are lost.
-            self.disk_failed(error)
+            self.faults.disk_failed(error)
             raise KafkaStorageError(f"{self.topic_partition}: {error}") from error
 
     def recovery_point(self) -> int:
@@ -728,10 +518,8 @@ class Log:
         """
         with self._lock:
             durable_end = self.native.durable_end
-            with self._judging_errors():
-                while self._unsynced and self._unsynced[0].next_offset <= durable_end:
-                    self._unsynced[0].sync_indexes()
-                    del self._unsynced[0]
+            with self.faults.judged():
+                self._segments.sync_rolled(durable_end)
             return durable_end
 
     def is_flush_due(self, now_ms: int) -> bool:
@@ -748,17 +536,10 @@ class Log:
     # -- producers ---------------------------------------------------------------------------
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget the producers silent for producer.id.expiration.ms; return how many.
-
-        Timestamps are the clients': whoever has written since the last call is not silent, however
-        old its records are. Else its retries would be taken for new batches.
-        """
-        entries = self.native.producers()
-        idle = [one for one in entries if self._seen_producers.get(one.producer_id) == one.version]
-        self._seen_producers = {one.producer_id: one.version for one in entries}
-        gone = [
-            entry.producer_id for entry in expired(idle, now_ms=now_ms, expiration_ms=expiration_ms)
-        ]
+        """Forget the producers silent for producer.id.expiration.ms; return how many."""
+        gone = self._silent_producers.look(
+            self.native.producers(), now_ms=now_ms, expiration_ms=expiration_ms
+        )
         if gone:
             self.native.remove_producers(gone)
         return len(gone)
@@ -774,36 +555,23 @@ class Log:
         with self._lock:
             if self._closed:
                 return
-            native = self.native
             self._take(self._role._replace(writable=False, sole_replica=False))
             try:
-                with self._judging_errors():
-                    native.segments[-1].seal()
-                    native.flush()
-                    for segment in (*self._unsynced, native.segments[-1]):
-                        segment.sync_indexes()
-                    self._files.store_snapshot(native.log_end_offset, native.producers())
+                with self.faults.judged():
+                    self._segments.finish()
             finally:
                 self.drop()
 
     def go_offline(self) -> None:
         """Refuse appends, reads and flushes from now on. Takes no lock: callbacks may call it."""
-        self._offline = True
+        self.faults.silence()
         self.native.offline()
 
     def drop(self) -> None:
         """Close without writing anything: the partition is deleted, or its disk has failed."""
-        self._offline = True
+        self.faults.silence()
         self.native.offline(failed=False)
         with self._lock:
             if not self._closed:
                 self._closed = True
                 self.native.close()
-
-
-def _os_error(error: int, path: Path) -> OSError:
-    return OSError(error, os.strerror(error), str(path))
-
-
-def _report_nothing(error: OSError | None) -> None:
-    """For flushes that nobody waits for: the owner hears of a failure anyway."""

@@ -1,6 +1,6 @@
 """What a log asks of whoever owns it: to run things later, and to hear of failures.
 
-Owns nothing; a type. `LogManager` is the owner; tests have simpler ones.
+Owns nothing; types. `LogManager` is the owner; tests have simpler ones.
 """
 
 from __future__ import annotations
@@ -36,3 +36,7 @@ class LogOwner(Protocol):
 
     def on_damage(self, log: Log, reason: str) -> None:
         """Take the partition offline: its bytes are not what was written."""
+
+
+def report_nothing(error: OSError | None) -> None:
+    """For commits that nobody waits for: the owner hears of a failure anyway."""

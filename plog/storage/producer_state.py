@@ -10,7 +10,7 @@ file; the snapshot's bytes are in producer_snapshot.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -299,3 +299,24 @@ def expired(
         idle_ms = now_ms - entry.last_timestamp
         if entry.current_txn_first_offset == NO_OFFSET and idle_ms >= expiration_ms:
             yield entry
+
+
+class SilentProducers:
+    """Which producers of one log may be forgotten.
+
+    Timestamps are the clients': whoever has written since the last look is not silent, however
+    old its records are. Else its retries would be taken for new batches.
+    """
+
+    def __init__(self) -> None:
+        # By producer id, the versions that the last look saw.
+        self._seen: dict[int, int] = {}
+
+    def look(
+        self, entries: Sequence[ProducerEntry], *, now_ms: int, expiration_ms: int
+    ) -> list[int]:
+        """Return the ids of those that have expired and not written since the last look."""
+        idle = [one for one in entries if self._seen.get(one.producer_id) == one.version]
+        self._seen = {one.producer_id: one.version for one in entries}
+        found = expired(idle, now_ms=now_ms, expiration_ms=expiration_ms)
+        return [entry.producer_id for entry in found]

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from plog.types import counted
+
 
 class SegmentSummary(NamedTuple):
     """What retention needs to know of a segment."""
@@ -86,6 +88,21 @@ def deletable(
     if by_start > gone:
         found.append(Deletable(by_start, Reason.START_OFFSET))
     return found
+
+
+def describe(found: Sequence[Deletable], gone: Sequence[SegmentSummary]) -> list[str]:
+    """Return a line for each rule that let some of the segments go that are gone."""
+    lines = []
+    start = 0
+    for rule in found:
+        by_rule = gone[start : rule.end]
+        if by_rule:
+            lines.append(
+                f"deleted {counted(len(by_rule), 'segment')} from offset"
+                f" {by_rule[0].base_offset} to {by_rule[-1].next_offset - 1}, {rule.reason.value}"
+            )
+        start = rule.end
+    return lines
 
 
 def _below_high_watermark(segments: Sequence[SegmentSummary], high_watermark: int) -> int:

@@ -51,7 +51,7 @@ class Scrub:
                 yield from self._check(log)
             except (KafkaStorageError, OSError) as error:
                 if isinstance(error, OSError):
-                    log.disk_failed(error)
+                    log.faults.disk_failed(error)
 
     def _check(self, log: Log) -> Iterator[int]:
         durable_end = log.durable_end

@@ -396,7 +396,7 @@ def test_cancelled_start_gives_everything_back(
 
     async def scenario() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("plog.storage.log_manager.LogManager._load_in_threads", waits)
+            patch.setattr("plog.storage.log_loading.LogLoading._load_in_threads", waits)
             start = asyncio.create_task(Broker(settings_of(tmp_path, free_port())).start())
             await asyncio.to_thread(begun.wait, TIMEOUT_S)
             start.cancel()

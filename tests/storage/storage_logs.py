@@ -12,6 +12,7 @@ from pathlib import Path
 
 from plog._native.records import build_batch, control_batch
 from plog.settings.definitions import BrokerSettings, TopicSettings
+from plog.storage import log_opening
 from plog.storage.filesystem import Filesystem
 from plog.storage.log import Log
 from plog.storage.recovery import Known, RecoveredLog, recover
@@ -124,7 +125,7 @@ def open_log(
         known or Known(clean_shutdown=False),
         index_interval_bytes=settings.index_interval_bytes,
     )
-    log = Log.open(
+    log = log_opening.open_log(
         recovered,
         topic_partition=TP,
         topic_id=TOPIC_ID,

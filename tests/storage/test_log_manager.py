@@ -2,12 +2,9 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import subprocess
 import sys
 import threading
-import uuid
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
@@ -22,12 +19,9 @@ from plog.errors import (
     InconsistentLogDirs,
     InconsistentTopicId,
     KafkaStorageError,
-    LogDirNotFound,
-    NotLeaderOrFollower,
     UnknownTopicOrPartition,
 )
 from plog.runtime.clock import ManualClock
-from plog.storage.checkpoints import OffsetCheckpoint
 from plog.storage.durable_ends import DurableEnds, SlotKey
 from plog.storage.filesystem import Filesystem
 from plog.storage.live_log_dir import LiveLogDir
@@ -35,94 +29,8 @@ from plog.storage.log import Log
 from plog.storage.log_manager import LogManager, NewPartition
 from plog.types import TopicPartition
 
-from .storage_logs import (
-    NEVER,
-    NOW_MS,
-    Crash,
-    FaultyFilesystem,
-    Settings,
-    batch,
-    broker_settings,
-    read_all,
-)
-
-A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
-ID_A, ID_B = uuid.UUID(int=10 << 64), uuid.UUID(int=11 << 64)
-SETTINGS = Settings(segment_bytes=3000, index_interval_bytes=500, file_delete_delay_ms=1000)
-
-
-@pytest.fixture
-def dirs(tmp_path: Path) -> list[Path]:
-    return [tmp_path / "one", tmp_path / "two"]
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(NOW_MS)
-
-
-Start = Callable[..., LogManager]
-
-
-@pytest.fixture
-def start(dirs: list[Path], clock: ManualClock) -> Iterator[Start]:
-    """Start managers whose background tasks run only when a test says so."""
-    started: list[LogManager] = []
-
-    def start(
-        log_dirs: list[Path] | None = None, fs: Filesystem | None = None, **values: object
-    ) -> LogManager:
-        manager = LogManager(
-            broker_settings(log_dirs or dirs, **values),
-            lambda topic: SETTINGS,
-            cluster_id="cluster",
-            clock=clock,
-            fs=fs,
-        )
-        started.append(manager)
-        manager.start(background=False)
-        return manager
-
-    yield start
-    files.inject([])
-    for manager in started:
-        abandon(manager)
-
-
-def abandon(manager: LogManager) -> None:
-    """Leave everything as a killed process would: locks free, nothing flushed or written."""
-    for live in manager._dirs.values():
-        live.group_commit.stop()
-        live.durable_ends.close()
-        live.log_dir.unlock()
-    manager._dirs.clear()
-
-
-def lead(log: Log) -> Log:
-    log.become_leader(max(log.leader_epochs.latest, 0), sole_replica=True)
-    return log
-
-
-def fill(log: Log, batches: int, start: int = 0) -> None:
-    for n in range(start, start + batches):
-        data = batch(
-            10, timestamp=NOW_MS + n, value=b"v" * 20, producer_id=4, epoch=0, sequence=10 * n
-        )
-        log.append_as_leader(data, now_ms=NOW_MS)
-
-
-def committed(manager: LogManager, log: Log) -> OSError | None:
-    answered = threading.Event()
-    answers: list[OSError | None] = []
-
-    def done(error: OSError | None) -> None:
-        answers.append(error)
-        answered.set()
-
-    manager.commit(log, done)
-    assert answered.wait(10)
-    return answers[0]
-
+from .log_managers import A0, A1, B0, ID_A, ID_B, SETTINGS, Start, abandon, committed, fill, lead
+from .storage_logs import NEVER, NOW_MS, batch, broker_settings, read_all
 
 # -- start, stop, restart --------------------------------------------------------------------------
 
@@ -161,31 +69,6 @@ def test_clean_shutdown_is_found_by_the_next_start(start: Start, dirs: list[Path
     assert again.get(A1).log_start_offset == 57
     assert again.get(TopicPartition("a", 5)) is None
     assert dict(again.offline) == {}
-
-
-def test_checkpoints_are_kafkas(start: Start, dirs: list[Path]) -> None:
-    manager = start([dirs[0]])
-    fill(lead(manager.create(A0, ID_A, SETTINGS)), 20)
-    manager.create(B0, ID_B, SETTINGS)
-    manager.get(A0).delete_records_before(57)
-    assert committed(manager, manager.get(A0)) is None
-    manager.checkpoint_recovery_points()
-    manager.checkpoint_high_watermarks()
-    manager.checkpoint_log_start_offsets()
-    texts = {
-        name: (dirs[0] / name).read_text()
-        for name in (
-            "recovery-point-offset-checkpoint",
-            "replication-offset-checkpoint",
-            "log-start-offset-checkpoint",
-        )
-    }
-    assert texts == {
-        "recovery-point-offset-checkpoint": "0\n2\na 0 200\nb 0 0\n",
-        "replication-offset-checkpoint": "0\n2\na 0 200\nb 0 0\n",
-        "log-start-offset-checkpoint": "0\n1\na 0 57\n",
-    }
-    assert (dirs[0] / "a-0" / "partition.metadata").read_text().startswith("version: 0\ntopic_id: ")
 
 
 def test_killed_broker_loses_nothing_that_was_written(start: Start, dirs: list[Path]) -> None:
@@ -230,30 +113,6 @@ def test_directory_named_twice_is_refused(start: Start, dirs: list[Path]) -> Non
         start()
 
 
-def test_damaged_checkpoint_only_costs_time(
-    start: Start, dirs: list[Path], caplog: pytest.LogCaptureFixture
-) -> None:
-    manager = start([dirs[0]])
-    fill(lead(manager.create(A0, ID_A, SETTINGS)), 20)
-    manager.shutdown()
-    (dirs[0] / "recovery-point-offset-checkpoint").write_text("junk")
-    (dirs[0] / ".kafka_cleanshutdown").unlink()
-    again = start([dirs[0]])
-    assert again.get(A0).log_end_offset == 200
-    assert "checkpoint ignored" in caplog.text
-
-
-def test_foreign_directories_and_files_are_left_alone(start: Start, dirs: list[Path]) -> None:
-    for path in dirs:
-        path.mkdir()
-        (path / "lost+found").mkdir()
-        (path / "notes.txt").write_text("mine")
-    manager = start()
-    manager.create(A0, ID_A, SETTINGS)
-    manager.shutdown()
-    assert all((path / "notes.txt").read_text() == "mine" for path in dirs)
-
-
 # -- damage ----------------------------------------------------------------------------------------
 
 
@@ -282,7 +141,7 @@ def test_damaged_partition_is_offline_until_it_is_repaired(start: Start, dirs: l
         assert str(path) in again.offline[A0]
         with pytest.raises(KafkaStorageError, match="offline"):
             again.create(A0, ID_A, SETTINGS)
-        again.checkpoint_recovery_points()
+        again.checkpoints.store_recovery_points()
         again.shutdown()  # clean: must not make the damage pass next time
         assert path.read_bytes() == harmed
     flip(path, 100)
@@ -337,17 +196,6 @@ def test_unreadable_partition_metadata_is_damage(start: Start, dirs: list[Path])
     manager.shutdown()
     (dirs[0] / "a-0" / "partition.metadata").write_text("version: 7")
     assert "partition.metadata" in start([dirs[0]]).offline[A0]
-
-
-def test_partition_in_two_directories_is_offline(start: Start, dirs: list[Path]) -> None:
-    manager = start()
-    fill(lead(manager.create(A0, ID_A, SETTINGS)), 5)
-    manager.create(B0, ID_B, SETTINGS)
-    manager.shutdown()
-    shutil.copytree(dirs[0] / "a-0", dirs[1] / "a-0")
-    again = start()
-    assert f"{dirs[0]}/a-0 and in {dirs[1]}/a-0" in again.offline[A0]
-    assert again.get(B0) is not None
 
 
 # -- failed directories ----------------------------------------------------------------------------
@@ -517,9 +365,9 @@ def test_recreated_partition_inherits_nothing(start: Start, dirs: list[Path]) ->
     fill(lead(manager.create(A0, ID_A, SETTINGS)), 20)
     manager.get(A0).delete_records_before(57)
     assert committed(manager, manager.get(A0)) is None
-    manager.checkpoint_recovery_points()
-    manager.checkpoint_high_watermarks()
-    manager.checkpoint_log_start_offsets()
+    manager.checkpoints.store_recovery_points()
+    manager.checkpoints.store_high_watermarks()
+    manager.checkpoints.store_log_start_offsets()
     manager.delete(A0)
     log = lead(manager.create(A0, ID_B, SETTINGS))
     log.append_as_leader(batch(3), now_ms=NOW_MS)
@@ -569,98 +417,6 @@ def test_disk_full_at_creation_refuses_and_keeps_the_directory(
     files.inject([])
     assert manager.live_log_dirs == [dirs[0]]
     assert manager.create(A0, ID_A, SETTINGS).log_end_offset == 0
-
-
-def test_disk_full_at_a_checkpoint_keeps_the_directory(
-    start: Start, dirs: list[Path], caplog: pytest.LogCaptureFixture
-) -> None:
-    manager = start([dirs[0]])
-    log = lead(manager.create(A0, ID_A, SETTINGS))
-    fill(log, 3)
-    assert committed(manager, log) is None
-    files.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0]))])
-    manager.checkpoint_recovery_points()
-    manager.checkpoint_high_watermarks()
-    assert caplog.text.count("No space left on device") == 2
-    assert manager.live_log_dirs == [dirs[0]]
-    assert manager.get(A0) is log
-    assert len(read_all(log)) > 0
-    files.inject([])
-    manager.checkpoint_recovery_points()
-    assert (dirs[0] / "recovery-point-offset-checkpoint").read_text() == "0\n1\na 0 30\n"
-
-
-def test_disk_full_in_recovery_costs_that_partition_alone(start: Start, dirs: list[Path]) -> None:
-    manager = start([dirs[0]])
-    for tp in (A0, B0):
-        fill(lead(manager.create(tp, ID_A, SETTINGS)), 20)
-    manager.shutdown()
-    (dirs[0] / ".kafka_cleanshutdown").unlink()
-    for path in (dirs[0] / "a-0").glob("*.index"):
-        path.unlink()  # to be built anew
-    files.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0] / "a-0"))])
-    again = start([dirs[0]])
-    files.inject([])
-    assert again.live_log_dirs == [dirs[0]]
-    assert "no space" in again.offline[A0]
-    assert again.get(B0).log_end_offset == 200
-    again.shutdown()
-    # It has not been recovered: the next start must not take it for cleanly closed.
-    assert not (dirs[0] / ".kafka_cleanshutdown").exists()
-    assert start([dirs[0]]).get(A0).log_end_offset == 200
-
-
-def test_full_disk_is_told_once_and_so_is_its_end(
-    start: Start, dirs: list[Path], clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    manager = start([dirs[0]])
-    log = lead(manager.create(A0, ID_A, SETTINGS))
-    fill(log, 1)
-
-    def told() -> list[bool]:
-        lines = [record.getMessage() for record in caplog.records]
-        return ["is full" in line for line in lines if "writes are refused" in line]
-
-    for expected in ([True], [True, False, True]):
-        files.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0]))])
-        for _ in range(3):
-            for _ in range(2):
-                with pytest.raises(KafkaStorageError):
-                    fill(log, 1, 1)
-            assert told() == expected
-            clock.advance(1000)
-            manager.scheduler.run_due()
-        files.inject([])
-        assert told() == expected
-        clock.advance(1000)
-        manager.scheduler.run_due()
-        assert told() == [*expected, False]
-        clock.advance(1000)
-        manager.scheduler.run_due()
-    assert told() == [True, False, True, False]
-
-
-@pytest.mark.parametrize("threads", [1, 4])
-def test_unexpected_error_while_loading_ends_the_start(
-    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch, threads: int
-) -> None:
-    manager = start([dirs[0]])
-    for n in range(8):
-        manager.create(TopicPartition("a", n), ID_A, SETTINGS)
-    manager.shutdown()
-    load = LiveLogDir.load
-
-    def fails(self, found, *args, **options):
-        if found.topic_partition.partition == 5:
-            raise ZeroDivisionError("unexpected")
-        return load(self, found, *args, **options)
-
-    monkeypatch.setattr(LiveLogDir, "load", fails)
-    with pytest.raises(KafkaStorageError, match=r"a-5 cannot be loaded: ZeroDivisionError"):
-        start([dirs[0]], num_recovery_threads_per_data_dir=threads)
-    monkeypatch.undo()
-    assert len(start([dirs[0]]).logs()) == 8
 
 
 def test_directory_that_fails_while_a_log_is_made_there_does_not_get_it(
@@ -714,312 +470,7 @@ def test_want_of_descriptors_is_not_the_disks_fault(start: Start, dirs: list[Pat
     fill(log, 20, end)
 
 
-# -- moves between directories -----------------------------------------------------------------
-
-
-def test_directory_that_fails_as_a_log_moves_there_takes_it_offline(
-    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manager = start()
-    fill(lead(manager.create(A0, ID_A, SETTINGS)), 3)
-    load = LiveLogDir.load
-
-    def fails_then(self, *args, **options):
-        log = load(self, *args, **options)
-        manager.fail_log_dir(self.path, OSError(errno.EIO, "gone"))
-        return log
-
-    monkeypatch.setattr(LiveLogDir, "load", fails_then)
-    with pytest.raises(KafkaStorageError, match="which has failed"):
-        manager.move(A0, dirs[1])
-    assert manager.get(A0) is None
-    assert "is offline" in manager.offline[A0]
-    assert (dirs[1] / "a-0").is_dir()
-
-
-def test_old_log_is_read_until_everybody_has_the_moved_one(start: Start, dirs: list[Path]) -> None:
-    manager = start()
-    log = lead(manager.create(A0, ID_A, SETTINGS))
-    fill(log, 20)
-    data = read_all(log)
-    seen: list[bytes] = []
-
-    def on_moved(tp: TopicPartition, moved: Log) -> None:
-        seen.append(read_all(log))
-        with pytest.raises(NotLeaderOrFollower):
-            fill(log, 1)
-        with pytest.raises(KafkaStorageError, match="has moved"):
-            log.become_leader(5, sole_replica=True)
-        fill(moved, 1, 20)
-
-    manager.on_log_moved(on_moved)
-    manager.move(A0, dirs[1])
-    assert seen == [data]
-    assert manager.get(A0).log_end_offset == 210
-    with pytest.raises(KafkaStorageError):
-        read_all(log)
-
-
-def test_what_is_left_to_do_of_a_log_that_has_moved_harms_nobody(
-    start: Start, dirs: list[Path]
-) -> None:
-    manager = start(log_retention_bytes=3000)
-    log = lead(manager.create(A0, ID_A, SETTINGS))
-    # Segments roll, and the snapshots of the rolls wait for the scheduler, as the move does not.
-    fill(log, 20)
-    done: list[str] = []
-
-    def on_moved(tp: TopicPartition, moved: Log) -> None:
-        # The old log's directory has another name by now, and the log is not closed yet.
-        manager.scheduler.run_due()
-        assert log.apply_retention(NOW_MS + 10**12) == []
-        with pytest.raises(KafkaStorageError, match="has moved"):
-            log.delete_records_before(15)
-        with pytest.raises(KafkaStorageError, match="has moved"):
-            log.roll()
-        log.disk_failed(OSError(errno.ENOENT, "no such file"))
-        done.append("moved")
-
-    manager.on_log_moved(on_moved)
-    manager.move(A0, dirs[1])
-    assert done == ["moved"]
-    assert manager.live_log_dirs == dirs
-    assert manager.get(A0).log_end_offset == 200
-
-
-def test_moved_partition_is_the_same_in_another_directory(
-    start: Start, dirs: list[Path], clock: ManualClock
-) -> None:
-    manager = start()
-    moved: list[tuple[TopicPartition, Log]] = []
-    manager.on_log_moved(lambda tp, log: moved.append((tp, log)))
-    log = lead(manager.create(A0, ID_A, SETTINGS))
-    fill(log, 40)
-    log.delete_records_before(57)
-    data, start_offset = read_all(log), log.log_start_offset
-    old_names = {path.name for path in log.directory.iterdir()}
-    manager.move(A0, dirs[1])
-    again = manager.get(A0)
-    assert moved == [(A0, again)]
-    assert again.log_dir == dirs[1]
-    assert (read_all(again), again.log_start_offset) == (data, start_offset)
-    assert {path.name for path in again.directory.iterdir()} >= {
-        name for name in old_names if not name.endswith(".snapshot")
-    }
-    # it leads as before, and remembers its producers
-    assert (
-        again.append_as_leader(
-            batch(10, producer_id=4, epoch=0, sequence=360), now_ms=NOW_MS
-        ).status
-        == DUPLICATE
-    )
-    fill(again, 5, 40)
-    with pytest.raises(KafkaStorageError):
-        log.append_as_leader(batch(1), now_ms=NOW_MS)
-    assert committed(manager, again) is None
-    manager.move(A0, dirs[1])  # already there
-    clock.advance(1000)
-    manager.scheduler.run_due()
-    assert not list(dirs[0].glob("a-0*"))
-    abandon(manager)
-    restarted = start()
-    assert restarted.get(A0).log_end_offset == 450
-    assert restarted.get(A0).log_dir == dirs[1]
-    assert restarted.get(A0).log_start_offset == start_offset
-
-
-def test_move_while_clients_write_loses_nothing(start: Start, dirs: list[Path]) -> None:
-    manager = start()
-    lead(manager.create(A0, ID_A, Settings(segment_bytes=50_000)))
-    stop = threading.Event()
-    # So many appends for each move: a slow move must not run out of files.
-    allowed = threading.Semaphore(0)
-    acknowledged: list[int] = []
-
-    def write() -> None:
-        sequence = 0
-        while allowed.acquire() and not stop.is_set():
-            data = batch(5, producer_id=7, epoch=0, sequence=sequence)
-            try:
-                appended = manager.get(A0).append_as_leader(data, now_ms=NOW_MS)
-            except (NotLeaderOrFollower, KafkaStorageError):
-                allowed.release()
-                continue  # retriable: the log stood still, or this was the old one
-            acknowledged.append(appended.base_offset)
-            sequence += 5
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    for target in (dirs[1], dirs[0], dirs[1]):
-        allowed.release(5000)
-        manager.move(A0, target)
-    stop.set()
-    allowed.release()
-    writer.join()
-    assert acknowledged == [5 * n for n in range(len(acknowledged))]
-    headers = scan(read_all(manager.get(A0)))
-    assert [h.base_offset for h in headers] == acknowledged
-
-
-def test_move_is_refused_where_it_makes_no_sense(start: Start, dirs: list[Path]) -> None:
-    manager = start()
-    manager.create(A0, ID_A, SETTINGS)
-    with pytest.raises(LogDirNotFound):
-        manager.move(A0, dirs[0] / "elsewhere")
-    with pytest.raises(UnknownTopicOrPartition):
-        manager.move(B0, dirs[1])
-    manager.fail_log_dir(dirs[1], OSError(errno.EIO, "gone"))
-    with pytest.raises(LogDirNotFound):
-        manager.move(A0, dirs[1])
-
-
-@pytest.mark.parametrize("crash", [False, True], ids=["error", "crash"])
-def test_move_stopped_at_any_operation_keeps_the_partition(
-    dirs: list[Path], clock: ManualClock, crash: bool
-) -> None:
-    data = b""
-    for fail_at in range(300):
-        for path in dirs:
-            shutil.rmtree(path, ignore_errors=True)
-        fs = FaultyFilesystem(crash=crash)
-        manager = LogManager(
-            broker_settings(dirs), lambda topic: SETTINGS, cluster_id="cluster", clock=clock, fs=fs
-        )
-        manager.start(background=False)
-        log = lead(manager.create(A0, ID_A, SETTINGS))
-        fill(log, 20)
-        assert committed(manager, log) is None
-        data = read_all(log)
-        fs.fail_at = fs.operations + fail_at
-        try:
-            manager.move(A0, dirs[1])
-        except (KafkaStorageError, Crash):
-            done = False
-        else:
-            done = manager.offline_log_dirs == []
-        fs.fail_at = -1
-        if not crash and manager.get(A0) is not None:
-            assert read_all(manager.get(A0)) == data
-        abandon(manager)
-        again = LogManager(
-            broker_settings(dirs), lambda topic: SETTINGS, cluster_id="cluster", clock=clock
-        )
-        again.start(background=False)
-        assert dict(again.offline) == {}
-        found = again.get(A0)
-        assert found is not None
-        assert read_all(found) == data
-        again.scheduler.run_due()
-        assert len([name for path in dirs for name in path.glob("a-0*")]) == 1
-        abandon(again)
-        if done:
-            break
-    else:
-        pytest.fail("a move takes more operations than this test tries")
-    assert fail_at > 20
-
-
-@pytest.mark.parametrize("crash", [False, True], ids=["error", "crash"])
-@pytest.mark.parametrize("offset", [0, 95, 150])
-def test_truncation_stopped_at_any_operation_is_never_damage(
-    dirs: list[Path], clock: ManualClock, crash: bool, offset: int
-) -> None:
-    for fail_at in range(100):
-        shutil.rmtree(dirs[0], ignore_errors=True)
-        fs = FaultyFilesystem(crash=crash)
-        manager = LogManager(
-            broker_settings(dirs[:1]), lambda t: SETTINGS, cluster_id="c", clock=clock, fs=fs
-        )
-        manager.start(background=False)
-        log = lead(manager.create(A0, ID_A, SETTINGS))
-        fill(log, 40)
-        assert committed(manager, log) is None
-        manager.checkpoint_recovery_points()
-        data = read_all(log)
-        fs.fail_at = fs.operations + fail_at
-        try:
-            log.truncate_to(offset)
-        except (KafkaStorageError, Crash):
-            done = False
-        else:
-            done = True
-        abandon(manager)
-        again = LogManager(
-            broker_settings(dirs[:1]), lambda t: SETTINGS, cluster_id="c", clock=clock
-        )
-        again.start(background=False)
-        assert dict(again.offline) == {}
-        found = read_all(again.get(A0))
-        assert data.startswith(found)
-        assert again.get(A0).log_end_offset >= offset // 10 * 10
-        if done:
-            assert again.get(A0).log_end_offset == offset // 10 * 10
-        abandon(again)
-        if done:
-            break
-    else:
-        pytest.fail("a truncation takes more operations than this test tries")
-    assert fail_at > 5
-
-
 # -- background ------------------------------------------------------------------------------------
-
-
-def test_background_tasks_come_at_their_intervals(
-    start: Start, dirs: list[Path], clock: ManualClock
-) -> None:
-    manager = start([dirs[0]])
-    log = lead(manager.create(A0, ID_A, SETTINGS))
-    fill(log, 20)
-    log.update_settings(Settings(segment_bytes=3000, retention_bytes=1, file_delete_delay_ms=0))
-    for _ in range(120):
-        clock.advance(1000)
-        manager.scheduler.run_due()
-    assert OffsetCheckpoint(Filesystem(), dirs[0] / "replication-offset-checkpoint").load() == {
-        A0: 200
-    }
-    assert "recovery-point-offset-checkpoint" in os.listdir(dirs[0])
-    assert log.log_start_offset == 0
-    for _ in range(240):
-        clock.advance(1000)
-        manager.scheduler.run_due()
-    assert log.log_start_offset == 180
-    assert [path.name for path in sorted((dirs[0] / "a-0").glob("*.log*"))] == [
-        "00000000000000000180.log"
-    ]
-
-
-def test_flush_ms_is_obeyed(start: Start, dirs: list[Path], clock: ManualClock) -> None:
-    manager = start([dirs[0]])  # one directory, one queue
-    log = lead(manager.create(A0, ID_A, SETTINGS))
-    log.update_settings(Settings(flush_ms=2000))
-    fill(log, 1)
-    for _ in range(4):
-        clock.advance(1000)
-        manager.scheduler.run_due()
-    assert committed(manager, manager.create(A1, ID_A, SETTINGS)) is None  # the queue is done
-    assert log.durable_end == 10
-
-
-def test_failed_checkpoint_takes_the_directory_offline(start: Start, dirs: list[Path]) -> None:
-    manager = start()
-    manager.create(A0, ID_A, SETTINGS)
-    files.inject([Fault("fsync", errno=errno.EIO, path_prefix=str(dirs[0]))])
-    manager.checkpoint_high_watermarks()
-    assert manager.offline_log_dirs == [dirs[0]]
-
-
-def test_many_logs_load_in_threads(start: Start, dirs: list[Path]) -> None:
-    manager = start()
-    wanted = {}
-    for n in range(60):
-        tp = TopicPartition("many", n)
-        log = lead(manager.create(tp, ID_A, SETTINGS))
-        fill(log, n % 7)
-        wanted[tp] = log.log_end_offset
-    abandon(manager)
-    again = start(num_recovery_threads_per_data_dir=4)
-    assert {tp: again.get(tp).log_end_offset for tp in wanted} == wanted
 
 
 def test_empty_start_imports_nothing_heavy() -> None:

@@ -2,7 +2,7 @@
 
 Owns the copy: segments as they are, then what was appended meanwhile, again and again
 until little is left, then the rest while appends stand still. Every copied batch is
-read back and checked. Never renames a partition into place: the log manager does.
+read back and checked. Never renames a partition into place: `log_moves` does.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ReplicaCopy:
                 try:
                     piece = segment.read(at, min(COPY_BYTES, size - at))
                 except OSError as error:
-                    self._log.disk_failed(error)
+                    self._log.faults.disk_failed(error)
                     raise KafkaStorageError(f"{self._log.topic_partition}: {error}") from error
                 if not piece:
                     raise KafkaStorageError(f"{self._log.topic_partition}: segment {base} shrank")

@@ -1,0 +1,92 @@
+"""What every log needs now and then: retention, flushes, forgotten producers, scrub.
+
+Owns when each of them comes to which log. Never decides what goes (the log and its
+settings do), and writes no checkpoints (`log_checkpoints` does).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from plog.errors import KafkaStorageError
+from plog.runtime.clock import Clock
+from plog.settings.definitions import BrokerSettings
+from plog.storage.log import Log
+from plog.storage.log_owner import LogOwner, report_nothing
+from plog.storage.scheduler import Scheduler
+from plog.storage.scrub import Scrub
+
+_log = logging.getLogger(__name__)
+
+FIRST_RETENTION_MS = 30_000
+"""Kafka's log.initial.task.delay.ms: a start is busy enough without it."""
+
+SCRUB_STEP_MS = 1_000
+MOST_FLUSH_CHECK_MS = 1_000
+"""log.flush.scheduler.interval.ms is "never" by default, but flush.ms may be set for a topic."""
+
+
+class Housekeeping:
+    """The periodic work on the logs that `logs` returns; their owner flushes them."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        clock: Clock,
+        logs: Callable[[], Sequence[Log]],
+        owner: LogOwner,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._logs = logs
+        self._owner = owner
+        self._scrub = Scrub(logs, owner.on_damage)
+
+    def plan(self, scheduler: Scheduler) -> None:
+        """Have each kind of work done at its interval."""
+        settings = self._settings
+        every = scheduler.every
+        every(
+            min(settings.log_flush_scheduler_interval_ms, MOST_FLUSH_CHECK_MS), self.flush_due_logs
+        )
+        every(settings.producer_id_expiration_check_interval_ms, self.expire_producers)
+        scheduler.after(
+            FIRST_RETENTION_MS,
+            partial(every, settings.log_retention_check_interval_ms, self.apply_retention),
+        )
+        if settings.log_scrub_bytes_per_second > 0:
+            every(SCRUB_STEP_MS, self._scrub_step)
+
+    def apply_retention(self) -> int:
+        """Apply retention to every log; return how many rules found segments to delete."""
+        count = 0
+        for log in self._logs():
+            try:
+                lines = log.apply_retention(self._clock.now_ms())
+            except KafkaStorageError as error:
+                _log.error("retention of %s: %s", log.topic_partition, error)
+                continue
+            for line in lines:
+                _log.info("%s", line)
+            count += len(lines)
+        return count
+
+    def expire_producers(self) -> None:
+        """Forget the producers that have been silent for long."""
+        now_ms = self._clock.now_ms()
+        for log in self._logs():
+            log.expire_producers(now_ms, self._settings.producer_id_expiration_ms)
+
+    def flush_due_logs(self) -> None:
+        """Ask for a flush of every log for which flush.messages or flush.ms say so."""
+        now_ms = self._clock.now_ms()
+        for log in self._logs():
+            if log.is_flush_due(now_ms):
+                log.last_flush_ms = now_ms
+                self._owner.commit(log, report_nothing)
+
+    def _scrub_step(self) -> None:
+        budget = self._settings.log_scrub_bytes_per_second * SCRUB_STEP_MS // 1000
+        self._scrub.step(budget, self._clock.monotonic_ms())

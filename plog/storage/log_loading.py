@@ -1,0 +1,186 @@
+"""Opens the log directories at a start, and loads every log that is in them.
+
+Owns what a start finds: partitions in one directory or in two, moves between directories
+that were not finished, what awaits removal. Never decides what damage means for a
+partition (recovery does), and keeps no log: the log manager is told of each.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from plog.errors import InconsistentLogDirs, KafkaStorageError, LogDamaged
+from plog.settings.definitions import TopicSettings
+from plog.storage.live_log_dir import FoundPartition, LiveLogDir
+from plog.storage.log import Log
+from plog.storage.log_faults import DISK_FULL
+from plog.storage.log_owner import LogOwner
+from plog.types import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+
+class Register(LogOwner, Protocol):
+    """The log manager, as its start sees it."""
+
+    def add_loaded(self, log: Log) -> None:
+        """Take in a log that has been loaded."""
+
+    def quarantine(self, topic_partition: TopicPartition, log_dir: Path, reason: str) -> None:
+        """Take note of a partition that cannot be served."""
+
+    def remove_tree_later(self, live: LiveLogDir, directory: Path, delay_ms: int) -> None:
+        """Remove a directory that is no partition's."""
+
+
+def open_log_dirs(dirs: Mapping[Path, LiveLogDir], *, broker_id: int, cluster_id: str) -> None:
+    """Open every directory; one whose disk has failed gets its `failure`.
+
+    Raises:
+        InconsistentLogDirs: a directory is in use, or another broker's; all are closed again.
+    """
+    try:
+        for live in dirs.values():
+            try:
+                live.open(broker_id, cluster_id)
+            except OSError as error:
+                live.failure = error
+                _log.error("log directory %s is offline: %s", live.path, error)
+    except InconsistentLogDirs:
+        for live in dirs.values():
+            live.close()
+        raise
+
+
+class LogLoading:
+    """The loading of one start. `abandon` is for other threads.
+
+    Args:
+        register: told of every log, and of what cannot be served.
+        topic_settings: returns the effective settings of a topic.
+        threads: so many logs are loaded at a time.
+    """
+
+    def __init__(
+        self,
+        register: Register,
+        topic_settings: Callable[[str], TopicSettings],
+        *,
+        threads: int,
+    ) -> None:
+        self._register = register
+        self._topic_settings = topic_settings
+        self._threads = threads
+        self._abandoned = False
+
+    def abandon(self) -> None:
+        """Have `load` give up after the partitions it is at."""
+        self._abandoned = True
+
+    def load(self, dirs: Collection[LiveLogDir]) -> None:
+        """Load every log of those directories that work.
+
+        Raises:
+            KafkaStorageError: a partition cannot be loaded for no reason of its files, or
+                `abandon` was called.
+        """
+        self._load_in_threads(self._find(dirs))
+        if self._abandoned:
+            raise KafkaStorageError("the start was abandoned while logs were loaded")
+
+    def _find(self, dirs: Collection[LiveLogDir]) -> list[tuple[LiveLogDir, FoundPartition]]:
+        found: list[tuple[LiveLogDir, FoundPartition]] = []
+        for live in _working(dirs):
+            try:
+                partitions, leaving = live.find_partitions()
+            except OSError as error:
+                live.fail(error)
+                continue
+            found += [(live, partition) for partition in partitions]
+            for directory in leaving:
+                self._register.remove_tree_later(live, directory, 0)
+        found += self._finish_moves(dirs, {partition.topic_partition for _, partition in found})
+        for tp, count in Counter(p.topic_partition for _, p in found).items():
+            if count > 1:
+                where = [str(p.directory) for _, p in found if p.topic_partition == tp]
+                self._register.quarantine(
+                    tp, Path(where[0]).parent, f"it is in {' and in '.join(where)}"
+                )
+                found = [(live, p) for live, p in found if p.topic_partition != tp]
+        return found
+
+    def _finish_moves(
+        self, dirs: Collection[LiveLogDir], present: set[TopicPartition]
+    ) -> list[tuple[LiveLogDir, FoundPartition]]:
+        adopted = []
+        for live in _working(dirs):
+            try:
+                for future in live.find_future_replicas():
+                    if future.topic_partition in present:
+                        self._register.remove_tree_later(live, future.directory, 0)
+                    else:
+                        adopted.append((live, live.adopt(future)))
+                        present.add(future.topic_partition)
+            except OSError as error:
+                live.fail(error)
+        return adopted
+
+    def _load_in_threads(self, found: list[tuple[LiveLogDir, FoundPartition]]) -> None:
+        queue = list(reversed(found))
+        unexpected: list[tuple[TopicPartition, Exception]] = []
+
+        def work() -> None:
+            while not self._abandoned and not unexpected:
+                try:
+                    live, partition = queue.pop()
+                except IndexError:
+                    return
+                try:
+                    self._load(live, partition)
+                except Exception as error:  # noqa: BLE001 - raised when the threads have ended
+                    unexpected.append((partition.topic_partition, error))
+
+        threads = [
+            threading.Thread(target=work, name="load logs", daemon=True)
+            for _ in range(min(self._threads, len(found)) - 1)
+        ]
+        for thread in threads:
+            thread.start()
+        work()
+        for thread in threads:
+            thread.join()
+        if unexpected:
+            # A partition left out without a word would be made anew, and empty.
+            tp, error = unexpected[0]
+            raise KafkaStorageError(f"{tp} cannot be loaded: {error!r}") from error
+
+    def _load(self, live: LiveLogDir, partition: FoundPartition) -> None:
+        tp = partition.topic_partition
+        quarantine = self._register.quarantine
+        if live.failure is not None:
+            quarantine(tp, live.path, f"log directory {live.path} is offline")
+            return
+        try:
+            log = live.load(partition, self._topic_settings(tp.topic), self._register)
+        except LogDamaged as error:
+            quarantine(tp, live.path, str(error))
+            live.guarded(live.remember_damage, tp)
+        except OSError as error:
+            if error.errno in DISK_FULL:
+                # What needs no space can still be served, and retention make room.
+                live.unrecovered = True
+                quarantine(tp, live.path, f"no space to recover it: {error}")
+                return
+            live.fail(error)
+            quarantine(tp, live.path, f"log directory {live.path} is offline: {error}")
+        else:
+            self._register.add_loaded(log)
+
+
+def _working(dirs: Collection[LiveLogDir]) -> list[LiveLogDir]:
+    return [live for live in dirs if live.failure is None]

@@ -1,0 +1,147 @@
+"""Moves logs from one log directory to another (AlterReplicaLogDirs, KIP-113).
+
+Owns which moves are under way, and the steps by which a copy takes the log's place so
+that a crash finds the one or the other. How bytes are copied is `replica_copy`'s.
+Never decides what moves where, and knows no queue: `move` returns when it is done.
+
+Locks: `_lock` guards `moving` only. The log manager's `placement_lock` is held while a
+copy takes its log's place, and the log's own within it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+
+from plog.errors import (
+    KafkaStorageError,
+    LogDamaged,
+    LogDirNotFound,
+    ReassignmentInProgress,
+    UnknownTopicOrPartition,
+)
+from plog.storage.filesystem import Filesystem
+from plog.storage.live_log_dir import FoundPartition, LiveLogDir, slot_key
+from plog.storage.log import Log
+from plog.storage.log_checkpoints import moved_starts
+from plog.storage.log_faults import DISK_FULL, NO_DESCRIPTORS
+from plog.storage.log_manager import LogManager
+from plog.storage.replica_copy import ReplicaCopy
+from plog.types import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+
+class LogMoves:
+    """The moves between the directories of a log manager. Safe from any thread."""
+
+    def __init__(self, logs: LogManager, fs: Filesystem) -> None:
+        self._logs = logs
+        self._fs = fs
+        self._lock = threading.Lock()
+        self._moving: dict[TopicPartition, Path] = {}
+        self._callbacks: list[Callable[[TopicPartition, Log], None]] = []
+
+    @property
+    def moving(self) -> Mapping[TopicPartition, Path]:
+        """Where partitions are being moved to."""
+        return MappingProxyType(self._moving)
+
+    def on_log_moved(self, callback: Callable[[TopicPartition, Log], None]) -> None:
+        """Call back, on the thread of `move`, with each log that has taken another's place."""
+        self._callbacks.append(callback)
+
+    def move(self, tp: TopicPartition, log_dir: Path) -> None:
+        """Move a partition to another of the log directories; returns when it is there.
+
+        Clients go on writing until the last few megabytes; then appends are refused for a
+        moment, retriably. Callbacks of `on_log_moved` get the log that takes the old one's place.
+
+        Raises:
+            LogDirNotFound: not one of the directories that work.
+            UnknownTopicOrPartition: the partition is not here, or offline.
+            KafkaStorageError: the copy failed; the partition is where it was.
+        """
+        target = self._logs.dirs.get(log_dir)
+        if target is None or target.failure is not None:
+            raise LogDirNotFound(f"{log_dir} is not a log directory that works")
+        log = self._logs.get(tp)
+        if log is None:
+            raise UnknownTopicOrPartition(f"{tp} is not here")
+        if log.log_dir == log_dir:
+            return
+        with self._lock:
+            if tp in self._moving:
+                raise ReassignmentInProgress(f"{tp} is being moved to {self._moving[tp]}")
+            self._moving[tp] = log_dir
+        try:
+            self._move(log, target)
+        finally:
+            with self._lock:
+                del self._moving[tp]
+
+    def _move(self, log: Log, target: LiveLogDir) -> None:
+        tp = log.topic_partition
+        source = self._logs.dirs[log.log_dir]
+        copy = ReplicaCopy(self._fs, log, target.future_directory(tp))
+        try:
+            copy.begin()
+            with self._logs.placement_lock, log.standing_still() as role:
+                if self._logs.get(tp) is not log:
+                    raise KafkaStorageError(f"{tp} went away while it was moved")
+                copy.finish()
+                moved = self._swap(log, source, copy, target)
+                moved.succeed(role)
+                log.retire()
+                if not self._logs.replace(log, moved, target):
+                    raise KafkaStorageError(f"{tp} has moved to {target.path}, which has failed")
+        except OSError as error:
+            if error.errno not in DISK_FULL | NO_DESCRIPTORS:
+                target.fail(error)
+            self._discard(copy, log, target)
+            raise KafkaStorageError(f"{tp} cannot be moved: {error}") from error
+        except KafkaStorageError:
+            self._discard(copy, log, target)
+            raise
+        _log.info("moved %s from %s to %s", tp, source.path, target.path)
+        # The old log can still be read until everybody has the new one. Without the locks: whom
+        # the callbacks call may be waiting for the log.
+        try:
+            for callback in self._callbacks:
+                callback(tp, moved)
+        finally:
+            # For those who wait until the old log is durable; the copy is already.
+            with suppress(KafkaStorageError):
+                log.flush()
+            log.drop()
+
+    def _swap(self, log: Log, source: LiveLogDir, copy: ReplicaCopy, target: LiveLogDir) -> Log:
+        """Put the copy in the log's place. A crash before the first rename undoes the move;
+        one after it leaves a -future directory alone, which the next start adopts."""
+        tp = log.topic_partition
+        starts = moved_starts([log])
+        target.expect(tp, log.log_end_offset, log.high_watermark, starts.get(tp))
+        try:
+            leaving = source.put_away(log.directory, tp)
+        except OSError as error:
+            source.fail(error)
+            raise KafkaStorageError(f"{tp} cannot be moved: {error}") from error
+        try:
+            found = target.adopt(FoundPartition(copy.target, tp))
+            moved = target.load(found, log.settings, self._logs, clean_shutdown=False)
+        except (OSError, LogDamaged) as error:
+            target.withdraw(tp)
+            self._fs.rename(leaving, log.directory)
+            raise KafkaStorageError(f"{tp} cannot be moved: {error}") from error
+        source.durable_ends.release(slot_key(tp, log.topic_id))
+        self._logs.remove_tree_later(source, leaving, log.settings.file_delete_delay_ms)
+        return moved
+
+    def _discard(self, copy: ReplicaCopy, log: Log, target: LiveLogDir) -> None:
+        """Remove a copy, unless it may be all there is."""
+        if self._fs.exists(log.directory) and self._fs.exists(copy.target):
+            target.guarded(self._fs.remove_tree, copy.target)

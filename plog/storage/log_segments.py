@@ -1,0 +1,208 @@
+"""A log's segments, in the struct and on disk, and what is kept beside them.
+
+Owns the order of the steps by which segments come and go: whatever a crash leaves is a
+log that begins and ends somewhere, never one with a hole. With the segments go the
+leader epochs, the aborted transactions and the producer snapshots. Never decides when,
+takes no lock (the log's orders all calls) and judges no error: everything raises what
+the files raise, OSError or, where batches are read, CorruptRecord.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from plog._native.partition_log import FileRange, PartitionLog, ProducerEntry, Segment
+from plog.settings.definitions import TopicSettings
+from plog.storage.leader_epochs import LeaderEpochs
+from plog.storage.log_files import LogFiles
+from plog.storage.retention import SegmentSummary
+from plog.storage.transaction_index import AbortedTransaction, AbortedTransactions
+
+
+class Rolled(NamedTuple):
+    """A segment that was begun."""
+
+    base_offset: int
+    previous: int  # base offset of the one that it follows
+    producers: Sequence[ProducerEntry]  # those below `base_offset` exactly
+
+
+class LogSegments:
+    """The segments of an open log.
+
+    Args:
+        unsynced: rolled since the last checkpoint, or read by recovery: their indexes may still
+            be in the page cache alone.
+        remove_later: takes files that have been renamed out of the way.
+        lower_recovery_point: makes durable that the log may end there; raises OSError.
+    """
+
+    def __init__(
+        self,
+        native: PartitionLog,
+        files: LogFiles,
+        *,
+        epochs: LeaderEpochs,
+        aborted: AbortedTransactions,
+        unsynced: Iterable[Segment],
+        remove_later: Callable[[Sequence[Path]], None],
+        lower_recovery_point: Callable[[int], None],
+    ) -> None:
+        self._native = native
+        self._files = files
+        self.epochs = epochs
+        self.aborted = aborted
+        self._unsynced = list(unsynced)
+        self._remove_later = remove_later
+        self._lower_recovery_point = lower_recovery_point
+
+    def set_epochs(self, epochs: LeaderEpochs, *, sync: bool = True) -> None:
+        """Write other leader epochs down; without `sync` a power cut may take them."""
+        if epochs == self.epochs:
+            return
+        self._files.store_epochs(epochs, sync=sync)
+        self.epochs = epochs
+
+    def aborted_in(
+        self, fetch_offset: int, found: FileRange, upper_offset: int
+    ) -> list[AbortedTransaction]:
+        """Return the aborted transactions that a range below an offset may hold records of."""
+        end_offset = self._end_of(fetch_offset, found)
+        return self.aborted.overlapping(fetch_offset, min(end_offset, upper_offset))
+
+    def _end_of(self, fetch_offset: int, found: FileRange) -> int:
+        """Return an offset that the batches of a range lie below, the nearest one indexed."""
+        if found.next_offset_hint >= 0:
+            return found.next_offset_hint
+        end = found.position + found.size
+        for segment in self._native.segments:
+            if segment.next_offset > fetch_offset:
+                offsets = range(fetch_offset, segment.next_offset)
+                return fetch_offset + bisect_left(
+                    offsets, end, key=lambda offset: segment.lookup_offset(offset)[1]
+                )
+        return self._native.log_end_offset
+
+    # -- a new one ---------------------------------------------------------------------------
+
+    def roll(self, settings: TopicSettings) -> Rolled | None:
+        """Begin a new segment at the log end; an empty active one is kept (None)."""
+        native = self._native
+        while True:
+            segments = native.segments
+            end = native.log_end_offset
+            if not segments or segments[-1].base_offset == end:
+                return None
+            producers = native.producers()
+            fresh = self._files.create_segment(end, settings)
+            try:
+                native.replace_segments([*segments, fresh])
+            except ValueError:
+                # The data path appended meanwhile: the new segment begins too early.
+                self._files.discard_segment(end)
+                continue
+            break
+        sealed = segments[-1]
+        sealed.seal()
+        self._unsynced.append(sealed)
+        # As no append came between, `producers` are those below `end` exactly.
+        return Rolled(end, sealed.base_offset, producers)
+
+    def store_snapshot(self, rolled: Rolled) -> None:
+        """Write the snapshot of a roll; keep those of the last two segments."""
+        self._files.store_snapshot(rolled.base_offset, rolled.producers)
+        self._files.drop_snapshots(before=rolled.previous)
+
+    # -- the oldest --------------------------------------------------------------------------
+
+    def summary(self, segment: Segment) -> SegmentSummary:
+        """Return what retention needs to know of a segment."""
+        # The end first: the timestamp that is read then covers at least what is below it.
+        next_offset = segment.next_offset
+        timestamp = segment.max_timestamp
+        if timestamp < 0:
+            timestamp = self._files.modified_ms(segment)
+        return SegmentSummary(segment.base_offset, next_offset, segment.size_bytes, timestamp)
+
+    def delete_oldest(self, count: int) -> None:
+        """Remove so many segments, not all of them."""
+        if not count:
+            return
+        segments = self._native.segments
+        gone, kept = segments[:count], segments[count:]
+        # First nobody may ask for them, then nobody new finds them, then the names go.
+        self.start_at(max(self._native.log_start_offset, kept[0].base_offset))
+        self._native.replace_segments(kept)
+        self._unsynced = [segment for segment in self._unsynced if segment in kept]
+        self._put_away(gone)
+        self._files.drop_snapshots(before=kept[0].base_offset)
+
+    def start_at(self, offset: int) -> None:
+        """Make everything below an offset unreadable; the start never goes back."""
+        if offset > self._native.log_start_offset:
+            self._native.set_log_start_offset(offset)
+            self.set_epochs(self.epochs.truncate_from_start(offset))
+
+    def _put_away(self, segments: Iterable[Segment]) -> None:
+        self._remove_later(self._files.put_away(segments))
+
+    # -- truncation --------------------------------------------------------------------------
+
+    def restart_at(self, offset: int, settings: TopicSettings) -> None:
+        """Remove every record and go on at `offset`."""
+        native = self._native
+        self.truncate(native.segments[0].base_offset, settings)
+        (emptied,) = native.segments
+        if emptied.base_offset != offset:
+            # A crash here leaves two empty segments, the later of which recovery drops.
+            self._publish_truncated([self._files.create_segment(offset, settings)], offset)
+            self.set_epochs(LeaderEpochs())  # first: they say where the log begins
+            self._put_away([emptied])
+        native.set_log_start_offset(offset)
+        self.set_epochs(LeaderEpochs())
+
+    def truncate(self, offset: int, settings: TopicSettings) -> None:
+        """Remove every batch that reaches `offset`, not below the first segment, or past it."""
+        segments = self._native.segments
+        kept = [s for s in segments if s.base_offset < offset] or segments[:1]
+        gone = segments[len(kept) :]
+        shorter, numbers = self._files.shorten(kept[-1], offset, settings)
+        # What was known to be on disk is lowered first, the names and bytes go last, from the
+        # end: whatever a crash leaves is a log that ends somewhere, never one with a hole.
+        self._lower_recovery_point(numbers.next_offset)
+        self._publish_truncated([*kept[:-1], shorter], numbers.next_offset)
+        self._put_away(reversed(gone))
+        self._files.cut(numbers)
+
+    def _publish_truncated(self, segments: Sequence[Segment], log_end_offset: int) -> None:
+        self._unsynced = [segment for segment in self._unsynced if segment in segments]
+        self._native.truncate(segments, log_end_offset)
+        self.aborted = self.aborted.below(log_end_offset)
+        self.set_epochs(self.epochs.truncate_from_end(log_end_offset))
+        self._files.drop_snapshots(after=log_end_offset)
+        self._native.load_producers(
+            self._files.load_producers(
+                segments,
+                log_end_offset=log_end_offset,
+            )
+        )
+
+    # -- durability --------------------------------------------------------------------------
+
+    def sync_rolled(self, durable_end: int) -> None:
+        """Sync the indexes of the rolled segments that lie below the durable end."""
+        while self._unsynced and self._unsynced[0].next_offset <= durable_end:
+            self._unsynced[0].sync_indexes()
+            del self._unsynced[0]
+
+    def finish(self) -> None:
+        """Make everything durable, and write the snapshot that the next start begins from."""
+        native = self._native
+        native.segments[-1].seal()
+        native.flush()
+        for segment in (*self._unsynced, native.segments[-1]):
+            segment.sync_indexes()
+        self._files.store_snapshot(native.log_end_offset, native.producers())

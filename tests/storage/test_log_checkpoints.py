@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from plog._native import files
+from plog._native.files import Fault
+
+from .log_managers import A0, B0, ID_A, ID_B, SETTINGS, Start, committed, fill, lead
+from .storage_logs import read_all
+
+
+def test_checkpoints_are_kafkas(start: Start, dirs: list[Path]) -> None:
+    manager = start([dirs[0]])
+    fill(lead(manager.create(A0, ID_A, SETTINGS)), 20)
+    manager.create(B0, ID_B, SETTINGS)
+    manager.get(A0).delete_records_before(57)
+    assert committed(manager, manager.get(A0)) is None
+    manager.checkpoints.store_recovery_points()
+    manager.checkpoints.store_high_watermarks()
+    manager.checkpoints.store_log_start_offsets()
+    texts = {
+        name: (dirs[0] / name).read_text()
+        for name in (
+            "recovery-point-offset-checkpoint",
+            "replication-offset-checkpoint",
+            "log-start-offset-checkpoint",
+        )
+    }
+    assert texts == {
+        "recovery-point-offset-checkpoint": "0\n2\na 0 200\nb 0 0\n",
+        "replication-offset-checkpoint": "0\n2\na 0 200\nb 0 0\n",
+        "log-start-offset-checkpoint": "0\n1\na 0 57\n",
+    }
+    assert (dirs[0] / "a-0" / "partition.metadata").read_text().startswith("version: 0\ntopic_id: ")
+
+
+def test_damaged_checkpoint_only_costs_time(
+    start: Start, dirs: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = start([dirs[0]])
+    fill(lead(manager.create(A0, ID_A, SETTINGS)), 20)
+    manager.shutdown()
+    (dirs[0] / "recovery-point-offset-checkpoint").write_text("junk")
+    (dirs[0] / ".kafka_cleanshutdown").unlink()
+    again = start([dirs[0]])
+    assert again.get(A0).log_end_offset == 200
+    assert "checkpoint ignored" in caplog.text
+
+
+def test_disk_full_at_a_checkpoint_keeps_the_directory(
+    start: Start, dirs: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = start([dirs[0]])
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    fill(log, 3)
+    assert committed(manager, log) is None
+    files.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0]))])
+    manager.checkpoints.store_recovery_points()
+    manager.checkpoints.store_high_watermarks()
+    assert caplog.text.count("No space left on device") == 2
+    assert manager.live_log_dirs == [dirs[0]]
+    assert manager.get(A0) is log
+    assert len(read_all(log)) > 0
+    files.inject([])
+    manager.checkpoints.store_recovery_points()
+    assert (dirs[0] / "recovery-point-offset-checkpoint").read_text() == "0\n1\na 0 30\n"
+
+
+def test_failed_checkpoint_takes_the_directory_offline(start: Start, dirs: list[Path]) -> None:
+    manager = start()
+    manager.create(A0, ID_A, SETTINGS)
+    files.inject([Fault("fsync", errno=errno.EIO, path_prefix=str(dirs[0]))])
+    manager.checkpoints.store_high_watermarks()
+    assert manager.offline_log_dirs == [dirs[0]]

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import errno
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from plog._native.batch import scan
+from plog._native.partition_log import DUPLICATE
+from plog.errors import (
+    KafkaStorageError,
+    LogDirNotFound,
+    NotLeaderOrFollower,
+    UnknownTopicOrPartition,
+)
+from plog.runtime.clock import ManualClock
+from plog.storage.filesystem import Filesystem
+from plog.storage.live_log_dir import LiveLogDir
+from plog.storage.log import Log
+from plog.storage.log_manager import LogManager
+from plog.storage.log_moves import LogMoves
+from plog.types import TopicPartition
+
+from .log_managers import A0, B0, ID_A, SETTINGS, Start, abandon, committed, fill, lead
+from .storage_logs import (
+    NOW_MS,
+    Crash,
+    FaultyFilesystem,
+    Settings,
+    batch,
+    broker_settings,
+    read_all,
+)
+
+
+def test_directory_that_fails_as_a_log_moves_there_takes_it_offline(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = start()
+    moves = LogMoves(manager, Filesystem())
+    fill(lead(manager.create(A0, ID_A, SETTINGS)), 3)
+    load = LiveLogDir.load
+
+    def fails_then(self, *args, **options):
+        log = load(self, *args, **options)
+        manager.fail_log_dir(self.path, OSError(errno.EIO, "gone"))
+        return log
+
+    monkeypatch.setattr(LiveLogDir, "load", fails_then)
+    with pytest.raises(KafkaStorageError, match="which has failed"):
+        moves.move(A0, dirs[1])
+    assert manager.get(A0) is None
+    assert "is offline" in manager.offline[A0]
+    assert (dirs[1] / "a-0").is_dir()
+
+
+def test_old_log_is_read_until_everybody_has_the_moved_one(start: Start, dirs: list[Path]) -> None:
+    manager = start()
+    moves = LogMoves(manager, Filesystem())
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    fill(log, 20)
+    data = read_all(log)
+    seen: list[bytes] = []
+
+    def on_moved(tp: TopicPartition, moved: Log) -> None:
+        seen.append(read_all(log))
+        with pytest.raises(NotLeaderOrFollower):
+            fill(log, 1)
+        with pytest.raises(KafkaStorageError, match="has moved"):
+            log.become_leader(5, sole_replica=True)
+        fill(moved, 1, 20)
+
+    moves.on_log_moved(on_moved)
+    moves.move(A0, dirs[1])
+    assert seen == [data]
+    assert manager.get(A0).log_end_offset == 210
+    with pytest.raises(KafkaStorageError):
+        read_all(log)
+
+
+def test_what_is_left_to_do_of_a_log_that_has_moved_harms_nobody(
+    start: Start, dirs: list[Path]
+) -> None:
+    manager = start(log_retention_bytes=3000)
+    moves = LogMoves(manager, Filesystem())
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    # Segments roll, and the snapshots of the rolls wait for the scheduler, as the move does not.
+    fill(log, 20)
+    done: list[str] = []
+
+    def on_moved(tp: TopicPartition, moved: Log) -> None:
+        # The old log's directory has another name by now, and the log is not closed yet.
+        manager.scheduler.run_due()
+        assert log.apply_retention(NOW_MS + 10**12) == []
+        with pytest.raises(KafkaStorageError, match="has moved"):
+            log.delete_records_before(15)
+        with pytest.raises(KafkaStorageError, match="has moved"):
+            log.roll()
+        log.faults.disk_failed(OSError(errno.ENOENT, "no such file"))
+        done.append("moved")
+
+    moves.on_log_moved(on_moved)
+    moves.move(A0, dirs[1])
+    assert done == ["moved"]
+    assert manager.live_log_dirs == dirs
+    assert manager.get(A0).log_end_offset == 200
+
+
+def test_moved_partition_is_the_same_in_another_directory(
+    start: Start, dirs: list[Path], clock: ManualClock
+) -> None:
+    manager = start()
+    moves = LogMoves(manager, Filesystem())
+    moved: list[tuple[TopicPartition, Log]] = []
+    moves.on_log_moved(lambda tp, log: moved.append((tp, log)))
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    fill(log, 40)
+    log.delete_records_before(57)
+    data, start_offset = read_all(log), log.log_start_offset
+    old_names = {path.name for path in log.directory.iterdir()}
+    moves.move(A0, dirs[1])
+    again = manager.get(A0)
+    assert moved == [(A0, again)]
+    assert again.log_dir == dirs[1]
+    assert (read_all(again), again.log_start_offset) == (data, start_offset)
+    assert {path.name for path in again.directory.iterdir()} >= {
+        name for name in old_names if not name.endswith(".snapshot")
+    }
+    # it leads as before, and remembers its producers
+    assert (
+        again.append_as_leader(
+            batch(10, producer_id=4, epoch=0, sequence=360), now_ms=NOW_MS
+        ).status
+        == DUPLICATE
+    )
+    fill(again, 5, 40)
+    with pytest.raises(KafkaStorageError):
+        log.append_as_leader(batch(1), now_ms=NOW_MS)
+    assert committed(manager, again) is None
+    moves.move(A0, dirs[1])  # already there
+    clock.advance(1000)
+    manager.scheduler.run_due()
+    assert not list(dirs[0].glob("a-0*"))
+    abandon(manager)
+    restarted = start()
+    assert restarted.get(A0).log_end_offset == 450
+    assert restarted.get(A0).log_dir == dirs[1]
+    assert restarted.get(A0).log_start_offset == start_offset
+
+
+def test_move_while_clients_write_loses_nothing(start: Start, dirs: list[Path]) -> None:
+    manager = start()
+    moves = LogMoves(manager, Filesystem())
+    lead(manager.create(A0, ID_A, Settings(segment_bytes=50_000)))
+    stop = threading.Event()
+    # So many appends for each move: a slow move must not run out of files.
+    allowed = threading.Semaphore(0)
+    acknowledged: list[int] = []
+
+    def write() -> None:
+        sequence = 0
+        while allowed.acquire() and not stop.is_set():
+            data = batch(5, producer_id=7, epoch=0, sequence=sequence)
+            try:
+                appended = manager.get(A0).append_as_leader(data, now_ms=NOW_MS)
+            except (NotLeaderOrFollower, KafkaStorageError):
+                allowed.release()
+                continue  # retriable: the log stood still, or this was the old one
+            acknowledged.append(appended.base_offset)
+            sequence += 5
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    for target in (dirs[1], dirs[0], dirs[1]):
+        allowed.release(5000)
+        moves.move(A0, target)
+    stop.set()
+    allowed.release()
+    writer.join()
+    assert acknowledged == [5 * n for n in range(len(acknowledged))]
+    headers = scan(read_all(manager.get(A0)))
+    assert [h.base_offset for h in headers] == acknowledged
+
+
+def test_move_is_refused_where_it_makes_no_sense(start: Start, dirs: list[Path]) -> None:
+    manager = start()
+    moves = LogMoves(manager, Filesystem())
+    manager.create(A0, ID_A, SETTINGS)
+    with pytest.raises(LogDirNotFound):
+        moves.move(A0, dirs[0] / "elsewhere")
+    with pytest.raises(UnknownTopicOrPartition):
+        moves.move(B0, dirs[1])
+    manager.fail_log_dir(dirs[1], OSError(errno.EIO, "gone"))
+    with pytest.raises(LogDirNotFound):
+        moves.move(A0, dirs[1])
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["error", "crash"])
+def test_move_stopped_at_any_operation_keeps_the_partition(
+    dirs: list[Path], clock: ManualClock, crash: bool
+) -> None:
+    data = b""
+    for fail_at in range(300):
+        for path in dirs:
+            shutil.rmtree(path, ignore_errors=True)
+        fs = FaultyFilesystem(crash=crash)
+        manager = LogManager(
+            broker_settings(dirs), lambda topic: SETTINGS, cluster_id="cluster", clock=clock, fs=fs
+        )
+        manager.start(background=False)
+        moves = LogMoves(manager, fs)
+        log = lead(manager.create(A0, ID_A, SETTINGS))
+        fill(log, 20)
+        assert committed(manager, log) is None
+        data = read_all(log)
+        fs.fail_at = fs.operations + fail_at
+        try:
+            moves.move(A0, dirs[1])
+        except (KafkaStorageError, Crash):
+            done = False
+        else:
+            done = manager.offline_log_dirs == []
+        fs.fail_at = -1
+        if not crash and manager.get(A0) is not None:
+            assert read_all(manager.get(A0)) == data
+        abandon(manager)
+        again = LogManager(
+            broker_settings(dirs), lambda topic: SETTINGS, cluster_id="cluster", clock=clock
+        )
+        again.start(background=False)
+        assert dict(again.offline) == {}
+        found = again.get(A0)
+        assert found is not None
+        assert read_all(found) == data
+        again.scheduler.run_due()
+        assert len([name for path in dirs for name in path.glob("a-0*")]) == 1
+        abandon(again)
+        if done:
+            break
+    else:
+        pytest.fail("a move takes more operations than this test tries")
+    assert fail_at > 20
