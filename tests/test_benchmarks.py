@@ -20,6 +20,7 @@ BENCHMARKS = ROOT / "asv_bench" / "benchmarks"
 PARTS_OF = {
     # Kernels that are parts of another, and timed through it.
     "acceptor": "reactor",
+    "batch_fields": "batch",
     "commit_queue": "reactor",
     "connection": "reactor",
     "fast_turn": "reactor",
@@ -31,7 +32,9 @@ PARTS_OF = {
     "mailbox": "reactor",
     "partition": "partition_log",
     "produce_path": "reactor",
+    "produce_rules": "validation",
     "producers": "partition_log",
+    "record_view": "records",
     "segment": "partition_log",
     "served": "reactor",
     "work_queue": "reactor",

@@ -13,7 +13,7 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
-from plog._native.batch cimport (
+from plog._native.batch_fields cimport (
     AT_LEADER_EPOCH,
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
@@ -24,13 +24,11 @@ from plog._native.batch cimport (
     BatchFields,
     batch_fault,
     check_batch,
-    compression_fault,
-    open_records,
+    last_offset,
     read_header,
-    record_fault,
 )
 from plog._native.compression cimport COMPRESSION_OK
-from plog._native.records cimport (
+from plog._native.record_view cimport (
     RECORD_MISSING,
     RECORD_OFFSET,
     RECORD_OK,
@@ -39,8 +37,11 @@ from plog._native.records cimport (
     HeaderView,
     RecordView,
     add_delta,
+    compression_fault,
+    open_records,
     read_header_view,
     read_record,
+    record_fault,
 )
 from plog._native.wire cimport be16
 
@@ -276,10 +277,6 @@ cdef inline int64_t microseconds(int64_t timestamp_ms) noexcept nogil:
     if timestamp_ms < -(INT64_MAX // 1000):
         return INT64_MIN
     return timestamp_ms * 1000
-
-
-cdef inline int64_t last_offset(const BatchFields* batch) noexcept nogil:
-    return batch.base_offset + batch.last_offset_delta
 
 
 cdef class ColumnBuilder:

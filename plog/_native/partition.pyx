@@ -15,7 +15,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 from posix.unistd cimport close
 
-from plog._native.batch cimport (
+from plog._native.batch_fields cimport (
     AT_ATTRIBUTES, AT_BASE_SEQUENCE, AT_BATCH_LENGTH, AT_LAST_OFFSET_DELTA, AT_LEADER_EPOCH,
     AT_MAGIC, AT_MAX_TIMESTAMP, AT_PRODUCER_EPOCH, AT_PRODUCER_ID, ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_BYTES)
