@@ -19,8 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "asv_bench" / "benchmarks"
 PARTS_OF = {
     # Kernels that are parts of another, and timed through it.
+    "aborted_transactions": "columns",
     "acceptor": "reactor",
+    "arrow_buffers": "columns",
     "batch_fields": "batch",
+    "column_rows": "columns",
     "commit_queue": "reactor",
     "connection": "reactor",
     "fast_turn": "reactor",
