@@ -19,7 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "asv_bench" / "benchmarks"
 PARTS_OF = {
     # Kernels that are parts of another, and timed through it.
+    "aborted_transactions": "columns",
     "acceptor": "reactor",
+    "arrow_buffers": "columns",
+    "batch_fields": "batch",
+    "column_rows": "columns",
     "commit_queue": "reactor",
     "connection": "reactor",
     "fast_turn": "reactor",
@@ -34,7 +38,9 @@ PARTS_OF = {
     "mailbox": "reactor",
     "partition": "partition_log",
     "produce_path": "reactor",
+    "produce_rules": "validation",
     "producers": "partition_log",
+    "record_view": "records",
     "segment": "partition_log",
     "served": "reactor",
     "work_queue": "reactor",

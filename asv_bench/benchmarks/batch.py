@@ -1,7 +1,6 @@
-"""Headers, checksums and the validation of whole batches as a leader does it.
+"""Headers, checksums and restamping of batches.
 
-Small batches are moved by the price of a call, large ones by the CRC and the
-walk through the records; compressed ones by the codec's C library.
+Small batches are moved by the price of a call, large ones by the CRC.
 """
 
 from plog._native import batch as native
@@ -27,18 +26,6 @@ class Batch:
 
     def time_check(self, engine, batch):
         self.engine.check_batch(self.data)
-
-    def time_validate(self, engine, batch):
-        found = self.engine.validate_produced(
-            self.data,
-            now_ms=common.BATCH_TIME_MS,
-            before_max_ms=3_600_000,
-            after_max_ms=3_600_000,
-            log_append_time=False,
-            key_required=False,
-            decompressed_limit=1 << 26,
-        )
-        assert found.error == 0
 
     def time_restamp_append_time(self, engine, batch):
         self.engine.restamp_append_time(self.copy, common.BATCH_TIME_MS)

@@ -1,12 +1,7 @@
+from plog._native.arrow_buffers import ColumnBuffer
 from plog.types import Buffer
 
 COLUMNS: tuple[str, ...]
-
-class ColumnBuffer:
-    """Memory of a column, freed with this object; read it through the buffer protocol."""
-
-    def __len__(self) -> int: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class ColumnBuilder:
     """Decodes record sets straight into the buffers of Arrow columns.

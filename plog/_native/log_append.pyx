@@ -8,7 +8,7 @@ from libc.errno cimport ENOMEM
 from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport realloc
 
-from plog._native.batch cimport (
+from plog._native.batch_fields cimport (
     AT_ATTRIBUTES, AT_BASE_SEQUENCE, AT_BATCH_LENGTH, AT_LAST_OFFSET_DELTA, AT_LEADER_EPOCH,
     AT_MAGIC, AT_MAX_TIMESTAMP, AT_PRODUCER_EPOCH, AT_PRODUCER_ID, ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_BYTES)

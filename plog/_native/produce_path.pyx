@@ -11,15 +11,16 @@ from libc.errno cimport ESHUTDOWN
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memset, strlen
 
-from plog._native.batch cimport (
-    AT_ATTRIBUTES, AT_BASE_OFFSET, ATTRIBUTE_CODEC, ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_BYTES, Rules,
-    is_acceptable, restamp_max_timestamp, rules_at)
+from plog._native.batch_fields cimport (
+    AT_ATTRIBUTES, AT_BASE_OFFSET, ATTRIBUTE_CODEC, ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_BYTES,
+    restamp_max_timestamp)
 from plog._native.commit_queue cimport commit_ask
 from plog._native.files cimport calls
 from plog._native.locks cimport load, load_ordered
 from plog._native.log_append cimport APPEND_DONE, APPEND_DUPLICATE, partition_append
 from plog._native.part_list cimport part_add, parts_release
 from plog._native.partition cimport Partition
+from plog._native.produce_rules cimport Rules, is_acceptable, rules_at
 from plog._native.request cimport (
     length_size, put_length, put_string, read_bytes, read_length, read_no_tags, read_string,
     skip_client_id, string_size)

@@ -1,8 +1,8 @@
 """Records of a batch v2 as Python objects: reading them, and building batches as a producer does.
 
 Owns the conversion between records and bytes. It stamps no offset and no leader
-epoch but those it is told, and judges nothing: `batch.validate_produced` does.
-The loop that reads one record is in records.pxd, inlined into every kernel.
+epoch but those it is told, and judges nothing: `validation` does. Where a record's
+fields are in the bytes is known to `record_view` alone.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from plog._native.batch cimport (
+from plog._native.batch_fields cimport (
     AT_ATTRIBUTES,
     AT_BASE_SEQUENCE,
     AT_CRC,
@@ -30,13 +30,11 @@ from plog._native.batch cimport (
     BatchFields,
     batch_fault,
     check_batch,
-    compression_fault,
-    open_records,
-    record_fault,
+    check_position,
 )
 from plog._native.compression cimport CODEC_NONE, COMPRESSION_NO_MEMORY, COMPRESSION_OK, compress_bytes
 from plog._native.crc32c cimport crc32c_update
-from plog._native.records cimport (
+from plog._native.record_view cimport (
     RECORD_MISSING,
     RECORD_OFFSET,
     RECORD_OK,
@@ -45,8 +43,11 @@ from plog._native.records cimport (
     HeaderView,
     RecordView,
     add_delta,
+    compression_fault,
+    open_records,
     read_header_view,
     read_record,
+    record_fault,
 )
 from plog._native.wire cimport put_int8, put_int16, put_int32, put_int64, put_varint, put_varlong
 
@@ -189,8 +190,7 @@ def walk(batch, *, Py_ssize_t pos=0, size_t decompressed_limit=DECOMPRESSED_LIMI
     cdef Py_buffer view
     PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
     try:
-        if pos < 0 or pos > view.len:
-            raise ValueError(f"position {pos} is outside the buffer of {view.len} bytes")
+        check_position(pos, view.len)
         return walk_batch(<const uint8_t*>view.buf + pos, <const uint8_t*>view.buf + view.len, pos,
                           decompressed_limit)
     finally:

@@ -17,7 +17,7 @@ from posix.unistd cimport close
 
 import os
 
-from plog._native.batch cimport AT_BATCH_LENGTH, AT_LAST_OFFSET_DELTA, AT_MAGIC, BATCH_HEADER_BYTES
+from plog._native.batch_fields cimport AT_BATCH_LENGTH, AT_LAST_OFFSET_DELTA, AT_MAGIC, BATCH_HEADER_BYTES
 from plog._native.files cimport calls, read_fully, write_all
 from plog._native.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, search_offset, search_time
 from plog._native.locks cimport (

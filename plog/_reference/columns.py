@@ -10,15 +10,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from plog._reference.batch import (
-    BatchHeader,
-    RecordFault,
-    TooLarge,
-    check_batch,
-    open_records,
-    read_header,
-    read_record,
-)
+from plog._reference.batch import BatchHeader, check_batch, read_header
+from plog._reference.record_view import RecordFault, TooLarge, open_records, read_record
 from plog._reference.records import DECOMPRESSED_LIMIT, Record, iterate
 from plog.errors import CorruptRecord
 from plog.types import Buffer

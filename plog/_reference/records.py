@@ -18,15 +18,17 @@ from plog._reference.batch import (
     HEADER_BYTES,
     LOG_OVERHEAD,
     BatchHeader,
-    RawRecord,
-    RecordFault,
-    TooLarge,
     check_batch,
-    iterate_records,
-    open_records,
 )
 from plog._reference.compression import DEFAULT_LEVEL, compress
 from plog._reference.crc32c import crc32c
+from plog._reference.record_view import (
+    RawRecord,
+    RecordFault,
+    TooLarge,
+    iterate_records,
+    open_records,
+)
 from plog._reference.wire import encode_varint, encode_varlong
 from plog.errors import CorruptRecord, MessageTooLarge
 from plog.types import Buffer

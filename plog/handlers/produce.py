@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from plog._native import batch, partition_log
+from plog._native import batch, partition_log, validation
 from plog._native.batch import BatchHeader
 from plog._native.compression import DEFAULT_LEVEL
 from plog.cluster.partition import Partition
@@ -214,7 +214,7 @@ def _append_batch(
     records, header = _check_header(ctx, settings, asked.records)
     log_append_time = settings.message_timestamp_type == "LogAppendTime"
     expanded_limit = record_batch.decompressed_limit(settings.max_message_bytes)
-    found = batch.validate_produced(
+    found = validation.validate_produced(
         records,
         now_ms=now_ms,
         before_max_ms=settings.message_timestamp_before_max_ms,

@@ -20,7 +20,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from plog._native.columns import ColumnBuffer, ColumnBuilder
+from plog._native.arrow_buffers import ColumnBuffer
+from plog._native.columns import ColumnBuilder
 from plog.errors import ConfigError
 
 HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])

@@ -1,4 +1,4 @@
-"""Batches for the tests of `batch`, `records`, `columns`: from other libraries and by hand."""
+"""Batches for the tests of what reads them: from other libraries and by hand."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from plog._native import compression as native_compression
-from plog._reference import batch as reference_batch
 from plog._reference import compression as reference_compression
+from plog._reference import record_view as reference_record_view
 
 from .harness import mutations, outcome
 
@@ -37,7 +37,7 @@ def _decompress(codec: int, data: bytes, limit: int) -> bytes:
 def zstd_for_the_twin() -> Iterator[None]:
     """Lend the twin the kernel's zstd, tested elsewhere: the standard library has none."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reference_batch, "decompress", _decompress)
+        patch.setattr(reference_record_view, "decompress", _decompress)
         yield
 
 

@@ -10,6 +10,7 @@ from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 
 from plog._native import batch as native_batch
 from plog._native import records as native
+from plog._native import validation
 from plog._reference import records as reference
 
 from .batches import (
@@ -198,7 +199,7 @@ def test_built_batch_is_read_by_kafka_python(codec):
 )
 def test_built_batch_passes_validation(engine, codec):
     batch = engine.build_batch(SMALL, codec=codec)
-    found = native_batch.validate_produced(
+    found = validation.validate_produced(
         batch,
         now_ms=NOW_MS,
         before_max_ms=10,

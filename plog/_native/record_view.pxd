@@ -1,6 +1,7 @@
-# One record inside a batch v2, read in place: lengths exact, nothing past `end`, nothing allocated.
+# The records of a batch v2, read in place: lengths exact, nothing past `end`, nothing allocated for a record.
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
+from plog._native.batch_fields cimport BatchFields
 from plog._native.wire cimport read_varint, read_varlong
 
 cdef enum:
@@ -161,3 +162,13 @@ cdef inline const uint8_t* read_record(
 cdef inline bint add_delta(int64_t base, int64_t delta, int64_t* out) noexcept nogil:
     out[0] = <int64_t>(<uint64_t>base + <uint64_t>delta)
     return ((base ^ out[0]) & (delta ^ out[0])) >= 0
+
+
+# The records of the batch at p: in place when they are not compressed, else expanded into memory that the
+# caller frees (`owned`, NULL otherwise). Returns a COMPRESSION_ status.
+cdef int open_records(const uint8_t* p, const BatchFields* batch, size_t limit, const uint8_t** records,
+                      size_t* size, uint8_t** owned) noexcept nogil
+
+# What CorruptRecord says of records that could not be opened, or of one that could not be read.
+cdef str compression_fault(int status, int codec, size_t limit)
+cdef str record_fault(int fault, int64_t index, int64_t at)
