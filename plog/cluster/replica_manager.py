@@ -281,7 +281,10 @@ class ReplicaManager:
             if reason is not None:
                 raise KafkaStorageError(reason)
             hosted = self._log_of(
-                partition, is_new=state.is_new or again, leader_epoch=state.leader_epoch
+                partition,
+                is_new=state.is_new or again,
+                is_only=state.replicas == [self._broker_id],
+                leader_epoch=state.leader_epoch,
             )
             if state.leader == self._broker_id:
                 partition.make_leader(leadership, hosted)
@@ -306,7 +309,9 @@ class ReplicaManager:
         self._by_id[partition.topic_id, at.partition] = partition
         self._by_topic.setdefault(at.topic, {})[at.partition] = partition
 
-    def _log_of(self, partition: Partition, *, is_new: bool, leader_epoch: int) -> Log:
+    def _log_of(
+        self, partition: Partition, *, is_new: bool, is_only: bool, leader_epoch: int
+    ) -> Log:
         """Return the log of a replica, made if it is not there yet."""
         at = partition.topic_partition
         found = self._logs.get(at)
@@ -314,6 +319,9 @@ class ReplicaManager:
             if not is_new and self._logs.offline_log_dirs:
                 # It may be in one of them: an empty log elsewhere would lead with nothing.
                 raise KafkaStorageError(f"{at} is not in any log directory that works")
+            lost = self._logs.reason_lost(at, partition.topic_id)
+            if is_only and not is_new and lost is not None:
+                raise KafkaStorageError(lost)
             if not is_new:
                 log.warning("%s should have a log here and has none: an empty one is made", at)
             return self._logs.create(

@@ -111,6 +111,11 @@ class DurableEnds:
         """Return the end that `open` found for a partition; None when it found none."""
         return self._ends.get(key)
 
+    def ends(self) -> list[tuple[SlotKey, int]]:
+        """Return whose slots `open` found, and their ends."""
+        with self._lock:
+            return list(self._ends.items())
+
     def keys(self) -> list[SlotKey]:
         """Return whose slots there are."""
         with self._lock:

@@ -31,6 +31,7 @@ from plog.errors import (
 )
 from plog.runtime.clock import Clock
 from plog.settings.definitions import BrokerSettings, TopicSettings
+from plog.storage.durable_ends import SlotKey
 from plog.storage.filesystem import Filesystem
 from plog.storage.full_log_dirs import FullLogDirs
 from plog.storage.group_commit import Done
@@ -91,6 +92,8 @@ class LogManager:
         self._dirs: dict[Path, LiveLogDir] = {}
         self._logs: dict[TopicPartition, Log] = {}
         self._offline: dict[TopicPartition, str] = {}
+        # What log directories say of partitions that no directory holds: where, and up to where.
+        self._lost: dict[SlotKey, tuple[Path, int]] = {}
         # Where offline partitions are; those of a failed directory stay there.
         self._offline_dirs: dict[TopicPartition, Path] = {}
         self._failure_callbacks: list[LogDirFailure] = []
@@ -171,12 +174,32 @@ class LogManager:
                 self.commit(log, report_nothing)
 
     def _forget_slots(self) -> None:
-        """Free the durable-end slots whose partitions are gone; offline ones keep theirs."""
+        """Free the durable-end slots of partitions that are elsewhere, or had nothing to lose.
+
+        Of those that are nowhere `reason_lost` tells. Offline ones keep theirs.
+        """
         if self._offline:
             return  # their topic ids may be among what could not be read
+        found = {slot_key(log.topic_partition, log.topic_id) for log in self.logs()}
         for live in self._live():
-            kept = [slot_key(log.topic_partition, log.topic_id) for log in self._logs_in(live)]
-            live.guarded(live.forget_slots_but, kept)
+            here = {slot_key(log.topic_partition, log.topic_id) for log in self._logs_in(live)}
+            lost = {key: end for key, end in live.durable_ends.ends() if key not in found and end}
+            live.guarded(live.forget_slots_but, here | lost.keys())
+            self._lost |= {key: (live.path, end) for key, end in lost.items()}
+
+    def reason_lost(self, tp: TopicPartition, topic_id: uuid.UUID) -> str | None:
+        """Say why a partition without a log is not to be made anew; None: nothing is known of it.
+
+        A log directory may remember records of it that were on its disk.
+        """
+        lost = self._lost.get(slot_key(tp, topic_id))
+        if lost is None:
+            return None
+        path, end = lost
+        return (
+            f"{path / str(tp)} is gone, and with it what was on disk up to offset {end}: put it"
+            " back and start again, or delete the topic"
+        )
 
     def add_loaded(self, log: Log) -> None:
         """Take in a log that has been loaded."""

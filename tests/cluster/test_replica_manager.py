@@ -89,6 +89,7 @@ class FakeLogs:
     def __init__(self) -> None:
         self.logs: dict[TopicPartition, FakeLog] = {}
         self.offline: dict[TopicPartition, str] = {}
+        self.lost: dict[TopicPartition, str] = {}
         self.offline_log_dirs: list[Path] = []
         self.deleted: list[TopicPartition] = []
         self.refusal: KafkaStorageError | None = None
@@ -99,6 +100,9 @@ class FakeLogs:
 
     def get(self, at: TopicPartition) -> FakeLog | None:
         return self.logs.get(at)
+
+    def reason_lost(self, at, topic_id) -> str | None:
+        return self.lost.get(at)
 
     def create(self, at, topic_id, settings, leader_epoch=0) -> FakeLog:
         if self.refusal is not None:
@@ -201,7 +205,7 @@ class Broker:
             leader_epoch=4,
             isr=[1],
             zk_version=3,
-            replicas=[1, 2],
+            replicas=[ME, PEER],
             offline_replicas=[2],
         )
         answer = self.send(
@@ -312,6 +316,18 @@ def test_replica_that_may_be_on_a_lost_disk_is_not_made_anew(broker) -> None:
 def test_replica_without_its_log_is_made_anew_and_reported(broker, caplog) -> None:
     assert broker.lead(new=False) == NONE
     assert "should have a log here and has none" in caplog.text
+
+
+def test_only_replica_is_not_made_anew_where_its_records_were(broker) -> None:
+    broker.logs.lost[A0] = "it is gone"
+    assert broker.lead(new=False, replicas=[ME]) == STORAGE
+    assert broker.replicas.get(A0).offline_reason == "it is gone"
+    assert broker.logs.logs == {}
+
+
+def test_one_replica_of_several_is_made_anew(broker) -> None:
+    broker.logs.lost[A0] = "it is gone"
+    assert broker.lead(new=False, replicas=[1, 2]) == NONE
 
 
 def test_offline_replica_is_known_and_says_so_whatever_the_epoch(broker) -> None:

@@ -9,6 +9,7 @@ does not start.
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -298,6 +299,34 @@ def test_damage_of_acknowledged_bytes_takes_one_partition_offline(broker: Broker
     for _ in range(2):
         expect(broker, FATAL, records=2 * RECORDS)
         expect(broker, ["spared"])
+        broker.stop()
+        broker.start()
+    broker.stop()
+
+
+def test_directory_that_is_gone_takes_its_partition_offline_until_it_is_back(
+    broker: BrokerProcess,
+) -> None:
+    broker.start()
+    fill(broker, ["t", "u"])
+    broker.stop()
+    elsewhere = broker.directory / "elsewhere"
+    directory_of(broker, "t").rename(elsewhere)
+    shutil.rmtree(directory_of(broker, "u"))
+    for end in (broker.kill, broker.stop):
+        broker.start()
+        expect_offline(broker, ["t", "u"])
+        assert f"{directory_of(broker, 't')} is gone" in broker.log
+        end()
+    elsewhere.rename(directory_of(broker, "t"))
+    broker.start()
+    expect(broker, ["t"])
+    with Admin(broker.bootstrap) as admin:
+        admin.delete_topic("u")
+        admin.create_topic("u", partitions=2)
+    append(broker, ["u"], [HARMED, WHOLE], 0, 2)
+    for _ in range(2):
+        expect(broker, ["u"], records=2 * RECORDS)
         broker.stop()
         broker.start()
     broker.stop()
