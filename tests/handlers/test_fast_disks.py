@@ -15,7 +15,7 @@ from plog.errors import ErrorCode
 from plog.protocol.messages.fetch import FetchResponse
 from plog.protocol.messages.produce import ProduceResponse
 from plog.storage.log import Log
-from plog.storage.log_manager import LogManager
+from plog.storage.log_moves import LogMoves
 from plog.types import TopicPartition
 from tests.handlers.running import (
     Running,
@@ -188,9 +188,11 @@ def test_write_that_fails_is_told_as_the_handler_tells_it(tmp_path: Path, error:
 def test_log_that_moves_between_the_look_and_the_read_is_read_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replica_id: int
 ) -> None:
-    managers: list[LogManager] = []
-    start = LogManager.start
-    monkeypatch.setattr(LogManager, "start", lambda self: managers.append(self) or start(self))
+    moves: list[LogMoves] = []
+    init = LogMoves.__init__
+    monkeypatch.setattr(
+        LogMoves, "__init__", lambda self, *parts: moves.append(self) or init(self, *parts)
+    )
     one = Running(tmp_path, log_dirs=f"{tmp_path / 'disk0'},{tmp_path / 'disk1'}")
     at = TopicPartition("t", 0)
     create_topic(one.wire, at.topic)
@@ -201,7 +203,7 @@ def test_log_that_moves_between_the_look_and_the_read_is_read_where_it_is(
     def read_late(log: Log, *args: object) -> object:
         if not moved:
             moved.extend({tmp_path / "disk0", tmp_path / "disk1"} - {log.log_dir})
-            mover = threading.Thread(target=managers[0].move, args=(at, moved[0]))
+            mover = threading.Thread(target=moves[0].move, args=(at, moved[0]))
             mover.start()
             mover.join()
         return read(log, *args)
