@@ -333,18 +333,18 @@ async def _grow(ctx: Context, topic: CreatePartitionsTopic, *, validate_only: bo
 
 @handles(DeleteRecordsRequest, versions="0-2")
 async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Raise the log start offset of partitions this broker leads."""
-    return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[
-                    await _delete_before(ctx, topic.name, asked) for asked in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
+    """Raise the log start offset of partitions this broker leads; it stays there over a kill."""
+    results = [
+        DeleteRecordsTopicResult(
+            name=topic.name,
+            partitions=[
+                await _delete_before(ctx, topic.name, asked) for asked in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    await ctx.in_thread(ctx.services.logs.checkpoints.store_log_start_offsets)
+    return DeleteRecordsResponse(topics=results)
 
 
 async def _delete_before(

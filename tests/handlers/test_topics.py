@@ -477,14 +477,17 @@ def test_one_partition_s_refusal_leaves_the_others_alone(wire: Speaker) -> None:
     assert own.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_records_that_are_gone_stay_gone(own_broker: Callable[..., BrokerProcess]) -> None:
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_records_that_are_gone_stay_gone(
+    own_broker: Callable[..., BrokerProcess], how: str
+) -> None:
     broker = own_broker()
     connection = speak(broker.port)
     topic, _ = create_topic(connection)
     produce(connection, topic, make_batch([b"v"] * 10))
     assert cut(connection, topic, 7)[0].low_watermark == 7
     connection.close()
-    broker.stop()
+    getattr(broker, how)()
     broker.start()
     connection = speak(broker.port)
     eventually(lambda: fetch_one(connection, topic, 10).error_code == 0, "led again")
