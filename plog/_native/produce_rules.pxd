@@ -40,7 +40,7 @@ ctypedef struct Refusal:
     int64_t value
 
 ctypedef struct Walk:
-    int opened               # a COMPRESSION_ status
+    int opened               # a COMPRESSION_ status; but for COMPRESSION_OK the walk has not begun
     int fault                # a RECORD_ reason: the walk ended there
     int64_t fault_at
     int32_t count
