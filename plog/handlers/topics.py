@@ -337,9 +337,7 @@ async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteR
     results = [
         DeleteRecordsTopicResult(
             name=topic.name,
-            partitions=[
-                await _delete_before(ctx, topic.name, asked) for asked in topic.partitions
-            ],
+            partitions=[await _delete_before(ctx, topic.name, asked) for asked in topic.partitions],
         )
         for topic in request.topics
     ]
