@@ -22,6 +22,12 @@ LIBRARIES = {
     "compression": ["z", "lz4", "zstd", "snappy"],
 }
 
+# C sources beside a kernel's own, by module name: programs that are no part of the broker.
+LOAD = Path("asv_bench/load")
+SOURCES = {
+    "load": [str(path) for path in sorted(LOAD.glob("*.c")) if path.stem not in ("main", "serve")],
+}
+
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 COMPILE = {
     "release": ["-O3", "-fno-strict-aliasing", "-Wall", "-Wno-unused-function"],
@@ -50,10 +56,10 @@ def extensions() -> list[Extension]:
     return [
         Extension(
             f"plog._native.{source.stem}",
-            [str(source)],
-            include_dirs=[str(NATIVE)],
+            [str(source), *SOURCES.get(source.stem, [])],
+            include_dirs=[str(NATIVE), str(LOAD)],
             libraries=LIBRARIES.get(source.stem, []),
-            depends=[str(path) for path in sorted(NATIVE.glob("*.h"))],
+            depends=[str(path) for at in (NATIVE, LOAD) for path in sorted(at.glob("*.h"))],
             define_macros=[("_GNU_SOURCE", "1")],
             extra_compile_args=COMPILE[BUILD],
             extra_link_args=LINK[BUILD],

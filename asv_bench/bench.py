@@ -29,12 +29,13 @@ from typing import Any, NamedTuple
 import bench_kafka
 import bench_load
 import click
-from bench_load import Batch, Figures
 from bench_rows import CONTESTANTS, HOT_BYTES, KAFKAS, SHORT, Row, rows
 from rich.console import Console
 from rich.table import Table
 
 from plog.errors import PlogError
+from plog.ops import load
+from plog.ops.load import Batch, Figures
 
 WARMUP_S = 0.5
 MOST_MB = 2_000
@@ -67,9 +68,7 @@ def batch_of(where: Path, row: Row) -> Batch:
     if known.exists():
         size_bytes, records = json.loads(known.read_text())
         return Batch(path, size_bytes, records)
-    made = bench_load.make_batch(
-        path, row.batch_bytes, codec=row.codec, value_bytes=row.value_bytes
-    )
+    made = load.make_batch(path, row.batch_bytes, codec=row.codec, value_bytes=row.value_bytes)
     known.write_text(json.dumps([made.size_bytes, made.records]))
     return made
 
@@ -91,7 +90,7 @@ def measure(
         }
         if row.mode == "fetch" and not contestant.startswith("C "):
             at_once = min(row.partitions, 64)
-            bench_load.run(
+            load.run(
                 "produce",
                 batch_file=batch.path,
                 acks=1,
@@ -103,11 +102,9 @@ def measure(
         most_bytes = MOST_MB * 1_000_000 if row.mode == "produce" and not row.beside else None
         with ThreadPoolExecutor(1) as beside:
             meanwhile = row.beside and beside.submit(
-                bench_load.run, row.beside[0], **common, **row.beside[1]
+                load.run, row.beside[0], **common, **row.beside[1]
             )
-            figures = bench_load.run(
-                row.mode, bytes=most_bytes, watch=server.pid, **common, **row.load
-            )
+            figures = load.run(row.mode, bytes=most_bytes, watch=server.pid, **common, **row.load)
             figures["beside"] = meanwhile and meanwhile.result()
         counted = server.stop()
     finally:
@@ -410,7 +407,7 @@ def command(
                 warmup = bench_kafka.WARMUP_S if cell.contestant in KAFKAS else warmup_s
                 try:
                     figures = measure(Path(made), cell.row, cell.contestant, batch, seconds, warmup)
-                except (bench_load.LoadError, PlogError) as error:
+                except (load.LoadError, PlogError) as error:
                     failures.append(f"{cell.row.name}, {cell.contestant}: {error}")
                     progress.print(f"[red]{failures[-1]}")
                 else:

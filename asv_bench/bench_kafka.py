@@ -14,6 +14,8 @@ from pathlib import Path
 import bench_load
 from bench_servers import ProcessServer, free_port
 
+from plog.ops import load
+
 VERSIONS = {"Kafka 3.9": "3.9.1", "Kafka 4.1": "4.1.1"}
 HEAPS = {"": (), ", 1 GB": ("-Xms1G", "-Xmx1G")}
 JVM_FLAGS = (
@@ -58,7 +60,7 @@ transaction.state.log.min.isr=1
 def _succeed(command: list[str], where: Path) -> None:
     done = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise bench_load.LoadError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+        raise load.LoadError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
 
 
 def jars(version: str) -> Path:

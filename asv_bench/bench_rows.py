@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import bench_kafka
-from bench_load import Batch
 from bench_servers import CLoop, Plog, Server
+
+from plog.ops.load import Batch
 
 KB, MB = 1_024, 1_048_576
 MOST_BYTES_IN_A_REQUEST = MB

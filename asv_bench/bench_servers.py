@@ -20,6 +20,7 @@ import bench_load
 
 from plog.client.admin import Admin
 from plog.errors import PlogError
+from plog.ops import load
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
@@ -97,7 +98,7 @@ class ProcessServer(Server):
         while not self._is_there():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
-                raise bench_load.LoadError(f"{command[0]} does not start:\n{log.read_text()}")
+                raise load.LoadError(f"{command[0]} does not start:\n{log.read_text()}")
             time.sleep(0.02)
 
     def _is_there(self) -> bool:
@@ -117,7 +118,7 @@ class ProcessServer(Server):
                 if len(led) == partitions:
                     return Topic(TOPIC, topic.topic_id, led[0].leader_epoch)
                 if time.monotonic() > deadline:
-                    raise bench_load.LoadError(f"{partitions - len(led)} partitions lack a leader")
+                    raise load.LoadError(f"{partitions - len(led)} partitions lack a leader")
                 time.sleep(0.1)
 
     def stop(self) -> Counted:
@@ -127,7 +128,7 @@ class ProcessServer(Server):
             self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise bench_load.LoadError(f"it does not stop:\n{self.log.read_text()}") from None
+            raise load.LoadError(f"it does not stop:\n{self.log.read_text()}") from None
         return self._counted(rss)
 
     def _counted(self, rss: float) -> Counted:
@@ -156,7 +157,7 @@ class Plog(ProcessServer):
     def _counted(self, rss: float) -> Counted:
         found = REQUESTS.search(self.log.read_text())
         if found is None:
-            raise bench_load.LoadError(f"the broker says nothing:\n{self.log.read_text()}")
+            raise load.LoadError(f"the broker says nothing:\n{self.log.read_text()}")
         reasons = [text.rpartition(" ") for text in found[3].split(", ") if text != "none"]
         return Counted(rss, {reason: int(count) for reason, _, count in reasons})
 
@@ -189,7 +190,7 @@ class CLoop(Server):
         assert self._server is not None
         counted = Counted(most_rss_mb(self.pid))
         if said := self._server.stop():
-            raise bench_load.LoadError(said)
+            raise load.LoadError(said)
         return counted
 
     def kill(self) -> None:

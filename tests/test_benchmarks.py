@@ -17,6 +17,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "asv_bench" / "benchmarks"
+LOADS = {"load"}
+"""No part of the broker: it is what times others."""
+
 PARTS_OF = {
     # Kernels that are parts of another, and timed through it.
     "aborted_transactions": "columns",
@@ -48,7 +51,7 @@ PARTS_OF = {
 
 
 def kernels() -> list[str]:
-    return sorted(path.stem for path in (ROOT / "plog" / "_native").glob("*.pyx"))
+    return sorted({path.stem for path in (ROOT / "plog" / "_native").glob("*.pyx")} - LOADS)
 
 
 @pytest.mark.parametrize("kernel", kernels())

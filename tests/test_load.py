@@ -33,6 +33,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "asv_bench"))
 
 import bench_load
 
+from plog.ops import load
+
 ROOT = Path(__file__).resolve().parent.parent
 PARTITIONS = 6
 
@@ -94,10 +96,10 @@ def count_on_disk(paths: Iterable[Path]) -> int:
     ids=["idempotent", "lz4", "one record", "acks=1", "acks=0", "paced"],
 )
 def test_the_log_holds_what_was_counted(broker, tmp_path, size_bytes, codec, options):
-    made = bench_load.make_batch(tmp_path / "batch", size_bytes, codec=codec)
+    made = load.make_batch(tmp_path / "batch", size_bytes, codec=codec)
     topic, _ = make_topic(broker)
     requests = 60 if size_bytes else 600
-    figures = bench_load.run(
+    figures = load.run(
         "produce",
         port=broker.port,
         topic=topic,
@@ -119,9 +121,9 @@ def test_the_log_holds_what_was_counted(broker, tmp_path, size_bytes, codec, opt
 
 
 def test_a_load_ends_in_time_and_leaves_nothing_uncounted(broker, tmp_path):
-    made = bench_load.make_batch(tmp_path / "batch", 0)
+    made = load.make_batch(tmp_path / "batch", 0)
     topic, _ = make_topic(broker, 1)
-    figures = bench_load.run(
+    figures = load.run(
         "produce",
         port=broker.port,
         topic=topic,
@@ -142,9 +144,9 @@ def test_a_load_ends_in_time_and_leaves_nothing_uncounted(broker, tmp_path):
 
 
 def test_a_pace_is_kept(broker, tmp_path):
-    made = bench_load.make_batch(tmp_path / "batch", 0)
+    made = load.make_batch(tmp_path / "batch", 0)
     topic, _ = make_topic(broker, 1)
-    figures = bench_load.run(
+    figures = load.run(
         "produce", port=broker.port, topic=topic, batch_file=made.path, rate=500, seconds=1
     )
     assert 450 <= figures["total"]["requests"] <= 550
@@ -152,9 +154,9 @@ def test_a_pace_is_kept(broker, tmp_path):
 
 @pytest.mark.parametrize("sessions", [True, False], ids=["session", "no session"])
 def test_records_are_followed_from_end_to_end(broker, tmp_path, sessions):
-    made = bench_load.make_batch(tmp_path / "batch", 0)
+    made = load.make_batch(tmp_path / "batch", 0)
     topic, topic_id = make_topic(broker, 1)
-    figures = bench_load.run(
+    figures = load.run(
         "produce",
         port=broker.port,
         topic=topic,
@@ -183,26 +185,24 @@ def test_records_are_followed_from_end_to_end(broker, tmp_path, sessions):
     ids=["no session", "session in turns", "two sessions", "session of all", "a batch each"],
 )
 def test_every_record_is_fetched_once(broker, tmp_path, options):
-    made = bench_load.make_batch(tmp_path / "batch", 16_384)
+    made = load.make_batch(tmp_path / "batch", 16_384)
     topic, topic_id = make_topic(broker)
     common = {"port": broker.port, "topic": topic, "partitions": PARTITIONS}
-    produced = bench_load.run(
+    produced = load.run(
         "produce", batch_file=made.path, requests=50, per_request=PARTITIONS, **common
     )
     options = {"partition_max_bytes": 65_536, **options}
-    fetched = bench_load.run(
-        "fetch", topic_id=topic_id, once=True, check_crcs=True, **common, **options
-    )
+    fetched = load.run("fetch", topic_id=topic_id, once=True, check_crcs=True, **common, **options)
     assert fetched["total"]["records"] == produced["total"]["records"]
     assert fetched["total"]["bytes"] == produced["total"]["bytes"]
 
 
 def test_a_fetch_begins_anew_at_the_end(broker, tmp_path):
-    made = bench_load.make_batch(tmp_path / "batch", 16_384)
+    made = load.make_batch(tmp_path / "batch", 16_384)
     topic, topic_id = make_topic(broker, 1)
     common = {"port": broker.port, "topic": topic}
-    bench_load.run("produce", batch_file=made.path, requests=3, **common)
-    fetched = bench_load.run(
+    load.run("produce", batch_file=made.path, requests=3, **common)
+    fetched = load.run(
         "fetch", topic_id=topic_id, requests=40, in_flight=1, sessions=True, **common
     )
     assert fetched["total"] == {
@@ -213,9 +213,9 @@ def test_a_fetch_begins_anew_at_the_end(broker, tmp_path):
 
 
 def test_a_refusal_ends_the_load_and_names_the_error(broker, tmp_path):
-    made = bench_load.make_batch(tmp_path / "batch", 0)
-    with pytest.raises(bench_load.LoadError, match="answered with error 3"):
-        bench_load.run("produce", port=broker.port, topic="missing", batch_file=made.path)
+    made = load.make_batch(tmp_path / "batch", 0)
+    with pytest.raises(load.LoadError, match="answered with error 3"):
+        load.run("produce", port=broker.port, topic="missing", batch_file=made.path)
 
 
 # --- the servers to compare with ------------------------------------------------------------------
@@ -223,11 +223,11 @@ def test_a_refusal_ends_the_load_and_names_the_error(broker, tmp_path):
 
 @pytest.mark.parametrize("sync", [False, True], ids=["page cache", "synced"])
 def test_the_sink_writes_what_it_acknowledges(tmp_path, sync):
-    made = bench_load.make_batch(tmp_path / "batch", 16_384)
+    made = load.make_batch(tmp_path / "batch", 16_384)
     with bench_load.CServer(
         "serve-sink", partitions=PARTITIONS, directory=tmp_path, sync=sync
     ) as sink:
-        figures = bench_load.run(
+        figures = load.run(
             "produce",
             port=sink.port,
             partitions=PARTITIONS,
@@ -242,15 +242,15 @@ def test_the_sink_writes_what_it_acknowledges(tmp_path, sync):
 
 
 def test_the_sink_overwrites_pages_that_it_has(tmp_path):
-    made = bench_load.make_batch(tmp_path / "batch", 16_384)
+    made = load.make_batch(tmp_path / "batch", 16_384)
     with bench_load.CServer("serve-sink", directory=tmp_path, file_bytes=1 << 20) as sink:
-        bench_load.run("produce", port=sink.port, batch_file=made.path, requests=200)
+        load.run("produce", port=sink.port, batch_file=made.path, requests=200)
     assert (tmp_path / "0.log").stat().st_size == 1 << 20
 
 
 @pytest.mark.parametrize(("damage", "error_code"), [(0, 0), (1, 2)], ids=["whole", "damaged"])
 def test_the_sink_looks_at_crcs_and_answers_as_brokers_do(tmp_path, damage, error_code):
-    made = bench_load.make_batch(tmp_path / "batch", 0)
+    made = load.make_batch(tmp_path / "batch", 0)
     records = bytearray(made.path.read_bytes())
     records[-1] ^= damage
     sent = PartitionProduceData(index=2, records=bytes(records))
@@ -277,14 +277,14 @@ def test_the_sink_looks_at_crcs_and_answers_as_brokers_do(tmp_path, damage, erro
 
 
 def test_a_damaged_batch_is_not_sent(tmp_path):
-    made = bench_load.make_batch(tmp_path / "batch", 16_384)
+    made = load.make_batch(tmp_path / "batch", 16_384)
     whole = made.path.read_bytes()
     made.path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with (
         bench_load.CServer("serve-echo") as echo,
-        pytest.raises(bench_load.LoadError, match="does not hold one batch"),
+        pytest.raises(load.LoadError, match="does not hold one batch"),
     ):
-        bench_load.run("produce", port=echo.port, batch_file=made.path)
+        load.run("produce", port=echo.port, batch_file=made.path)
 
 
 @pytest.mark.parametrize("sendfile", [True, False], ids=["sendfile", "pread"])
@@ -294,7 +294,7 @@ def test_a_damaged_batch_is_not_sent(tmp_path):
     ids=["no session", "session"],
 )
 def test_the_source_answers_every_record_once(tmp_path, sendfile, options):
-    made = bench_load.make_batch(tmp_path / "batch", 16_384)
+    made = load.make_batch(tmp_path / "batch", 16_384)
     topic_id = uuid.uuid4()
     with bench_load.CServer(
         "serve-source",
@@ -305,7 +305,7 @@ def test_the_source_answers_every_record_once(tmp_path, sendfile, options):
         topic_id=topic_id,
         sendfile=sendfile,
     ) as source:
-        fetched = bench_load.run(
+        fetched = load.run(
             "fetch",
             port=source.port,
             topic_id=topic_id,
@@ -319,9 +319,9 @@ def test_the_source_answers_every_record_once(tmp_path, sendfile, options):
 
 
 def test_the_echo_answers_each_request(tmp_path):
-    made = bench_load.make_batch(tmp_path / "batch", 0)
+    made = load.make_batch(tmp_path / "batch", 0)
     with bench_load.CServer("serve-echo") as echo:
-        figures = bench_load.run(
+        figures = load.run(
             "produce", port=echo.port, batch_file=made.path, requests=1_000, connections=4
         )
     assert figures["total"]["records"] == 1_000

@@ -126,7 +126,8 @@ static void flush(Connection *c)
     c->heads_used = 0;
     add(&answered, c->unanswered);
     c->unanswered = (Counts){0, 0, 0};
-    want(c, 0);
+    /* No answer will say that there is room for more. */
+    want(c, is_unanswered(c));
 }
 
 /* --- requests ------------------------------------------------------------------------------------- */
@@ -165,6 +166,8 @@ static void fill(Connection *c, int64_t now)
         ;
     if (c->piece_count > 0)
         flush(c);
+    else
+        want(c, 0);
 }
 
 /* --- in ------------------------------------------------------------------------------------------- */
@@ -266,10 +269,11 @@ static void connect_to(Connection *c, int number, const Mode *mode, int is_paced
     c->in_capacity = IN_BYTES;
     c->sent_ns = allocate((size_t)depth * sizeof *c->sent_ns);
     c->sent_mask = depth - 1;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (inet_pton(AF_INET, options.host, &address.sin_addr) != 1)
+        die("%s is no IPv4 address", options.host);
     c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (c->fd < 0 || connect(c->fd, (struct sockaddr *)&address, sizeof address) != 0)
-        die("connecting to port %d: %s", options.port, strerror(errno));
+        die("connecting to %s:%d: %s", options.host, options.port, strerror(errno));
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 
@@ -446,7 +450,7 @@ void run_client(const Mode *mode)
             stopping = 1;
         if (options.rate > 0)
             make_due_requests(started, &paced, now);
-        if (!stopping && all_is_answered() && options.rate <= 0)
+        if (!stopping && !unanswered && all_is_answered() && options.rate <= 0)
             stopping = 1; /* there is nothing left to ask */
         if (stopping && all_is_answered()) {
             if (unanswered && !has_ended) {

@@ -7,6 +7,7 @@
 #include <sys/uio.h>
 
 typedef struct {
+    const char *host;  /* an IPv4 address */
     int port;
     int connections;
     int in_flight;     /* requests of a connection that wait for their answers */
@@ -99,6 +100,10 @@ extern Options options;
 extern const Mode produce_mode;
 extern const Mode fetch_mode;
 
+/* options.c */
+void read_options(int argc, char **argv);
+/* Run `produce` or `fetch`, the first argument, and print its figures. */
+int load_main(int argc, char **argv);
 void die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 void *allocate(size_t size);
 uint8_t *read_batch_file(const char *path, size_t *size);

@@ -23,6 +23,7 @@ COMMANDS = {
     "produce": "Write lines of text into a topic.",
     "consume": "Print the records of a topic.",
     "configs": "Show and change the settings of topics and brokers.",
+    "perf": "Measure a broker: rates and latencies of producers and consumers.",
     "dump-log": "Print what is in a log segment, an index or a snapshot.",
 }
 

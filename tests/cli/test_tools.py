@@ -15,11 +15,12 @@ import pytest
 from tests.cli.conftest import TIMEOUT_S, command_line, environment
 from tests.servers import free_port
 
-COMMANDS = ["server", "topics", "produce", "consume", "configs", "dump-log"]
+COMMANDS = ["server", "topics", "produce", "consume", "configs", "perf", "dump-log"]
 SUBCOMMANDS = [
     *(["topics", name] for name in ["list", "describe", "create", "add-partitions", "delete"]),
     ["topics", "delete-records"],
     *(["configs", name] for name in ["describe", "set", "reset"]),
+    *(["perf", name] for name in ["produce", "consume", "latency"]),
 ]
 
 

@@ -1,0 +1,312 @@
+"""`plog perf`: load a broker with clients in C, and say what it did."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from plog.cli.output import bootstrap_option, json_option, print_json, print_rows
+
+if TYPE_CHECKING:
+    from plog.client.admin import Admin
+    from plog.ops.load import Figures
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+ACKS = {"all": -1, "1": 1, "0": 0}
+WARMUP_S = 1.0
+STEP_S = 0.1
+TIMEOUT_S = 90.0
+"""For a run beyond its seconds; the generator gives up after a minute without an answer."""
+
+
+@click.group()
+def command() -> None:
+    """Measure a broker: rates and latencies of producers and consumers.
+
+    The clients are written in C and speak today's protocol as Java's clients do by default:
+    idempotent producers with five requests in flight, consumers in fetch sessions. They load the
+    one broker that leads the topic.
+
+    \b
+      plog perf produce --seconds 10
+      plog perf produce flights --compression lz4 --batch-size 65536
+      plog perf consume flights
+      plog perf latency --rate 1000
+    """
+
+
+def seconds_option(function: F) -> F:
+    """Add --seconds, how long a run is."""
+    return click.option(
+        "--seconds",
+        type=click.FloatRange(0.1),
+        default=10.0,
+        show_default=True,
+        help="How long to measure, after a second to warm up.",
+    )(function)
+
+
+def acks_option(*choices: str) -> Callable[[F], F]:
+    """Add --acks."""
+    return click.option(
+        "--acks",
+        type=click.Choice(choices),
+        default="all",
+        show_default=True,
+        help="Answer when records are on every in-sync replica's disk, at the leader, or never.",
+    )
+
+
+@command.command()
+@click.argument("topic", required=False)
+@bootstrap_option
+@json_option
+@seconds_option
+@acks_option("all", "1", "0")
+@click.option("--connections", type=click.IntRange(1), default=1, show_default=True)
+@click.option(
+    "--in-flight",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Requests of a connection that wait for their answers.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(0),
+    default=16384,
+    show_default=True,
+    help="Bytes of a batch, as it is sent; 0: one record.",
+)
+@click.option(
+    "--record-size", type=click.IntRange(0), default=100, show_default=True, help="Of a value."
+)
+@click.option("--compression", type=click.Choice(CODECS), default="none", show_default=True)
+@click.option("--no-idempotence", is_flag=True, help="Producers without an id.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 400),
+    default=6,
+    show_default=True,
+    help="Of the topic that is made where none is named, and deleted afterwards.",
+)
+def produce(
+    topic: str | None,
+    bootstrap: str,
+    as_json: bool,
+    seconds: float,
+    acks: str,
+    connections: int,
+    in_flight: int,
+    batch_size: int,
+    record_size: int,
+    compression: str,
+    no_idempotence: bool,
+    partitions: int,
+) -> None:
+    """Write to TOPIC as fast as it takes it; to a topic of its own if none is named."""
+    from plog.client.admin import Admin
+    from plog.ops.load import make_batch
+
+    with Admin(bootstrap) as admin, _topic_of(admin, topic, partitions) as loaded, _file() as path:
+        made = make_batch(path, batch_size, codec=compression, value_bytes=record_size)
+        figures = _measure(
+            "produce",
+            seconds,
+            **_target(admin, loaded),
+            batch_file=made.path,
+            acks=ACKS[acks],
+            idempotent=acks == "all" and not no_idempotence,
+            connections=connections,
+            in_flight=in_flight,
+        )
+    _print(figures, as_json=as_json)
+
+
+@command.command()
+@click.argument("topic")
+@bootstrap_option
+@json_option
+@seconds_option
+@click.option("--connections", type=click.IntRange(1), default=1, show_default=True)
+@click.option(
+    "--max-bytes", type=click.IntRange(1), default=50 << 20, show_default=True, help="Of an answer."
+)
+@click.option(
+    "--partition-max-bytes",
+    type=click.IntRange(1),
+    default=1 << 20,
+    show_default=True,
+    help="Of a partition in an answer.",
+)
+@click.option("--once", is_flag=True, help="Stop at the end; else begin anew there.")
+def consume(
+    topic: str,
+    bootstrap: str,
+    as_json: bool,
+    seconds: float,
+    connections: int,
+    max_bytes: int,
+    partition_max_bytes: int,
+    once: bool,
+) -> None:
+    """Read TOPIC from its beginning as fast as it comes."""
+    from plog.client.admin import Admin
+
+    with Admin(bootstrap) as admin:
+        figures = _measure(
+            "fetch",
+            seconds,
+            **_target(admin, topic),
+            warmup=0 if once else WARMUP_S,
+            connections=connections,
+            in_flight=1,
+            sessions=True,
+            once=once,
+            max_bytes=max_bytes,
+            partition_max_bytes=partition_max_bytes,
+        )
+    _print(figures, as_json=as_json)
+
+
+@command.command()
+@bootstrap_option
+@json_option
+@seconds_option
+@acks_option("all", "1")
+@click.option(
+    "--rate", type=click.FloatRange(1), default=1000.0, show_default=True, help="Records a second."
+)
+@click.option("--record-size", type=click.IntRange(0), default=100, show_default=True)
+@click.option(
+    "--end-to-end", is_flag=True, help="Until a consumer has the record, not until its answer."
+)
+def latency(
+    bootstrap: str,
+    as_json: bool,
+    seconds: float,
+    acks: str,
+    rate: float,
+    record_size: int,
+    end_to_end: bool,
+) -> None:
+    """Write single records at a pace to a topic of its own, and say how long each takes.
+
+    Times count from when a record should have been sent: a broker that stalls is not spared the
+    records that were kept back.
+    """
+    from plog.client.admin import Admin
+    from plog.ops.load import make_batch
+
+    with Admin(bootstrap) as admin, _topic_of(admin, None, 1) as loaded, _file() as path:
+        made = make_batch(path, 0, value_bytes=record_size)
+        figures = _measure(
+            "produce",
+            seconds,
+            **_target(admin, loaded),
+            batch_file=made.path,
+            acks=ACKS[acks],
+            idempotent=acks == "all",
+            rate=rate,
+            end_to_end=end_to_end,
+            sessions=end_to_end,
+            in_flight=1,
+        )
+    _print(figures, as_json=as_json)
+
+
+@contextmanager
+def _topic_of(admin: Admin, named: str | None, partitions: int) -> Iterator[str]:
+    """Yield the named topic, or one that is made for the run."""
+    if named is not None:
+        yield named
+        return
+    name = f"plog-perf-{uuid.uuid4().hex[:8]}"
+    admin.create_topic(name, partitions=partitions)
+    try:
+        yield name
+    finally:
+        admin.delete_topic(name)
+
+
+@contextmanager
+def _file() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="plog-perf-") as directory:
+        yield Path(directory) / "batch"
+
+
+def _target(admin: Admin, topic: str) -> dict[str, object]:
+    """Return where the generator finds a topic."""
+    deadline = time.monotonic() + 30
+    while True:
+        found = admin.topic(topic)
+        leaders = {partition.leader_id for partition in found.partitions.values()}
+        if min(leaders) >= 0:
+            break
+        if time.monotonic() > deadline:
+            raise click.ClickException(f"not every partition of {topic} has a leader")
+        time.sleep(0.05)
+    if len(leaders) > 1:
+        raise click.ClickException(f"{len(leaders)} brokers lead {topic}, and one can be loaded")
+    (node,) = [node for node in admin.nodes() if node.node_id in leaders]
+    return {
+        "host": socket.gethostbyname(node.host),
+        "port": node.port,
+        "topic": topic,
+        "topic_id": found.topic_id,
+        "partitions": len(found.partitions),
+    }
+
+
+def _measure(mode: str, seconds: float, **options: object) -> Figures:
+    from plog.ops.load import finish, start
+
+    options = {"warmup": WARMUP_S, **options}
+    running = start(mode, seconds=seconds, **options)
+    whole_s = seconds + float(str(options["warmup"]))
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("measuring", total=whole_s)
+            while running.poll() is None and not progress.finished:
+                time.sleep(STEP_S)
+                progress.advance(task, STEP_S)
+    return finish(running, whole_s + TIMEOUT_S)
+
+
+def _print(figures: Figures, *, as_json: bool) -> None:
+    told = {
+        "seconds": round(figures["seconds"], 3),
+        "requests": round(figures["requests"]),
+        "records": round(figures["records"]),
+        "requests_per_s": figures["requests_per_s"],
+        "records_per_s": figures["records_per_s"],
+        "mb_per_s": figures["mb_per_s"],
+        **{f"latency_{name}_us": value for name, value in figures["latency_us"].items()},
+    }
+    if as_json:
+        print_json(told)
+        return
+    rows = [
+        ("records/s", f"{told['records_per_s']:,.0f}"),
+        ("requests/s", f"{told['requests_per_s']:,.0f}"),
+        ("MB/s", f"{told['mb_per_s']:,.1f}"),
+        *(
+            (f"latency {name}, us", f"{figures['latency_us'][key]:,.0f}")
+            for name, key in (("p50", "p50"), ("p99", "p99"), ("p99.9", "p999"), ("max", "max"))
+        ),
+    ]
+    print_rows(rows, ["What", "Value"], as_json=False)

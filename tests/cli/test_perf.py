@@ -1,0 +1,73 @@
+"""`plog perf`: its counts are held against the topics that it leaves; no figure is judged."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Run
+
+SHORT = ("--seconds", "0.3", "--json")
+
+
+def measured(call: Run, *arguments: object) -> dict:
+    return json.loads(call("perf", *arguments).stdout)
+
+
+def end_of(call: Run, topic: str) -> int:
+    told = json.loads(call("topics", "describe", topic, "--json").stdout)
+    return sum(partition["end"] for partition in told["partitions"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--acks", "1", "--connections", "3", "--in-flight", "2"),
+        ("--compression", "lz4", "--batch-size", "65536", "--no-idempotence"),
+        ("--acks", "0", "--batch-size", "0", "--record-size", "10"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_produced_is_there_and_can_be_consumed(
+    run: Run, topic: str, options: tuple[str, ...]
+) -> None:
+    told = measured(run, "produce", topic, *options, *SHORT)
+    end = end_of(run, topic)
+    # What was written to warm up is not counted.
+    assert end >= told["records"] > 0
+    assert told["latency_p50_us"] <= told["latency_p99_us"] <= told["latency_max_us"]
+    assert measured(run, "consume", topic, "--once", "--json")["records"] == end
+
+
+def test_topic_of_its_own_is_gone_afterwards(run: Run) -> None:
+    assert measured(run, "produce", "--partitions", "2", *SHORT)["records"] > 0
+    assert measured(run, "latency", "--rate", "200", *SHORT)["records"] > 0
+    names = {topic["topic"] for topic in json.loads(run("topics", "list", "--json").stdout)}
+    assert not any(name.startswith("plog-perf") for name in names)
+
+
+@pytest.mark.parametrize("acks", ["all", "1"])
+def test_latency_is_told_from_end_to_end(run: Run, acks: str) -> None:
+    told = measured(run, "latency", "--end-to-end", "--acks", acks, "--rate", "300", *SHORT)
+    assert told["records"] > 30
+    assert 0 < told["latency_p50_us"] <= told["latency_max_us"]
+
+
+def test_figures_are_a_table_for_people(run: Run, topic: str) -> None:
+    text = run("perf", "produce", topic, "--seconds", "0.2").stdout.decode()
+    assert "records/s" in text
+    assert "latency p99.9" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (("produce", "nowhere"), 1, "plog topics list"),
+        (("consume", "nowhere"), 1, "plog topics list"),
+        (("latency", "--acks", "0"), 2, "'0' is not one of"),
+    ],
+)
+def test_wrong_calls_are_refused(call: Run, arguments: tuple[str, ...], status: int, text: str):
+    assert text in call("perf", *arguments, status=status).stderr.decode()
