@@ -198,12 +198,15 @@ class Producer:
     """Writes up to five requests in one go, each to several partitions, and then reads the answers.
 
     What a topic that stays refuses for a moment is sent again, in order. Now and then the
-    connection is given up with all on it, and an idempotent producer sends that again.
+    connection is given up with all on it, and an idempotent producer sends that again. As real
+    ones do, it has its first batch of a partition alone in flight: where that is refused, the next
+    one would be taken for the first.
     """
 
     def __init__(self, world: World, number: int, *, is_idempotent: bool) -> None:
         self.world, self.number, self.is_idempotent = world, number, is_idempotent
         self._sequences: dict[At, int] = {}
+        self._first_in_flight: set[At] = set()
         self._made = 0
 
     def run(self) -> None:
@@ -211,7 +214,8 @@ class Producer:
         self._wire = speak(self.world.port)
         while not self.world.stop.is_set():
             window = [self._make() for _ in range(self._rng.randint(1, MOST_IN_FLIGHT))]
-            self._send(window)
+            self._send([(acks, sendings) for acks, sendings in window if sendings])
+            self._first_in_flight.clear()
             self.world.stop.wait(self._rng.choice((0, 0, 0.002, 0.02)))
         self._wire.close()
 
@@ -221,6 +225,7 @@ class Producer:
         places = {world.anywhere(rng) for _ in range(rng.randint(1, 4))}
         if rng.random() < 0.1 and set(world.passing) > {CUT}:
             places.add((rng.choice([topic for topic in world.passing if topic != CUT]), 0))
+        places -= self._first_in_flight
         acks = rng.choice((-1, -1, 1) if self.is_idempotent else (-1, 1, 0))
         return acks, [self._batch(at) for at in sorted(places)]
 
@@ -235,6 +240,8 @@ class Producer:
         producer = (-1, -1, -1)
         if self.is_idempotent and at[0] in self.world.partitions:
             sequence = self._sequences.get(at, 0)
+            if sequence == 0:
+                self._first_in_flight.add(at)
             self._sequences[at] = sequence + len(values)
             producer = (5000 + self.number, 0, sequence)
         elif self.is_idempotent:  # a topic that may be another by now: a producer that is new
