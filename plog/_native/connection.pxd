@@ -41,10 +41,22 @@ ctypedef struct Budget:
     int64_t frame_bytes
     int64_t buffer_bytes
 
+cdef enum:
+    MOST_FREE_BUFFERS = 8
+    MOST_HELD_BUFFERS = 16
+
+# A receive buffer that a connection has done with, while requests in it wait to be written.
+ctypedef struct HeldBuffer:
+    uint8_t* data
+    int64_t capacity
+    bint borrowed
+
 # Reactor-wide memory that connections use during their turn.
 ctypedef struct Scratch:
-    uint8_t* receive_buffer
-    int64_t receive_bytes
+    uint8_t* free_buffers[MOST_FREE_BUFFERS]  # for receiving; the last used first
+    int free_count
+    HeldBuffer held[MOST_HELD_BUFFERS]
+    int held_count
     uint8_t* send_buffer  # NULL: sendfile
     int64_t send_bytes
 
@@ -66,7 +78,7 @@ ctypedef struct Connection:
     int64_t start
     int64_t end
     int64_t capacity
-    bint borrowed          # `buffer` is the scratch one, until `settle`
+    bint borrowed          # `buffer` is one of the scratch's, until `settle`
     bint readable          # the kernel may have bytes (edge triggered)
     bint peer_closed       # the peer sends no more
     # Writing.
@@ -80,6 +92,7 @@ ctypedef struct Connection:
     void* parked           # the request that waits in the reactor itself; NULL: none. Of Produces there may be
     void* last_parked      # several, chained from the first that came to the last: their answers keep that order
     int64_t parked_count
+    int64_t gathered       # Produces of this round that wait to be written
     bint held_up           # the next request in the buffer can only be served once none is parked
     bint closing           # closes once everything is sent
     bint abnormal          # it ends by a broken rule or a failure, not by anyone's wish
@@ -93,6 +106,7 @@ ctypedef struct Connection:
     # The reactor's lists.
     Link by_activity
     Link ready
+    Link answering
     Link waiting           # muted, or short of memory
     Link by_deadline       # with a parked request
     Connection* next_in_bucket
@@ -103,8 +117,9 @@ cdef void link_remove(Link* link) noexcept nogil
 
 # NULL: no memory. Takes the descriptor over.
 cdef Connection* connection_new(int fd, int64_t id, int listener_id, const uint8_t* address) noexcept nogil
-# Close the socket, free buffers, give pins back. The struct stays, for `free`.
-cdef void connection_shut(Connection* c, Budget* budget) noexcept nogil
+# Close the socket, free buffers, give pins back. The struct stays, for `free`. `scratch` may be NULL if nothing has
+# been read.
+cdef void connection_shut(Connection* c, Scratch* scratch, Budget* budget) noexcept nogil
 
 # Read once: bytes, 0 at the end of the stream, -errno (-ENOMEM: no memory for the frame that is coming).
 # To be called only after `next_frame` said FRAME_PARTIAL.
@@ -115,8 +130,14 @@ cdef int next_frame(Connection* c, int64_t max_request_bytes, int64_t* size) noe
 # counted as a frame's. -ENOMEM leaves all as it was.
 cdef int cut_frame(
     Connection* c, int64_t size, Budget* budget, void** base, uint8_t** data, int64_t* capacity) noexcept nogil
-# End of a turn: what is left moves out of the scratch buffer; an empty buffer is given back. 0, or -ENOMEM.
-cdef int settle(Connection* c, Budget* budget) noexcept nogil
+# End of a turn: what is left moves out of the scratch's buffer; an empty buffer is given back. 0, or -ENOMEM.
+cdef int settle(Connection* c, Scratch* scratch, Budget* budget) noexcept nogil
+# The gathered requests have been written.
+cdef void let_go_of_buffers(Scratch* scratch, Budget* budget) noexcept nogil
+# It is time to write them.
+cdef inline bint is_holding_much(const Scratch* scratch) noexcept nogil:
+    return scratch.held_count == MOST_HELD_BUFFERS
+cdef void scratch_release(Scratch* scratch) noexcept nogil
 
 # Memory for `size` bytes of an answer (NULL: none); fill `piece_bytes`.
 cdef Piece* memory_piece(int64_t size) noexcept nogil

@@ -28,6 +28,10 @@ cdef extern from "<string.h>" nogil:
 cdef enum:
     PREFIX_BYTES = 4
     SMALLEST_BUFFER_BYTES = 512
+    # Several requests of most kinds at once, and Java's largest whole.
+    RECEIVE_BYTES = 1024 * 1024 + 64 * 1024
+    # Sooner moved than received into a buffer of their own.
+    FEW_BYTES = 16 * 1024
     SHARED_ANSWER_BYTES = 2048
 
 
@@ -68,15 +72,16 @@ cdef Connection* connection_new(int fd, int64_t id, int listener_id, const uint8
     memcpy(c.address, address, ADDRESS_BYTES)
     link_init(&c.by_activity, c)
     link_init(&c.ready, c)
+    link_init(&c.answering, c)
     link_init(&c.waiting, c)
     link_init(&c.by_deadline, c)
     return c
 
 
-cdef void connection_shut(Connection* c, Budget* budget) noexcept nogil:
+cdef void connection_shut(Connection* c, Scratch* scratch, Budget* budget) noexcept nogil:
     close(c.fd)
     c.fd = -1
-    drop_buffer(c, budget)
+    drop_buffer(c, scratch, budget)
     free_pieces(c.first)
     c.first = NULL
     c.last = NULL
@@ -125,15 +130,73 @@ cdef inline int64_t bytes_needed(const Connection* c) noexcept nogil:
     return PREFIX_BYTES + <int64_t>be32(c.buffer + c.start)
 
 
-cdef void drop_buffer(Connection* c, Budget* budget) noexcept nogil:
-    if c.buffer != NULL and not c.borrowed:
-        free(c.buffer)
-        atomic_add(&budget.buffer_bytes, -c.capacity)
+cdef void give_back(Scratch* scratch, uint8_t* data, int64_t capacity, bint borrowed, Budget* budget) noexcept nogil:
+    if borrowed and scratch.free_count < MOST_FREE_BUFFERS:
+        scratch.free_buffers[scratch.free_count] = data
+        scratch.free_count += 1
+        return
+    free(data)
+    if not borrowed:
+        atomic_add(&budget.buffer_bytes, -capacity)
+
+
+cdef void part_with(
+        Connection* c, Scratch* scratch, uint8_t* data, int64_t capacity, bint borrowed, Budget* budget) noexcept nogil:
+    """A buffer that the connection does not use any more."""
+    cdef HeldBuffer* held
+    if c.gathered == 0 or c.dead:
+        give_back(scratch, data, capacity, borrowed, budget)
+        return
+    held = &scratch.held[scratch.held_count]
+    held.data = data
+    held.capacity = capacity
+    held.borrowed = borrowed
+    scratch.held_count += 1
+
+
+cdef void let_go_of_buffers(Scratch* scratch, Budget* budget) noexcept nogil:
+    while scratch.held_count > 0:
+        scratch.held_count -= 1
+        give_back(scratch, scratch.held[scratch.held_count].data, scratch.held[scratch.held_count].capacity,
+                  scratch.held[scratch.held_count].borrowed, budget)
+
+
+cdef void scratch_release(Scratch* scratch) noexcept nogil:
+    while scratch.free_count > 0:
+        scratch.free_count -= 1
+        free(scratch.free_buffers[scratch.free_count])
+    free(scratch.send_buffer)
+
+
+cdef void drop_buffer(Connection* c, Scratch* scratch, Budget* budget) noexcept nogil:
+    if c.buffer != NULL:
+        part_with(c, scratch, c.buffer, c.capacity, c.borrowed, budget)
     c.buffer = NULL
     c.borrowed = False
     c.start = 0
     c.end = 0
     c.capacity = 0
+
+
+cdef int borrow(Connection* c, Scratch* scratch, Budget* budget) noexcept nogil:
+    """Let the connection read into a buffer of the scratch's. The few bytes that it has move there."""
+    cdef int64_t rest = c.end - c.start
+    cdef uint8_t* data
+    if scratch.free_count > 0:
+        scratch.free_count -= 1
+        data = scratch.free_buffers[scratch.free_count]
+    else:
+        data = <uint8_t*>malloc(RECEIVE_BYTES)
+        if data == NULL:
+            return -ENOMEM
+    if rest > 0:
+        memcpy(data, c.buffer + c.start, rest)
+    drop_buffer(c, scratch, budget)
+    c.buffer = data
+    c.capacity = RECEIVE_BYTES
+    c.borrowed = True
+    c.end = rest
+    return 0
 
 
 cdef int own_rest(Connection* c, int64_t capacity, Budget* budget) noexcept nogil:
@@ -152,11 +215,11 @@ cdef int own_rest(Connection* c, int64_t capacity, Budget* budget) noexcept nogi
     return 0
 
 
-cdef int make_room(Connection* c, Budget* budget) noexcept nogil:
+cdef int make_room(Connection* c, Scratch* scratch, Budget* budget) noexcept nogil:
     """Let the buffer, which is full, take at least one byte more of the frame at its start."""
     cdef int64_t rest = c.end - c.start
     cdef int64_t capacity
-    cdef uint8_t* grown
+    cdef uint8_t* grown = c.buffer
     if c.start > 0:
         memmove(c.buffer, c.buffer + c.start, rest)
         c.start = 0
@@ -165,7 +228,10 @@ cdef int make_room(Connection* c, Budget* budget) noexcept nogil:
     # Twice what has come, but no more than the frame takes.
     capacity = min(bytes_needed(c), 2 * c.capacity)
     if c.borrowed:
-        return own_rest(c, capacity, budget)
+        if own_rest(c, capacity, budget) < 0:
+            return -ENOMEM
+        give_back(scratch, grown, RECEIVE_BYTES, True, budget)
+        return 0
     grown = <uint8_t*>realloc(c.buffer, capacity)
     if grown == NULL:
         return -ENOMEM
@@ -178,14 +244,11 @@ cdef int make_room(Connection* c, Budget* budget) noexcept nogil:
 cdef int64_t receive(Connection* c, Scratch* scratch, Budget* budget) noexcept nogil:
     cdef int64_t asked
     cdef int64_t n
-    if c.buffer == NULL:
-        # Most requests come whole and leave at once: they pass through memory that is shared and warm.
-        c.buffer = scratch.receive_buffer
-        c.capacity = scratch.receive_bytes
-        c.borrowed = True
-        c.start = 0
-        c.end = 0
-    elif c.end == c.capacity and make_room(c, budget) < 0:
+    # Most requests come whole and leave at once: they pass through memory that is shared and warm.
+    if c.buffer == NULL or (not c.borrowed and c.end - c.start <= FEW_BYTES):
+        if borrow(c, scratch, budget) < 0:
+            return -ENOMEM
+    elif c.end == c.capacity and make_room(c, scratch, budget) < 0:
         return -ENOMEM
     asked = c.capacity - c.end
     n = c.transport.receive(c, c.buffer + c.end, asked)
@@ -269,16 +332,20 @@ cdef void drop_frame(Connection* c, int64_t size) noexcept nogil:
         c.end = 0
 
 
-cdef int settle(Connection* c, Budget* budget) noexcept nogil:
+cdef int settle(Connection* c, Scratch* scratch, Budget* budget) noexcept nogil:
     cdef int64_t rest = c.end - c.start
     cdef int64_t needed
+    cdef uint8_t* data = c.buffer
     if rest == 0:
-        drop_buffer(c, budget)
+        drop_buffer(c, scratch, budget)
         return 0
     if not c.borrowed:
         return 0
     needed = bytes_needed(c)
-    return own_rest(c, rest if needed <= rest else min(needed, max(2 * rest, SMALLEST_BUFFER_BYTES)), budget)
+    if own_rest(c, rest if needed <= rest else min(needed, max(2 * rest, SMALLEST_BUFFER_BYTES)), budget) < 0:
+        return -ENOMEM
+    part_with(c, scratch, data, RECEIVE_BYTES, True, budget)
+    return 0
 
 
 # --- writing --------------------------------------------------------------------------------------

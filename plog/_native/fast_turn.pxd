@@ -2,6 +2,7 @@
 from libc.stdint cimport int64_t
 
 from plog._native.connection cimport Connection
+from plog._native.gather cimport Gathered
 from plog._native.parked cimport Frame, Parked
 from plog._native.reactor_loop cimport Loop
 
@@ -10,10 +11,15 @@ cdef enum FastOutcome:
     FAST_WAITS = 1               # the frame is used up; the connection's next one waits
     FAST_PASSED = 2              # for Python: the frame is as it was
     FAST_NO_MEMORY = 3
+    FAST_GATHERED = 4            # the frame is used up: it is answered after the round's write, by `fast_conclude`
+    FAST_AFTER_WRITE = 5         # the frame is as it was: to be tried again once what is gathered has been written
 
 # Try to answer the frame of `size` bytes at the buffer's start. With FAST_PASSED, loop.produce says what has been
 # appended of it already.
 cdef FastOutcome fast_answer(Loop* loop, Connection* c, int64_t size) noexcept nogil
+# The round's write is done. FAST_ANSWERED: the answer is queued; FAST_WAITS: it is not, or there is none; FAST_PASSED: it
+# is for Python, and `frame` the caller's.
+cdef FastOutcome fast_conclude(Loop* loop, Gathered* gathered, int64_t now_ms, Frame* frame) noexcept nogil
 # Look at the request of `c` again, which may be settled, or (`expired`) has waited for too long. True: it is answered,
 # and the connection to be served. With `frame` filled, it is for Python, and the frame the caller's.
 cdef bint fast_look_again(Loop* loop, Connection* c, bint expired, Frame* frame) noexcept nogil

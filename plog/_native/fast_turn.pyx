@@ -20,6 +20,7 @@ from plog._native.fetch_path cimport (
     fetch_settle, fetch_unpin)
 from plog._native.fetch_sessions cimport NO_SESSION_ID
 from plog._native.files cimport calls
+from plog._native.gather cimport Gathered, gather_add
 from plog._native.locks cimport add, exchange, store
 from plog._native.mailbox cimport mailbox_put
 from plog._native.parked cimport (
@@ -29,10 +30,10 @@ from plog._native.partition cimport (
     Partition, Waiter, partition_add_waiter, partition_remove_waiter)
 from plog._native.produce_path cimport (
     PRODUCE_ANSWERED, PRODUCE_BESIDE, PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL,
-    PRODUCE_UNUSUAL_BATCH, PRODUCE_UNUSUAL_FORM, PRODUCE_UNUSUAL_PARTITION, PRODUCE_WAITS,
-    ProduceCall, ProduceOutcome, ProducePart, produce_answer_size, produce_clear, produce_encode_answer,
-    produce_expire, produce_init, produce_is_settled, produce_is_stale, produce_part, produce_release,
-    produce_serve)
+    PRODUCE_UNUSUAL_APPEND, PRODUCE_UNUSUAL_BATCH, PRODUCE_UNUSUAL_FORM, PRODUCE_UNUSUAL_PARTITION, PRODUCE_WAITS,
+    ProduceCall, ProduceOutcome, ProducePart, produce_answer_size, produce_check, produce_clear, produce_conclude,
+    produce_encode_answer, produce_expire, produce_init, produce_is_settled, produce_is_stale, produce_part,
+    produce_release)
 from plog._native.reactor_loop cimport ASK_FINISH, ASK_RECHECK, Loop
 from plog._native.request cimport RequestHead, read_head
 from plog._native.work_queue cimport Task, WorkQueue, work_ask
@@ -69,8 +70,8 @@ cdef FastOutcome use_up(Loop* loop, Connection* c, int64_t size, FastOutcome out
 
 
 cdef FastOutcome fast_answer(Loop* loop, Connection* c, int64_t size) noexcept nogil:
-    cdef uint8_t* frame = c.buffer + c.start + PREFIX_BYTES
-    cdef uint8_t* end = frame + size
+    cdef const uint8_t* frame = c.buffer + c.start + PREFIX_BYTES
+    cdef const uint8_t* end = frame + size
     cdef RequestHead head
     cdef const uint8_t* p
     produce_clear(&loop.produce)
@@ -78,12 +79,14 @@ cdef FastOutcome fast_answer(Loop* loop, Connection* c, int64_t size) noexcept n
     if loop.shared.served == NULL or not c.may_be_fast:
         return pass_on(loop, PASSED_SWITCHED_OFF)
     p = read_head(frame, end, &head)
-    # Answers keep the order of their requests: while Produces wait, only further ones go on.
-    if c.parked != NULL and (p == NULL or head.api_key != PRODUCE_KEY):
-        return hold_up(c)
     if p != NULL and head.api_key == PRODUCE_KEY and PRODUCE_SINCE <= head.version <= PRODUCE_UNTIL:
         loop.produce.head = head
-        return try_produce(loop, c, size, <uint8_t*>p, end)
+        return try_produce(loop, c, size, p, end)
+    # Answers keep the order of their requests: while Produces wait, only further ones go on.
+    if c.gathered > 0:
+        return FAST_AFTER_WRITE
+    if c.parked != NULL:
+        return hold_up(c)
     if p != NULL and head.api_key == FETCH_KEY and FETCH_SINCE <= head.version <= FETCH_UNTIL:
         loop.fetch.head = head
         return try_fetch(loop, c, size, p, end)
@@ -105,49 +108,72 @@ cdef bint answer_produce(Loop* loop, Connection* c, const ProduceCall* call) noe
 
 
 cdef FastOutcome try_produce(
-        Loop* loop, Connection* c, int64_t size, uint8_t* p, uint8_t* end) noexcept nogil:
-    cdef ProduceCall* call = &loop.produce
-    cdef ProduceOutcome outcome = produce_serve(loop.shared.served, call, p, end, True)
+        Loop* loop, Connection* c, int64_t size, const uint8_t* p, const uint8_t* end) noexcept nogil:
+    cdef int64_t now_ms = calls().now_ms()
+    cdef ProduceOutcome outcome = produce_check(loop.shared.served, &loop.produce, p, end, now_ms, True)
+    if outcome == PRODUCE_ANSWERED:
+        gather_add(&loop.gather, c, &loop.produce, c.buffer + c.start + PREFIX_BYTES, size, now_ms)
+        # The next request need not wait for this one: writes and flushes are shared, and so is the time they take.
+        return use_up(loop, c, size, FAST_GATHERED)
+    if c.gathered > 0:
+        return FAST_AFTER_WRITE
+    if c.parked != NULL:
+        return hold_up(c)  # not its turn yet
+    if outcome == PRODUCE_BESIDE:
+        return put_beside(loop, c, size, PRODUCE_KEY, loop.produce.queue)
+    return pass_on(loop, reason_of_produce(outcome))
+
+
+cdef FastOutcome fast_conclude(Loop* loop, Gathered* gathered, int64_t now_ms, Frame* frame) noexcept nogil:
+    cdef Connection* c = gathered.connection
+    cdef ProduceCall* call = &gathered.call
+    cdef ProduceOutcome outcome = produce_conclude(call, now_ms)
     cdef Parked* parked
-    if c.parked == NULL:
-        if outcome == PRODUCE_BESIDE:
-            return put_beside(loop, c, size, PRODUCE_KEY, call.queue)
-        if outcome == PRODUCE_ANSWERED:
-            if not answer_produce(loop, c, call):
-                return FAST_NO_MEMORY
-            return use_up(loop, c, size, FAST_ANSWERED)
-        if outcome != PRODUCE_WAITS:
-            return pass_on(loop, reason_of_produce(outcome))
-    elif outcome != PRODUCE_ANSWERED and outcome != PRODUCE_WAITS:
-        # Not its turn yet. What has been appended of it is not to be appended again.
-        return hold_up(c) if call.appended == 0 else pass_later(loop, c, size)
+    cdef bint is_first = c.parked == NULL and not c.handed_over
+    c.gathered -= 1
+    if c.dead:
+        return FAST_WAITS
+    if outcome == PRODUCE_UNUSUAL_APPEND:
+        store(&loop.fast_requests, loop.fast_requests - 1)
     elif call.acks == ACKS_NONE:
-        return use_up(loop, c, size, FAST_ANSWERED)
+        return FAST_WAITS
+    elif outcome == PRODUCE_ANSWERED and is_first:
+        return FAST_ANSWERED if answer_produce(loop, c, call) else FAST_NO_MEMORY
     parked = parked_new(loop, c, PRODUCE_KEY)
     if parked == NULL:
+        return FAST_NO_MEMORY
+    if outcome == PRODUCE_UNUSUAL_APPEND and not keep_frame(parked, gathered.frame, gathered.size):
         return FAST_NO_MEMORY
     parked.produce = call[0]
     produce_init(call)
     count_memory(parked)
     parked.deadline_us = calls().monotonic_us() + 1000 * <int64_t>max(parked.produce.timeout_ms, 0)
-    if c.parked == parked:
+    if is_first and outcome == PRODUCE_UNUSUAL_APPEND:
+        pass_parked(loop, c, frame)
+        return FAST_PASSED
+    if is_first:
         wait_for_safety(loop, parked)
-    # The next request need not wait for this one: flushes are shared, and so is the time that they take.
-    return use_up(loop, c, size, FAST_ANSWERED)
+    return FAST_WAITS
 
 
-cdef FastOutcome pass_later(Loop* loop, Connection* c, int64_t size) noexcept nogil:
-    """For Python, once the Produces before it are answered."""
-    cdef Parked* parked = parked_new(loop, c, PRODUCE_KEY)
-    if parked == NULL:
-        return FAST_NO_MEMORY
-    if cut_frame(c, size, &loop.shared.budget, &parked.frame.base, &parked.frame.data, &parked.frame.capacity) < 0:
-        return FAST_NO_MEMORY
-    parked.frame.size = size
-    parked.produce = loop.produce
-    produce_init(&loop.produce)
-    count(&loop.requests)
-    return hold_up(c)
+cdef bint keep_frame(Parked* parked, const uint8_t* frame, int64_t size) noexcept nogil:
+    """Of a request whose bytes are in its connection's buffer. False: no memory."""
+    parked.frame.base = malloc(size)
+    if parked.frame.base == NULL:
+        return False
+    parked.frame.data = <uint8_t*>parked.frame.base
+    parked.frame.size = parked.frame.capacity = size
+    memcpy(parked.frame.base, frame, size)
+    add(&parked.budget.frame_bytes, size)
+    return True
+
+
+cdef void pass_parked(Loop* loop, Connection* c, Frame* frame) noexcept nogil:
+    """The first of the connection's requests is for Python."""
+    count(&loop.passed[PASSED_APPEND])
+    pass_frame(loop, <Parked*>c.parked, frame)
+    unpark(c)
+    c.handed_over = True
 
 
 cdef int reason_of_produce(ProduceOutcome outcome) noexcept nogil:
@@ -230,13 +256,8 @@ cdef FastOutcome park_fetch(Loop* loop, Connection* c, int64_t size) noexcept no
     if parked == NULL:
         return FAST_NO_MEMORY
     c.handed_over = True
-    parked.frame.base = malloc(size)
-    if parked.frame.base == NULL:
+    if not keep_frame(parked, c.buffer + c.start + PREFIX_BYTES, size):
         return FAST_NO_MEMORY
-    parked.frame.data = <uint8_t*>parked.frame.base
-    parked.frame.size = parked.frame.capacity = size
-    memcpy(parked.frame.base, c.buffer + c.start + PREFIX_BYTES, size)
-    add(&loop.shared.budget.frame_bytes, size)
     parked.fetch = loop.fetch
     fetch_init(&loop.fetch)
     count_memory(parked)
@@ -288,11 +309,15 @@ cdef FastOutcome put_beside(
 cdef void work_on(Task* task) noexcept nogil:
     """In another thread, which owns `produce` or `fetch` until the letter is written."""
     cdef Parked* parked = <Parked*>task
-    cdef uint8_t* end = parked.frame.data + parked.frame.size
-    cdef uint8_t* p
+    cdef const uint8_t* end = parked.frame.data + parked.frame.size
+    cdef const uint8_t* p
+    cdef int64_t now_ms
     if parked.api_key == PRODUCE_KEY:
-        p = <uint8_t*>read_head(parked.frame.data, end, &parked.produce.head)
-        parked.outcome = produce_serve(parked.served, &parked.produce, p, end, False)
+        now_ms = calls().now_ms()
+        p = read_head(parked.frame.data, end, &parked.produce.head)
+        parked.outcome = produce_check(parked.served, &parked.produce, p, end, now_ms, False)
+        if parked.outcome == PRODUCE_ANSWERED:
+            parked.outcome = produce_conclude(&parked.produce, now_ms)
     else:
         parked.outcome = fetch_read_slowly(&parked.fetch)
     if not mailbox_put(parked.inbox, &parked.task.letter, &parked.task.letter, 1):
@@ -463,10 +488,7 @@ cdef bint look_at_produces(Loop* loop, Connection* c, bint expired, Frame* frame
     cdef bint answered = False
     while parked != NULL:
         if parked.frame.base != NULL:  # its turn to go to Python
-            count(&loop.passed[PASSED_APPEND])
-            pass_frame(loop, parked, frame)
-            unpark(c)
-            c.handed_over = True
+            pass_parked(loop, c, frame)
             return answered
         if parked.produce.acks == ACKS_ALL and not produce_is_settled(&parked.produce):
             if not expired:

@@ -1,7 +1,8 @@
 # Appends to a partition: the look at its producer, the write and what becomes known by it, as one critical section.
 from libc.stdint cimport int64_t, uint8_t
 
-from plog._native.partition cimport Partition
+from plog._native.part_list cimport PartList
+from plog._native.partition cimport EndingTransaction, Partition
 from plog._native.producers cimport Producer
 
 cdef enum AppendStatus:
@@ -26,3 +27,33 @@ ctypedef struct AppendResult:
 cdef void partition_append(
     Partition* partition, uint8_t* data, int64_t size, int64_t now_ms, const Producer* decided,
     AppendResult* out) noexcept nogil
+
+# Batches that are written together: the partition's write_lock is held from `group_open` to `group_close`, and nobody
+# else sees anything of them before `group_write`. Their bytes stay the caller's, and in place.
+ctypedef struct AppendGroup:
+    Partition* partition         # NULL: not open
+    PartList batches             # of SegmentBatch
+    PartList undos               # of what to undo of the producers if the write fails
+    int64_t size_bytes
+    int64_t index_entries        # that they will have, at most one of each kind for a batch
+    int64_t since_entry_bytes
+    int64_t end_offset           # behind the last of them
+    EndingTransaction ended      # by a control batch, which is alone in its group
+    bint written
+    int error                    # why they could not be written
+
+cdef enum GroupOpening:
+    GROUP_WAITS = 1              # for other writers
+    GROUP_TRIES = 0              # who holds another partition's lock must not wait for one
+
+# False: another writer is at it.
+cdef bint group_open(AppendGroup* group, Partition* partition, GroupOpening how) noexcept nogil
+# Restamp a batch and take it in. Unless it is APPEND_DONE, which holds once the group is written, nothing has changed.
+cdef void group_add(
+    AppendGroup* group, uint8_t* data, int64_t size, int64_t now_ms, const Producer* decided,
+    AppendResult* out) noexcept nogil
+# 0, or the errno that is then in `error`, with all of it undone.
+cdef int group_write(AppendGroup* group) noexcept nogil
+# The lists' memory is kept for the next time.
+cdef void group_close(AppendGroup* group) noexcept nogil
+cdef void group_release(AppendGroup* group) noexcept nogil

@@ -1,4 +1,4 @@
-"""Appends: one validated batch after another, to the active segment of a partition.
+"""Appends: validated batches, one or several together, to the active segment of a partition.
 
 Owns their order, the sequence numbers that are looked at meanwhile (KIP-98) and when
 a segment is full. Never rolls, and never decides what an unusual producer means.
@@ -7,42 +7,66 @@ a segment is full. Never rolls, and never decides what an unusual producer means
 from libc.errno cimport ENOMEM
 from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport realloc
+from libc.string cimport memset
 
 from plog._native.batch_fields cimport (
     AT_ATTRIBUTES, AT_BASE_SEQUENCE, AT_BATCH_LENGTH, AT_LAST_OFFSET_DELTA, AT_LEADER_EPOCH,
     AT_MAGIC, AT_MAX_TIMESTAMP, AT_PRODUCER_EPOCH, AT_PRODUCER_ID, ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_BYTES)
-from plog._native.locks cimport load, pthread_mutex_lock, pthread_mutex_unlock, store
+from plog._native.locks cimport (
+    load, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, store)
+from plog._native.part_list cimport part_add, parts_release
 from plog._native.partition cimport (
     EndingTransaction, active_of, partition_changed, partition_go_offline, settle)
 from plog._native.producers cimport (
-    NO_TRANSACTION, ORDINARY, REPEATED, Judgement, ProducerBatch, producers_assign,
+    NO_TRANSACTION, ORDINARY, REPEATED, Judgement, ProducerBatch, ProducerTable, producers_assign,
     producers_find, producers_first_open, producers_judge, producers_note, producers_obtain,
     producers_remove, producers_set_transaction)
-from plog._native.segment cimport SegmentFiles, segment_publish, segment_write
+from plog._native.segment cimport SegmentBatch, SegmentFiles, segment_publish, segment_write
 from plog._native.wire cimport be16, be32, be64, put_int32, put_int64
 
 cdef enum:
     LOG_OVERHEAD_BYTES = 12
 
 
+# What a producer was before a batch of it was taken in.
+ctypedef struct ProducerUndo:
+    Producer* producer
+    Producer before
+    bint made                    # it was not there
+
+
+cdef inline SegmentBatch* batch_of(const AppendGroup* group, int64_t number) noexcept nogil:
+    return &(<SegmentBatch*>group.batches.items)[number]
+
+
+cdef inline ProducerUndo* undo_of(const AppendGroup* group, int64_t number) noexcept nogil:
+    return &(<ProducerUndo*>group.undos.items)[number]
+
+
+# --- one batch of a group -------------------------------------------------------------------------
+
 cdef bint roll_is_due(
-        const Partition* partition, const SegmentFiles* active, int64_t size, int64_t last_offset,
+        const AppendGroup* group, const SegmentFiles* active, int64_t size, int64_t last_offset,
         int64_t max_timestamp, int64_t now_ms) noexcept nogil:
+    cdef const Partition* partition = group.partition
+    cdef int64_t first_append_ms = active.first_append_ms
     cdef int64_t waited_ms
     if last_offset - active.base_offset > INT32_MAX:
         return True
-    if active.size_bytes == 0:
+    if active.size_bytes + group.size_bytes == 0:
         return False  # a fresh segment would have no more room
-    if active.size_bytes + size > partition.segment_bytes:
+    if active.size_bytes + group.size_bytes + size > partition.segment_bytes:
         return True
     # The last place of a time index is seal()'s.
-    if (active.offset_entries >= active.max_offset_entries
-            or active.time_entries >= active.max_time_entries - 1):
+    if (active.offset_entries + group.index_entries >= active.max_offset_entries
+            or active.time_entries + group.index_entries >= active.max_time_entries - 1):
         return True
     # Kafka's rule: by record time if there is any, else by the age of the segment.
-    if active.first_append_ms >= 0:
-        waited_ms = max_timestamp - active.first_append_ms
+    if active.size_bytes == 0:
+        first_append_ms = batch_of(group, 0).max_timestamp
+    if first_append_ms >= 0:
+        waited_ms = max_timestamp - first_append_ms
     else:
         waited_ms = now_ms - active.created_ms
     return waited_ms > partition.segment_ms - partition.segment_jitter_ms
@@ -65,128 +89,57 @@ cdef int reserve_ending(Partition* partition) noexcept nogil:
     return failed
 
 
-cdef void append_locked(
-        Partition* partition, uint8_t* data, int64_t size, int64_t now_ms,
-        const Producer* decided, AppendResult* out) noexcept nogil:
-    cdef int16_t attributes = <int16_t>be16(data + AT_ATTRIBUTES)
-    cdef int32_t last_offset_delta = <int32_t>be32(data + AT_LAST_OFFSET_DELTA)
-    cdef int64_t max_timestamp = <int64_t>be64(data + AT_MAX_TIMESTAMP)
-    cdef int64_t producer_id = <int64_t>be64(data + AT_PRODUCER_ID)
-    cdef int16_t producer_epoch = <int16_t>be16(data + AT_PRODUCER_EPOCH)
-    cdef bint transactional = (attributes & ATTRIBUTE_TRANSACTIONAL) != 0
+cdef ProducerUndo* take_producer(
+        AppendGroup* group, int64_t producer_id, Producer* producer, const Producer* decided) noexcept nogil:
+    """Make all room that noting a batch of it may need. NULL: no memory, and nothing has changed."""
+    cdef ProducerTable* table = &group.partition.producers
+    cdef ProducerUndo* undo = <ProducerUndo*>part_add(&group.undos, sizeof(ProducerUndo))
+    if undo == NULL:
+        return NULL
+    undo.made = producer == NULL
+    undo.producer = producer
+    if producer == NULL:
+        undo.producer = producers_obtain(table, producer_id)
+    if undo.producer == NULL or (decided != NULL and reserve_ending(group.partition)):
+        if undo.made and undo.producer != NULL:
+            producers_remove(table, producer_id)
+        group.undos.count -= 1
+        return NULL
+    undo.before = undo.producer[0]
+    return undo
+
+
+cdef void note_producer(
+        AppendGroup* group, Producer* producer, const Producer* decided, int16_t attributes,
+        const ProducerBatch* remembered) noexcept nogil:
+    cdef ProducerTable* table = &group.partition.producers
     cdef bint control = (attributes & ATTRIBUTE_CONTROL) != 0
-    cdef int64_t base_offset = partition.log_end_offset
-    cdef int64_t last_offset = base_offset + last_offset_delta
-    cdef int64_t ended_transaction = NO_TRANSACTION
+    if decided != NULL:
+        if control and decided.current_txn_first_offset == NO_TRANSACTION:
+            group.ended.first_offset = producer.current_txn_first_offset
+            group.ended.marker_offset = remembered.last_offset
+        producers_assign(table, producer, decided)
+    if control:
+        return
+    if attributes & ATTRIBUTE_TRANSACTIONAL and producer.current_txn_first_offset == NO_TRANSACTION:
+        producers_set_transaction(table, producer, remembered.last_offset - remembered.offset_delta)
+    producers_note(table, producer, remembered)
+
+
+cdef void group_add(
+        AppendGroup* group, uint8_t* data, int64_t size, int64_t now_ms, const Producer* decided,
+        AppendResult* out) noexcept nogil:
+    cdef Partition* partition = group.partition
     cdef SegmentFiles* active
+    cdef SegmentBatch* added
     cdef Producer* producer = NULL
-    cdef bint made_producer = False
+    cdef ProducerUndo* undo
     cdef const ProducerBatch* repeated = NULL
     cdef ProducerBatch remembered
     cdef Judgement judged
-    cdef bint broken = False
-    cdef int failed
-
-    if load(&partition.offline_errno) or load(&partition.closed) or not partition.writable:
-        out.status = APPEND_NOT_WRITABLE
-        out.error = <int>load(&partition.offline_errno)
-        return
-
-    remembered.first_sequence = <int32_t>be32(data + AT_BASE_SEQUENCE)
-    remembered.last_sequence = <int32_t>(
-        (<int64_t>remembered.first_sequence + last_offset_delta) & 0x7FFFFFFF)
-    if producer_id >= 0:
-        producer = producers_find(&partition.producers, producer_id)
-        if decided != NULL:
-            if (decided.producer_id != producer_id
-                    or decided.version != (0 if producer == NULL else producer.version)):
-                out.status = APPEND_PRODUCER_UNUSUAL
-                return
-        else:
-            if control:
-                out.status = APPEND_PRODUCER_UNUSUAL
-                return
-            judged = producers_judge(
-                producer, producer_epoch, remembered.first_sequence, remembered.last_sequence,
-                transactional, &repeated)
-            if judged == REPEATED:
-                out.status = APPEND_DUPLICATE
-                out.base_offset = repeated.last_offset - repeated.offset_delta
-                out.last_offset = repeated.last_offset
-                out.timestamp = repeated.timestamp
-                return
-            if judged != ORDINARY:
-                out.status = APPEND_PRODUCER_UNUSUAL
-                return
-
-    active = active_of(partition.segments)
-    if partition.roll_asked or roll_is_due(
-            partition, active, size, last_offset, max_timestamp, now_ms):
-        # Nothing is let in behind, even if it would fit, so that the new segment's base offset,
-        # which names its files, stays what it was when they were made.
-        partition.roll_asked = True
-        out.status = APPEND_ROLL_NEEDED
-        return
-
-    # Whatever may fail for want of memory comes before the write: what is on the disk is published.
-    if decided != NULL and producer_id >= 0:
-        made_producer = producer == NULL
-        producer = producers_obtain(&partition.producers, producer_id)
-        if producer == NULL or reserve_ending(partition):
-            if producer != NULL and made_producer:
-                producers_remove(&partition.producers, producer_id)
-            out.status = APPEND_WRITE_FAILED
-            out.error = ENOMEM
-            return
-
-    # Both lie before the CRC's range.
-    put_int64(data, base_offset)
-    put_int32(data + AT_LEADER_EPOCH, <int32_t>partition.leader_epoch)
-    failed = segment_write(
-        active, data, size, last_offset, max_timestamp, partition.index_interval_bytes, &broken)
-    if failed:
-        if made_producer:
-            producers_remove(&partition.producers, producer_id)
-        if broken:
-            partition_go_offline(partition, -failed)
-        out.status = APPEND_WRITE_FAILED
-        out.error = -failed
-        return
-
-    if producer != NULL:
-        if decided != NULL:
-            if control and decided.current_txn_first_offset == NO_TRANSACTION:
-                ended_transaction = producer.current_txn_first_offset
-            producers_assign(&partition.producers, producer, decided)
-        if not control:
-            if transactional and producer.current_txn_first_offset == NO_TRANSACTION:
-                producers_set_transaction(&partition.producers, producer, base_offset)
-            remembered.offset_delta = last_offset_delta
-            remembered.last_offset = last_offset
-            remembered.timestamp = max_timestamp
-            producers_note(&partition.producers, producer, &remembered)
-
-    pthread_mutex_lock(&partition.lock)
-    segment_publish(active, size, last_offset, max_timestamp)
-    store(&partition.log_end_offset, last_offset + 1)
-    partition.first_open_offset = producers_first_open(&partition.producers)
-    if ended_transaction != NO_TRANSACTION:
-        partition.ending[partition.ending_count].first_offset = ended_transaction
-        partition.ending[partition.ending_count].marker_offset = last_offset
-        partition.ending_count += 1
-    if partition.sole_replica:
-        store(&partition.high_watermark, last_offset + 1)
-    settle(partition)
-    pthread_mutex_unlock(&partition.lock)
-    out.status = APPEND_DONE
-    out.base_offset = base_offset
-    out.last_offset = last_offset
-    out.timestamp = max_timestamp
-
-
-cdef void partition_append(
-        Partition* partition, uint8_t* data, int64_t size, int64_t now_ms,
-        const Producer* decided, AppendResult* out) noexcept nogil:
+    cdef int16_t attributes
+    cdef int32_t last_offset_delta
+    cdef int64_t max_timestamp, producer_id, last_offset
     out.base_offset = out.last_offset = out.timestamp = -1
     out.error = 0
     out.log_start_offset = load(&partition.log_start_offset)
@@ -195,8 +148,167 @@ cdef void partition_append(
             or <int32_t>be32(data + AT_LAST_OFFSET_DELTA) < 0):
         out.status = APPEND_BAD_BATCH
         return
-    pthread_mutex_lock(&partition.write_lock)
-    append_locked(partition, data, size, now_ms, decided, out)
+    if load(&partition.offline_errno) or load(&partition.closed) or not partition.writable:
+        out.status = APPEND_NOT_WRITABLE
+        out.error = <int>load(&partition.offline_errno)
+        return
+    attributes = <int16_t>be16(data + AT_ATTRIBUTES)
+    last_offset_delta = <int32_t>be32(data + AT_LAST_OFFSET_DELTA)
+    max_timestamp = <int64_t>be64(data + AT_MAX_TIMESTAMP)
+    producer_id = <int64_t>be64(data + AT_PRODUCER_ID)
+    last_offset = group.end_offset + last_offset_delta
+
+    remembered.first_sequence = <int32_t>be32(data + AT_BASE_SEQUENCE)
+    remembered.last_sequence = <int32_t>(
+        (<int64_t>remembered.first_sequence + last_offset_delta) & 0x7FFFFFFF)
+    remembered.offset_delta = last_offset_delta
+    remembered.last_offset = last_offset
+    remembered.timestamp = max_timestamp
+    if producer_id >= 0:
+        producer = producers_find(&partition.producers, producer_id)
+        out.status = APPEND_PRODUCER_UNUSUAL
+        if decided != NULL:
+            if (decided.producer_id != producer_id
+                    or decided.version != (0 if producer == NULL else producer.version)):
+                return
+        elif attributes & ATTRIBUTE_CONTROL:
+            return
+        else:
+            judged = producers_judge(
+                producer, <int16_t>be16(data + AT_PRODUCER_EPOCH), remembered.first_sequence,
+                remembered.last_sequence, (attributes & ATTRIBUTE_TRANSACTIONAL) != 0, &repeated)
+            if judged == REPEATED:
+                out.status = APPEND_DUPLICATE
+                out.base_offset = repeated.last_offset - repeated.offset_delta
+                out.last_offset = repeated.last_offset
+                out.timestamp = repeated.timestamp
+                return
+            if judged != ORDINARY:
+                return
+
+    active = active_of(partition.segments)
+    if partition.roll_asked or roll_is_due(group, active, size, last_offset, max_timestamp, now_ms):
+        # Nothing is let in behind, even if it would fit, so that the new segment's base offset,
+        # which names its files, stays what it was when they were made.
+        partition.roll_asked = True
+        out.status = APPEND_ROLL_NEEDED
+        return
+
+    # Whatever may fail for want of memory comes before the write: what is on the disk is published.
+    out.status = APPEND_WRITE_FAILED
+    out.error = ENOMEM
+    added = <SegmentBatch*>part_add(&group.batches, sizeof(SegmentBatch))
+    if added == NULL:
+        return
+    if producer_id >= 0:
+        undo = take_producer(group, producer_id, producer, decided)
+        if undo == NULL:
+            group.batches.count -= 1
+            return
+        note_producer(group, undo.producer, decided, attributes, &remembered)
+    # Both lie before the CRC's range.
+    put_int64(data, group.end_offset)
+    put_int32(data + AT_LEADER_EPOCH, <int32_t>partition.leader_epoch)
+    added.data = data
+    added.size = size
+    added.last_offset = last_offset
+    added.max_timestamp = max_timestamp
+    out.status = APPEND_DONE
+    out.error = 0
+    out.base_offset = group.end_offset
+    out.last_offset = last_offset
+    out.timestamp = max_timestamp
+    group.size_bytes += size
+    group.end_offset = last_offset + 1
+    if group.since_entry_bytes > partition.index_interval_bytes:
+        group.index_entries += 1
+        group.since_entry_bytes = 0
+    group.since_entry_bytes += size
+
+
+# --- the group ------------------------------------------------------------------------------------
+
+cdef bint group_open(AppendGroup* group, Partition* partition, GroupOpening how) noexcept nogil:
+    if how == GROUP_WAITS:
+        pthread_mutex_lock(&partition.write_lock)
+    elif pthread_mutex_trylock(&partition.write_lock) != 0:
+        return False
+    group.partition = partition
+    group.batches.count = group.undos.count = 0
+    group.size_bytes = group.index_entries = 0
+    group.since_entry_bytes = active_of(partition.segments).bytes_since_index_entry if partition.segments != NULL else 0
+    group.end_offset = partition.log_end_offset
+    group.ended.first_offset = NO_TRANSACTION
+    group.written = False
+    group.error = 0
+    return True
+
+
+cdef void undo_producers(AppendGroup* group) noexcept nogil:
+    cdef ProducerTable* table = &group.partition.producers
+    cdef ProducerUndo* undo
+    while group.undos.count > 0:
+        group.undos.count -= 1
+        undo = undo_of(group, group.undos.count)
+        if undo.made:
+            producers_remove(table, undo.producer.producer_id)
+        else:
+            producers_assign(table, undo.producer, &undo.before)
+            undo.producer.version = undo.before.version  # nobody has seen another
+
+
+cdef int group_write(AppendGroup* group) noexcept nogil:
+    cdef Partition* partition = group.partition
+    cdef SegmentFiles* active
+    cdef bint broken = False
+    if group.batches.count == 0:
+        return 0
+    active = active_of(partition.segments)
+    group.error = -segment_write(
+        active, batch_of(group, 0), group.batches.count, partition.index_interval_bytes, &broken)
+    if group.error:
+        undo_producers(group)
+        if broken:
+            partition_go_offline(partition, group.error)
+        return group.error
+    pthread_mutex_lock(&partition.lock)
+    segment_publish(active, batch_of(group, 0), group.batches.count)
+    store(&partition.log_end_offset, group.end_offset)
+    partition.first_open_offset = producers_first_open(&partition.producers)
+    if group.ended.first_offset != NO_TRANSACTION:
+        partition.ending[partition.ending_count] = group.ended
+        partition.ending_count += 1
+    if partition.sole_replica:
+        store(&partition.high_watermark, group.end_offset)
+    settle(partition)
+    pthread_mutex_unlock(&partition.lock)
+    group.written = True
+    return 0
+
+
+cdef void group_close(AppendGroup* group) noexcept nogil:
+    cdef Partition* partition = group.partition
     pthread_mutex_unlock(&partition.write_lock)
-    if out.status == APPEND_DONE or load(&partition.offline_errno):
+    if group.written or load(&partition.offline_errno):
         partition_changed(partition)
+    group.partition = NULL
+
+
+cdef void group_release(AppendGroup* group) noexcept nogil:
+    parts_release(&group.batches)
+    parts_release(&group.undos)
+
+
+cdef void partition_append(
+        Partition* partition, uint8_t* data, int64_t size, int64_t now_ms,
+        const Producer* decided, AppendResult* out) noexcept nogil:
+    cdef AppendGroup group
+    memset(&group, 0, sizeof(AppendGroup))
+    group_open(&group, partition, GROUP_WAITS)
+    group_add(&group, data, size, now_ms, decided, out)
+    if out.status == APPEND_DONE and group_write(&group):
+        out.status = APPEND_WRITE_FAILED
+        out.error = group.error
+        out.base_offset = out.last_offset = out.timestamp = -1
+    group_close(&group)
+    group_release(&group)

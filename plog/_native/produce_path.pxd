@@ -1,7 +1,7 @@
 # Produce without Python: the ordinary request of today's clients, from its frame to its answer.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
-from plog._native.log_append cimport AppendResult
+from plog._native.log_append cimport AppendGroup, AppendResult
 from plog._native.part_list cimport PartList
 from plog._native.partition cimport Waiter
 from plog._native.request cimport RequestHead
@@ -21,7 +21,7 @@ cdef enum ProduceOutcome:
     PRODUCE_UNUSUAL_FORM = 2     # for Python: nothing has been appended
     PRODUCE_UNUSUAL_PARTITION = 3
     PRODUCE_UNUSUAL_BATCH = 4
-    PRODUCE_UNUSUAL_APPEND = 5   # for Python: the first `appended` partitions have been appended
+    PRODUCE_UNUSUAL_APPEND = 5   # for Python: of the first `appended` partitions, those that say so have been appended
     PRODUCE_BESIDE = 6           # nothing done yet: for the thread of `queue`, which serves it anew
 
 # One partition of a request.
@@ -31,6 +31,7 @@ ctypedef struct ProducePart:
     bint settled                 # what is below is the answer
     uint8_t* records             # in the frame; not looked at once appended
     int64_t size
+    AppendGroup* group           # in which it is appended; NULL: alone
     int64_t leader_epoch         # these as they were before it was appended
     int64_t truncations
     int64_t changes              # of the partition, once it was appended
@@ -45,7 +46,7 @@ ctypedef struct ProduceCall:
     int32_t timeout_ms
     int32_t topics
     WorkQueue* queue             # the pin of a partition in `parts`, or the table's
-    int64_t appended             # the first so many parts
+    int64_t appended             # the first so many parts, or taken into groups that are not yet written
     PartList parts               # of ProducePart
 
 cdef inline ProducePart* produce_part(const ProduceCall* call, int64_t number) noexcept nogil:
@@ -55,10 +56,13 @@ cdef void produce_init(ProduceCall* call) noexcept nogil
 # Give the pins back; the memory of `parts` is kept for the next request.
 cdef void produce_clear(ProduceCall* call) noexcept nogil
 cdef void produce_release(ProduceCall* call) noexcept nogil
-# Check the whole request, then append it partition by partition. `p` follows the three numbers of the header.
+# Check the whole request; PRODUCE_ANSWERED: it may be appended. `p` follows the three numbers of the header.
 # `in_reactor`: what takes long is left to another thread.
-cdef ProduceOutcome produce_serve(
-    ServedTable* table, ProduceCall* call, uint8_t* p, uint8_t* end, bint in_reactor) noexcept nogil
+cdef ProduceOutcome produce_check(
+    ServedTable* table, ProduceCall* call, const uint8_t* p, const uint8_t* end, int64_t now_ms,
+    bint in_reactor) noexcept nogil
+# After the groups of its first parts have been written, append the rest of the request, partition by partition.
+cdef ProduceOutcome produce_conclude(ProduceCall* call, int64_t now_ms) noexcept nogil
 # Whether acks=all can be answered: each partition is safe on every in-sync replica, or lost.
 cdef bint produce_is_settled(ProduceCall* call) noexcept nogil
 # Whether a partition has changed since it was appended.

@@ -17,7 +17,7 @@ from plog._native.batch_fields cimport (
 from plog._native.commit_queue cimport commit_ask
 from plog._native.files cimport calls
 from plog._native.locks cimport load, load_ordered
-from plog._native.log_append cimport APPEND_DONE, APPEND_DUPLICATE, partition_append
+from plog._native.log_append cimport APPEND_DONE, APPEND_DUPLICATE, APPEND_WRITE_FAILED, partition_append
 from plog._native.part_list cimport part_add, parts_release
 from plog._native.partition cimport Partition
 from plog._native.produce_rules cimport Rules, is_acceptable, rules_at
@@ -145,7 +145,7 @@ cdef ProduceOutcome read_part(
     return PRODUCE_ANSWERED
 
 
-cdef ProduceOutcome read_request(
+cdef ProduceOutcome produce_check(
         ServedTable* table, ProduceCall* call, const uint8_t* p, const uint8_t* end, int64_t now_ms,
         bint in_reactor) noexcept nogil:
     cdef bint flexible = call.head.version >= PRODUCE_FLEXIBLE_SINCE
@@ -189,35 +189,53 @@ cdef ProduceOutcome read_request(
     return PRODUCE_ANSWERED if p == end else PRODUCE_UNUSUAL_FORM
 
 
-cdef ProduceOutcome produce_serve(
-        ServedTable* table, ProduceCall* call, uint8_t* p, uint8_t* end, bint in_reactor) noexcept nogil:
-    cdef int64_t now_ms = calls().now_ms()
-    cdef int64_t begun_us
-    cdef int64_t done_us
+# --- appending ------------------------------------------------------------------------------------
+
+cdef bint groups_are_written(ProduceCall* call) noexcept nogil:
     cdef ProducePart* part
-    cdef Partition* partition
+    cdef bint all_are = True
     cdef int64_t number
-    cdef ProduceOutcome outcome = read_request(table, call, p, end, now_ms, in_reactor)
-    if outcome != PRODUCE_ANSWERED:
-        return outcome
-    begun_us = calls().monotonic_us()
-    for number in range(call.parts.count):
+    for number in range(call.appended):
         part = produce_part(call, number)
-        partition = part.served.partition
-        part.leader_epoch = load(&partition.leader_epoch)
-        part.truncations = load(&partition.truncations)
-        partition_append(partition, part.records, part.size, now_ms, NULL, &part.result)
-        done_us = calls().monotonic_us()
-        work_note_time(part.served.disk, done_us - begun_us)
-        begun_us = done_us
-        if part.result.status != APPEND_DONE and part.result.status != APPEND_DUPLICATE:
-            # An append that failed at the disk has stamped the offset already; a client's batch has none.
+        if part.group.error:
+            # The offset is stamped already; a client's batch has none.
             put_int64(part.records + AT_BASE_OFFSET, 0)
+            part.result.status = APPEND_WRITE_FAILED
+            all_are = False
+        after_append(part)
+    return all_are
+
+
+cdef void after_append(ProducePart* part) noexcept nogil:
+    cdef Partition* partition = part.served.partition
+    part.changes = load(&partition.changes)
+    if load(&partition.log_end_offset) - load(&partition.durable_end) >= part.served.flush_messages:
+        commit_ask(part.served.commits, partition)
+
+
+cdef bint append_alone(ProducePart* part, int64_t now_ms) noexcept nogil:
+    cdef Partition* partition = part.served.partition
+    cdef int64_t begun_us = calls().monotonic_us()
+    part.leader_epoch = load(&partition.leader_epoch)
+    part.truncations = load(&partition.truncations)
+    partition_append(partition, part.records, part.size, now_ms, NULL, &part.result)
+    work_note_time(part.served.disk, calls().monotonic_us() - begun_us)
+    if part.result.status != APPEND_DONE and part.result.status != APPEND_DUPLICATE:
+        put_int64(part.records + AT_BASE_OFFSET, 0)
+        return False
+    after_append(part)
+    return True
+
+
+cdef ProduceOutcome produce_conclude(ProduceCall* call, int64_t now_ms) noexcept nogil:
+    cdef ProducePart* part
+    cdef int64_t number
+    if not groups_are_written(call):
+        return PRODUCE_UNUSUAL_APPEND
+    while call.appended < call.parts.count:
+        if not append_alone(produce_part(call, call.appended), now_ms):
             return PRODUCE_UNUSUAL_APPEND
-        part.changes = load(&partition.changes)
         call.appended += 1
-        if load(&partition.log_end_offset) - load(&partition.durable_end) >= part.served.flush_messages:
-            commit_ask(part.served.commits, partition)
     if call.acks != ACKS_ALL or produce_is_settled(call):
         return PRODUCE_ANSWERED
     for number in range(call.parts.count):

@@ -32,6 +32,7 @@ from plog._native.connection cimport REASON_BYTES, Piece, file_piece, memory_pie
 from plog._native.fetch_sessions cimport NO_SESSION_ID, SessionCache
 from plog._native.files cimport calls
 from plog._native.locks cimport add as atomic_add, load as atomic_load, store as atomic_store
+from plog._native.log_append cimport APPEND_DONE, APPEND_DUPLICATE
 from plog._native.mailbox cimport (
     Letter, mailbox_close, mailbox_knock, mailbox_open, mailbox_put, mailbox_release, mailbox_take,
 )
@@ -237,6 +238,9 @@ cdef tuple appended_of(const Note* note):
     cdef list found = []
     cdef int64_t at
     for at in range(note.appended_count):
+        if note.appended[at].status != APPEND_DONE and note.appended[at].status != APPEND_DUPLICATE:
+            found.append(None)
+            continue
         found.append(Appended(
             note.appended[at].status, note.appended[at].base_offset, note.appended[at].last_offset,
             note.appended[at].timestamp, note.appended[at].log_start_offset, note.appended[at].error))

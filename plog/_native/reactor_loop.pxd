@@ -5,6 +5,7 @@ from plog._native.acceptor cimport Door
 from plog._native.connection cimport REASON_BYTES, Budget, Connection, Link, Piece, Scratch
 from plog._native.fetch_call cimport FetchCall
 from plog._native.fetch_sessions cimport SessionTable
+from plog._native.gather cimport Gather
 from plog._native.log_append cimport AppendResult
 from plog._native.mailbox cimport Letter, Mailbox
 from plog._native.produce_path cimport ProduceCall
@@ -101,6 +102,7 @@ ctypedef struct Loop:
     int64_t connections
     Link by_activity
     Link ready
+    Link answering           # had a turn in this round
     Link muted
     Link starved             # short of memory: for a request to come,
     Link starved_half        # or for the rest of one
@@ -117,6 +119,8 @@ ctypedef struct Loop:
     int64_t next_unmute_us   # INT64_MAX: none is muted
     int64_t next_refusal_us
     # The fast path's.
+    Gather gather            # Produces of this round
+    bint is_writing          # them
     ProduceCall produce      # the request in hand
     FetchCall fetch
     int32_t session_id       # as a Note's

@@ -16,7 +16,7 @@ from plog._native.acceptor cimport (
     DOOR_EXHAUSTED, DOOR_NOBODY, DOOR_REFUSED, Guest, door_admit, door_leave,
 )
 from plog._native.connection cimport (
-    connection_new, free_pieces, link_init, link_remove, queue_pieces,
+    connection_new, free_pieces, link_init, link_remove, queue_pieces, scratch_release,
 )
 from plog._native.fast_turn cimport (
     FAST_ANSWERED, FAST_NO_MEMORY, FAST_PASSED, FastOutcome, fast_discard, fast_finish, fast_look_again,
@@ -24,6 +24,7 @@ from plog._native.fast_turn cimport (
 from plog._native.fetch_call cimport FETCH_KEY
 from plog._native.fetch_path cimport fetch_init, fetch_release
 from plog._native.files cimport calls
+from plog._native.gather cimport gather_release
 from plog._native.locks cimport exchange, load as atomic_load
 from plog._native.mailbox cimport (
     mailbox_count, mailbox_open, mailbox_put, mailbox_release, mailbox_take,
@@ -32,7 +33,7 @@ from plog._native.parked cimport Frame, Parked
 from plog._native.produce_path cimport produce_init, produce_release
 from plog._native.turn cimport (
     add_note, begin_close, close_stalled, count_up, discard, enter, feed_starved, find, finish_close,
-    hand_over_frame, note_new, note_text, on_event, serve, touch, wait_no_more, watch,
+    hand_over_frame, note_new, note_text, on_event, send_answers, serve, touch, wait_no_more, watch,
 )
 
 cdef extern from "<sys/epoll.h>" nogil:
@@ -62,7 +63,6 @@ cdef extern from "<signal.h>" nogil:
 
 cdef enum:
     MAX_EVENTS = 256
-    RECEIVE_BYTES = 256 * 1024
     SEND_BYTES = 1024 * 1024
     ACCEPTS_PER_TURN = 64
     # So many events not yet taken by Python: let further clients wait in the backlog.
@@ -206,6 +206,8 @@ cdef void obey(Loop* loop, Command* command) noexcept nogil:
             count_up(&loop.responses, 1)
             queue_pieces(c, command.first, command.last, command.size)
             command.first = NULL
+        if c.parked != NULL:
+            look_again(loop, c, False)  # Produces that came after it
         serve(loop, c)
 
 
@@ -411,6 +413,7 @@ cdef void loop_run(Loop* loop) noexcept nogil:
             read_inbox(loop)
         serve_ready(loop)
         expire_parked(loop)
+        send_answers(loop)
         if loop.now_us >= loop.next_unmute_us:
             unmute(loop)
         if loop.now_us >= loop.next_tick_us:
@@ -438,6 +441,7 @@ cdef int loop_open(Loop* loop, Shared* shared, int index) noexcept nogil:
     loop.inbox.wake_fd = -1
     link_init(&loop.by_activity, NULL)
     link_init(&loop.ready, NULL)
+    link_init(&loop.answering, NULL)
     link_init(&loop.muted, NULL)
     link_init(&loop.starved, NULL)
     link_init(&loop.starved_half, NULL)
@@ -450,9 +454,7 @@ cdef int loop_open(Loop* loop, Shared* shared, int index) noexcept nogil:
         loop.tick_us = max(10000, min(TICK_US, shared.idle_timeout_us // 4))
     loop.bucket_count = 64
     loop.buckets = <Connection**>calloc(loop.bucket_count, sizeof(Connection*))
-    loop.scratch.receive_bytes = RECEIVE_BYTES
-    loop.scratch.receive_buffer = <uint8_t*>malloc(RECEIVE_BYTES)
-    if loop.buckets == NULL or loop.scratch.receive_buffer == NULL:
+    if loop.buckets == NULL:
         return -ENOMEM
     if not shared.use_sendfile:
         loop.scratch.send_bytes = SEND_BYTES
@@ -487,8 +489,8 @@ cdef void loop_release(Loop* loop) noexcept nogil:
     close_listeners(loop)
     if loop.epoll_fd >= 0:
         close(loop.epoll_fd)
+    gather_release(&loop.gather)
     produce_release(&loop.produce)
     fetch_release(&loop.fetch)
     free(loop.buckets)
-    free(loop.scratch.receive_buffer)
-    free(loop.scratch.send_buffer)
+    scratch_release(&loop.scratch)

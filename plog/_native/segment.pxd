@@ -37,6 +37,13 @@ cdef enum:
     WALK_PAST_END = 1
     WALK_CORRUPT = -100000
 
+# A batch on its way to the file.
+ctypedef struct SegmentBatch:
+    const uint8_t* data
+    int64_t size
+    int64_t last_offset
+    int64_t max_timestamp
+
 # A batch (or an old message set entry) in the file.
 ctypedef struct BatchPlace:
     int64_t position
@@ -75,14 +82,13 @@ cdef int segment_find_upper(
     SegmentFiles* segment, const BatchPlace* first, int64_t upper_offset, int64_t end, int64_t enough,
     Window* window, int64_t* found, int64_t* next_offset) noexcept nogil
 
-# Writes one batch at the end and its index entries, if any are due; publishes the index counts only. 0 or -errno;
-# on failure all three files are cut back to what they were, or *broken is set.
+# Writes batches (at least one) at the end and the index entries that are due; publishes the index counts only. 0 or
+# -errno; on failure all three files are cut back to what they were, or *broken is set.
 cdef int segment_write(
-    SegmentFiles* segment, const uint8_t* data, int64_t size, int64_t last_offset, int64_t max_timestamp,
-    int64_t index_interval_bytes, bint* broken) noexcept nogil
+    SegmentFiles* segment, const SegmentBatch* batches, int64_t count, int64_t index_interval_bytes,
+    bint* broken) noexcept nogil
 # Publishes what segment_write wrote.
-cdef void segment_publish(
-    SegmentFiles* segment, int64_t size, int64_t last_offset, int64_t max_timestamp) noexcept nogil
+cdef void segment_publish(SegmentFiles* segment, const SegmentBatch* batches, int64_t count) noexcept nogil
 
 
 cdef class Segment:

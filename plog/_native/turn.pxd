@@ -39,6 +39,11 @@ cdef void close_stalled(Loop* loop) noexcept nogil
 cdef void wait_no_more(Loop* loop, Connection* c) noexcept nogil
 # Give Python a frame that is malloc'ed and counted already. False: no memory, and the frame is freed.
 cdef bint hand_over_frame(Loop* loop, Connection* c, Frame* frame) noexcept nogil
+# One turn: read, cut and answer, gather or hand over. What there is to send is sent by `send_answers`.
 cdef void serve(Loop* loop, Connection* c) noexcept nogil
+# Write what is gathered, and conclude its requests.
+cdef void write_gathered(Loop* loop) noexcept nogil
+# The end of a round's work: after the write, send what the connections that had a turn have queued.
+cdef void send_answers(Loop* loop) noexcept nogil
 # What epoll says.
 cdef void on_event(Loop* loop, Connection* c, uint32_t events) noexcept nogil

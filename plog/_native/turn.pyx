@@ -15,12 +15,15 @@ from libc.string cimport memset
 from plog._native.acceptor cimport door_leave
 from plog._native.connection cimport (
     FRAME_READY, FRAME_REFUSED, REASON_BYTES, SENT_ENOUGH, SENT_FAILED, Budget,
-    Link, connection_shut, cut_frame, link_append, link_remove, next_frame, receive, send_queued, settle,
+    Link, connection_shut, cut_frame, is_holding_much, let_go_of_buffers, link_append, link_remove, next_frame,
+    receive, send_queued, settle,
 )
 from plog._native.files cimport calls
 from plog._native.fast_turn cimport (
-    FAST_ANSWERED, FAST_NO_MEMORY, FAST_PASSED, FastOutcome, fast_answer, fast_drop,
+    FAST_AFTER_WRITE, FAST_ANSWERED, FAST_GATHERED, FAST_NO_MEMORY, FAST_PASSED, FastOutcome, fast_answer,
+    fast_conclude, fast_drop,
 )
+from plog._native.gather cimport Gather, gather_clear, gather_write
 from plog._native.locks cimport add as atomic_add, load as atomic_load
 from plog._native.log_append cimport AppendResult
 from plog._native.mailbox cimport mailbox_knock
@@ -63,7 +66,7 @@ cdef enum:
     # How long, when memory is short, a request that is half there may stand still, or grow beyond the budget.
     PATIENCE_US = 10000000
     # Turns are bounded, so that no connection keeps a reactor from the others.
-    READS_PER_TURN = 8
+    READS_PER_TURN = 4
     SENT_PER_TURN = 4 * 1024 * 1024
     TURN_US = 2000
     # The next request of a connection waits until its peer has taken the answers before, but for so much.
@@ -169,7 +172,7 @@ cdef bint watch(Loop* loop, int fd, uint32_t events, void* source) noexcept nogi
 
 cdef void discard(Shared* shared, Connection* c) noexcept nogil:
     atomic_add(&shared.door.refused, 1)
-    connection_shut(c, &shared.budget)
+    connection_shut(c, NULL, &shared.budget)
     door_leave(&shared.door, c.address)
     if c.opened != NULL:
         note_free(<Note*>c.opened)
@@ -183,6 +186,8 @@ cdef void finish_close(Loop* loop, Connection* c, const char* reason) noexcept n
     cdef Note* note = <Note*>c.closed
     if c.dead:
         return
+    if c.gathered > 0:
+        write_gathered(loop)  # what has come whole is appended
     c.dead = True
     fast_drop(c)
     # By hand, since a process forked from this one may hold the socket, and then close alone leaves it watched.
@@ -191,9 +196,10 @@ cdef void finish_close(Loop* loop, Connection* c, const char* reason) noexcept n
     link_remove(&c.by_activity)
     link_remove(&c.ready)
     link_remove(&c.waiting)
+    link_remove(&c.answering)
     if loop.privileged == c:
         loop.privileged = NULL
-    connection_shut(c, &loop.shared.budget)
+    connection_shut(c, &loop.scratch, &loop.shared.budget)
     door_leave(&loop.shared.door, c.address)
     note.abnormal = c.abnormal
     snprintf(note_text(note), REASON_BYTES, "%s", reason if reason != NULL else <const char*>c.reason)
@@ -208,6 +214,8 @@ cdef void begin_close(Loop* loop, Connection* c, const char* reason) noexcept no
     """Close once what is queued has been sent; read no more. `reason` NULL: the connection holds it."""
     if reason != NULL and not c.closing:
         snprintf(c.reason, REASON_BYTES, "%s", reason)
+    if c.gathered > 0:
+        write_gathered(loop)
     c.closing = True
     if c.first == NULL:
         finish_close(loop, c, NULL)
@@ -296,7 +304,7 @@ cdef bint may_read(Loop* loop, Connection* c) noexcept nogil:
     if c.handed_over or c.closing or loop.winding_down or c.unsent_bytes > UNSENT_BYTES_TO_READ_ON:
         return False
     # While Produces wait, further ones are read; the end of the stream is found once they are answered.
-    if c.parked != NULL and (c.held_up or c.peer_closed or c.parked_count >= MOST_PARKED):
+    if c.parked != NULL and (c.held_up or c.peer_closed or c.parked_count + c.gathered >= MOST_PARKED):
         return False
     if c.muted_until_us > loop.now_us:
         link_append(&loop.muted, &c.waiting)
@@ -370,44 +378,66 @@ cdef bint send_some(Loop* loop, Connection* c) noexcept nogil:
     return True
 
 
-cdef void serve(Loop* loop, Connection* c) noexcept nogil:
-    """One turn: send what is queued, then read, cut and answer or hand over."""
+cdef void write_gathered(Loop* loop) noexcept nogil:
+    cdef Gather* gather = &loop.gather
+    cdef Connection* c
+    cdef Frame frame
+    cdef FastOutcome outcome
+    cdef int64_t now_ms
+    cdef int64_t number
+    if gather.request_count == 0 or loop.is_writing:
+        return
+    loop.is_writing = True
+    gather_write(gather)
+    now_ms = calls().now_ms()
+    for number in range(gather.request_count):
+        c = gather.requests[number].connection
+        outcome = fast_conclude(loop, &gather.requests[number], now_ms, &frame)
+        if outcome == FAST_ANSWERED:
+            link_append(&loop.answering, &c.answering)
+        elif outcome == FAST_NO_MEMORY or (outcome == FAST_PASSED and not hand_over_frame(loop, c, &frame)):
+            close_for_memory(loop, c)
+    gather_clear(gather)
+    let_go_of_buffers(&loop.scratch, &loop.shared.budget)
+    loop.is_writing = False
+
+
+cdef void read_on(Loop* loop, Connection* c) noexcept nogil:
+    """Read, cut and answer, gather or hand over."""
     cdef int64_t size = 0
     cdef int64_t n
     cdef int reads = 0
     cdef int found
-    cdef bint held_back
     cdef int64_t begun_us = calls().monotonic_us()
     cdef FastOutcome outcome
     cdef char text[96]
-    if not send_some(loop, c):
-        return
-    if c.closing:
-        if c.first == NULL:
-            finish_close(loop, c, NULL)
-        return
     while may_read(loop, c):
         found = next_frame(c, loop.shared.max_request_bytes, &size)
         if found == FRAME_READY:
             outcome = fast_answer(loop, c, size)
-            if outcome == FAST_ANSWERED:
-                touch(loop, c)
-                if calls().monotonic_us() - begun_us < TURN_US:
-                    continue
-                link_append(&loop.ready, &c.ready)
-                break
-            if outcome == FAST_NO_MEMORY or (outcome == FAST_PASSED and not hand_over(loop, c, size)):
+            if outcome == FAST_AFTER_WRITE or loop.gather.is_full:
+                write_gathered(loop)
+            elif outcome == FAST_NO_MEMORY or (outcome == FAST_PASSED and not hand_over(loop, c, size)):
                 close_for_memory(loop, c)
                 return
-            break
+            elif outcome != FAST_ANSWERED and outcome != FAST_GATHERED:
+                return
+            touch(loop, c)
+            if calls().monotonic_us() - begun_us >= TURN_US:
+                link_append(&loop.ready, &c.ready)
+                return
+            continue
         if found == FRAME_REFUSED:
             begin_close(loop, c, NULL)
             return
-        if not c.readable or not may_receive(loop, c):
-            break
-        if reads == READS_PER_TURN:
+        if not c.readable:
+            return
+        # The bytes of requests that are not written yet are in the buffer that would be read into.
+        if reads == READS_PER_TURN or c.gathered > 0:
             link_append(&loop.ready, &c.ready)
-            break
+            return
+        if not may_receive(loop, c):
+            return
         n = receive(c, &loop.scratch, &loop.shared.budget)
         reads += 1
         if n > 0:
@@ -425,18 +455,35 @@ cdef void serve(Loop* loop, Connection* c) noexcept nogil:
             snprintf(c.reason, REASON_BYTES, "receiving failed: %s", strerror_r(<int>-n, text, sizeof(text)))
             finish_close(loop, c, NULL)
             return
-    if settle(c, &loop.shared.budget) < 0:
+
+
+cdef void serve(Loop* loop, Connection* c) noexcept nogil:
+    if not c.closing:
+        read_on(loop, c)
+    if c.dead:
+        return
+    link_append(&loop.answering, &c.answering)
+    if settle(c, &loop.scratch, &loop.shared.budget) < 0:
         close_for_memory(loop, c)
-        return
-    # What the fast path has answered.
-    held_back = c.unsent_bytes > UNSENT_BYTES_TO_READ_ON
-    if not send_some(loop, c):
-        return
-    if c.closing and c.first == NULL:
-        finish_close(loop, c, NULL)
-    elif held_back and c.unsent_bytes <= UNSENT_BYTES_TO_READ_ON:
-        # Requests that are here already announce themselves by no event.
-        link_append(&loop.ready, &c.ready)
+    elif is_holding_much(&loop.scratch):
+        write_gathered(loop)
+
+
+cdef void send_answers(Loop* loop) noexcept nogil:
+    cdef Connection* c
+    cdef bint held_back
+    write_gathered(loop)
+    while loop.answering.next != &loop.answering:
+        c = loop.answering.next.owner
+        link_remove(&c.answering)
+        held_back = c.unsent_bytes > UNSENT_BYTES_TO_READ_ON
+        if not send_some(loop, c):
+            continue
+        if c.closing and c.first == NULL:
+            finish_close(loop, c, NULL)
+        elif held_back and c.unsent_bytes <= UNSENT_BYTES_TO_READ_ON:
+            # Requests that are here already announce themselves by no event.
+            link_append(&loop.ready, &c.ready)
 
 
 cdef bint nothing_unread(Connection* c) noexcept nogil:

@@ -84,9 +84,10 @@ class Connection:
         """Free for handlers: SASL state and the like."""
         self.raw_tokens = False
         """SASL tokens without request headers follow (SaslHandshake v0), of any size."""
-        self.appended: Sequence[Appended] = ()
+        self.appended: Sequence[Appended | None] = ()
         """Of the request in hand: what the reactor has appended of a Produce, its first partitions
-        in their order, before it met one that it leaves to the handler."""
+        in their order, before it met one that it leaves to the handler. None: this one it has
+        not."""
         self.fetch_session: tuple[int, int] | None = None
         """Of the request in hand: the session and its epoch, if it is a Fetch that the reactor has
         counted in its session, before it met something that it leaves to the handler."""

@@ -1,0 +1,105 @@
+"""The Produces that a reactor has read in one round, written together: one write for each partition.
+
+Owns which partitions are held for the round, and which requests wait for the write. A partition
+is held by its write lock, so its offsets are known before it is written; who holds one waits for no
+other, as reactors could then wait for each other. Nothing is answered before it is written.
+"""
+
+from libc.stdint cimport int64_t, uint8_t
+
+from plog._native.files cimport calls
+from plog._native.locks cimport load
+from plog._native.log_append cimport (
+    APPEND_DONE, APPEND_DUPLICATE, GROUP_TRIES, GROUP_WAITS, AppendGroup, group_add, group_close, group_open,
+    group_release, group_write)
+from plog._native.partition cimport Partition
+from plog._native.produce_path cimport (
+    ProduceCall, ProducePart, produce_clear, produce_part, produce_release)
+from plog._native.served cimport Served
+from plog._native.work_queue cimport work_note_time
+
+cdef enum:
+    # More gains nothing, and would keep who was read first waiting.
+    ENOUGH_BYTES = 4 * 1024 * 1024
+
+
+cdef AppendGroup* group_of(Gather* gather, const Served* served) noexcept nogil:
+    """The partition's group. NULL: it cannot be held now."""
+    cdef Partition* partition = served.partition
+    cdef PartitionWrite* write
+    cdef int64_t number
+    for number in range(gather.write_count):
+        if gather.writes[number].group.partition == partition:
+            return &gather.writes[number].group
+    if gather.write_count == MOST_GROUPS:
+        return NULL
+    write = &gather.writes[gather.write_count]
+    if not group_open(&write.group, partition, GROUP_TRIES if gather.write_count > 0 else GROUP_WAITS):
+        return NULL
+    write.disk = served.disk
+    gather.write_count += 1
+    return &write.group
+
+
+cdef void gather_add(
+        Gather* gather, Connection* c, ProduceCall* call, uint8_t* frame, int64_t size, int64_t now_ms) noexcept nogil:
+    cdef Gathered* added = &gather.requests[gather.request_count]
+    cdef ProduceCall used_before = added.call
+    cdef ProducePart* part
+    cdef Partition* partition
+    cdef int64_t number
+    for number in range(call.parts.count):
+        part = produce_part(call, number)
+        part.group = group_of(gather, part.served)
+        if part.group == NULL:
+            break
+        partition = part.served.partition
+        part.leader_epoch = load(&partition.leader_epoch)
+        part.truncations = load(&partition.truncations)
+        group_add(part.group, part.records, part.size, now_ms, NULL, &part.result)
+        if part.result.status != APPEND_DONE and part.result.status != APPEND_DUPLICATE:
+            break
+        gather.bytes += part.size
+        call.appended += 1
+    added.connection = c
+    added.call = call[0]
+    added.frame = frame
+    added.size = size
+    call[0] = used_before
+    c.gathered += 1
+    gather.request_count += 1
+    gather.is_full = (
+        gather.request_count == MOST_GATHERED or gather.bytes >= ENOUGH_BYTES
+        or added.call.appended < added.call.parts.count)
+
+
+cdef void gather_write(Gather* gather) noexcept nogil:
+    cdef PartitionWrite* write
+    cdef int64_t begun_us = calls().monotonic_us()
+    cdef int64_t done_us
+    cdef int64_t number
+    for number in range(gather.write_count):
+        write = &gather.writes[number]
+        group_write(&write.group)
+        group_close(&write.group)
+        done_us = calls().monotonic_us()
+        work_note_time(write.disk, done_us - begun_us)
+        begun_us = done_us
+    gather.write_count = 0
+
+
+cdef void gather_clear(Gather* gather) noexcept nogil:
+    cdef int64_t number
+    for number in range(gather.request_count):
+        produce_clear(&gather.requests[number].call)
+    gather.request_count = gather.bytes = 0
+    gather.is_full = False
+
+
+cdef void gather_release(Gather* gather) noexcept nogil:
+    cdef int64_t number
+    gather_clear(gather)
+    for number in range(MOST_GATHERED):
+        produce_release(&gather.requests[number].call)
+    for number in range(MOST_GROUPS):
+        group_release(&gather.writes[number].group)
