@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import bench_kafka
 import bench_load
 import click
-from bench_rows import CONTESTANTS, HOT_BYTES, KAFKAS, SHORT, Row, rows
+from bench_rows import CONTESTANTS, HOT_BYTES, KAFKAS, KB, SHORT, Row, rows
 from rich.console import Console
 from rich.table import Table
 
@@ -73,6 +73,18 @@ def batch_of(where: Path, row: Row) -> Batch:
     return made
 
 
+def touch_pages(where: Path) -> None:
+    """Write as much into a file as a measurement may, and delete it: its pages are used next.
+
+    A virtual machine's host takes memory away that is free for long, and giving it back costs more
+    than a write to it. Without this, whoever comes second finds the pages that the first has left.
+    """
+    block = bytes(64 * KB)
+    with tempfile.TemporaryFile(dir=where, buffering=0) as file:
+        for _ in range(MOST_MB * 1_000_000 // len(block)):
+            file.write(block)
+
+
 def measure(
     where: Path, row: Row, contestant: str, batch: Batch, seconds: float, warmup_s: float
 ) -> Figures:
@@ -100,6 +112,7 @@ def measure(
             )
         common |= {"batch_file": batch.path, "seconds": seconds, "warmup": warmup_s}
         most_bytes = MOST_MB * 1_000_000 if row.mode == "produce" and not row.beside else None
+        touch_pages(where)
         with ThreadPoolExecutor(1) as beside:
             meanwhile = row.beside and beside.submit(
                 load.run, row.beside[0], **common, **row.beside[1]

@@ -31,7 +31,9 @@ class Event(NamedTuple):
     reason: str  # CLOSED, REFUSED: why
     received_us: int  # REQUEST: when its last byte came, monotonic
     abnormal: bool  # CLOSED: for a broken rule or a failure, not because one side wished to
-    appended: tuple[Appended | None, ...]  # REQUEST: of a Produce's first partitions, by the fast path
+    appended: tuple[
+        Appended | None, ...
+    ]  # REQUEST: of a Produce's first partitions, by the fast path
     number: int  # CHANGED: under which the partition was published
     session: tuple[int, int] | None  # REQUEST: of a Fetch that is counted in its session already
 

@@ -39,16 +39,18 @@ class NetworkKeys(Settings):
     socket_send_buffer_bytes = key(
         "socket.send.buffer.bytes",
         INT,
-        "SO_SNDBUF of client connections; -1 leaves it to the operating system.",
-        default=102400,
+        "SO_SNDBUF of client connections. -1 leaves it to the operating system, which lets it grow "
+        "as a connection needs it; Kafka's default, 102400, slows large fetches.",
+        default=-1,
         at_least=1,
         besides=(-1,),
     )
     socket_receive_buffer_bytes = key(
         "socket.receive.buffer.bytes",
         INT,
-        "SO_RCVBUF of client connections; -1 leaves it to the operating system.",
-        default=102400,
+        "SO_RCVBUF of client connections. -1 leaves it to the operating system, which lets it grow "
+        "as a connection needs it; Kafka's default, 102400, slows large batches.",
+        default=-1,
         at_least=1,
         besides=(-1,),
     )
