@@ -7,9 +7,10 @@ that is returned to Python, whose thread this runs on.
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
-from plog._native.letter_queue cimport queue_destroy, queue_init, queue_put, queue_stop, queue_take
+from plog._native.letter_queue cimport queue_destroy, queue_init, queue_put, queue_stop, queue_take_all
 from plog._native.locks cimport add, exchange, load
-from plog._native.log_flush cimport partition_flush
+from plog._native.log_flush cimport partition_begin_flush, partition_flush
+from plog._native.mailbox cimport Letter
 from plog._native.partition cimport CommitAsked, partition_release, partition_retain
 
 
@@ -43,12 +44,25 @@ cdef bint commit_ask(CommitQueue* queue, Partition* partition) noexcept nogil:
     return False
 
 
+cdef void begin_flushes(Letter* first) noexcept nogil:
+    """Have the disk write all of them at once, rather than each when its flush waits."""
+    cdef Letter* letter = first.next  # the first one's flush is next
+    while letter != NULL:
+        partition_begin_flush((<CommitAsked*>letter).partition)
+        letter = letter.next
+
+
 cdef Partition* next_asked(CommitQueue* queue) noexcept nogil:
     """Wait for a partition to flush; NULL: the queue is stopped, and empty."""
-    cdef CommitAsked* asked = <CommitAsked*>queue_take(&queue.asked)
+    cdef CommitAsked* asked
     cdef Partition* partition
-    if asked == NULL:
-        return NULL
+    if queue.taken == NULL:
+        queue.taken = queue_take_all(&queue.asked)
+        if queue.taken == NULL:
+            return NULL
+        begin_flushes(queue.taken)
+    asked = <CommitAsked*>queue.taken
+    queue.taken = asked.letter.next
     partition = asked.partition
     # Who asks from here on may have appended after the flush has read the end.
     exchange(&asked.waits, 0)

@@ -31,6 +31,10 @@ cdef extern from "<unistd.h>" nogil:
     int c_fsync "fsync"(int fd)
     int c_ftruncate "ftruncate"(int fd, off_t size)
 
+cdef extern from "<fcntl.h>" nogil:
+    int sync_file_range(int fd, off_t offset, off_t size, unsigned int flags)
+    unsigned int SYNC_FILE_RANGE_WRITE
+
 cdef extern from "<sys/sendfile.h>" nogil:
     ssize_t c_sendfile "sendfile"(int to_socket, int fd, off_t* offset, size_t size)
 
@@ -103,6 +107,10 @@ cdef int64_t system_sendfile(
         return -errno
     offset[0] = position
     return done
+
+
+cdef void system_begin_writing(int fd) noexcept nogil:
+    sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE)
 
 
 cdef int system_fdatasync(int fd) noexcept nogil:
@@ -354,6 +362,7 @@ _system.pread = system_pread
 _system.pread_now = system_pread_now
 _system.is_resident = system_is_resident
 _system.sendfile = system_sendfile
+_system.begin_writing = system_begin_writing
 _system.fdatasync = system_fdatasync
 _system.fsync = system_fsync
 _system.ftruncate = system_ftruncate

@@ -20,5 +20,7 @@ cdef void queue_destroy(LetterQueue* queue) noexcept nogil
 cdef bint queue_put(LetterQueue* queue, Letter* letter) noexcept nogil
 # Wait for the oldest letter; NULL: the queue is stopped, and empty.
 cdef Letter* queue_take(LetterQueue* queue) noexcept nogil
+# The same, of all that are there, chained from the oldest on.
+cdef Letter* queue_take_all(LetterQueue* queue) noexcept nogil
 # Refuse letters from now on, and have nobody wait.
 cdef void queue_stop(LetterQueue* queue) noexcept nogil

@@ -55,6 +55,17 @@ cdef Letter* queue_take(LetterQueue* queue) noexcept nogil:
     return found
 
 
+cdef Letter* queue_take_all(LetterQueue* queue) noexcept nogil:
+    cdef Letter* found
+    pthread_mutex_lock(&queue.lock)
+    while queue.first == NULL and not queue.stopped:
+        pthread_cond_wait(&queue.filled, &queue.lock)
+    found = queue.first
+    queue.first = NULL
+    pthread_mutex_unlock(&queue.lock)
+    return found
+
+
 cdef void queue_stop(LetterQueue* queue) noexcept nogil:
     pthread_mutex_lock(&queue.lock)
     queue.stopped = True

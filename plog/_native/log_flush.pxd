@@ -3,6 +3,8 @@ from libc.stdint cimport int64_t
 
 from plog._native.partition cimport Partition, PublishStatus, SegmentList
 
+# Have the disk begin to write what a flush will wait for.
+cdef void partition_begin_flush(Partition* partition) noexcept nogil
 # 0 or -errno; *durable_end is set either way.
 cdef int partition_flush(Partition* partition, int64_t* durable_end) noexcept nogil
 cdef int partition_set_durable_slot(

@@ -68,6 +68,18 @@ cdef int flush_pinned(
     return 0
 
 
+cdef void partition_begin_flush(Partition* partition) noexcept nogil:
+    cdef SegmentList* segments
+    pthread_mutex_lock(&partition.lock)
+    segments = partition.segments
+    if segments != NULL:
+        add(&segments.references, 1)
+    pthread_mutex_unlock(&partition.lock)
+    if segments != NULL:
+        calls().begin_writing(active_of(segments).log_fd)
+    list_release(segments)
+
+
 cdef int partition_flush(Partition* partition, int64_t* durable_end) noexcept nogil:
     cdef SegmentList* segments
     cdef int64_t log_end_offset, before

@@ -1,4 +1,4 @@
-"""What a reactor's thread does for one connection: send, read, cut frames, hand over, close.
+"""What a reactor's thread does for one connection: read, cut frames, gather or hand over, send, close.
 
 Owns the rules of who may read: one request out at a time, answers taken before
 more is asked, muted ones later, nobody while memory is short. Runs in the
