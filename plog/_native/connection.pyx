@@ -144,7 +144,7 @@ cdef void part_with(
         Connection* c, Scratch* scratch, uint8_t* data, int64_t capacity, bint borrowed, Budget* budget) noexcept nogil:
     """A buffer that the connection does not use any more."""
     cdef HeldBuffer* held
-    if c.gathered == 0 or c.dead:
+    if c.gathered == 0:
         give_back(scratch, data, capacity, borrowed, budget)
         return
     held = &scratch.held[scratch.held_count]

@@ -127,12 +127,12 @@ cdef FastOutcome try_produce(
 cdef FastOutcome fast_conclude(Loop* loop, Gathered* gathered, int64_t now_ms, Frame* frame) noexcept nogil:
     cdef Connection* c = gathered.connection
     cdef ProduceCall* call = &gathered.call
-    cdef ProduceOutcome outcome = produce_conclude(call, now_ms)
+    cdef ProduceOutcome outcome = produce_conclude(call, now_ms, not c.handed_over and c.unappended == 0)
     cdef Parked* parked
     cdef bint is_first = c.parked == NULL and not c.handed_over
     c.gathered -= 1
-    if c.dead:
-        return FAST_WAITS
+    if c.closing:
+        return FAST_WAITS  # the memory for one before it was wanting
     if outcome == PRODUCE_UNUSUAL_APPEND:
         store(&loop.fast_requests, loop.fast_requests - 1)
     elif call.acks == ACKS_NONE:
@@ -142,8 +142,10 @@ cdef FastOutcome fast_conclude(Loop* loop, Gathered* gathered, int64_t now_ms, F
     parked = parked_new(loop, c, PRODUCE_KEY)
     if parked == NULL:
         return FAST_NO_MEMORY
-    if outcome == PRODUCE_UNUSUAL_APPEND and not keep_frame(parked, gathered.frame, gathered.size):
-        return FAST_NO_MEMORY
+    if outcome == PRODUCE_UNUSUAL_APPEND:
+        if not keep_frame(parked, gathered.frame, gathered.size):
+            return FAST_NO_MEMORY
+        c.unappended += 1
     parked.produce = call[0]
     produce_init(call)
     count_memory(parked)
@@ -171,6 +173,7 @@ cdef bint keep_frame(Parked* parked, const uint8_t* frame, int64_t size) noexcep
 cdef void pass_parked(Loop* loop, Connection* c, Frame* frame) noexcept nogil:
     """The first of the connection's requests is for Python."""
     count(&loop.passed[PASSED_APPEND])
+    c.unappended -= 1
     pass_frame(loop, <Parked*>c.parked, frame)
     unpark(c)
     c.handed_over = True
@@ -317,7 +320,7 @@ cdef void work_on(Task* task) noexcept nogil:
         p = read_head(parked.frame.data, end, &parked.produce.head)
         parked.outcome = produce_check(parked.served, &parked.produce, p, end, now_ms, False)
         if parked.outcome == PRODUCE_ANSWERED:
-            parked.outcome = produce_conclude(&parked.produce, now_ms)
+            parked.outcome = produce_conclude(&parked.produce, now_ms, True)
     else:
         parked.outcome = fetch_read_slowly(&parked.fetch)
     if not mailbox_put(parked.inbox, &parked.task.letter, &parked.task.letter, 1):

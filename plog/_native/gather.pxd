@@ -19,7 +19,7 @@ ctypedef struct Gathered:
 
 ctypedef struct PartitionWrite:
     AppendGroup group
-    WorkQueue* disk              # the pin of a request's partition
+    WorkQueue* disk              # the pin of a request's partition; the same for all
 
 ctypedef struct Gather:
     PartitionWrite writes[MOST_GROUPS]
@@ -27,6 +27,7 @@ ctypedef struct Gather:
     Gathered requests[MOST_GATHERED]
     int64_t request_count
     int64_t bytes
+    int64_t begun_us
     bint is_full                 # write before anything else is taken in
 
 # Take a request in, as far as it goes; what is in `call` changes places with what was used before. If it did not go

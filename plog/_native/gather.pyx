@@ -19,8 +19,11 @@ from plog._native.served cimport Served
 from plog._native.work_queue cimport work_note_time
 
 cdef enum:
-    # More gains nothing, and would keep who was read first waiting.
+    # More gains nothing, and would keep who was read first, and who else writes to these partitions, waiting.
     ENOUGH_BYTES = 4 * 1024 * 1024
+    LONGEST_US = 2000
+    # What a slot keeps for its next request.
+    MOST_KEPT_PARTS = 256
 
 
 cdef AppendGroup* group_of(Gather* gather, const Served* served) noexcept nogil:
@@ -31,8 +34,11 @@ cdef AppendGroup* group_of(Gather* gather, const Served* served) noexcept nogil:
     for number in range(gather.write_count):
         if gather.writes[number].group.partition == partition:
             return &gather.writes[number].group
-    if gather.write_count == MOST_GROUPS:
+    # One disk may keep its partitions waiting, but not those of another.
+    if gather.write_count == MOST_GROUPS or (gather.write_count > 0 and gather.writes[0].disk != served.disk):
         return NULL
+    if gather.write_count == 0:
+        gather.begun_us = calls().monotonic_us()
     write = &gather.writes[gather.write_count]
     if not group_open(&write.group, partition, GROUP_TRIES if gather.write_count > 0 else GROUP_WAITS):
         return NULL
@@ -70,7 +76,7 @@ cdef void gather_add(
     gather.request_count += 1
     gather.is_full = (
         gather.request_count == MOST_GATHERED or gather.bytes >= ENOUGH_BYTES
-        or added.call.appended < added.call.parts.count)
+        or calls().monotonic_us() - gather.begun_us > LONGEST_US or added.call.appended < added.call.parts.count)
 
 
 cdef void gather_write(Gather* gather) noexcept nogil:
@@ -92,6 +98,8 @@ cdef void gather_clear(Gather* gather) noexcept nogil:
     cdef int64_t number
     for number in range(gather.request_count):
         produce_clear(&gather.requests[number].call)
+        if gather.requests[number].call.parts.capacity > MOST_KEPT_PARTS:
+            produce_release(&gather.requests[number].call)
     gather.request_count = gather.bytes = 0
     gather.is_full = False
 

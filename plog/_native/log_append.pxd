@@ -35,10 +35,13 @@ ctypedef struct AppendGroup:
     PartList batches             # of SegmentBatch
     PartList undos               # of what to undo of the producers if the write fails
     int64_t size_bytes
-    int64_t index_entries        # that they will have, at most one of each kind for a batch
     int64_t since_entry_bytes
+    int64_t offset_entries       # that they will have
+    int64_t time_entries         # at most
+    int64_t latest_timestamp
     int64_t end_offset           # behind the last of them
     EndingTransaction ended      # by a control batch, which is alone in its group
+    bint asked_roll
     bint written
     int error                    # why they could not be written
 

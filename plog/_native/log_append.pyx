@@ -59,8 +59,8 @@ cdef bint roll_is_due(
     if active.size_bytes + group.size_bytes + size > partition.segment_bytes:
         return True
     # The last place of a time index is seal()'s.
-    if (active.offset_entries + group.index_entries >= active.max_offset_entries
-            or active.time_entries + group.index_entries >= active.max_time_entries - 1):
+    if (active.offset_entries + group.offset_entries >= active.max_offset_entries
+            or active.time_entries + group.time_entries >= active.max_time_entries - 1):
         return True
     # Kafka's rule: by record time if there is any, else by the age of the segment.
     if active.size_bytes == 0:
@@ -190,6 +190,7 @@ cdef void group_add(
     if partition.roll_asked or roll_is_due(group, active, size, last_offset, max_timestamp, now_ms):
         # Nothing is let in behind, even if it would fit, so that the new segment's base offset,
         # which names its files, stays what it was when they were made.
+        group.asked_roll = group.asked_roll or not partition.roll_asked
         partition.roll_asked = True
         out.status = APPEND_ROLL_NEEDED
         return
@@ -220,8 +221,12 @@ cdef void group_add(
     out.timestamp = max_timestamp
     group.size_bytes += size
     group.end_offset = last_offset + 1
+    # A time entry needs that time has moved on since the one before.
+    if max_timestamp > group.latest_timestamp:
+        group.latest_timestamp = max_timestamp
+        group.time_entries = min(group.time_entries + 1, group.offset_entries + 1)
     if group.since_entry_bytes > partition.index_interval_bytes:
-        group.index_entries += 1
+        group.offset_entries += 1
         group.since_entry_bytes = 0
     group.since_entry_bytes += size
 
@@ -235,8 +240,11 @@ cdef bint group_open(AppendGroup* group, Partition* partition, GroupOpening how)
         return False
     group.partition = partition
     group.batches.count = group.undos.count = 0
-    group.size_bytes = group.index_entries = 0
-    group.since_entry_bytes = active_of(partition.segments).bytes_since_index_entry if partition.segments != NULL else 0
+    group.size_bytes = group.offset_entries = group.time_entries = group.since_entry_bytes = 0
+    if partition.segments != NULL:
+        group.since_entry_bytes = active_of(partition.segments).bytes_since_index_entry
+        group.latest_timestamp = active_of(partition.segments).max_timestamp
+    group.asked_roll = False
     group.end_offset = partition.log_end_offset
     group.ended.first_offset = NO_TRANSACTION
     group.written = False
@@ -268,6 +276,8 @@ cdef int group_write(AppendGroup* group) noexcept nogil:
         active, batch_of(group, 0), group.batches.count, partition.index_interval_bytes, &broken)
     if group.error:
         undo_producers(group)
+        if group.asked_roll:
+            partition.roll_asked = False  # it may have been for want of room beside what is not there
         if broken:
             partition_go_offline(partition, group.error)
         return group.error

@@ -61,8 +61,9 @@ cdef void produce_release(ProduceCall* call) noexcept nogil
 cdef ProduceOutcome produce_check(
     ServedTable* table, ProduceCall* call, const uint8_t* p, const uint8_t* end, int64_t now_ms,
     bint in_reactor) noexcept nogil
-# After the groups of its first parts have been written, append the rest of the request, partition by partition.
-cdef ProduceOutcome produce_conclude(ProduceCall* call, int64_t now_ms) noexcept nogil
+# After the groups of its first parts have been written, append the rest of the request, partition by partition, unless
+# what must come before it is with Python.
+cdef ProduceOutcome produce_conclude(ProduceCall* call, int64_t now_ms, bint may_append) noexcept nogil
 # Whether acks=all can be answered: each partition is safe on every in-sync replica, or lost.
 cdef bint produce_is_settled(ProduceCall* call) noexcept nogil
 # Whether a partition has changed since it was appended.

@@ -227,13 +227,13 @@ cdef bint append_alone(ProducePart* part, int64_t now_ms) noexcept nogil:
     return True
 
 
-cdef ProduceOutcome produce_conclude(ProduceCall* call, int64_t now_ms) noexcept nogil:
+cdef ProduceOutcome produce_conclude(ProduceCall* call, int64_t now_ms, bint may_append) noexcept nogil:
     cdef ProducePart* part
     cdef int64_t number
     if not groups_are_written(call):
         return PRODUCE_UNUSUAL_APPEND
     while call.appended < call.parts.count:
-        if not append_alone(produce_part(call, call.appended), now_ms):
+        if not may_append or not append_alone(produce_part(call, call.appended), now_ms):
             return PRODUCE_UNUSUAL_APPEND
         call.appended += 1
     if call.acks != ACKS_ALL or produce_is_settled(call):

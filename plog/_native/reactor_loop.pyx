@@ -341,8 +341,8 @@ cdef bint wind_down(Loop* loop) noexcept nogil:
         link = link.next
         if overdue:
             finish_close(loop, c, b"the broker is stopping")
-        elif c.parked == NULL or (<Parked*>c.parked).api_key == FETCH_KEY:
-            # Of a Produce that waits the records are appended: its client should hear of it.
+        elif c.parked == NULL or c.unappended > 0 or (<Parked*>c.parked).api_key == FETCH_KEY:
+            # Of a Produce that waits the records are appended, but for those: its client should hear of it.
             begin_close(loop, c, b"the broker is stopping")
     return loop.connections == 0
 

@@ -184,10 +184,10 @@ cdef void discard(Shared* shared, Connection* c) noexcept nogil:
 cdef void finish_close(Loop* loop, Connection* c, const char* reason) noexcept nogil:
     """Close now. `reason` NULL: the connection holds it."""
     cdef Note* note = <Note*>c.closed
-    if c.dead:
-        return
     if c.gathered > 0:
         write_gathered(loop)  # what has come whole is appended
+    if c.dead:
+        return
     c.dead = True
     fast_drop(c)
     # By hand, since a process forked from this one may hold the socket, and then close alone leaves it watched.
@@ -304,7 +304,7 @@ cdef bint may_read(Loop* loop, Connection* c) noexcept nogil:
     if c.handed_over or c.closing or loop.winding_down or c.unsent_bytes > UNSENT_BYTES_TO_READ_ON:
         return False
     # While Produces wait, further ones are read; the end of the stream is found once they are answered.
-    if c.parked != NULL and (c.held_up or c.peer_closed or c.parked_count + c.gathered >= MOST_PARKED):
+    if c.parked != NULL and (c.held_up or c.peer_closed or c.parked_count >= MOST_PARKED):
         return False
     if c.muted_until_us > loop.now_us:
         link_append(&loop.muted, &c.waiting)
@@ -396,7 +396,10 @@ cdef void write_gathered(Loop* loop) noexcept nogil:
         if outcome == FAST_ANSWERED:
             link_append(&loop.answering, &c.answering)
         elif outcome == FAST_NO_MEMORY or (outcome == FAST_PASSED and not hand_over_frame(loop, c, &frame)):
-            close_for_memory(loop, c)
+            # Not at once: further requests of it may be among those that are concluded.
+            c.closing = c.abnormal = True
+            snprintf(c.reason, REASON_BYTES, "out of memory for a request")
+            link_append(&loop.answering, &c.answering)
     gather_clear(gather)
     let_go_of_buffers(&loop.scratch, &loop.shared.budget)
     loop.is_writing = False
@@ -458,7 +461,7 @@ cdef void read_on(Loop* loop, Connection* c) noexcept nogil:
 
 
 cdef void serve(Loop* loop, Connection* c) noexcept nogil:
-    if not c.closing:
+    if not c.dead and not c.closing:
         read_on(loop, c)
     if c.dead:
         return
@@ -510,7 +513,7 @@ cdef void on_event(Loop* loop, Connection* c, uint32_t events) noexcept nogil:
         c.readable = True
         # Nobody waits for what is being worked on. Requests that came before the end of the stream (acks=0) are
         # still handed over, and the end is found when the last of them has been read.
-        if (c.handed_over or c.parked != NULL) and nothing_unread(c):
+        if (c.handed_over or c.parked != NULL) and c.unappended == 0 and nothing_unread(c):
             finish_close(loop, c, b"closed by the peer before its answer")
             return
     if events & EPOLLIN:

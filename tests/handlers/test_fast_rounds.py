@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 import socket
 import struct
 import time
@@ -26,6 +27,7 @@ from tests.handlers.running import (
 )
 from tests.handlers.test_fast_disks import partitions_by_disk
 from tests.handlers.wire import (
+    NOW_MS,
     WAIT_MS,
     create_topic,
     fetch_request,
@@ -193,3 +195,124 @@ def test_memory_comes_back_from_a_round_of_many_clients(fast: Running) -> None:
     assert fast.broker.reactor_stats.queued_bytes == 0
     for client in clients:
         client.close()
+
+
+def test_roll_that_a_failed_round_asked_for_is_forgotten(fast: Running) -> None:
+    create_topic(fast.wire, "t", segment_bytes=20_000)
+    with faults(
+        Fault("pwritev", errno=errno.EIO, times=1, path_prefix=str(fast.directory / "t-0"))
+    ):
+        found = together(fast, produce(b"a" * 12_000), produce(b"b" * 12_000))
+    assert found == [[(0, 0)], [(0, 1)]]
+    assert end_of(fast, "t") == 2
+
+
+@pytest.mark.parametrize("pause_s", [0, 0.1])
+def test_failed_round_of_a_client_that_has_gone_is_appended(fast: Running, pause_s: float) -> None:
+    create_topic(fast.wire, "t")
+    fast.ask(produce(b"first"), VERSION)
+    there = str(fast.directory / "t-0")
+    with faults(
+        Fault("pwritev", errno=errno.EIO, times=1, path_prefix=there),
+        Fault("pwritev", delay_us=300_000, times=1, path_prefix=there),
+    ):
+        with socket.create_connection(("127.0.0.1", fast.port)) as gone:
+            frames = (framed(produce(b"%d" % n, acks=0), VERSION, n) for n in range(5))
+            gone.sendall(b"".join(frames))
+            time.sleep(pause_s)
+        until = time.monotonic() + WAIT_MS / 1000
+        while end_of(fast, "t") < 6:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    assert values_of(fast) == [b"first", b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_acks_0_goes_on_behind_a_produce_that_waits(fast: Running) -> None:
+    for topic in ("t", "u"):
+        create_topic(fast.wire, topic)
+        fast.ask(produce(b"first", topic=topic), VERSION)
+    with faults(Fault("fdatasync", delay_us=2_000_000, path_prefix=str(fast.directory / "t-0"))):
+        fast.send(produce(b"waits", acks=-1), VERSION)
+        fast.until_waiting()
+        frames = (framed(produce(b"v", topic="u", acks=0), VERSION, n) for n in range(200))
+        fast.socket.sendall(b"".join(frames))
+        until = time.monotonic() + 1
+        while True:
+            (part,) = fast.wire.ask(fetch_request(("u", 0, 0)), 12).responses[0].partitions
+            if part.high_watermark == 201:
+                break
+            assert time.monotonic() < until, part.high_watermark
+        assert fast.broker.reactor_stats.waiting == 1
+        fast.receive()
+
+
+def test_first_slow_write_of_a_disk_keeps_no_other_reactor_waiting(tmp_path: Path) -> None:
+    log_dirs = f"{tmp_path / 'disk0'},{tmp_path / 'disk1'}"
+    one = Running(tmp_path, log_dirs=log_dirs, num_network_threads=2)
+    create_topic(one.wire, "t", 2)
+    disk, slow, quick = partitions_by_disk(one)
+    # Connections are given to the reactors in turns, but nobody says which has this one.
+    others = [socket.create_connection(("127.0.0.1", one.port)) for _ in range(2)]
+    took = []
+    for other in others:
+        other.settimeout(WAIT_MS / 1000)
+        for _ in range(80):  # until the disk is taken for a fast one again
+            one.ask(produce(b"v", index=slow), VERSION)
+        with faults(Fault("pwritev", delay_us=1_000_000, times=1, path_prefix=disk + "/t-")):
+            both = framed(produce(b"v", index=slow), VERSION, 1)
+            one.socket.sendall(both + framed(produce(b"v", index=quick), VERSION, 2))
+            time.sleep(0.1)
+            begun = time.monotonic()
+            other.sendall(framed(produce(b"v", index=quick), VERSION, 3))
+            (size,) = struct.unpack(">i", other.recv(4, socket.MSG_WAITALL))
+            other.recv(size, socket.MSG_WAITALL)
+            took.append(time.monotonic() - begun)
+            one.receive()
+            one.receive()
+        other.close()
+    one.stop()
+    # One of them shares the reactor that writes to the slow disk.
+    assert min(took) < 0.5, took
+
+
+def test_more_than_a_round_takes_in(fast: Running) -> None:
+    create_topic(fast.wire, "t", 100)
+    for acks in (1, -1):
+        # 300 requests, each of four of 100 partitions, 6 MB in all.
+        requests = [
+            produce_request(
+                [("t", (4 * n + k) % 100, make_batch([b"v" * 5_000])) for k in range(4)], acks=acks
+            )
+            for n in range(300)
+        ]
+        first = 0 if acks == 1 else 12
+        assert together(fast, *requests) == [[(0, first + n // 25)] * 4 for n in range(300)]
+
+
+def test_indexes_and_segments_are_those_of_single_appends(tmp_path: Path) -> None:
+    files = []
+    for name in ("together", "alone"):
+        one = Running(tmp_path / name)
+        create_topic(
+            one.wire, "t", segment_bytes=60_000, segment_index_bytes=120, index_interval_bytes=2_000
+        )
+        rng = random.Random(2013)
+        requests = []
+        for _ in range(300):
+            size, at = rng.choice((10, 1_000, 3_000)), NOW_MS + rng.choice((0, 0, 0, 5, 7, 1_000))
+            batch = make_batch([rng.randbytes(size)], timestamps=[at])
+            requests.append(produce_request([("t", 0, batch)], acks=1))
+        if name == "together":
+            together(one, *requests)
+        else:
+            for request in requests:
+                together(one, request)
+        one.stop()
+        there = tmp_path / name / "t-0"
+        files.append({
+            path.name: path.read_bytes()
+            for path in there.iterdir()
+            if path.suffix in (".log", ".index", ".timeindex")
+        })  # fmt: skip
+    assert len(files[0]) > 9
+    assert files[0] == files[1]
