@@ -18,20 +18,20 @@ import math
 import os
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import bench_kafka
 import bench_load
+import bench_report
 import click
+from bench_report import Cell
 from bench_rows import CONTESTANTS, HOT_BYTES, KAFKAS, KB, SHORT, Row, rows
 from rich.console import Console
-from rich.table import Table
 
 from plog.errors import PlogError
 from plog.ops import load
@@ -43,19 +43,6 @@ MOST_MB = 2_000
 OTHER_REQUESTS = "other API or version"
 """Those that make the topic, say; the load's own are the others."""
 NEW_PRODUCERS = "unusual append"
-COST_GOAL_S_PER_GB = 0.15
-"""So much more CPU time than the C loop, at most."""
-
-
-class Cell(NamedTuple):
-    """One contestant's figures in one row, a value for each round."""
-
-    row: Row
-    contestant: str
-    rounds: list[Figures]
-
-    def values(self, key: str) -> list[float]:
-        return [figures[key] for figures in self.rounds if figures.get(key) is not None]
 
 
 # --- one measurement ------------------------------------------------------------------------------
@@ -112,7 +99,8 @@ def measure(
             )
         common |= {"batch_file": batch.path, "seconds": seconds, "warmup": warmup_s}
         most_bytes = MOST_MB * 1_000_000 if row.mode == "produce" and not row.beside else None
-        touch_pages(where)
+        if row.mode == "produce" and row.batch_bytes > 0:
+            touch_pages(where)
         with ThreadPoolExecutor(1) as beside:
             meanwhile = row.beside and beside.submit(
                 load.run, row.beside[0], **common, **row.beside[1]
@@ -162,161 +150,6 @@ def with_costs(figures: Figures) -> Figures:
     }
 
 
-# --- what is shown --------------------------------------------------------------------------------
-
-
-def _spread(values: list[float], digits: int) -> str:
-    if not values:
-        return ""
-    text = f"{statistics.median(values):,.{digits}f}"
-    if len(values) > 1:
-        text += f" ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
-    return text
-
-
-def ratio(cell: Cell, base: Cell, key: str) -> float | None:
-    """Return the median over the rounds of this one's figure beside the other's."""
-    pairs = zip(cell.values(key), base.values(key), strict=False)
-    found = [mine / its for mine, its in pairs if its]
-    return statistics.median(found) if found else None
-
-
-def verdict(cell: Cell, base: Cell | None) -> tuple[str, str]:
-    """Return how a cell stands to what it is held against, and the goal, as texts."""
-    if base is None or cell.row.goal is None:
-        return "", ""
-    row = cell.row
-    if row.unit == "us":
-        found = [ratio(cell, base, key) for key in ("p50_us", "p99_us", "p999_us")]
-        shown = " / ".join("-" if one is None else f"{one:.1f}" for one in found)
-        met = all(one is not None and one <= row.goal for one in found)
-        return _coloured(f"{shown} x {base.contestant}", met), f"<= {row.goal:g} x"
-    share = ratio(cell, base, row.unit)
-    if share is None:
-        return "", ""
-    text = _coloured(f"{share:.0%} of {base.contestant}", share >= row.goal)
-    goal = f">= {row.goal:.0%}"
-    if row.unit == "MB/s" and base.contestant.startswith("C"):
-        more = statistics.median(cell.values("cpu_s_per_gb")) - statistics.median(
-            base.values("cpu_s_per_gb")
-        )
-        text += "; " + _coloured(f"{more:+.2f} s/GB", more <= COST_GOAL_S_PER_GB)
-        goal += f"; +{COST_GOAL_S_PER_GB} s/GB"
-    return text, goal
-
-
-def beside_kafka(cell: Cell, by_place: dict[tuple[str, str], Cell]) -> str:
-    """Return the rate (or p99) and the cost beside each Kafka's."""
-    if cell.contestant in KAFKAS or cell.contestant.startswith("C"):
-        return ""
-    cost = "cpu_s_per_gb" if cell.row.unit == "MB/s" else "cpu_us_per_request"
-    found = []
-    for name in KAFKAS:
-        its = by_place.get((cell.row.name, name))
-        if its is None:
-            continue
-        rate, paid = ratio(cell, its, cell.row.unit), ratio(cell, its, cost)
-        if rate is not None and paid is not None:
-            found.append(f"{name}: {rate:.1f} x, CPU {paid:.2f} x")
-    return "\n".join(found)
-
-
-def _coloured(text: str, good: bool) -> str:
-    return f"[{'green' if good else 'red'}]{text}[/]"
-
-
-def show(cells: list[Cell], console: Console) -> None:
-    by_place = {(cell.row.name, cell.contestant): cell for cell in cells}
-    for unit in ("MB/s", "req/s", "us"):
-        chosen = [cell for cell in cells if cell.row.unit == unit]
-        if not chosen:
-            continue
-        paced = unit == "us"
-        table = Table(title={"MB/s": "volume", "req/s": "requests", "us": "latency"}[unit])
-        table.add_column("row")
-        table.add_column("server")
-        columns = ["p50 us", "p99 us", "p99.9 us"] if paced else [unit, "p99 us"]
-        columns += ["CPU s/GB" if unit == "MB/s" else "CPU us/req"]
-        columns += ["client", "foreign", "fast", "RSS MB"]
-        for column in columns:
-            table.add_column(column, justify="right")
-        table.add_column("held against")
-        table.add_column("goal")
-        if any(cell.contestant in KAFKAS for cell in chosen):
-            table.add_column("beside Kafka")
-        last = len(columns) + 4
-        before = ""
-        for cell in chosen:
-            base = by_place.get((cell.row.name, cell.row.against[cell.contestant] or ""))
-            numbers = (
-                [_spread(cell.values(key), 0) for key in ("p50_us", "p99_us", "p999_us")]
-                if paced
-                else [_spread(cell.values(unit), 0), _spread(cell.values("p99_us"), 0)]
-            )
-            cost = ("cpu_s_per_gb", 3) if unit == "MB/s" else ("cpu_us_per_request", 2)
-            shares = cell.values("fast_share")
-            table.add_row(
-                "" if cell.row.name == before else cell.row.name,
-                cell.contestant,
-                *numbers,
-                _spread(cell.values(cost[0]), cost[1]),
-                f"{statistics.median(cell.values('client_cores')):.2f}",
-                f"{statistics.median(cell.values('foreign_cores')):.2f}",
-                f"{statistics.median(shares):.1%}" if shares else "",
-                f"{max(cell.values('rss_mb')):.0f}",
-                *verdict(cell, base),
-                *([beside_kafka(cell, by_place)] if len(table.columns) > last else []),
-            )
-            before = cell.row.name
-        console.print(table)
-    show_handed_over(cells, console)
-    for cell in cells:
-        if cell.row.beside and cell.rounds:
-            rates = [figures["beside"]["mb_per_s"] for figures in cell.rounds]
-            console.print(
-                f"{cell.row.name}, {cell.contestant}: {cell.row.beside[0]} meanwhile: "
-                f"{_spread(rates, 0)} MB/s"
-            )
-
-
-def show_handed_over(cells: list[Cell], console: Console) -> None:
-    slow = [cell for cell in cells if any(share < 0.99 for share in cell.values("fast_share"))]
-    for cell in slow:
-        counts = cell.rounds[-1]["by_python"]
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.items())
-        console.print(f"{cell.row.name}, {cell.contestant}: by Python: {reasons}")
-
-
-def plot(cells: list[Cell], path: Path) -> None:
-    """Draw bars of every row's figure, one colour for each contestant."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    units = [unit for unit in ("MB/s", "req/s", "us") if any(c.row.unit == unit for c in cells)]
-    contestants = list(dict.fromkeys(cell.contestant for cell in cells))
-    colours = {name: plt.get_cmap("tab10")(at % 10) for at, name in enumerate(contestants)}
-    figure, all_axes = plt.subplots(
-        len(units), 1, figsize=(11, 1 + 0.22 * len(cells) + len(units)), squeeze=False
-    )
-    for axes, unit in zip(all_axes[:, 0], units, strict=True):
-        chosen = [cell for cell in cells if cell.row.unit == unit]
-        for at, cell in enumerate(chosen):
-            values = cell.values(unit)
-            middle = statistics.median(values)
-            reach = [[middle - min(values)], [max(values) - middle]]
-            axes.barh(at, middle, xerr=reach, color=colours[cell.contestant], ecolor="grey")
-        labels = [f"{cell.row.name}  {cell.contestant}" for cell in chosen]
-        axes.set_yticks(range(len(chosen)), labels, fontsize=7)
-        axes.invert_yaxis()
-        axes.set_xlabel("p99, us (log)" if unit == "us" else unit)
-        if unit == "us":
-            axes.set_xscale("log")
-    figure.tight_layout()
-    figure.savefig(path)
-
-
 # --- the command ----------------------------------------------------------------------------------
 
 
@@ -343,19 +176,6 @@ def chosen_rows(patterns: tuple[str, ...], short: bool) -> list[Row]:
     return chosen
 
 
-def as_json(cells: list[Cell], about: dict[str, Any]) -> str:
-    found = [
-        {
-            "row": cell.row.name,
-            "server": cell.contestant,
-            "unit": cell.row.unit,
-            "rounds": cell.rounds,
-        }
-        for cell in cells
-    ]
-    return json.dumps({**about, "cells": found}, indent=1)
-
-
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--rows", "patterns", multiple=True, help="Patterns of rows, such as 'fetch/*'; repeatable."
@@ -374,6 +194,20 @@ def as_json(cells: list[Cell], about: dict[str, Any]) -> str:
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all figures.")
 @click.option("--plot", "plot_path", type=click.Path(path_type=Path), help="Draw the medians.")
+@click.option(
+    "--docs",
+    "docs_path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Write tables and plot into a page, between its marks.",
+)
+@click.option(
+    "--figures",
+    "known_paths",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="What --json has written: for --docs beside what is measured now, which without --rows "
+    "is nothing; repeatable.",
+)
 def command(
     patterns: tuple[str, ...],
     only_list: bool,
@@ -384,6 +218,8 @@ def command(
     directory: Path | None,
     json_path: Path | None,
     plot_path: Path | None,
+    docs_path: Path | None,
+    known_paths: tuple[Path, ...],
 ) -> None:
     """Measure produce, fetch and latency beside C loops, in turns.
 
@@ -394,7 +230,8 @@ def command(
         for row in rows():
             click.echo(row.name)
         return
-    chosen = chosen_rows(patterns, short)
+    runs = [json.loads(path.read_text()) for path in known_paths]
+    chosen = [] if runs and not patterns else chosen_rows(patterns, short)
     if kafka:
         chosen = [row.with_kafka() for row in chosen]
     warmup_s = WARMUP_S
@@ -426,15 +263,20 @@ def command(
                 else:
                     cell.rounds.append(figures)
                     if json_path is not None:
-                        json_path.write_text(as_json(cells, about) + "\n")
+                        json_path.write_text(bench_report.as_json(cells, about) + "\n")
     cells = [cell for cell in cells if cell.rounds]
+    if docs_path is not None:
+        if cells:
+            runs.append(json.loads(bench_report.as_json(cells, about)))
+        bench_report.write_page(docs_path, runs)
     if plot_path is not None:
-        plot(cells, plot_path)
-    show(cells, Console())
-    click.echo(
-        f"{about['commit']}: {rounds} rounds of {seconds:g} s, {os.cpu_count()} processors, "
-        f"load before {about['load_before'][0]:.1f}, after {os.getloadavg()[0]:.1f}"
-    )
+        bench_report.plot(cells, plot_path)
+    if cells:
+        bench_report.show(cells, Console())
+        click.echo(
+            f"{about['commit']}: {rounds} rounds of {seconds:g} s, {os.cpu_count()} processors, "
+            f"load before {about['load_before'][0]:.1f}, after {os.getloadavg()[0]:.1f}"
+        )
     if failures:
         raise click.ClickException("\n".join(failures))
 

@@ -32,6 +32,7 @@ from tests.servers import BrokerProcess
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "asv_bench"))
 
 import bench_load
+from bench_report import BEGIN, END
 
 from plog.ops import load
 
@@ -366,6 +367,21 @@ def test_bench_measures_every_contestant_in_every_round(tmp_path):
         assert cells[server]["rounds"][0]["fast_share"] == 1
     assert picture.stat().st_size > 0
     assert not list(where.iterdir()), "directories are left behind"
+
+    page = tmp_path / "page.md"
+    page.write_text(f"above\n\n{BEGIN}\nold\n{END}\n\nbelow\n")
+    for _ in range(2):
+        assert bench("--figures", figures, "--docs", page) == ""
+        text = page.read_text()
+        assert text.startswith(f"above\n\n{BEGIN}\n")
+        assert text.endswith(f"{END}\n\nbelow\n")
+        assert "old" not in text
+        lines = text.splitlines()
+        for server, cell in cells.items():
+            (line,) = (one for one in lines if one.startswith(f"| small/4c/6p/java | {server} |"))
+            rates = sorted(one["requests_per_s"] for one in cell["rounds"])
+            assert f"| {rates[0]:,.0f} to {rates[1]:,.0f} |" in line
+    assert page.with_suffix(".png").stat().st_size > 0
 
 
 def test_bench_names_its_rows():

@@ -1,0 +1,294 @@
+"""What bin/bench has measured, shown: in a terminal, as a plot, as JSON, as a page.
+
+Owns no measuring. Ratios are the median of the rounds' own, each of two neighbours in time.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench_rows import KAFKAS, Row, rows
+from rich.console import Console
+from rich.table import Table
+
+from plog.ops.load import Figures
+
+COST_GOAL_S_PER_GB = 0.15
+"""So much more CPU time than the C loop, at most."""
+BEGIN, END = "<!-- bin/bench --docs: begin -->", "<!-- bin/bench --docs: end -->"
+
+
+class Cell(NamedTuple):
+    """One contestant's figures in one row, a value for each round."""
+
+    row: Row
+    contestant: str
+    rounds: list[Figures]
+
+    def values(self, key: str) -> list[float]:
+        return [figures[key] for figures in self.rounds if figures.get(key) is not None]
+
+
+# --- in a terminal --------------------------------------------------------------------------------
+
+
+def _spread(values: list[float], digits: int) -> str:
+    if not values:
+        return ""
+    text = f"{statistics.median(values):,.{digits}f}"
+    if len(values) > 1:
+        text += f" ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
+    return text
+
+
+def ratio(cell: Cell, base: Cell, key: str) -> float | None:
+    """Return the median over the rounds of this one's figure beside the other's."""
+    pairs = zip(cell.values(key), base.values(key), strict=False)
+    found = [mine / its for mine, its in pairs if its]
+    return statistics.median(found) if found else None
+
+
+def verdict(cell: Cell, base: Cell | None) -> tuple[str, str]:
+    """Return how a cell stands to what it is held against, and the goal, as texts."""
+    if base is None or cell.row.goal is None:
+        return "", ""
+    row = cell.row
+    if row.unit == "us":
+        found = [ratio(cell, base, key) for key in ("p50_us", "p99_us", "p999_us")]
+        shown = " / ".join("-" if one is None else f"{one:.1f}" for one in found)
+        met = all(one is not None and one <= row.goal for one in found)
+        return _coloured(f"{shown} x {base.contestant}", met), f"<= {row.goal:g} x"
+    share = ratio(cell, base, row.unit)
+    if share is None:
+        return "", ""
+    text = _coloured(f"{share:.0%} of {base.contestant}", share >= row.goal)
+    goal = f">= {row.goal:.0%}"
+    if row.unit == "MB/s" and base.contestant.startswith("C"):
+        more = statistics.median(cell.values("cpu_s_per_gb")) - statistics.median(
+            base.values("cpu_s_per_gb")
+        )
+        text += "; " + _coloured(f"{more:+.2f} s/GB", more <= COST_GOAL_S_PER_GB)
+        goal += f"; +{COST_GOAL_S_PER_GB} s/GB"
+    return text, goal
+
+
+def beside_kafka(cell: Cell, by_place: dict[tuple[str, str], Cell]) -> str:
+    """Return the rate (or p99) and the cost beside each Kafka's."""
+    if cell.contestant in KAFKAS or cell.contestant.startswith("C"):
+        return ""
+    cost = "cpu_s_per_gb" if cell.row.unit == "MB/s" else "cpu_us_per_request"
+    found = []
+    for name in KAFKAS:
+        its = by_place.get((cell.row.name, name))
+        if its is None:
+            continue
+        rate, paid = ratio(cell, its, cell.row.unit), ratio(cell, its, cost)
+        if rate is not None and paid is not None:
+            found.append(f"{name}: {rate:.1f} x, CPU {paid:.2f} x")
+    return "\n".join(found)
+
+
+def _coloured(text: str, good: bool) -> str:
+    return f"[{'green' if good else 'red'}]{text}[/]"
+
+
+def show(cells: list[Cell], console: Console) -> None:
+    by_place = {(cell.row.name, cell.contestant): cell for cell in cells}
+    for unit in ("MB/s", "req/s", "us"):
+        chosen = [cell for cell in cells if cell.row.unit == unit]
+        if not chosen:
+            continue
+        paced = unit == "us"
+        table = Table(title={"MB/s": "volume", "req/s": "requests", "us": "latency"}[unit])
+        table.add_column("row")
+        table.add_column("server")
+        columns = ["p50 us", "p99 us", "p99.9 us"] if paced else [unit, "p99 us"]
+        columns += ["CPU s/GB" if unit == "MB/s" else "CPU us/req"]
+        columns += ["client", "foreign", "fast", "RSS MB"]
+        for column in columns:
+            table.add_column(column, justify="right")
+        table.add_column("held against")
+        table.add_column("goal")
+        if any(cell.contestant in KAFKAS for cell in chosen):
+            table.add_column("beside Kafka")
+        last = len(columns) + 4
+        before = ""
+        for cell in chosen:
+            base = by_place.get((cell.row.name, cell.row.against[cell.contestant] or ""))
+            numbers = (
+                [_spread(cell.values(key), 0) for key in ("p50_us", "p99_us", "p999_us")]
+                if paced
+                else [_spread(cell.values(unit), 0), _spread(cell.values("p99_us"), 0)]
+            )
+            cost = ("cpu_s_per_gb", 3) if unit == "MB/s" else ("cpu_us_per_request", 2)
+            shares = cell.values("fast_share")
+            table.add_row(
+                "" if cell.row.name == before else cell.row.name,
+                cell.contestant,
+                *numbers,
+                _spread(cell.values(cost[0]), cost[1]),
+                f"{statistics.median(cell.values('client_cores')):.2f}",
+                f"{statistics.median(cell.values('foreign_cores')):.2f}",
+                f"{statistics.median(shares):.1%}" if shares else "",
+                f"{max(cell.values('rss_mb')):.0f}",
+                *verdict(cell, base),
+                *([beside_kafka(cell, by_place)] if len(table.columns) > last else []),
+            )
+            before = cell.row.name
+        console.print(table)
+    show_handed_over(cells, console)
+    for cell in cells:
+        if cell.row.beside and cell.rounds:
+            rates = [figures["beside"]["mb_per_s"] for figures in cell.rounds]
+            console.print(
+                f"{cell.row.name}, {cell.contestant}: {cell.row.beside[0]} meanwhile: "
+                f"{_spread(rates, 0)} MB/s"
+            )
+
+
+def show_handed_over(cells: list[Cell], console: Console) -> None:
+    slow = [cell for cell in cells if any(share < 0.99 for share in cell.values("fast_share"))]
+    for cell in slow:
+        counts = cell.rounds[-1]["by_python"]
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.items())
+        console.print(f"{cell.row.name}, {cell.contestant}: by Python: {reasons}")
+
+
+def plot(cells: list[Cell], path: Path) -> None:
+    """Draw bars of every row's figure, one colour for each contestant."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    units = [unit for unit in ("MB/s", "req/s", "us") if any(c.row.unit == unit for c in cells)]
+    contestants = list(dict.fromkeys(cell.contestant for cell in cells))
+    colours = {name: plt.get_cmap("tab10")(at % 10) for at, name in enumerate(contestants)}
+    figure, all_axes = plt.subplots(
+        len(units), 1, figsize=(11, 1 + 0.22 * len(cells) + len(units)), squeeze=False
+    )
+    for axes, unit in zip(all_axes[:, 0], units, strict=True):
+        chosen = [cell for cell in cells if cell.row.unit == unit]
+        for at, cell in enumerate(chosen):
+            values = cell.values(unit)
+            middle = statistics.median(values)
+            reach = [[middle - min(values)], [max(values) - middle]]
+            axes.barh(at, middle, xerr=reach, color=colours[cell.contestant], ecolor="grey")
+        labels = [f"{cell.row.name}  {cell.contestant}" for cell in chosen]
+        axes.set_yticks(range(len(chosen)), labels, fontsize=7)
+        axes.invert_yaxis()
+        axes.set_xlabel("p99, us (log)" if unit == "us" else unit)
+        if unit == "us":
+            axes.set_xscale("log")
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def as_json(cells: list[Cell], about: dict[str, Any]) -> str:
+    found = [
+        {
+            "row": cell.row.name,
+            "server": cell.contestant,
+            "unit": cell.row.unit,
+            "rounds": cell.rounds,
+        }
+        for cell in cells
+    ]
+    return json.dumps({**about, "cells": found}, indent=1)
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def _row_of(cell: Cell, base: Cell | None) -> list[str]:
+    """Return a cell as the columns of its unit's table."""
+    name = [cell.row.name, cell.contestant]
+    if cell.row.unit == "us":
+        keys = ("p50_us", "p99_us", "p999_us")
+        return name + [f"{statistics.median(cell.values(key)):,.0f}" for key in keys]
+    rates = cell.values(cell.row.unit)
+    cost_key, digits = ("cpu_s_per_gb", 2) if cell.row.unit == "MB/s" else ("cpu_us_per_request", 1)
+    cost = statistics.median(cell.values(cost_key))
+    shares = cell.values("fast_share")
+    share = ratio(cell, base, cell.row.unit) if base else None
+    compared = ""
+    if base is not None and share is not None:
+        compared = f"{share:.0%} of {base.contestant}"
+        if base.contestant.startswith("C"):
+            compared += f", {cost - statistics.median(base.values(cost_key)):+.{digits}f}"
+    return [
+        *name,
+        f"{statistics.median(rates):,.0f}",
+        f"{min(rates):,.0f} to {max(rates):,.0f}",
+        f"{cost:.{digits}f}",
+        f"{statistics.median(cell.values('p99_us')):,.0f}",
+        f"{max(cell.values('rss_mb')):.0f}",
+        f"{statistics.median(shares):.0%}" if shares else "",
+        compared,
+    ]
+
+
+HEADS = {
+    "MB/s": "Load|Server|MB/s|Spread|CPU s/GB|p99 us|RSS MB|fast|held against (rate, CPU)",
+    "req/s": "Load|Server|Requests/s|Spread|CPU us|p99 us|RSS MB|fast|held against (rate, CPU)",
+    "us": "Load|Server|p50 us|p99 us|p99.9 us",
+}
+
+
+def cells_of(runs: list[dict[str, Any]]) -> list[Cell]:
+    """Return the cells of runs as `as_json` wrote them; a later run's replace an earlier one's."""
+    known = {row.name: row for row in rows()}
+    found = {
+        (one["row"], one["server"]): Cell(known[one["row"]], one["server"], one["rounds"])
+        for run in runs
+        for one in run["cells"]
+        if one["rounds"] and one["row"] in known
+    }
+    return list(found.values())
+
+
+def page(runs: list[dict[str, Any]], picture: str) -> str:
+    """Return the tables of runs in Markdown, and what they are from."""
+    cells = cells_of(runs)
+    by_place = {(cell.row.name, cell.contestant): cell for cell in cells}
+    order = [(row.name, name) for row in rows() for name in [*row.against, *KAFKAS]]
+    lines = []
+    for unit, head in HEADS.items():
+        names = head.split("|")
+        lines += ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+        for place in dict.fromkeys(order):
+            cell = by_place.get(place)
+            if cell is not None and cell.row.unit == unit:
+                base = by_place.get((cell.row.name, cell.row.against.get(cell.contestant) or ""))
+                lines.append("| " + " | ".join(_row_of(cell, base)) + " |")
+        lines.append("")
+    foreign = [figures["foreign_cores"] for cell in cells for figures in cell.rounds]
+    lines += dict.fromkeys(
+        f"{run['date'][:10]}, commit {run['commit'].removesuffix('-dirty')}:"
+        f" {max(len(one['rounds']) for one in run['cells'])} rounds of {run['seconds']:g} s,"
+        f" {run['processors']} processors."
+        for run in runs
+    )
+    lines.append(
+        f"Busy with something else: {statistics.median(foreign):.2f} processors (median;"
+        f" {min(foreign):.1f} to {max(foreign):.1f})."
+    )
+    return "\n".join([*lines, "", f"![Medians and spreads]({picture})"])
+
+
+def write_page(path: Path, runs: list[dict[str, Any]]) -> None:
+    """Put tables and plot between the marks of a page.
+
+    Raises:
+        ValueError: the page has no such marks.
+    """
+    picture = path.with_suffix(".png")
+    before, begin, rest = path.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{path} lacks {BEGIN} or {END}")
+    path.write_text(f"{before}{BEGIN}\n\n{page(runs, picture.name)}\n\n{END}{after}")
+    plot(cells_of(runs), picture)
