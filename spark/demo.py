@@ -28,7 +28,7 @@ PARTITIONS = 6
 HINTS = """
 How to go on, from the checkout:
   bin/demo --keep                                   the same, but the broker stays, to be tried
-  .venv/bin/plog --help                             topics, produce, consume, configs, dump-log, perf
+  .venv/bin/plog --help                             topics, produce, consume, configs, perf
   .venv/bin/python spark/flights_report.py --help   the report alone, for any broker and any time
   README.md                                         install a broker, point clients at it\
 """

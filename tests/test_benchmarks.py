@@ -34,6 +34,7 @@ PARTS_OF = {
     "fetch_path": "reactor",
     "fetch_request": "reactor",
     "files": "partition_log",
+    "gather": "reactor",
     "letter_queue": "reactor",
     "log_append": "partition_log",
     "log_flush": "partition_log",
