@@ -79,6 +79,7 @@ ctypedef struct Connection:
     int64_t end
     int64_t capacity
     bint borrowed          # `buffer` is one of the scratch's, until `settle`
+    bint reads_large       # the last request was a large one, and so the next may be
     bint readable          # the kernel may have bytes (edge triggered)
     bint peer_closed       # the peer sends no more
     # Writing.

@@ -32,6 +32,11 @@ cdef enum:
     RECEIVE_BYTES = 1024 * 1024 + 64 * 1024
     # Sooner moved than received into a buffer of their own.
     FEW_BYTES = 16 * 1024
+    # Requests of such a size are read one by one, each with the beginning of the next: more of that would be moved.
+    LARGE_REQUEST_BYTES = 128 * 1024
+    AHEAD_BYTES = 4096
+    # A request that is partly there has a buffer of no more than so many times what has come.
+    MOST_SPACIOUS = 4
     SHARED_ANSWER_BYTES = 2048
 
 
@@ -131,13 +136,13 @@ cdef inline int64_t bytes_needed(const Connection* c) noexcept nogil:
 
 
 cdef void give_back(Scratch* scratch, uint8_t* data, int64_t capacity, bint borrowed, Budget* budget) noexcept nogil:
-    if borrowed and scratch.free_count < MOST_FREE_BUFFERS:
-        scratch.free_buffers[scratch.free_count] = data
-        scratch.free_count += 1
-        return
-    free(data)
     if not borrowed:
         atomic_add(&budget.buffer_bytes, -capacity)
+    if capacity == RECEIVE_BYTES and scratch.free_count < MOST_FREE_BUFFERS:
+        scratch.free_buffers[scratch.free_count] = data
+        scratch.free_count += 1
+    else:
+        free(data)
 
 
 cdef void part_with(
@@ -215,15 +220,18 @@ cdef int own_rest(Connection* c, int64_t capacity, Budget* budget) noexcept nogi
     return 0
 
 
+cdef void move_to_front(Connection* c) noexcept nogil:
+    memmove(c.buffer, c.buffer + c.start, c.end - c.start)
+    c.end -= c.start
+    c.start = 0
+
+
 cdef int make_room(Connection* c, Scratch* scratch, Budget* budget) noexcept nogil:
     """Let the buffer, which is full, take at least one byte more of the frame at its start."""
-    cdef int64_t rest = c.end - c.start
     cdef int64_t capacity
     cdef uint8_t* grown = c.buffer
     if c.start > 0:
-        memmove(c.buffer, c.buffer + c.start, rest)
-        c.start = 0
-        c.end = rest
+        move_to_front(c)
         return 0
     # Twice what has come, but no more than the frame takes.
     capacity = min(bytes_needed(c), 2 * c.capacity)
@@ -241,6 +249,15 @@ cdef int make_room(Connection* c, Scratch* scratch, Budget* budget) noexcept nog
     return 0
 
 
+cdef int64_t worth_asking(Connection* c) noexcept nogil:
+    cdef int64_t room = c.capacity - c.end
+    cdef int64_t needed = bytes_needed(c)
+    if c.end - c.start < PREFIX_BYTES:
+        return min(room, <int64_t>AHEAD_BYTES) if c.reads_large else room
+    c.reads_large = needed >= LARGE_REQUEST_BYTES
+    return min(room, c.start + needed - c.end + AHEAD_BYTES) if c.reads_large else room
+
+
 cdef int64_t receive(Connection* c, Scratch* scratch, Budget* budget) noexcept nogil:
     cdef int64_t asked
     cdef int64_t n
@@ -248,9 +265,11 @@ cdef int64_t receive(Connection* c, Scratch* scratch, Budget* budget) noexcept n
     if c.buffer == NULL or (not c.borrowed and c.end - c.start <= FEW_BYTES):
         if borrow(c, scratch, budget) < 0:
             return -ENOMEM
+    elif c.end - c.start <= FEW_BYTES and bytes_needed(c) > c.capacity - c.start:
+        move_to_front(c)
     elif c.end == c.capacity and make_room(c, scratch, budget) < 0:
         return -ENOMEM
-    asked = c.capacity - c.end
+    asked = worth_asking(c)
     n = c.transport.receive(c, c.buffer + c.end, asked)
     if n > 0:
         c.end += n
@@ -342,6 +361,10 @@ cdef int settle(Connection* c, Scratch* scratch, Budget* budget) noexcept nogil:
     if not c.borrowed:
         return 0
     needed = bytes_needed(c)
+    if rest < needed <= c.capacity - c.start and MOST_SPACIOUS * rest >= c.capacity and c.gathered == 0:
+        c.borrowed = False
+        atomic_add(&budget.buffer_bytes, c.capacity)
+        return 0
     if own_rest(c, rest if needed <= rest else min(needed, max(2 * rest, SMALLEST_BUFFER_BYTES)), budget) < 0:
         return -ENOMEM
     part_with(c, scratch, data, RECEIVE_BYTES, True, budget)

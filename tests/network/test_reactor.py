@@ -44,7 +44,8 @@ def test_many_requests_in_one_segment_are_answered_in_order():
 def test_stream_cut_anywhere_is_answered_whole(threads):
     seed = run_seed()
     rng = random.Random(seed)
-    bodies = [rng.randbytes(rng.choice([0, 1, 3, 100, 5_000, 70_000, 300_000])) for _ in range(60)]
+    sizes = [0, 1, 3, 100, 5_000, 70_000, 130_000, 300_000, 1_048_000, 1_120_000, 2_500_000]
+    bodies = [rng.randbytes(rng.choice(sizes)) for _ in range(60)]
     stream = b"".join(request(i, body) for i, body in enumerate(bodies))
     with Server(threads=threads) as server:
         client = server.connect()
@@ -183,6 +184,22 @@ def test_memory_grows_with_bytes_that_came_and_is_given_back():
         assert 1_000_000 <= server.reactor.stats().queued_bytes <= 2_500_000
         client.sendall(b"x" * 2_000_000)
         assert len(client.answer()) == 3_000_000
+        server.until(lambda: server.reactor.stats().queued_bytes == 0)
+
+
+@pytest.mark.parametrize("sent", [100, 20_000, 200_000, 300_000, 700_000, 999_990])
+@pytest.mark.parametrize("before", [0, 1], ids=["first", "after another"])
+def test_request_that_is_half_there_holds_memory_for_what_has_come(sent, before):
+    whole = request(7, bytes(1_000_000))
+    with Server() as server:
+        client = server.connect()
+        client.sendall(whole * before + whole[:sent])
+        for _ in range(before):
+            assert client.answer() == whole[4:]
+        server.until(lambda: server.reactor.stats().bytes_in == before * len(whole) + sent)
+        assert sent <= server.reactor.stats().queued_bytes <= 4 * sent + 4_096
+        client.sendall(whole[sent:])
+        assert client.answer() == whole[4:]
         server.until(lambda: server.reactor.stats().queued_bytes == 0)
 
 
