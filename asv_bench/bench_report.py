@@ -72,6 +72,10 @@ def verdict(cell: Cell, base: Cell | None) -> tuple[str, str]:
         )
         text += "; " + _coloured(f"{more:+.2f} s/GB", more <= COST_GOAL_S_PER_GB)
         goal += f"; +{COST_GOAL_S_PER_GB} s/GB"
+    cost = ratio(cell, base, "cpu_us_per_request")
+    if row.cost_goal is not None and cost is not None:
+        text += "; " + _coloured(f"CPU {cost:.2f} x", cost <= row.cost_goal)
+        goal += f"; <= {row.cost_goal:g} x"
     return text, goal
 
 
@@ -140,6 +144,8 @@ def show(cells: list[Cell], console: Console) -> None:
             before = cell.row.name
         console.print(table)
     show_handed_over(cells, console)
+    for line in starts_of(cells):
+        console.print(line)
     for cell in cells:
         if cell.row.beside and cell.rounds:
             rates = [figures["beside"]["mb_per_s"] for figures in cell.rounds]
@@ -147,6 +153,15 @@ def show(cells: list[Cell], console: Console) -> None:
                 f"{cell.row.name}, {cell.contestant}: {cell.row.beside[0]} meanwhile: "
                 f"{_spread(rates, 0)} MB/s"
             )
+
+
+def starts_of(cells: list[Cell]) -> list[str]:
+    """Return what rows of old segments tell of starts on them, a line for each server."""
+    found: dict[str, list[float]] = {}
+    for cell in cells:
+        if cell.row.is_of_plog:
+            found.setdefault(cell.contestant, []).extend(cell.values("start_s"))
+    return [f"{name}: a start takes {_spread(values, 2)} s." for name, values in found.items()]
 
 
 def show_handed_over(cells: list[Cell], console: Console) -> None:
@@ -219,6 +234,8 @@ def _row_of(cell: Cell, base: Cell | None) -> list[str]:
         compared = f"{share:.0%} of {base.contestant}"
         if base.contestant.startswith("C"):
             compared += f", {cost - statistics.median(base.values(cost_key)):+.{digits}f}"
+        elif its_cost := ratio(cell, base, cost_key):
+            compared += f", CPU {its_cost:.2f} x"
     return [
         *name,
         f"{statistics.median(rates):,.0f}",
@@ -272,6 +289,7 @@ def page(runs: list[dict[str, Any]], picture: str) -> str:
         f" {run['processors']} processors."
         for run in runs
     )
+    lines += starts_of(cells)
     lines.append(
         f"Busy with something else: {statistics.median(foreign):.2f} processors (median;"
         f" {min(foreign):.1f} to {max(foreign):.1f})."

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import bench_kafka
-from bench_servers import CLoop, Plog, Server
+from bench_servers import CLoop, Plog, PlogWithOldLog, Server
 
 from plog.ops.load import Batch
 
@@ -44,6 +44,14 @@ CONTESTANTS: dict[str, Maker] = {
         at, "serve-source", total_bytes=HOT_BYTES, batch_file=batch.path
     ),
 }
+OLD_GB = {f"plog, {size} GB before": size for size in (1, 20, 200)}
+
+
+def _plog_with_old_log(size_gb: int) -> Maker:
+    return lambda at, _: PlogWithOldLog(at, size_gb * 10**9)
+
+
+CONTESTANTS |= {name: _plog_with_old_log(size_gb) for name, size_gb in OLD_GB.items()}
 KAFKAS = {
     f"{name}{heap}": (version, flags)
     for name, version in bench_kafka.VERSIONS.items()
@@ -67,6 +75,8 @@ class Row(NamedTuple):
         against: contestants, each with the one it is held against, if any.
         goal: of the ratio between the two.
         beside: mode and options of a load that runs on the same topic meanwhile.
+        cost_goal: of the ratio between their CPU times for a request.
+        is_of_plog: no other broker can be measured so.
     """
 
     name: str
@@ -80,9 +90,13 @@ class Row(NamedTuple):
     against: dict[str, str | None]
     goal: float | None
     beside: tuple[str, dict[str, object]] | None = None
+    cost_goal: float | None = None
+    is_of_plog: bool = False
 
     def with_kafka(self) -> Row:
         """Return the same row with Apache Kafka among the contestants."""
+        if self.is_of_plog:
+            return self
         return self._replace(against=self.against | dict.fromkeys(KAFKAS))
 
 
@@ -310,6 +324,39 @@ def _growth_rows() -> Iterator[Row]:
         )
 
 
+def _old_log_rows() -> Iterator[Row]:
+    """The same load where partitions hold old segments: a request costs what it did before."""
+    least, *_ = OLD_GB
+    against: dict[str, str | None] = {name: None if name == least else least for name in OLD_GB}
+    for name, batch_bytes, load in (
+        ("produce", 0, {"connections": 4, "in_flight": 5, "acks": 1}),
+        (
+            "fetch",
+            LOG_BATCH_BYTES,
+            {
+                "connections": 4,
+                "in_flight": 1,
+                "sessions": True,
+                "partition_max_bytes": LOG_BATCH_BYTES,
+            },
+        ),
+    ):
+        yield Row(
+            f"growth/log/{name}",
+            "req/s",
+            name,
+            6,
+            batch_bytes,
+            "none",
+            100,
+            load,
+            against,
+            0.8,
+            cost_goal=1.2,
+            is_of_plog=True,
+        )
+
+
 def rows() -> list[Row]:
     return [
         *_produce_rows(),
@@ -319,6 +366,7 @@ def rows() -> list[Row]:
         *_durable_rows(),
         *_linkedin_rows(),
         *_growth_rows(),
+        *_old_log_rows(),
     ]
 
 

@@ -1,7 +1,7 @@
 """The servers that bin/bench measures, each on a directory of its own: plog, Apache Kafka, C loops.
 
-Each is started anew for a measurement, is asked for a topic, says which process to
-watch, and tells at its stop what it has counted.
+Each is asked for a topic, says which process to watch, and tells at its stop what it
+has counted.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import bench_load
+import bench_old_log
 
 from plog.client.admin import Admin
 from plog.errors import PlogError
@@ -25,6 +26,7 @@ from plog.ops import load
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 TOPIC = "bench"
+OLD_BATCH_BYTES = 16_384
 REQUESTS = re.compile(r"(\d+) requests, (\d+) of them on the fast path; by Python: (.*)")
 # A thread that never lets go of the interpreter lock by itself, in the broker's process.
 SPINNING = """
@@ -44,6 +46,7 @@ class Topic(NamedTuple):
     name: str
     id: uuid.UUID
     leader_epoch: int
+    first_offset: int = 0  # of every partition: where the load's own records begin
 
 
 class Counted(NamedTuple):
@@ -69,6 +72,8 @@ class Server(ABC):
 
     port: int
     pid: int
+    start_s: float | None = None
+    """From exec until it answers, where anybody waits for that."""
 
     @abstractmethod
     def create_topic(self, partitions: int) -> Topic:
@@ -89,17 +94,22 @@ class ProcessServer(Server):
     def __init__(self, command: list[str], log: Path, port: int) -> None:
         self.port = port
         self.log = log
-        with log.open("ab") as out:
+        self._command = command
+        self._start()
+
+    def _start(self) -> None:
+        begun = time.monotonic()
+        with self.log.open("ab") as out:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                self._command, stdin=subprocess.DEVNULL, stdout=out, stderr=out
             )
         self.pid = self._process.pid
-        deadline = time.monotonic() + START_TIMEOUT_S
         while not self._is_there():
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            if self._process.poll() is not None or time.monotonic() > begun + START_TIMEOUT_S:
                 self.kill()
-                raise load.LoadError(f"{command[0]} does not start:\n{log.read_text()}")
+                raise load.LoadError(f"{self._command[0]} does not start:\n{self.log.read_text()}")
             time.sleep(0.02)
+        self.start_s = time.monotonic() - begun
 
     def _is_there(self) -> bool:
         try:
@@ -111,6 +121,10 @@ class ProcessServer(Server):
     def create_topic(self, partitions: int) -> Topic:
         with Admin(f"127.0.0.1:{self.port}") as admin:
             admin.create_topic(TOPIC, partitions=partitions, replication_factor=1)
+        return self._topic(partitions)
+
+    def _topic(self, partitions: int) -> Topic:
+        with Admin(f"127.0.0.1:{self.port}") as admin:
             deadline = time.monotonic() + START_TIMEOUT_S
             while True:
                 topic = admin.topic(TOPIC)
@@ -143,9 +157,10 @@ class ProcessServer(Server):
 class Plog(ProcessServer):
     def __init__(self, directory: Path, *, spinning: bool = False, **overrides: object) -> None:
         port = free_port()
+        self.log_dir = directory / "data"
         settings = {
             "listeners": f"PLAINTEXT://127.0.0.1:{port}",
-            "log.dirs": directory / "data",
+            "log.dirs": self.log_dir,
             "broker.id": 0,
             **{name.replace("_", "."): value for name, value in overrides.items()},
         }
@@ -155,11 +170,34 @@ class Plog(ProcessServer):
         super().__init__(command, directory / "plog.log", port)
 
     def _counted(self, rss: float) -> Counted:
-        found = REQUESTS.search(self.log.read_text())
-        if found is None:
+        # Who was started more than once says so each time.
+        *_, last = [None, *REQUESTS.finditer(self.log.read_text())]
+        if last is None:
             raise load.LoadError(f"the broker says nothing:\n{self.log.read_text()}")
-        reasons = [text.rpartition(" ") for text in found[3].split(", ") if text != "none"]
+        reasons = [text.rpartition(" ") for text in last[3].split(", ") if text != "none"]
         return Counted(rss, {reason: int(count) for reason, _, count in reasons})
+
+
+class PlogWithOldLog(Plog):
+    """A broker whose topic holds that much in old segments, and has been started on them.
+
+    It does not scrub: the segments have holes.
+    """
+
+    def __init__(self, directory: Path, old_bytes: int) -> None:
+        self._old_bytes = old_bytes
+        self._batch = load.make_batch(directory / "old-batch", OLD_BATCH_BYTES)
+        super().__init__(directory, log_scrub_bytes_per_second=0)
+
+    def create_topic(self, partitions: int) -> Topic:
+        topic = super().create_topic(partitions)
+        self.stop()
+        for number in range(partitions):
+            first_offset = bench_old_log.write_old_segments(
+                self.log_dir / f"{topic.name}-{number}", self._batch, self._old_bytes // partitions
+            )
+        self._start()
+        return self._topic(partitions)._replace(first_offset=first_offset)
 
 
 class CLoop(Server):

@@ -32,6 +32,7 @@ from tests.servers import BrokerProcess
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "asv_bench"))
 
 import bench_load
+import bench_servers
 from bench_report import BEGIN, END
 
 from plog.ops import load
@@ -213,6 +214,19 @@ def test_a_fetch_begins_anew_at_the_end(broker, tmp_path):
     }
 
 
+def test_a_fetch_leaves_out_what_is_before_its_offset(broker, tmp_path):
+    made = load.make_batch(tmp_path / "batch", 16_384)
+    topic, topic_id = make_topic(broker)
+    common = {"port": broker.port, "topic": topic, "partitions": PARTITIONS}
+    load.run("produce", batch_file=made.path, requests=5, per_request=PARTITIONS, **common)
+    common |= {"topic_id": topic_id, "in_flight": 1, "per_request": PARTITIONS}
+    common |= {"from_offset": 2 * made.records}
+    once = load.run("fetch", once=True, **common)
+    assert once["total"]["records"] == 3 * PARTITIONS * made.records
+    anew = load.run("fetch", requests=4, **common)
+    assert anew["total"]["records"] == 4 * once["total"]["records"]
+
+
 def test_a_refusal_ends_the_load_and_names_the_error(broker, tmp_path):
     made = load.make_batch(tmp_path / "batch", 0)
     with pytest.raises(load.LoadError, match="answered with error 3"):
@@ -326,6 +340,31 @@ def test_the_echo_answers_each_request(tmp_path):
             "produce", port=echo.port, batch_file=made.path, requests=1_000, connections=4
         )
     assert figures["total"]["records"] == 1_000
+
+
+# --- brokers with gigabytes of old segments -------------------------------------------------------
+
+
+def test_a_broker_goes_on_behind_old_segments_that_take_no_disk(tmp_path):
+    server = bench_servers.PlogWithOldLog(tmp_path, 5_000_000_000)
+    try:
+        topic = server.create_topic(2)
+        segments = list(server.log_dir.glob(f"{topic.name}-*/*.log"))
+        assert len(segments) == 2 * (3 + 1)
+        assert sum(path.stat().st_size for path in segments) > 4_990_000_000
+        assert sum(path.stat().st_blocks for path in server.log_dir.rglob("*")) * 512 < 2_000_000
+        made = load.make_batch(tmp_path / "batch", 16_384)
+        common = {"port": server.port, "topic": topic.name, "partitions": 2}
+        produced = load.run("produce", batch_file=made.path, requests=20, **common)
+        fetched = load.run(
+            "fetch", topic_id=topic.id, from_offset=topic.first_offset, once=True, **common
+        )
+        assert fetched["total"]["records"] == produced["total"]["records"]
+        with Admin(f"127.0.0.1:{server.port}") as admin:
+            assert sum(one.size_bytes for one in admin.log_dirs([topic.name])) > 4_990_000_000
+        server.stop()
+    finally:
+        server.kill()
 
 
 # --- bin/bench ------------------------------------------------------------------------------------

@@ -58,6 +58,7 @@ static void open_consumer(Connection *c)
         consumer->shares[share].partitions = allocate((size_t)options.partitions * sizeof(int32_t));
     for (partition = 0; partition < options.partitions; partition++) {
         Share *owner = &consumer->shares[owned % options.in_flight];
+        consumer->positions[partition].offset = options.from_offset;
         consumer->positions[partition].asked_offset = NOT_ASKED;
         /* Fewer partitions than connections: each reads all of them, as consumers of groups of their own. */
         if (options.partitions >= options.connections &&
@@ -222,7 +223,8 @@ static void take_part(Connection *c, Reader *in, Counts *counts)
         if (options.once)
             position->is_done = 1;
         else if (!options.follow)
-            position->offset = log_start_offset;
+            position->offset =
+                log_start_offset > options.from_offset ? log_start_offset : options.from_offset;
     }
 }
 

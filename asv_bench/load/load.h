@@ -18,6 +18,7 @@ typedef struct {
     int sessions;      /* KIP-227 */
     int once;          /* fetch: each partition from its start to its end, then stop */
     int follow;        /* fetch: at the end wait for more, instead of beginning anew */
+    int64_t from_offset; /* fetch: of every partition; what is before it is not read */
     int end_to_end;    /* a consumer follows the paced producer; latency is until it has the record */
     int check_crcs;
     int max_bytes;     /* fetch: of an answer */

@@ -93,6 +93,7 @@ static const Known known[] = {
     {"sessions", FLAG, &options.sessions},
     {"once", FLAG, &options.once},
     {"follow", FLAG, &options.follow},
+    {"from-offset", LARGE, &options.from_offset},
     {"end-to-end", FLAG, &options.end_to_end},
     {"check-crcs", FLAG, &options.check_crcs},
     {"max-bytes", NUMBER, &options.max_bytes},

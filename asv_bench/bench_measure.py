@@ -1,0 +1,142 @@
+"""One measurement of bin/bench: a server, its topic, one load, and the figures of both.
+
+Owns what comes before the load (the batch, old segments, what there is to fetch), the
+load's limits, and what the figures mean. Who is measured when is bench.py's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from bench_rows import CONTESTANTS, HOT_BYTES, KB, Row
+from bench_servers import CLoop, Counted, Server
+
+from plog.ops import load
+from plog.ops.load import Batch, Figures
+
+MOST_MB = 2_000
+"""What one measurement may write: more would be paced by the disk's writing back."""
+OTHER_REQUESTS = "other API or version"
+"""Those that make the topic, say; the load's own are the others."""
+NEW_PRODUCERS = "unusual append"
+
+
+def batch_of(where: Path, row: Row) -> Batch:
+    """Return the row's batch; made once, so that every contestant gets the same bytes."""
+    path = where / f"batch-{row.batch_bytes}-{row.codec}-{row.value_bytes}"
+    known = path.with_suffix(".json")
+    if known.exists():
+        size_bytes, records = json.loads(known.read_text())
+        return Batch(path, size_bytes, records)
+    made = load.make_batch(path, row.batch_bytes, codec=row.codec, value_bytes=row.value_bytes)
+    known.write_text(json.dumps([made.size_bytes, made.records]))
+    return made
+
+
+def touch_pages(where: Path) -> None:
+    """Write as much into a file as a measurement may, and delete it: its pages are used next.
+
+    A virtual machine's host takes memory away that is free for long, and giving it back costs more
+    than a write to it. Without this, whoever comes second finds the pages that the first has left.
+    """
+    block = bytes(64 * KB)
+    with tempfile.TemporaryFile(dir=where, buffering=0) as file:
+        for _ in range(MOST_MB * 1_000_000 // len(block)):
+            file.write(block)
+
+
+def measure(where: Path, row: Row, contestant: str, seconds: float, warmup_s: float) -> Figures:
+    """Run one load against one contestant; its directory is removed afterwards."""
+    batch = batch_of(where, row)
+    directory = Path(tempfile.mkdtemp(dir=where, prefix="server-"))
+    server = CONTESTANTS[contestant](directory, batch)
+    try:
+        figures = run(where, server, row, batch, seconds, warmup_s)
+        counted = server.stop()
+    finally:
+        server.kill()
+        shutil.rmtree(directory)
+    return completed(row, figures, counted)
+
+
+def run(
+    where: Path, server: Server, row: Row, batch: Batch, seconds: float, warmup_s: float
+) -> Figures:
+    """Make a topic for the row's load, and run it."""
+    topic = server.create_topic(row.partitions)
+    common: dict[str, object] = {
+        "port": server.port,
+        "topic": topic.name,
+        "topic_id": topic.id,
+        "leader_epoch": topic.leader_epoch,
+        "partitions": row.partitions,
+    }
+    if row.mode == "fetch" and not isinstance(server, CLoop):
+        at_once = min(row.partitions, 64)
+        load.run(
+            "produce",
+            batch_file=batch.path,
+            acks=1,
+            per_request=at_once,
+            requests=max(HOT_BYTES // (at_once * batch.size_bytes), 1),
+            **common,
+        )
+    common |= {
+        "batch_file": batch.path,
+        "from_offset": topic.first_offset,
+        "seconds": seconds,
+        "warmup": warmup_s,
+    }
+    most_bytes = MOST_MB * 1_000_000 if row.mode == "produce" and not row.beside else None
+    if row.mode == "produce" and row.batch_bytes > 0:
+        touch_pages(where)
+    with ThreadPoolExecutor(1) as beside:
+        meanwhile = row.beside and beside.submit(load.run, row.beside[0], **common, **row.beside[1])
+        figures = load.run(row.mode, bytes=most_bytes, watch=server.pid, **common, **row.load)
+        figures["beside"] = meanwhile and meanwhile.result()
+    return {**figures, "start_s": server.start_s}
+
+
+def completed(row: Row, figures: Figures, counted: Counted) -> Figures:
+    """Return a load's figures with what the server has counted, and with what follows from both."""
+    figures = {**figures, "rss_mb": counted.most_rss_mb, "by_python": counted.by_python}
+    if counted.by_python is not None:
+        figures["fast_share"] = fast_share(row, figures, counted.by_python)
+    return with_costs(figures)
+
+
+def fast_share(row: Row, figures: Figures, by_python: dict[str, int]) -> float:
+    """Return the share of the load's requests that were answered without Python.
+
+    Left out are the first requests of each producer, up to its first batch for every partition:
+    Python makes it known to the partition, however long the load then is.
+    """
+    both = [figures, figures["beside"]] if figures["beside"] else [figures]
+    requests = sum(one["total"]["requests"] for one in both)
+    slow = sum(count for reason, count in by_python.items() if reason != OTHER_REQUESTS)
+    if row.load.get("idempotent"):
+        producers = int(str(row.load["connections"]))
+        first = producers * math.ceil(row.partitions / int(str(row.load.get("per_request", 1))))
+        first = min(first, by_python.get(NEW_PRODUCERS, 0), requests - 1)
+        slow, requests = slow - first, requests - first
+    return 1 - slow / requests
+
+
+def with_costs(figures: Figures) -> Figures:
+    seconds, requests, volume = (figures[key] for key in ("seconds", "requests", "bytes"))
+    latency = figures["latency_us"]
+    return {
+        **figures,
+        "MB/s": figures["mb_per_s"],
+        "req/s": figures["requests_per_s"],
+        "us": latency["p99"],
+        **{f"{name}_us": latency[name] for name in ("p50", "p99", "p999")},
+        "cpu_s_per_gb": 1e9 * figures["server_cpu_s"] / volume if volume else None,
+        "cpu_us_per_request": 1e6 * figures["server_cpu_s"] / requests if requests else None,
+        "client_cores": figures["cpu_s"] / seconds,
+    }
