@@ -56,6 +56,7 @@ def commit() -> str:
 def chosen_rows(patterns: tuple[str, ...], short: bool) -> list[Row]:
     known = rows()
     if not patterns:
+        known = [row for row in known if row.records is None]
         patterns = SHORT if short else ("*",)
     chosen = [row for row in known if any(fnmatch.fnmatch(row.name, one) for one in patterns)]
     if not chosen:
@@ -69,6 +70,7 @@ def chosen_rows(patterns: tuple[str, ...], short: bool) -> list[Row]:
 )
 @click.option("--list", "only_list", is_flag=True, help="Print the rows' names.")
 @click.option("--seconds", default=3.0, show_default=True, help="Of each measurement.")
+@click.option("--records", type=click.IntRange(1), help="Of rows that go by records: fewer.")
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
 @click.option(
     "--kafka", is_flag=True, help="Apache Kafka as well, by Maven: 3.9 and 4.1, with two heaps."
@@ -99,6 +101,7 @@ def command(
     patterns: tuple[str, ...],
     only_list: bool,
     seconds: float,
+    records: int | None,
     rounds: int,
     kafka: bool,
     short: bool,
@@ -119,6 +122,8 @@ def command(
         return
     runs = [json.loads(path.read_text()) for path in known_paths]
     chosen = [] if runs and not patterns else chosen_rows(patterns, short)
+    if records is not None:
+        chosen = [row._replace(records=row.records and records) for row in chosen]
     if kafka:
         chosen = [row.with_kafka() for row in chosen]
     warmup_s = WARMUP_S

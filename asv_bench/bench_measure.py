@@ -13,7 +13,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bench_rows import CONTESTANTS, HOT_BYTES, KB, Row
+from bench_rows import CONTESTANTS, KB, Row
 from bench_servers import CLoop, Counted, Server
 
 from plog.ops import load
@@ -21,6 +21,8 @@ from plog.ops.load import Batch, Figures
 
 MOST_MB = 2_000
 """What one measurement may write: more would be paced by the disk's writing back."""
+LONGEST_S = 600.0
+"""Of a load by records."""
 OTHER_REQUESTS = "other API or version"
 """Those that make the topic, say; the load's own are the others."""
 NEW_PRODUCERS = "unusual append"
@@ -38,15 +40,15 @@ def batch_of(where: Path, row: Row) -> Batch:
     return made
 
 
-def touch_pages(where: Path) -> None:
-    """Write as much into a file as a measurement may, and delete it: its pages are used next.
+def touch_pages(where: Path, size_bytes: int) -> None:
+    """Write as much into a file as a measurement will, and delete it: its pages are used next.
 
     A virtual machine's host takes memory away that is free for long, and giving it back costs more
     than a write to it. Without this, whoever comes second finds the pages that the first has left.
     """
     block = bytes(64 * KB)
     with tempfile.TemporaryFile(dir=where, buffering=0) as file:
-        for _ in range(MOST_MB * 1_000_000 // len(block)):
+        for _ in range(size_bytes // len(block)):
             file.write(block)
 
 
@@ -54,7 +56,7 @@ def measure(where: Path, row: Row, contestant: str, seconds: float, warmup_s: fl
     """Run one load against one contestant; its directory is removed afterwards."""
     batch = batch_of(where, row)
     directory = Path(tempfile.mkdtemp(dir=where, prefix="server-"))
-    server = CONTESTANTS[contestant](directory, batch)
+    server = CONTESTANTS[contestant](directory, row, batch)
     try:
         figures = run(where, server, row, batch, seconds, warmup_s)
         counted = server.stop()
@@ -83,22 +85,27 @@ def run(
             batch_file=batch.path,
             acks=1,
             per_request=at_once,
-            requests=max(HOT_BYTES // (at_once * batch.size_bytes), 1),
+            requests=max(row.bytes_to_fetch(batch) // (at_once * batch.size_bytes), 1),
+            seconds=LONGEST_S,
             **common,
         )
-    common |= {
-        "batch_file": batch.path,
-        "from_offset": topic.first_offset,
-        "seconds": seconds,
-        "warmup": warmup_s,
-    }
-    most_bytes = MOST_MB * 1_000_000 if row.mode == "produce" and not row.beside else None
+    common |= {"batch_file": batch.path, "from_offset": topic.first_offset}
+    most_bytes: int | None = None
+    if row.records is not None:
+        most_bytes = row.bytes_to_fetch(batch)
+        common |= {"seconds": LONGEST_S}
+    else:
+        if row.mode == "produce" and not row.beside:
+            most_bytes = MOST_MB * 1_000_000
+        common |= {"seconds": seconds, "warmup": warmup_s}
     if row.mode == "produce" and row.batch_bytes > 0:
-        touch_pages(where)
+        touch_pages(where, most_bytes or MOST_MB * 1_000_000)
     with ThreadPoolExecutor(1) as beside:
         meanwhile = row.beside and beside.submit(load.run, row.beside[0], **common, **row.beside[1])
         figures = load.run(row.mode, bytes=most_bytes, watch=server.pid, **common, **row.load)
         figures["beside"] = meanwhile and meanwhile.result()
+    if row.records is not None and figures["records"] < row.records:
+        raise load.LoadError(f"{figures['records']:,} records in {figures['seconds']:.0f} s")
     return {**figures, "start_s": server.start_s}
 
 

@@ -144,7 +144,7 @@ def show(cells: list[Cell], console: Console) -> None:
             before = cell.row.name
         console.print(table)
     show_handed_over(cells, console)
-    for line in starts_of(cells):
+    for line in [*counts_of(cells), *starts_of(cells)]:
         console.print(line)
     for cell in cells:
         if cell.row.beside and cell.rounds:
@@ -153,6 +153,19 @@ def show(cells: list[Cell], console: Console) -> None:
                 f"{cell.row.name}, {cell.contestant}: {cell.row.beside[0]} meanwhile: "
                 f"{_spread(rates, 0)} MB/s"
             )
+
+
+def counts_of(cells: list[Cell]) -> list[str]:
+    """Return how long a load by records took, a line for each row and server."""
+    lines = []
+    for cell in cells:
+        if cell.row.records is not None and cell.rounds:
+            millions = [figures["records_per_s"] / 1e6 for figures in cell.rounds]
+            lines.append(
+                f"{cell.row.name}, {cell.contestant}: {cell.rounds[0]['records']:,} records in"
+                f" {_spread(cell.values('seconds'), 1)} s, {_spread(millions, 2)} million/s."
+            )
+    return lines
 
 
 def starts_of(cells: list[Cell]) -> list[str]:
@@ -289,7 +302,7 @@ def page(runs: list[dict[str, Any]], picture: str) -> str:
         f" {run['processors']} processors."
         for run in runs
     )
-    lines += starts_of(cells)
+    lines += [*counts_of(cells), *starts_of(cells)]
     lines.append(
         f"Busy with something else: {statistics.median(foreign):.2f} processors (median;"
         f" {min(foreign):.1f} to {max(foreign):.1f})."

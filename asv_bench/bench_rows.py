@@ -6,6 +6,7 @@ broker is held against the C server that does no more than its bare work.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -27,28 +28,32 @@ PLOG, PAGE_CACHE, PREAD, BUSY = "plog", "plog, page cache", "plog, pread", "plog
 C_FRESH, C_RECYCLED, C_SYNCED = "C, fresh pages", "C, recycled pages", "C, fdatasync"
 C_ECHO, C_SENDFILE, C_PREAD = "C echo", "C sendfile", "C pread"
 
-Maker = Callable[[Path, Batch], Server]
+Maker = Callable[[Path, "Row", Batch], Server]
 CONTESTANTS: dict[str, Maker] = {
-    PLOG: lambda at, _: Plog(at),
-    PAGE_CACHE: lambda at, _: Plog(at, flush_before_ack="false"),
-    PREAD: lambda at, _: Plog(at, socket_sendfile_enable="false"),
-    BUSY: lambda at, _: Plog(at, spinning=True),
-    C_FRESH: lambda at, _: CLoop(at, "serve-sink"),
-    C_RECYCLED: lambda at, _: CLoop(at, "serve-sink", total_bytes=RECYCLED_BYTES),
-    C_SYNCED: lambda at, _: CLoop(at, "serve-sink", sync=True),
-    C_ECHO: lambda at, _: CLoop(at, "serve-echo"),
-    C_SENDFILE: lambda at, batch: CLoop(
-        at, "serve-source", total_bytes=HOT_BYTES, batch_file=batch.path, sendfile=True
+    PLOG: lambda at, *_: Plog(at),
+    PAGE_CACHE: lambda at, *_: Plog(at, flush_before_ack="false"),
+    PREAD: lambda at, *_: Plog(at, socket_sendfile_enable="false"),
+    BUSY: lambda at, *_: Plog(at, spinning=True),
+    C_FRESH: lambda at, *_: CLoop(at, "serve-sink"),
+    C_RECYCLED: lambda at, *_: CLoop(at, "serve-sink", total_bytes=RECYCLED_BYTES),
+    C_SYNCED: lambda at, *_: CLoop(at, "serve-sink", sync=True),
+    C_ECHO: lambda at, *_: CLoop(at, "serve-echo"),
+    C_SENDFILE: lambda at, row, batch: CLoop(
+        at,
+        "serve-source",
+        total_bytes=row.bytes_to_fetch(batch),
+        batch_file=batch.path,
+        sendfile=True,
     ),
-    C_PREAD: lambda at, batch: CLoop(
-        at, "serve-source", total_bytes=HOT_BYTES, batch_file=batch.path
+    C_PREAD: lambda at, row, batch: CLoop(
+        at, "serve-source", total_bytes=row.bytes_to_fetch(batch), batch_file=batch.path
     ),
 }
 OLD_GB = {f"plog, {size} GB before": size for size in (1, 20, 200)}
 
 
 def _plog_with_old_log(size_gb: int) -> Maker:
-    return lambda at, _: PlogWithOldLog(at, size_gb * 10**9)
+    return lambda at, *_: PlogWithOldLog(at, size_gb * 10**9)
 
 
 CONTESTANTS |= {name: _plog_with_old_log(size_gb) for name, size_gb in OLD_GB.items()}
@@ -60,7 +65,7 @@ KAFKAS = {
 
 
 def _kafka(version: str, flags: tuple[str, ...]) -> Maker:
-    return lambda at, _: bench_kafka.Kafka(at, version, flags)
+    return lambda at, *_: bench_kafka.Kafka(at, version, flags)
 
 
 CONTESTANTS |= {name: _kafka(*which) for name, which in KAFKAS.items()}
@@ -77,6 +82,7 @@ class Row(NamedTuple):
         beside: mode and options of a load that runs on the same topic meanwhile.
         cost_goal: of the ratio between their CPU times for a request.
         is_of_plog: no other broker can be measured so.
+        records: so many make the load, instead of some seconds; only by name.
     """
 
     name: str
@@ -92,12 +98,21 @@ class Row(NamedTuple):
     beside: tuple[str, dict[str, object]] | None = None
     cost_goal: float | None = None
     is_of_plog: bool = False
+    records: int | None = None
 
     def with_kafka(self) -> Row:
         """Return the same row with Apache Kafka among the contestants."""
         if self.is_of_plog:
             return self
         return self._replace(against=self.against | dict.fromkeys(KAFKAS))
+
+    def bytes_to_fetch(self, batch: Batch) -> int:
+        """Return how much there is to fetch, or to produce where records are counted."""
+        if self.records is None:
+            return HOT_BYTES
+        return math.ceil(self.records / (batch.records * self.partitions)) * (
+            batch.size_bytes * self.partitions
+        )
 
 
 def _size(size_bytes: int) -> str:
@@ -254,7 +269,8 @@ def _linkedin_rows() -> Iterator[Row]:
     """Those of LinkedIn's benchmark of 2014 that need one broker: 100-byte records, 6 partitions.
 
     Batches are Java's of today. Consumers of a group have two partitions each. Records of more
-    than a batch are alone in theirs.
+    than a batch are alone in theirs. All 50 million records are 5.5 GB: more than the page cache
+    takes without waiting for the disk, on most machines.
     """
     producer: dict[str, object] = {"in_flight": 5, "acks": 1, "per_request": 6}
     consumer: dict[str, object] = {"in_flight": 1, "sessions": True, "per_request": 2}
@@ -304,6 +320,13 @@ def _linkedin_rows() -> Iterator[Row]:
         {PLOG: None, BUSY: PLOG},
         2.0,
     )
+    for name, mode, load, against in (
+        ("producers-1", "produce", producer, sink),
+        ("consumers-1", "fetch", consumer, source),
+        ("consumers-3", "fetch", consumer | {"connections": 3}, source),
+    ):
+        whole = row(name, mode, load | ({"once": True} if mode == "fetch" else {}), against)
+        yield whole._replace(name=f"linkedin-50M/{name}", records=50_000_000)
 
 
 def _growth_rows() -> Iterator[Row]:

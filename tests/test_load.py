@@ -423,6 +423,17 @@ def test_bench_measures_every_contestant_in_every_round(tmp_path):
     assert page.with_suffix(".png").stat().st_size > 0
 
 
+def test_bench_runs_rows_by_records(tmp_path):
+    figures = tmp_path / "figures.json"
+    named = ("--rows", "linkedin-50M/*-1", "--records", "300000")
+    shown = bench(*named, "--rounds", "1", "--directory", tmp_path, "--json", figures)
+    for cell in json.loads(figures.read_text())["cells"]:
+        (one,) = cell["rounds"]
+        # A few requests are in flight when the last producer has enough.
+        assert 300_000 <= one["records"] == one["total"]["records"] < 310_000
+        assert f"{cell['row']}, {cell['server']}: {one['records']:,} records in " in shown
+
+
 def test_bench_names_its_rows():
     names = bench("--list").split()
     assert len(names) == len(set(names)) > 60
