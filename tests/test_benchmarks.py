@@ -47,6 +47,7 @@ PARTS_OF = {
     "record_view": "records",
     "segment": "partition_log",
     "served": "reactor",
+    "waiting": "reactor",
     "work_queue": "reactor",
 }
 

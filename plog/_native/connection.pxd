@@ -93,6 +93,7 @@ ctypedef struct Connection:
     void* parked           # the request that waits in the reactor itself; NULL: none. Of Produces there may be
     void* last_parked      # several, chained from the first that came to the last: their answers keep that order
     int64_t parked_count
+    bint has_one_in_work   # the last of them is another thread's just now; the next is read after that
     int64_t unappended     # of them, Produces that are for Python; their bytes are here already
     int64_t gathered       # Produces of this round that wait to be written
     bint held_up           # the next request in the buffer can only be served once none is parked

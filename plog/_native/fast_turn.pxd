@@ -23,9 +23,9 @@ cdef FastOutcome fast_conclude(Loop* loop, Gathered* gathered, int64_t now_ms, F
 # Look at the request of `c` again, which may be settled, or (`expired`) has waited for too long. True: it is answered,
 # and the connection to be served. With `frame` filled, it is for Python, and the frame the caller's.
 cdef bint fast_look_again(Loop* loop, Connection* c, bint expired, Frame* frame) noexcept nogil
-# Another thread has worked on the request of `c`. FAST_ANSWERED: the connection is to be served; FAST_PASSED: it is for
-# Python, and `frame` the caller's; FAST_WAITS: it still waits, for its partitions.
-cdef FastOutcome fast_finish(Loop* loop, Connection* c, Frame* frame) noexcept nogil
+# Another thread has worked on the request. FAST_ANSWERED: its answer is queued; FAST_WAITS: it waits for its partitions,
+# or for those before it; FAST_PASSED: it is for Python, and `frame` the caller's. Its connection may read on.
+cdef FastOutcome fast_finish(Loop* loop, Parked* parked, Frame* frame) noexcept nogil
 # Forget the request of a connection that is closing.
 cdef void fast_drop(Connection* c) noexcept nogil
 # A letter that came too late: the request is over.

@@ -5,37 +5,33 @@ bytes. What a request means is its path's (`produce_path`, `fetch_path`); what t
 fast path does not take goes to Python, counted by reason.
 """
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
-from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy
+from libc.stdint cimport int16_t, int64_t, uint8_t
 
-from plog._native.connection cimport (
-    Connection, Link, answer_room, cut_frame, drop_frame, link_remove)
+from plog._native.connection cimport Connection, answer_room, cut_frame, drop_frame
 from plog._native.fetch_answer cimport fetch_answer
 from plog._native.fetch_call cimport (
     FETCH_ANSWERED, FETCH_BESIDE, FETCH_KEY, FETCH_SINCE, FETCH_UNTIL, FETCH_UNUSUAL_FORM,
-    FETCH_UNUSUAL_PARTITION, FETCH_UNUSUAL_READ, FETCH_WAITS, FetchCall, FetchOutcome, FetchPart, fetch_part)
+    FETCH_UNUSUAL_PARTITION, FETCH_UNUSUAL_READ, FETCH_WAITS, FetchCall, FetchOutcome)
 from plog._native.fetch_path cimport (
-    fetch_clear, fetch_init, fetch_is_stale, fetch_read, fetch_read_slowly, fetch_release, fetch_serve,
-    fetch_settle, fetch_unpin)
+    fetch_clear, fetch_init, fetch_is_stale, fetch_read, fetch_read_slowly, fetch_serve, fetch_settle, fetch_unpin)
 from plog._native.fetch_sessions cimport NO_SESSION_ID
 from plog._native.files cimport calls
 from plog._native.gather cimport Gathered, gather_add
-from plog._native.locks cimport add, exchange, store
+from plog._native.locks cimport store
 from plog._native.mailbox cimport mailbox_put
 from plog._native.parked cimport (
     PASSED_APPEND, PASSED_BATCH, PASSED_FORM, PASSED_OTHER_API, PASSED_PARTITION, PASSED_READ,
     PASSED_SWITCHED_OFF, Frame, Parked)
-from plog._native.partition cimport (
-    Partition, Waiter, partition_add_waiter, partition_remove_waiter)
 from plog._native.produce_path cimport (
     PRODUCE_ANSWERED, PRODUCE_BESIDE, PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL,
     PRODUCE_UNUSUAL_APPEND, PRODUCE_UNUSUAL_BATCH, PRODUCE_UNUSUAL_FORM, PRODUCE_UNUSUAL_PARTITION, PRODUCE_WAITS,
-    ProduceCall, ProduceOutcome, ProducePart, produce_answer_size, produce_check, produce_clear, produce_conclude,
-    produce_encode_answer, produce_expire, produce_init, produce_is_settled, produce_is_stale, produce_part,
-    produce_release)
-from plog._native.reactor_loop cimport ASK_FINISH, ASK_RECHECK, Loop
+    ProduceCall, ProduceOutcome, produce_answer_size, produce_check, produce_clear, produce_conclude,
+    produce_encode_answer, produce_expire, produce_init, produce_is_settled, produce_is_stale, produce_release)
+from plog._native.reactor_loop cimport ASK_FINISH, Loop
 from plog._native.request cimport RequestHead, read_head
+from plog._native.waiting cimport (
+    parked_count_memory, parked_end, parked_free, parked_free_frame, parked_keep_frame, parked_listen, parked_new,
+    parked_wake)
 from plog._native.work_queue cimport Task, WorkQueue, work_ask
 
 cdef enum:
@@ -79,6 +75,8 @@ cdef FastOutcome fast_answer(Loop* loop, Connection* c, int64_t size) noexcept n
     if loop.shared.served == NULL or not c.may_be_fast:
         return pass_on(loop, PASSED_SWITCHED_OFF)
     p = read_head(frame, end, &head)
+    if c.unappended > 0:
+        return hold_up(c)  # it must not be appended before them
     if p != NULL and head.api_key == PRODUCE_KEY and PRODUCE_SINCE <= head.version <= PRODUCE_UNTIL:
         loop.produce.head = head
         return try_produce(loop, c, size, p, end)
@@ -117,10 +115,10 @@ cdef FastOutcome try_produce(
         return use_up(loop, c, size, FAST_GATHERED)
     if c.gathered > 0:
         return FAST_AFTER_WRITE
-    if c.parked != NULL:
-        return hold_up(c)  # not its turn yet
     if outcome == PRODUCE_BESIDE:
         return put_beside(loop, c, size, PRODUCE_KEY, loop.produce.queue)
+    if c.parked != NULL:
+        return hold_up(c)  # not its turn yet
     return pass_on(loop, reason_of_produce(outcome))
 
 
@@ -143,12 +141,13 @@ cdef FastOutcome fast_conclude(Loop* loop, Gathered* gathered, int64_t now_ms, F
     if parked == NULL:
         return FAST_NO_MEMORY
     if outcome == PRODUCE_UNUSUAL_APPEND:
-        if not keep_frame(parked, gathered.frame, gathered.size):
+        if not parked_keep_frame(parked, gathered.frame, gathered.size):
             return FAST_NO_MEMORY
         c.unappended += 1
+        parked.passed = PASSED_APPEND
     parked.produce = call[0]
     produce_init(call)
-    count_memory(parked)
+    parked_count_memory(parked)
     parked.deadline_us = calls().monotonic_us() + 1000 * <int64_t>max(parked.produce.timeout_ms, 0)
     if is_first and outcome == PRODUCE_UNUSUAL_APPEND:
         pass_parked(loop, c, frame)
@@ -158,24 +157,13 @@ cdef FastOutcome fast_conclude(Loop* loop, Gathered* gathered, int64_t now_ms, F
     return FAST_WAITS
 
 
-cdef bint keep_frame(Parked* parked, const uint8_t* frame, int64_t size) noexcept nogil:
-    """Of a request whose bytes are in its connection's buffer. False: no memory."""
-    parked.frame.base = malloc(size)
-    if parked.frame.base == NULL:
-        return False
-    parked.frame.data = <uint8_t*>parked.frame.base
-    parked.frame.size = parked.frame.capacity = size
-    memcpy(parked.frame.base, frame, size)
-    add(&parked.budget.frame_bytes, size)
-    return True
-
-
 cdef void pass_parked(Loop* loop, Connection* c, Frame* frame) noexcept nogil:
     """The first of the connection's requests is for Python."""
-    count(&loop.passed[PASSED_APPEND])
+    cdef Parked* parked = <Parked*>c.parked
+    count(&loop.passed[parked.passed])
     c.unappended -= 1
-    pass_frame(loop, <Parked*>c.parked, frame)
-    unpark(c)
+    pass_frame(loop, parked, frame)
+    parked_end(c)
     c.handed_over = True
 
 
@@ -191,18 +179,11 @@ cdef int reason_of_produce(ProduceOutcome outcome) noexcept nogil:
 
 cdef void wait_for_safety(Loop* loop, Parked* parked) noexcept nogil:
     """Of the first on its connection; it may do so already."""
-    cdef ProducePart* part
-    cdef int64_t number
     if parked.listens:
         return
-    park(loop, parked)
-    for number in range(parked.produce.parts.count):
-        part = produce_part(&parked.produce, number)
-        if not part.settled:
-            wait_for(parked, part.served.partition, &part.waiter)
-    # What has changed before the waiters were there has woken nobody.
+    parked_listen(loop, parked)
     if produce_is_stale(&parked.produce):
-        wake_now(parked)
+        parked_wake(parked)
 
 
 # --- Fetch ----------------------------------------------------------------------------------------
@@ -258,48 +239,45 @@ cdef FastOutcome park_fetch(Loop* loop, Connection* c, int64_t size) noexcept no
     parked = parked_new(loop, c, FETCH_KEY)
     if parked == NULL:
         return FAST_NO_MEMORY
-    c.handed_over = True
-    if not keep_frame(parked, c.buffer + c.start + PREFIX_BYTES, size):
+    if not parked_keep_frame(parked, c.buffer + c.start + PREFIX_BYTES, size):
         return FAST_NO_MEMORY
     parked.fetch = loop.fetch
     fetch_init(&loop.fetch)
-    count_memory(parked)
+    parked_count_memory(parked)
     wait_for_bytes(loop, parked)
     return use_up(loop, c, size, FAST_WAITS)
 
 
 cdef void wait_for_bytes(Loop* loop, Parked* parked) noexcept nogil:
-    cdef int64_t number
+    parked.connection.held_up = True
     fetch_unpin(&parked.fetch)  # segments may be deleted while it waits
     parked.deadline_us = calls().monotonic_us() + 1000 * <int64_t>max(parked.fetch.max_wait_ms, 0)
-    park(loop, parked)
-    for number in range(parked.fetch.parts.count):
-        wait_for(parked, fetch_part(&parked.fetch, number).served.partition,
-                 &fetch_part(&parked.fetch, number).waiter)
+    parked_listen(loop, parked)
     if fetch_is_stale(&parked.fetch):
-        wake_now(parked)
+        parked_wake(parked)
 
 
 # --- beside the reactor ---------------------------------------------------------------------------
 
 cdef FastOutcome put_beside(
         Loop* loop, Connection* c, int64_t size, int16_t api_key, WorkQueue* queue) noexcept nogil:
-    """Have another thread work on the request; its connection waits."""
+    """Have another thread work on the request. Those before it may still wait; those after it are not read yet."""
     cdef Parked* parked = parked_new(loop, c, api_key)
     if parked == NULL:
         return FAST_NO_MEMORY
-    c.handed_over = True
     if cut_frame(c, size, &loop.shared.budget, &parked.frame.base, &parked.frame.data, &parked.frame.capacity) < 0:
         return FAST_NO_MEMORY
     parked.frame.size = size
     parked.task.ask = ASK_FINISH
     parked.task.work = work_on
     parked.posted = 1
+    parked.in_work = True
+    c.has_one_in_work = True
     parked.served = loop.shared.served
     if api_key == FETCH_KEY:
         parked.fetch = loop.fetch
         fetch_init(&loop.fetch)
-    count_memory(parked)
+    parked_count_memory(parked)
     if loop.privileged == c:
         loop.privileged = NULL
     count(&loop.requests)
@@ -324,40 +302,51 @@ cdef void work_on(Task* task) noexcept nogil:
     else:
         parked.outcome = fetch_read_slowly(&parked.fetch)
     if not mailbox_put(parked.inbox, &parked.task.letter, &parked.task.letter, 1):
-        drop(parked)  # the loop has ended, and the connection with it
+        parked_free(parked)  # the loop has ended, and the connection with it
 
 
-cdef FastOutcome fast_finish(Loop* loop, Connection* c, Frame* frame) noexcept nogil:
-    cdef Parked* parked = <Parked*>c.parked
-    cdef FastOutcome became = FAST_ANSWERED
+cdef FastOutcome fast_finish(Loop* loop, Parked* parked, Frame* frame) noexcept nogil:
+    cdef Connection* c = parked.connection
+    cdef FastOutcome became
     parked.posted = 0
-    if parked.api_key == PRODUCE_KEY:
-        if parked.outcome == PRODUCE_WAITS:
-            give_back(parked)
-            parked.deadline_us = loop.now_us + 1000 * <int64_t>max(parked.produce.timeout_ms, 0)
-            wait_for_safety(loop, parked)
-            became = FAST_WAITS
-        elif parked.outcome != PRODUCE_ANSWERED:
-            count(&loop.passed[reason_of_produce(<ProduceOutcome>parked.outcome)])
-            became = FAST_PASSED
-        elif not answer_produce(loop, c, &parked.produce):
-            became = FAST_NO_MEMORY
-    elif parked.outcome == FETCH_WAITS and parked.fetch.max_wait_ms > 0:
-        wait_for_bytes(loop, parked)
-        became = FAST_WAITS
-    elif parked.outcome > FETCH_WAITS or not fetch_settle(&parked.fetch):
-        count(&loop.passed[PASSED_READ])
-        became = FAST_PASSED
-    elif not answer_fetch(loop, c, &parked.fetch):
-        became = FAST_NO_MEMORY
-    if became == FAST_PASSED:
-        pass_frame(loop, parked, frame)
-    else:
+    parked.in_work = c.has_one_in_work = False
+    became = finish_produce(loop, c, parked) if parked.api_key == PRODUCE_KEY else finish_fetch(loop, c, parked)
+    if became != FAST_PASSED:
         count(&loop.fast_requests)
+    elif c.parked != parked or c.handed_over:
+        c.unappended += 1
+        return FAST_WAITS
+    else:
+        count(&loop.passed[parked.passed])
+        pass_frame(loop, parked, frame)
     if became != FAST_WAITS:
-        unpark(c)
+        parked_end(c)
         c.handed_over = became == FAST_PASSED
     return became
+
+
+cdef FastOutcome finish_produce(Loop* loop, Connection* c, Parked* parked) noexcept nogil:
+    if parked.outcome != PRODUCE_ANSWERED and parked.outcome != PRODUCE_WAITS:
+        parked.passed = reason_of_produce(<ProduceOutcome>parked.outcome)
+        return FAST_PASSED
+    parked_free_frame(parked)
+    parked.deadline_us = loop.now_us + 1000 * <int64_t>max(parked.produce.timeout_ms, 0)
+    if c.parked != parked or c.handed_over:
+        return FAST_WAITS  # for its turn to be answered
+    if parked.outcome == PRODUCE_WAITS:
+        wait_for_safety(loop, parked)
+        return FAST_WAITS
+    return FAST_ANSWERED if answer_produce(loop, c, &parked.produce) else FAST_NO_MEMORY
+
+
+cdef FastOutcome finish_fetch(Loop* loop, Connection* c, Parked* parked) noexcept nogil:
+    if parked.outcome == FETCH_WAITS and parked.fetch.max_wait_ms > 0:
+        wait_for_bytes(loop, parked)
+        return FAST_WAITS
+    if parked.outcome > FETCH_WAITS or not fetch_settle(&parked.fetch):
+        parked.passed = PASSED_READ
+        return FAST_PASSED
+    return FAST_ANSWERED if answer_fetch(loop, c, &parked.fetch) else FAST_NO_MEMORY
 
 
 cdef void pass_frame(Loop* loop, Parked* parked, Frame* frame) noexcept nogil:
@@ -370,114 +359,7 @@ cdef void pass_frame(Loop* loop, Parked* parked, Frame* frame) noexcept nogil:
     parked.frame.base = NULL
 
 
-# --- waiting --------------------------------------------------------------------------------------
-
-cdef void wake(Waiter* waiter) noexcept nogil:
-    """From any thread, under the partition's lock."""
-    wake_now(<Parked*>waiter.owner)
-
-
-cdef void wake_now(Parked* parked) noexcept nogil:
-    """One letter, however much changes until it is read."""
-    if exchange(&parked.posted, 1) == 0:
-        # A closed mailbox means that the loop has ended, and all its connections with it.
-        mailbox_put(parked.inbox, &parked.task.letter, &parked.task.letter, 1)
-
-
-cdef void wait_for(Parked* parked, Partition* partition, Waiter* waiter) noexcept nogil:
-    waiter.owner = parked
-    waiter.wake = wake
-    partition_add_waiter(partition, waiter)
-
-
-cdef Parked* parked_new(Loop* loop, Connection* c, int16_t api_key) noexcept nogil:
-    """The last of the connection's requests that wait. NULL: no memory."""
-    cdef Parked* parked = <Parked*>calloc(1, sizeof(Parked))
-    if parked == NULL:
-        return NULL
-    parked.inbox = &loop.inbox
-    parked.budget = &loop.shared.budget
-    parked.waiting = &loop.waiting
-    parked.connection = c
-    parked.api_key = api_key
-    if c.parked == NULL:
-        c.parked = parked
-    else:
-        (<Parked*>c.last_parked).after = parked
-    c.last_parked = parked
-    c.parked_count += 1
-    count(&loop.waiting)
-    return parked
-
-
-cdef void park(Loop* loop, Parked* parked) noexcept nogil:
-    """Let the first request of a connection wait until its partitions change, or its time is over."""
-    cdef Connection* c = parked.connection
-    cdef Link* before = loop.by_deadline.previous
-    parked.task.ask = ASK_RECHECK
-    parked.listens = True
-    # Most wait equally long, so the place is nearly always the last one.
-    while (before != &loop.by_deadline
-           and (<Parked*>before.owner.parked).deadline_us > parked.deadline_us):
-        before = before.previous
-    c.by_deadline.previous = before
-    c.by_deadline.next = before.next
-    before.next.previous = &c.by_deadline
-    before.next = &c.by_deadline
-
-
-cdef void count_memory(Parked* parked) noexcept nogil:
-    """Clients that let very many requests wait are to be held up as those that send large ones."""
-    parked.counted_bytes = (
-        sizeof(Parked) + parked.produce.parts.capacity * sizeof(ProducePart)
-        + parked.fetch.parts.capacity * sizeof(FetchPart))
-    add(&parked.budget.frame_bytes, parked.counted_bytes)
-
-
-cdef void give_back(Parked* parked) noexcept nogil:
-    """The frame is not needed any more."""
-    if parked.frame.base != NULL:
-        add(&parked.budget.frame_bytes, -parked.frame.capacity)
-        free(parked.frame.base)
-        parked.frame.base = NULL
-
-
-cdef void drop(Parked* parked) noexcept nogil:
-    """Free what no letter is on its way for."""
-    give_back(parked)
-    add(&parked.budget.frame_bytes, -parked.counted_bytes)
-    produce_release(&parked.produce)
-    fetch_release(&parked.fetch)
-    free(parked)
-
-
-cdef void unpark(Connection* c) noexcept nogil:
-    """Take the first request from its connection and its partitions; freed now, or when its letter comes."""
-    cdef Parked* parked = <Parked*>c.parked
-    cdef int64_t number
-    if parked.listens:
-        for number in range(parked.produce.parts.count):
-            partition_remove_waiter(&produce_part(&parked.produce, number).waiter)
-        for number in range(parked.fetch.parts.count):
-            partition_remove_waiter(&fetch_part(&parked.fetch, number).waiter)
-        link_remove(&c.by_deadline)
-    leave_connection(c)
-    # From here on no letter is written, so that one that is there is the last.
-    if exchange(&parked.posted, 1) == 0:
-        drop(parked)
-
-
-cdef void leave_connection(Connection* c) noexcept nogil:
-    cdef Parked* parked = <Parked*>c.parked
-    store(parked.waiting, parked.waiting[0] - 1)
-    parked.connection = NULL
-    parked.over = True
-    c.parked = parked.after
-    c.parked_count -= 1
-    c.handed_over = False
-    if c.parked == NULL:
-        c.held_up = False
-
+# --- looking again --------------------------------------------------------------------------------
 
 cdef bint fast_look_again(Loop* loop, Connection* c, bint expired, Frame* frame) noexcept nogil:
     if (<Parked*>c.parked).api_key == PRODUCE_KEY:
@@ -490,6 +372,8 @@ cdef bint look_at_produces(Loop* loop, Connection* c, bint expired, Frame* frame
     cdef Parked* parked = <Parked*>c.parked
     cdef bint answered = False
     while parked != NULL:
+        if parked.in_work:
+            return answered
         if parked.frame.base != NULL:  # its turn to go to Python
             pass_parked(loop, c, frame)
             return answered
@@ -503,7 +387,7 @@ cdef bint look_at_produces(Loop* loop, Connection* c, bint expired, Frame* frame
             c.closing = True
             c.abnormal = True
         answered = True
-        unpark(c)
+        parked_end(c)
         parked = <Parked*>c.parked
     return answered
 
@@ -519,11 +403,11 @@ cdef bint look_at_fetch(Loop* loop, Connection* c, bint expired, Frame* frame) n
         count(&loop.passed[PASSED_READ])
         store(&loop.fast_requests, loop.fast_requests - 1)
         pass_frame(loop, parked, frame)
-        unpark(c)
+        parked_end(c)
         c.handed_over = True
         return False
     answered = answer_fetch(loop, c, &parked.fetch)
-    unpark(c)
+    parked_end(c)
     if not answered:
         c.closing = True
         c.abnormal = True
@@ -532,12 +416,9 @@ cdef bint look_at_fetch(Loop* loop, Connection* c, bint expired, Frame* frame) n
 
 cdef void fast_drop(Connection* c) noexcept nogil:
     while c.parked != NULL:
-        if (<Parked*>c.parked).task.ask == ASK_FINISH:
-            leave_connection(c)  # the thread that works on it goes on, and its letter comes
-        else:
-            unpark(c)
+        parked_end(c)
 
 
 cdef void fast_discard(Parked* parked) noexcept nogil:
     if parked.over:
-        drop(parked)
+        parked_free(parked)

@@ -1,4 +1,4 @@
-# A request that is not answered at once, and why others went to Python. Types only; `fast_turn` has what works on them.
+# A request that is not answered at once, and why others went to Python. Types only; `waiting` has what works on them.
 from libc.stdint cimport int16_t, int64_t, uint8_t
 
 from plog._native.connection cimport Budget, Connection
@@ -32,7 +32,9 @@ ctypedef struct Parked:
     Task task                    # its `ask` is ASK_RECHECK or ASK_FINISH
     int64_t posted               # atomic: the letter lies in the inbox, or is on its way
     bint over                    # answered or dropped: freed when the letter comes
+    bint in_work                 # by another thread, whose `produce` or `fetch` then is; it is its connection's last
     int outcome                  # of the work
+    int passed                   # why it is for Python, if its frame is kept for that
     ServedTable* served
     Mailbox* inbox
     Budget* budget

@@ -36,7 +36,7 @@ cdef enum:
     ZSTD_SINCE = 7
     LOG_START_SINCE = 5
     RECORD_ERRORS_SINCE = 8
-    # What is larger is expanded beside the reactor, so that no other connection waits for it.
+    # Larger requests are expanded beside the reactor: several at once, and no other connection waits for them.
     LARGEST_COMPRESSED_BYTES = 64 * 1024
     LARGEST_EXPANDED_BYTES = 1024 * 1024
     NO_OFFSET = -1
@@ -91,7 +91,7 @@ cdef ProduceOutcome check_batch(
     if attributes & ATTRIBUTE_TRANSACTIONAL or (codec == CODEC_ZSTD and call.head.version < ZSTD_SINCE):
         return PRODUCE_UNUSUAL_BATCH
     if codec != 0 and in_reactor:
-        if part.size > LARGEST_COMPRESSED_BYTES:
+        if call.size > LARGEST_COMPRESSED_BYTES:
             return put_beside(call, table.compute)
         limit = min(limit, <int64_t>LARGEST_EXPANDED_BYTES)
     rules = rules_at(now_ms, served.before_max_ms, served.after_max_ms)
@@ -156,6 +156,7 @@ cdef ProduceOutcome produce_check(
     cdef int32_t topic
     cdef int64_t number
     cdef ProduceOutcome outcome
+    call.size = end - p
     p = skip_client_id(p, end, flexible)
     if p != NULL:
         p = read_string(p, end, flexible, &text, &size)

@@ -256,12 +256,13 @@ cdef void finish(Loop* loop, Parked* parked) noexcept nogil:
     if parked.over:
         fast_discard(parked)
         return
-    outcome = fast_finish(loop, c, &frame)
+    outcome = fast_finish(loop, parked, &frame)
+    if outcome == FAST_NO_MEMORY or (outcome == FAST_PASSED and not hand_over_frame(loop, c, &frame)):
+        finish_close(loop, c, b"out of memory for a request")
+        return
     if outcome == FAST_ANSWERED:
         touch(loop, c)
-        serve(loop, c)
-    elif outcome == FAST_NO_MEMORY or (outcome == FAST_PASSED and not hand_over_frame(loop, c, &frame)):
-        finish_close(loop, c, b"out of memory for a request")
+    serve(loop, c)
 
 
 # --- a round --------------------------------------------------------------------------------------

@@ -301,7 +301,7 @@ cdef void close_for_want(Loop* loop, Connection* c) noexcept nogil:
 
 
 cdef bint may_read(Loop* loop, Connection* c) noexcept nogil:
-    if c.handed_over or c.closing or loop.winding_down or c.unsent_bytes > UNSENT_BYTES_TO_READ_ON:
+    if c.handed_over or c.has_one_in_work or c.closing or loop.winding_down or c.unsent_bytes > UNSENT_BYTES_TO_READ_ON:
         return False
     # While Produces wait, further ones are read; the end of the stream is found once they are answered.
     if c.parked != NULL and (c.held_up or c.peer_closed or c.parked_count >= MOST_PARKED):

@@ -1,12 +1,13 @@
 """What the reactor may answer without Python: partitions this broker leads, of ordinary topics.
 
 Owns what is published to the reactor, under which number, and the threads beside it: those that
-flush for acks=all, those that work on slow disks, and one that computes. Never answers a request;
-what is not published is answered by the handlers.
+flush for acks=all, those that work on slow disks, and those that expand large compressed requests.
+Never answers a request; what is not published is answered by the handlers.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 CREATE_TIME = "CreateTime"
 PRODUCER = "producer"
 COMPACT = "compact"
+MOST_COMPUTE_THREADS = 8
+"""However many processors there are; each expands as much as a fast network brings."""
 
 
 class FastPath:
@@ -48,7 +51,8 @@ class FastPath:
         self._threads: list[threading.Thread] = []
         self._workers = [compute]
         self._stopped = False
-        self._begin("compute", compute.run)
+        for number in range(min(len(os.sched_getaffinity(0)), MOST_COMPUTE_THREADS)):
+            self._begin(f"compute {number}", compute.run)
 
     def publish(self, partition: Partition) -> None:
         """Serve a partition as it is now, if its topic is an ordinary one; else withdraw it."""
