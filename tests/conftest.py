@@ -1,7 +1,7 @@
-"""Options and rules of every test run: the long forms, and that nothing is skipped in silence.
+"""Options and rules of every test run: the long forms, both planes, and no skipping in silence.
 
 `--long` adds the tests marked `long`. With PLOG_NO_SKIP=1 in the environment, as in CI, a skip
-is a failure: what does not run there runs nowhere.
+is a failure: what does not run there runs nowhere. `plane` is explained in tests/planes.py.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+
+from tests import planes
+from tests.planes import Plane
 
 ROOT = Path(__file__).resolve().parent.parent
 NATIVE = ROOT / "plog" / "_native"
@@ -53,6 +56,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if long:
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
+# Of a package, so that brokers may be: a folder's tests run on the one, then all on the other.
+@pytest.fixture(scope="package", params=list(Plane), ids=lambda plane: plane.name.lower())
+def plane(request: pytest.FixtureRequest) -> Plane:
+    return request.param
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    planes.enter_test(item)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -12,6 +13,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.planes import FAST_PATH, Plane, broker_settings
 
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 30
@@ -63,12 +66,9 @@ class BrokerProcess:
         self.port = free_port()
         self.log_dirs = [directory / f"data{n}" for n in range(log_dirs)]
         self.log_path = directory / "broker.log"
-        self.overrides: dict[str, object] = {
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
-            "log.dirs": ",".join(map(str, self.log_dirs)),
-            "broker.id": 0,
-            **(overrides or {}),
-        }
+        self.overrides = broker_settings(
+            self.port, ",".join(map(str, self.log_dirs)), overrides or {}
+        )
         self._launcher = launcher or [sys.executable, "-m", "plog", "server"]
         self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -85,6 +85,11 @@ class BrokerProcess:
     @property
     def log(self) -> str:
         return self.log_path.read_text() if self.log_path.exists() else ""
+
+    @property
+    def fast_requests(self) -> int:
+        """How many requests the fast path answered, as told whenever the broker stopped."""
+        return sum(map(int, re.findall(r"(\d+) of them on the fast path", self.log)))
 
     def start(self) -> BrokerProcess:
         command = list(self._launcher)
@@ -124,6 +129,8 @@ class BrokerProcess:
             process.wait()
             raise AssertionError(f"broker does not stop:\n{self.log}") from None
         assert code == 0, f"broker ended with {code}:\n{self.log}"
+        if self.overrides.get(FAST_PATH) == Plane.PLAIN.value:
+            assert self.fast_requests == 0, self.log
 
     def wait(self) -> int:
         """Wait until the broker ends by itself; return its status."""

@@ -10,6 +10,7 @@ import pytest
 from tests.handlers.running import Running
 from tests.handlers.twins import Twins
 from tests.handlers.wire import Speaker, create_topic, speak
+from tests.planes import Plane
 from tests.servers import BrokerProcess, free_port
 
 ADVERTISED = ("elsewhere.example", 19092)
@@ -19,7 +20,7 @@ ADVERTISED = ("elsewhere.example", 19092)
 class ManyListeners(BrokerProcess):
     """A broker whose second listener is bound and advertised alike, the third otherwise."""
 
-    def __init__(self, directory: Path, **overrides: object) -> None:
+    def __init__(self, directory: Path) -> None:
         port, self.second_port, self.third_port = free_port(), free_port(), free_port()
         host, advertised_port = ADVERTISED
         super().__init__(
@@ -34,21 +35,15 @@ class ManyListeners(BrokerProcess):
                 "inter.broker.listener.name": "PLAINTEXT",
                 "num.partitions": 2,
                 "broker.rack": "r1",
-                **overrides,
             },
             log_dirs=2,
         )
         self.port = port
 
 
-@pytest.fixture(scope="session", params=["true", "false"], ids=["fast", "plain"])
-def broker(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ManyListeners]:
-    """One with the fast path, and one whose handlers answer everything."""
-    with ManyListeners(
-        tmp_path_factory.mktemp("handlers"), **{"fast.path.enable": request.param}
-    ) as running:
+@pytest.fixture(scope="package")
+def broker(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManyListeners]:
+    with ManyListeners(tmp_path_factory.mktemp("handlers")) as running:
         yield running
     assert "met a bug" not in running.log, running.log
 
@@ -73,7 +68,7 @@ def topic(wire: Speaker) -> str:
 
 
 @pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
+def own_broker(plane: Plane, tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     """Start brokers that one test may stop, kill and break."""
     started: list[BrokerProcess] = []
 

@@ -20,6 +20,7 @@ from plog.protocol.messages.fetch import FetchResponse
 from plog.protocol.schema import Struct
 from plog.settings.definitions import BrokerSettings
 from tests.handlers.wire import WAIT_MS, fetch_request, speak
+from tests.planes import broker_settings
 from tests.servers import free_port
 
 
@@ -29,13 +30,9 @@ class Running:
     def __init__(self, directory: Path, **settings: object) -> None:
         self.directory = directory
         self.port = free_port()
-        texts = {
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
-            "log.dirs": str(directory),
-            "broker.id": "0",
-            **{key.replace("_", "."): str(value) for key, value in settings.items()},
-        }
-        self.broker = Broker(BrokerSettings(texts))
+        given = {key.replace("_", "."): value for key, value in settings.items()}
+        texts = broker_settings(self.port, str(directory), given)
+        self.broker = Broker(BrokerSettings({key: str(value) for key, value in texts.items()}))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
