@@ -15,6 +15,7 @@ from plog.client.admin import Admin
 from plog.client.producer import Producer
 from plog.errors import KafkaError
 from tests.crash.power_cut import FAIL_SYNC_BELOW
+from tests.planes import Plane
 from tests.servers import BrokerProcess
 
 LAUNCH = """
@@ -38,7 +39,7 @@ Make = Callable[..., BrokerProcess]
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
+def make(plane: Plane, tmp_path: Path) -> Iterator[Make]:
     made: list[BrokerProcess] = []
 
     def make(*, log_dirs: int = 1, more: str = "") -> BrokerProcess:

@@ -48,6 +48,7 @@ def fill(disk: Path) -> None:
                 continue
 
 
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("end", ["kill", "stop"])
 def test_broker_starts_on_a_full_disk_and_goes_on_when_there_is_space(
     small_disk: Path, end: str

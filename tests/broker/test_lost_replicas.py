@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from plog.errors import ErrorCode
 from plog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.handlers.wire import (
@@ -28,6 +30,7 @@ def partition_state(client: Speaker, topic: str) -> tuple[int, int, list[int]]:
     return partition.error_code, partition.leader_id, partition.offline_replicas
 
 
+@pytest.mark.usefixtures("plane")
 def test_partition_found_damaged_has_no_leader_any_more(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker, closing(speak(broker.port)) as client:
         damaged, _ = create_topic(client)

@@ -25,6 +25,7 @@ from plog.settings.definitions import BrokerSettings
 from plog.storage.filesystem import Filesystem
 from plog.storage.log_dir import CLEAN_SHUTDOWN_FILE, META_PROPERTIES, LogDir
 from tests.handlers.wire import create_topic, make_batch, produce, speak
+from tests.planes import broker_settings
 from tests.servers import BrokerProcess, free_port
 
 TIMEOUT_S = 30
@@ -42,13 +43,10 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def overrides(**values: object) -> list[str]:
-    given = {
-        "listeners": f"PLAINTEXT://127.0.0.1:{free_port()}",
-        "broker.id": 0,
-        **{key.replace("_", "."): value for key, value in values.items()},
-    }
-    return [word for key, value in given.items() for word in ("--override", f"{key}={value}")]
+def overrides(log_dirs: object, **values: object) -> list[str]:
+    given = {key.replace("_", "."): value for key, value in values.items()}
+    settings = broker_settings(free_port(), str(log_dirs), given)
+    return [word for key, value in settings.items() for word in ("--override", f"{key}={value}")]
 
 
 def refusal(ended: subprocess.CompletedProcess[str]) -> str:
@@ -179,6 +177,7 @@ def test_missing_properties_file_is_named(tmp_path: Path) -> None:
 # -- started all the same --------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("plane")
 def test_unusable_log_directory_is_left_out_and_the_others_serve(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     good = tmp_path / "good"
@@ -241,6 +240,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.usefixtures("plane")
 def test_first_request_finds_the_leaders_of_before(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, launcher=[sys.executable, "-c", SLOW_LEADERSHIP, "server"])
     with broker:
@@ -287,6 +287,7 @@ main(["server", *sys.argv[2:]])
 """
 
 
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("length", ["short", "long"])
 def test_sigterm_during_recovery_ends_the_start(tmp_path: Path, length: str) -> None:
     broker = BrokerProcess(tmp_path)
@@ -322,13 +323,8 @@ def test_sigterm_during_recovery_ends_the_start(tmp_path: Path, length: str) -> 
 
 
 def settings_of(directory: Path, port: int) -> BrokerSettings:
-    return BrokerSettings(
-        {
-            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
-            "log.dirs": str(directory),
-            "broker.id": "0",
-        }
-    )
+    settings = broker_settings(port, str(directory), {})
+    return BrokerSettings({key: str(value) for key, value in settings.items()})
 
 
 def descriptors() -> set[str]:
@@ -354,6 +350,7 @@ PARTS = [
 ]
 
 
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("part", [*PARTS, "port"])
 def test_failed_start_leaves_no_thread_and_no_lock(
     tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
@@ -385,6 +382,7 @@ def test_failed_start_leaves_no_thread_and_no_lock(
     assert set(threading.enumerate()) <= threads
 
 
+@pytest.mark.usefixtures("plane")
 def test_cancelled_start_gives_everything_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,6 +410,7 @@ def test_cancelled_start_gives_everything_back(
     assert not (tmp_path / CLEAN_SHUTDOWN_FILE).exists()
 
 
+@pytest.mark.usefixtures("plane")
 def test_want_of_descriptors_is_one_line_and_no_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ from plog.runtime.clock import ManualClock
 from plog.storage.filesystem import Filesystem
 from plog.storage.inventory import FoundReplica, take_inventory
 from plog.types import TopicPartition
+from tests.planes import Plane
 from tests.servers import BrokerProcess
 
 TIMEOUT_S = 30
@@ -41,7 +42,7 @@ TOPICS = {"flights": 3, "airports.v2": 1}
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+def broker(plane: Plane, tmp_path: Path) -> Iterator[BrokerProcess]:
     made = BrokerProcess(tmp_path, log_dirs=2)
     yield made
     made.kill()

@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 
 from plog.cli import main
+from tests.planes import Plane
 from tests.servers import BrokerProcess
 
 TIMEOUT_S = 60
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-@pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+@pytest.fixture(scope="package")
+def broker(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     overrides = {"auto.create.topics.enable": "false"}
     with BrokerProcess(tmp_path_factory.mktemp("cli"), overrides=overrides) as running:
         yield running

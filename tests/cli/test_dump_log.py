@@ -23,7 +23,7 @@ ROLLS = 40_000
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory) -> Path:
+def stopped(plane, tmp_path_factory) -> Path:
     """A log directory with one partition of several segments, of a broker that has stopped."""
     from plog.client.admin import Admin
     from plog.client.producer import Producer

@@ -8,23 +8,24 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from plog.client.admin import Admin
+from tests.planes import Plane
 from tests.servers import BrokerProcess
 
 OVERRIDES = {"auto.create.topics.enable": "false", "message.max.bytes": 8 * 1024 * 1024}
 
 
-@pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+@pytest.fixture(scope="package")
+def broker(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("client"), overrides=OVERRIDES) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def bootstrap(broker: BrokerProcess) -> str:
     return broker.bootstrap
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def admin(bootstrap: str) -> Iterator[Admin]:
     with Admin(bootstrap) as admin:
         yield admin

@@ -293,6 +293,7 @@ def test_topic_that_is_deleted_leaves_the_others_alone(bootstrap, admin, new_top
         assert {r.topic for r in take(consumer, 500)} == {stays}
 
 
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_restarted_broker_costs_no_record_and_doubles_none(tmp_path, how):
     with BrokerProcess(tmp_path) as broker:
@@ -325,6 +326,7 @@ def test_restarted_broker_costs_no_record_and_doubles_none(tmp_path, how):
             assert [r.value for r in found] == [b"%d" % n for n in range(4000)]
 
 
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
 def test_partition_that_is_offline_holds_up_nothing_but_itself(tmp_path, reset, caplog):
     with BrokerProcess(tmp_path, overrides={"num.partitions": 3}) as broker:

@@ -459,6 +459,7 @@ def test_wrong_timestamps_are_refused():
             producer.send("t", b"v", timestamp_ms=1.5)
 
 
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_restarted_broker_loses_and_doubles_nothing(tmp_path, how):
     with BrokerProcess(tmp_path, overrides={"num.partitions": 2}) as broker:

@@ -21,6 +21,7 @@ from plog.client.consumer import Consumer
 from plog.client.producer import Producer
 from plog.errors import ErrorCode, KafkaError
 from plog.types import TopicPartition
+from tests.planes import Plane
 from tests.servers import BrokerProcess
 
 HARMED, WHOLE = 0, 1
@@ -37,7 +38,7 @@ SETTINGS: dict[str, object] = {
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+def broker(plane: Plane, tmp_path: Path) -> Iterator[BrokerProcess]:
     made = BrokerProcess(tmp_path, overrides=SETTINGS)
     yield made
     made.kill()

@@ -36,6 +36,7 @@ def wait_for(broker: BrokerProcess, words: str) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("plane")
 @pytest.mark.timeout(300)
 def test_retry_acknowledged_after_a_failed_sync_outlives_a_power_cut(tmp_path: Path) -> None:
     """Linux takes pages that it could not write for clean: a second sync would lie."""

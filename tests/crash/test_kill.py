@@ -57,6 +57,7 @@ def check(writer: Writer, found: dict[int, list[str]]) -> None:
         assert not missing, f"{len(missing)} acknowledged records of partition {partition} are lost"
 
 
+@pytest.mark.usefixtures("plane")
 @pytest.mark.timeout(1200)
 def test_killed_broker_keeps_what_it_acknowledged(
     tmp_path: Path, request: pytest.FixtureRequest
@@ -81,6 +82,7 @@ def test_killed_broker_keeps_what_it_acknowledged(
         broker.kill()
 
 
+@pytest.mark.usefixtures("plane")
 @pytest.mark.timeout(1200)
 def test_power_cut_keeps_what_was_acknowledged(
     tmp_path: Path, request: pytest.FixtureRequest
