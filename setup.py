@@ -19,7 +19,10 @@ LAST_BUILD = Path("build/plog-build")
 
 # What a kernel links beyond libc, by module name.
 LIBRARIES = {
-    "compression": ["z", "lz4", "zstd", "snappy"],
+    "codec_gzip": ["z"],
+    "codec_lz4": ["lz4"],
+    "codec_snappy": ["snappy"],
+    "codec_zstd": ["zstd"],
 }
 
 # C sources beside a kernel's own, by module name: programs that are no part of the broker.

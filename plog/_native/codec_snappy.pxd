@@ -1,0 +1,8 @@
+# snappy, in the blocks of Java's stream.
+from libc.stdint cimport uint8_t
+
+from plog._native.sink cimport Sink
+
+# Each returns a COMPRESSION_ status.
+cdef int compress_snappy(const uint8_t* data, size_t size, Sink* sink) noexcept nogil
+cdef int decompress_snappy(const uint8_t* data, size_t size, Sink* sink) noexcept nogil
