@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from plog.client.admin import Admin
+from tests.planes import Plane
 from tests.servers import BrokerProcess
 
 LARGEST_MESSAGE = 12 * 1024 * 1024
 
 
-@pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+@pytest.fixture(scope="package")
+def broker(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     directory = tmp_path_factory.mktemp("compat")
     overrides = {"message.max.bytes": LARGEST_MESSAGE, "num.partitions": 4}
     with BrokerProcess(directory, overrides=overrides) as running:

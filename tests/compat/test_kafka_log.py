@@ -12,6 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 
 from plog._native.records import build_batch, control_batch
 from tests.compat.clients import Confluent, Sent
+from tests.planes import Plane
 from tests.servers import BrokerProcess
 
 TOPIC = "tx"
@@ -89,7 +90,7 @@ def write_log_dir(path: Path) -> None:
 
 
 @pytest.fixture(params=["clean", "killed"])
-def moved(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+def moved(plane: Plane, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
     broker = BrokerProcess(tmp_path, log_dirs=1)
     write_log_dir(broker.log_dirs[0])
     if request.param == "clean":

@@ -34,6 +34,7 @@ from tests.compat.recorder import Exchange, Recorder
 from tests.compat.traffic import Shape, record
 from tests.handlers.running import Running, decoded
 from tests.handlers.wire import WAIT_MS, create_topic, speak, walk_all
+from tests.planes import Plane
 from tests.servers import BrokerProcess
 
 SHAPE = Shape(partitions=12, rounds=12, records_per_round=2)
@@ -123,7 +124,7 @@ class Recording(NamedTuple):
 
 
 @pytest.fixture
-def recorded(tmp_path: Path, request: pytest.FixtureRequest) -> Recording:
+def recorded(plane: Plane, tmp_path: Path, request: pytest.FixtureRequest) -> Recording:
     """Have a client write and read through the proxy."""
     client: Client = request.param
     broker = BrokerProcess(tmp_path)
