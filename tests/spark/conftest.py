@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from plog.client.admin import Admin
+from tests.planes import Plane
 from tests.servers import BrokerProcess
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -19,7 +20,7 @@ LARGEST_MESSAGE = 12 * 1024 * 1024
 
 
 @pytest.fixture(scope="package")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     directory = tmp_path_factory.mktemp("spark")
     overrides = {"message.max.bytes": LARGEST_MESSAGE, "auto.create.topics.enable": "false"}
     with BrokerProcess(directory, overrides=overrides) as running:

@@ -20,6 +20,7 @@ from plog.client.admin import Admin
 from plog.client.producer import Producer
 from plog.types import TopicPartition
 from tests.compat.clients import Confluent, Sent
+from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.spark.conftest import ROOT
 from tests.spark.test_source import RECORDS, T0_MS, at, fill
@@ -143,6 +144,7 @@ def test_tasks_are_as_many_as_asked_for(spark, broker, new_topic):
     assert by_time.count() == 80
 
 
+@pytest.mark.usefixtures("plane")
 def test_broker_that_restarts_during_the_query_costs_nothing(spark, tmp_path):
     with BrokerProcess(tmp_path) as broker:
         with Admin(broker.bootstrap) as admin:
@@ -234,6 +236,15 @@ def some_flights(broker: BrokerProcess):
     return flights
 
 
+# A JVM of its own takes long to start, and the reader in it is that of the other tests.
+@pytest.mark.parametrize(
+    "plane",
+    [
+        pytest.param(Plane.FAST, id="fast"),
+        pytest.param(Plane.PLAIN, id="plain", marks=pytest.mark.long),
+    ],
+    indirect=True,
+)
 def test_spark_submit_prints_the_report(broker, some_flights, workers_find_plog, tmp_path):
     submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
     assert submit is not None

@@ -477,6 +477,7 @@ def test_ranges_are_shared_out_evenly(sizes, tasks, options, expected):
 SMALL_FETCHES = {"kafka__max__partition__fetch__bytes": 2000, "kafka__fetch__max__bytes": 8000}
 
 
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_broker_that_restarts_meanwhile_costs_no_record_and_doubles_none(tmp_path, end):
     broker = BrokerProcess(tmp_path).start()
