@@ -1,0 +1,64 @@
+"""Both planes: a broker is what its test's id says, and whoever sends records asks for both."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from tests.compat.clients import Plog, Sent
+from tests.handlers.running import Running
+from tests.handlers.wire import create_topic, fetch_one, make_batch, produce
+from tests.planes import FAST_PATH, Plane
+from tests.servers import BrokerProcess
+
+TESTS = Path(__file__).parent
+
+# Modules that start brokers, and why what they send is not sent both ways.
+ONE_PLANE = {
+    "handlers/test_api_versions.py": "sends no records to a broker of its own",
+    "handlers/test_fast_*.py": "of the fast path alone",
+    "ops/test_log_lines.py": "sends no records",
+    "test_load.py": "of what the load generator counts",
+}
+
+
+def test_broker_of_its_own_is_of_the_plane(tmp_path: Path, plane: Plane) -> None:
+    sent = [Sent(None, b"%d" % n) for n in range(10)]
+    with BrokerProcess(tmp_path) as broker:
+        Plog().produce(broker.bootstrap, "t", sent, idempotent=False)
+        assert Plog().consume(broker.bootstrap, "t", len(sent)) == sent
+    assert "of them on the fast path" in broker.log  # or a count of 0 would say nothing
+    assert (broker.fast_requests > 0) is (plane is Plane.FAST)
+
+
+def test_broker_in_process_is_of_the_plane(tmp_path: Path, plane: Plane) -> None:
+    one = Running(tmp_path)
+    topic, _ = create_topic(one.wire)
+    assert produce(one.wire, topic, make_batch([b"v"])).error_code == 0
+    assert fetch_one(one.wire, topic, 0).records
+    assert one.fast_requests == (2 if plane is Plane.FAST else 0)
+    one.stop()
+
+
+@pytest.mark.usefixtures("plane")
+@pytest.mark.parametrize("given", list(Plane))
+def test_what_the_test_sets_goes_before_the_plane(tmp_path: Path, given: Plane) -> None:
+    broker = BrokerProcess(tmp_path, overrides={FAST_PATH: given.value})
+    assert broker.overrides[FAST_PATH] == given.value
+
+
+def test_who_asks_for_no_plane_has_the_default(tmp_path: Path) -> None:
+    assert FAST_PATH not in BrokerProcess(tmp_path).overrides
+
+
+def test_modules_that_start_brokers_ask_for_both_planes() -> None:
+    silent = set()
+    for path in TESTS.rglob("*.py"):
+        source = path.read_text("utf-8")
+        starts = re.search(r"\b(BrokerProcess|Running)\(\s*\w", source)
+        if starts and not re.search(r"\b(planes?|fast_path_enable)\b", source):
+            silent.add(str(path.relative_to(TESTS)))
+    assert {one for one in silent if not any(fnmatch(one, known) for known in ONE_PLANE)} == set()
