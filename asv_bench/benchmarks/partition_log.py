@@ -41,17 +41,15 @@ class OneLog:
             first_append_ms=-1,
             max_index_bytes=10 << 20,
         )
-        directory_fd = os.open(path, os.O_RDONLY)
         self.log = PartitionLog(
             [segment],
             log_start_offset=0,
             high_watermark=0,
             durable_end=0,
             leader_epoch=0,
-            directory_fd=directory_fd,
+            directory=path,
             index_interval_bytes=4096,
         )
-        os.close(directory_fd)
         self.log.set_leader(0, writable=True, sole_replica=True)
 
     def teardown(self, *params):

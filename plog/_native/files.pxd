@@ -21,6 +21,7 @@ ctypedef struct FileCalls:
     int (*fdatasync)(int fd) noexcept nogil
     int (*fsync)(int fd) noexcept nogil
     int (*ftruncate)(int fd, int64_t size) noexcept nogil
+    int (*open_directory)(const char* path) noexcept nogil  # for its fsync; the descriptor is the caller's to close
     int64_t (*now_ms)() noexcept nogil         # wall clock, ms since 1970
     int64_t (*monotonic_us)() noexcept nogil
 

@@ -34,6 +34,10 @@ cdef extern from "<unistd.h>" nogil:
 cdef extern from "<fcntl.h>" nogil:
     int sync_file_range(int fd, off_t offset, off_t size, unsigned int flags)
     unsigned int SYNC_FILE_RANGE_WRITE
+    int c_open "open"(const char* path, int flags)
+    int O_RDONLY
+    int O_DIRECTORY
+    int O_CLOEXEC
 
 cdef extern from "<sys/sendfile.h>" nogil:
     ssize_t c_sendfile "sendfile"(int to_socket, int fd, off_t* offset, size_t size)
@@ -125,6 +129,11 @@ cdef int system_ftruncate(int fd, int64_t size) noexcept nogil:
     return 0 if c_ftruncate(fd, size) == 0 else -errno
 
 
+cdef int system_open_directory(const char* path) noexcept nogil:
+    cdef int fd = c_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+    return fd if fd >= 0 else -errno
+
+
 cdef int64_t system_now_ms() noexcept nogil:
     cdef timespec now
     clock_gettime(CLOCK_REALTIME, &now)
@@ -149,6 +158,7 @@ cdef enum:
     CALL_FTRUNCATE = 5
     CALL_IS_RESIDENT = 6
     CALL_PREAD_NOW = 7
+    CALL_OPEN_DIRECTORY = 8
     MAX_RULES = 64
     MAX_PATH_BYTES = 1024
     MAX_PIECES = 64
@@ -188,13 +198,14 @@ cdef int64_t path_of(int fd, char* out, size_t room) noexcept nogil:
     return size
 
 
-cdef void consult(int call, int fd, Action* action) noexcept nogil:
-    """Find what the next call of this kind on `fd` should do, and sleep what it should sleep.
+cdef void consult(int call, int fd, const char* path, Action* action) noexcept nogil:
+    """Find what the next call of this kind should do, and sleep what it should sleep.
 
-    Rules that let the call through count it and leave it to the rules behind them.
+    The call is on `fd`, or without a descriptor (-1) on `path`. Rules that let it through count it
+    and leave it to the rules behind them.
     """
-    cdef char path[MAX_PATH_BYTES]
-    cdef int64_t path_size = -2  # not asked yet
+    cdef char linked[MAX_PATH_BYTES]
+    cdef bint asked = path != NULL
     cdef int64_t delay_us = 0
     cdef timespec pause
     cdef Rule* rule
@@ -207,9 +218,11 @@ cdef void consult(int call, int fd, Action* action) noexcept nogil:
         if rule.call != call or rule.times == 0 or (rule.fd >= 0 and rule.fd != fd):
             continue
         if rule.path_prefix[0] != 0:
-            if path_size == -2:
-                path_size = path_of(fd, path, sizeof(path))
-            if path_size < 0 or strncmp(path, rule.path_prefix, strlen(rule.path_prefix)) != 0:
+            if not asked:
+                asked = True
+                if path_of(fd, linked, sizeof(linked)) >= 0:
+                    path = linked
+            if path == NULL or strncmp(path, rule.path_prefix, strlen(rule.path_prefix)) != 0:
                 continue
         if rule.after > 0:
             rule.after -= 1
@@ -273,7 +286,7 @@ cdef int64_t watched_pwritev(
     cdef iovec cut[MAX_PIECES]
     cdef int64_t left, done
     cdef int used = 0
-    consult(CALL_PWRITEV, fd, &action)
+    consult(CALL_PWRITEV, fd, NULL, &action)
     if action.short_bytes < 0:
         return -action.errno_value if action.errno_value else system_pwritev(
             fd, pieces, count, offset)
@@ -290,7 +303,7 @@ cdef int64_t watched_pwritev(
 
 cdef int64_t watched_pread(int fd, void* buffer, size_t size, int64_t offset) noexcept nogil:
     cdef Action action
-    consult(CALL_PREAD, fd, &action)
+    consult(CALL_PREAD, fd, NULL, &action)
     if action.errno_value:
         return -action.errno_value
     if 0 <= action.short_bytes < <int64_t>size:
@@ -300,20 +313,20 @@ cdef int64_t watched_pread(int fd, void* buffer, size_t size, int64_t offset) no
 
 cdef int64_t watched_pread_now(int fd, void* buffer, size_t size, int64_t offset) noexcept nogil:
     cdef Action action
-    consult(CALL_PREAD_NOW, fd, &action)
+    consult(CALL_PREAD_NOW, fd, NULL, &action)
     return -action.errno_value if action.errno_value else system_pread_now(fd, buffer, size, offset)
 
 
 cdef bint watched_is_resident(int fd, int64_t offset, int64_t size) noexcept nogil:
     cdef Action action
-    consult(CALL_IS_RESIDENT, fd, &action)
+    consult(CALL_IS_RESIDENT, fd, NULL, &action)
     return not action.errno_value and system_is_resident(fd, offset, size)
 
 
 cdef int64_t watched_sendfile(
         int to_socket, int fd, int64_t* offset, size_t size) noexcept nogil:
     cdef Action action
-    consult(CALL_SENDFILE, fd, &action)
+    consult(CALL_SENDFILE, fd, NULL, &action)
     if action.errno_value:
         return -action.errno_value
     if 0 <= action.short_bytes < <int64_t>size:
@@ -329,7 +342,7 @@ cdef int watched_sync(int call, int fd) noexcept nogil:
     # Bytes that arrive while the sync runs are not promised by it, so the size is read first.
     if noted and c_fstat(fd, &before) != 0:
         return -errno
-    consult(call, fd, &action)
+    consult(call, fd, NULL, &action)
     if action.errno_value:
         return -action.errno_value
     failed = system_fdatasync(fd) if call == CALL_FDATASYNC else system_fsync(fd)
@@ -348,10 +361,16 @@ cdef int watched_fsync(int fd) noexcept nogil:
 
 cdef int watched_ftruncate(int fd, int64_t size) noexcept nogil:
     cdef Action action
-    consult(CALL_FTRUNCATE, fd, &action)
+    consult(CALL_FTRUNCATE, fd, NULL, &action)
     if action.errno_value:
         return -action.errno_value
     return system_ftruncate(fd, size)
+
+
+cdef int watched_open_directory(const char* path) noexcept nogil:
+    cdef Action action
+    consult(CALL_OPEN_DIRECTORY, -1, path, &action)
+    return -action.errno_value if action.errno_value else system_open_directory(path)
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -366,6 +385,7 @@ _system.begin_writing = system_begin_writing
 _system.fdatasync = system_fdatasync
 _system.fsync = system_fsync
 _system.ftruncate = system_ftruncate
+_system.open_directory = system_open_directory
 _system.now_ms = system_now_ms
 _system.monotonic_us = system_monotonic_us
 
@@ -379,6 +399,7 @@ _watched.sendfile = watched_sendfile
 _watched.fdatasync = watched_fdatasync
 _watched.fsync = watched_fsync
 _watched.ftruncate = watched_ftruncate
+_watched.open_directory = watched_open_directory
 
 cdef void* _table = &_system
 
@@ -493,7 +514,8 @@ def now_ms():
     return calls().now_ms()
 
 
-CALLS = ("pwritev", "pread", "sendfile", "fdatasync", "fsync", "ftruncate", "is_resident", "pread_now")
+CALLS = (
+    "pwritev", "pread", "sendfile", "fdatasync", "fsync", "ftruncate", "is_resident", "pread_now", "open_directory")
 
 
 class Fault:

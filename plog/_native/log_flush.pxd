@@ -7,6 +7,8 @@ from plog._native.partition cimport Partition, PublishStatus, SegmentList
 cdef void partition_begin_flush(Partition* partition) noexcept nogil
 # 0 or -errno; *durable_end is set either way.
 cdef int partition_flush(Partition* partition, int64_t* durable_end) noexcept nogil
+# Makes the segments' names durable, which a flush would do when it is due. 0 or -errno.
+cdef int partition_sync_names(Partition* partition) noexcept nogil
 cdef int partition_set_durable_slot(
     Partition* partition, int fd, int64_t position, const char* key) noexcept nogil
 # The list is taken over, whatever the answer.

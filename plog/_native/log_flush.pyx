@@ -4,9 +4,10 @@ Owns the durable end, the order of syncs behind it and its slot in the log direc
 `durable-ends`, which proves it to a restart. Never decides when to flush or where to cut.
 """
 
-from libc.errno cimport ESHUTDOWN
+from libc.errno cimport EINTR, EMFILE, ENFILE, ESHUTDOWN
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
+from posix.unistd cimport close
 
 from plog._native.crc32c cimport crc32c_update
 from plog._native.files cimport calls, write_all
@@ -34,6 +35,29 @@ cdef int write_slot(Partition* partition, int64_t durable_end) noexcept nogil:
     return write_all(partition.slot_fd, slot, SLOT_BYTES, partition.slot_position)
 
 
+cdef int sync_names(Partition* partition, const SegmentList* segments) noexcept nogil:
+    """Under flush_lock: make the names of all segments durable.
+
+    The directory is opened for it and closed again, as it is due at rolls only and a descriptor for
+    each partition would be many. Its path is the one that the segments' files were made under:
+    whoever renames the directory has closed the log, or called partition_sync_names before.
+    """
+    cdef int fd = -EINTR
+    cdef int failed
+    while fd == -EINTR:
+        fd = calls().open_directory(partition.directory)
+    if fd >= 0:
+        failed = calls().fsync(fd)
+        close(fd)
+    else:
+        failed = fd
+    if failed == 0:
+        partition.directory_synced_to = active_of(segments).base_offset
+    elif failed != -EMFILE and failed != -ENFILE:  # of the disk these say nothing: the next flush tries again
+        partition_go_offline(partition, -failed)
+    return failed
+
+
 cdef int flush_pinned(
         Partition* partition, SegmentList* segments, int64_t log_end_offset) noexcept nogil:
     """Sync in order, so that what is durable is always a prefix of the log."""
@@ -48,11 +72,9 @@ cdef int flush_pinned(
         if next_offset <= partition.durable_end:
             continue
         if segment.base_offset > partition.directory_synced_to:
-            failed = calls().fsync(partition.directory_fd)
+            failed = sync_names(partition, segments)
             if failed:
-                partition_go_offline(partition, -failed)
                 return failed
-            partition.directory_synced_to = active_of(segments).base_offset
         failed = calls().fdatasync(segment.log_fd)
         if failed:
             # The kernel may have dropped the dirty pages: a second try would lie.
@@ -101,6 +123,25 @@ cdef int partition_flush(Partition* partition, int64_t* durable_end) noexcept no
     pthread_mutex_unlock(&partition.flush_lock)
     list_release(segments)
     if durable_end[0] != before or failed:
+        partition_changed(partition)
+    return failed
+
+
+cdef int partition_sync_names(Partition* partition) noexcept nogil:
+    cdef SegmentList* segments
+    cdef int failed
+    pthread_mutex_lock(&partition.flush_lock)
+    pthread_mutex_lock(&partition.lock)
+    segments = partition.segments
+    if segments != NULL:
+        add(&segments.references, 1)
+    failed = -<int>partition.offline_errno
+    pthread_mutex_unlock(&partition.lock)
+    if not failed and segments != NULL and active_of(segments).base_offset > partition.directory_synced_to:
+        failed = sync_names(partition, segments)
+    pthread_mutex_unlock(&partition.flush_lock)
+    list_release(segments)
+    if failed:
         partition_changed(partition)
     return failed
 

@@ -49,7 +49,7 @@ ctypedef struct Partition:
     int64_t changes              # how often; atomic
 
     pthread_mutex_t flush_lock
-    int directory_fd             # owned
+    char* directory              # its path; owned, never changed
     int64_t directory_synced_to  # the directory entries of segments based at or below it are durable
     int slot_fd                  # borrowed; -1: none
     int64_t slot_position
@@ -102,7 +102,7 @@ cdef inline SegmentFiles* active_of(const SegmentList* segments) noexcept nogil:
     return segments.segments[segments.count - 1]
 
 # Without segments and offsets, which the maker fills in before anyone else sees it, and then calls settle.
-cdef Partition* partition_new() noexcept nogil
+cdef Partition* partition_new(const char* directory) noexcept nogil
 # Under `lock`: restores what the invariants say of high watermark and last stable offset.
 cdef void settle(Partition* partition) noexcept nogil
 # Every change that others may wait for passes through here; no lock may be held.

@@ -13,7 +13,7 @@ next_offset.
 from libc.errno cimport ENOMEM
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
-from posix.unistd cimport close
+from libc.string cimport strdup
 
 from plog._native.locks cimport (
     add, load, load_ordered, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
@@ -47,15 +47,16 @@ cdef void list_release(SegmentList* segments) noexcept nogil:
 
 # --- the partition's life -------------------------------------------------------------------------
 
-cdef Partition* partition_new() noexcept nogil:
+cdef Partition* partition_new(const char* directory) noexcept nogil:
     cdef Partition* made = <Partition*>calloc(1, sizeof(Partition))
     if made == NULL:
         return NULL
-    if producers_init(&made.producers):
+    made.directory = strdup(directory)
+    if made.directory == NULL or producers_init(&made.producers):
+        free(made.directory)
         free(made)
         return NULL
     made.references = 1
-    made.directory_fd = -1
     made.slot_fd = -1
     made.directory_synced_to = -1
     made.segment_bytes = INT32_MAX
@@ -78,8 +79,7 @@ cdef void partition_release(Partition* partition) noexcept nogil:
     list_release(partition.segments)
     producers_free(&partition.producers)
     free(partition.ending)
-    if partition.directory_fd >= 0:
-        close(partition.directory_fd)
+    free(partition.directory)
     pthread_mutex_destroy(&partition.flush_lock)
     pthread_mutex_destroy(&partition.write_lock)
     pthread_mutex_destroy(&partition.lock)

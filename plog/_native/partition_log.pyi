@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from plog._native.producers import ProducerEntry as ProducerEntry
@@ -56,7 +57,7 @@ class PartitionLog:
         high_watermark: int,
         durable_end: int,
         leader_epoch: int,
-        directory_fd: int,  # duplicated; fsync'ed before a new segment's bytes count as durable
+        directory: Path,  # fsync'ed before a new segment's bytes count as durable
         index_interval_bytes: int,
     ) -> None: ...
     # -- state
@@ -162,6 +163,11 @@ class PartitionLog:
     def flush(self) -> int:
         """fdatasync what is not durable yet (old segments, the directory, the active one), advance
         durable_end and write its slot. Returns durable_end. Raises OSError (a failed sync is final:
-        the log is offline) and KafkaStorageError (closed with bytes that are not durable). Releases
-        the interpreter lock; safe beside appends.
+        the log is offline; a want of descriptors is not) and KafkaStorageError (closed with bytes
+        that are not durable). Releases the interpreter lock; safe beside appends.
+        """
+    def sync_names(self) -> None:
+        """Make the names of all segments durable, so that no flush asks for the directory by its
+        path until there is a new segment. For whoever is about to rename it, while nobody changes
+        the segments. Raises as `flush` does.
         """

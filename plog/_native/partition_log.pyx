@@ -10,7 +10,6 @@ from libc.errno cimport EIO, ESHUTDOWN
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free
 
-import fcntl
 import os
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from plog._native.log_append cimport (
     APPEND_BAD_BATCH, APPEND_DONE, APPEND_DUPLICATE, APPEND_NOT_WRITABLE, APPEND_PRODUCER_UNUSUAL,
     APPEND_ROLL_NEEDED, APPEND_WRITE_FAILED, AppendResult, partition_append)
 from plog._native.log_flush cimport (
-    partition_flush, partition_set_durable_slot, partition_truncate)
+    partition_flush, partition_set_durable_slot, partition_sync_names, partition_truncate)
 from plog._native.log_read cimport (
     READ_CORRUPT, READ_FOUND, READ_NOTHING, READ_OFFLINE, READ_OUT_OF_RANGE, ReadResult, partition_read)
 from plog._native.partition cimport (
@@ -115,7 +114,6 @@ cdef class PartitionLog:
 
     Raises:
         ValueError: no segments, segments that overlap, or ends past the last one's.
-        OSError: the directory's descriptor cannot be duplicated.
     """
 
     def __cinit__(
@@ -126,13 +124,15 @@ cdef class PartitionLog:
         int64_t high_watermark,
         int64_t durable_end,
         int32_t leader_epoch,
-        int directory_fd,
+        directory,
         int64_t index_interval_bytes,
     ):
         cdef Partition* partition
         cdef int64_t log_end_offset
+        cdef bytes path
         self._segments = tuple(segments)
-        partition = partition_new()
+        path = os.fsencode(directory)
+        partition = partition_new(PyBytes_AS_STRING(path))
         if partition == NULL:
             raise MemoryError
         self.partition = partition
@@ -142,7 +142,6 @@ cdef class PartitionLog:
             raise ValueError(
                 f"the log ends at {log_end_offset}, before its start {log_start_offset} "
                 f"or its durable end {durable_end}")
-        partition.directory_fd = fcntl.fcntl(directory_fd, fcntl.F_DUPFD_CLOEXEC, 0)
         partition.index_interval_bytes = index_interval_bytes
         partition.log_start_offset = log_start_offset
         partition.log_end_offset = log_end_offset
@@ -349,6 +348,17 @@ cdef class PartitionLog:
             partition_go_offline(self.partition, EIO if failed else ESHUTDOWN)
             partition_changed(self.partition)
 
+    def sync_names(self):
+        """Make the names of all segments durable: no flush opens the directory until there is a new one.
+
+        For whoever is about to rename it. Raises as `flush` does.
+        """
+        cdef int failed
+        with nogil:
+            failed = partition_sync_names(self.partition)
+        if failed:
+            raise os_error(failed)
+
     # -- producers
 
     def producer(self, int64_t producer_id):
@@ -489,6 +499,8 @@ cdef class PartitionLog:
 
         Raises:
             OSError: a sync failed. That is final: the log is offline, and every later flush fails.
+                But for EMFILE and ENFILE: there was no descriptor to sync the directory by, and the
+                next flush tries again.
             KafkaStorageError: the log was closed with bytes that are not durable.
         """
         cdef int64_t durable_end

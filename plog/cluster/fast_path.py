@@ -145,4 +145,4 @@ class FastPath:
             partition = self._partitions.get(number)
             log = None if partition is None else partition.hosted_log
             if log is not None:
-                log.faults.disk_failed(log.faults.of_errno(error))
+                log.flush_failed(error)

@@ -46,7 +46,7 @@ from plog.settings.definitions import TopicSettings
 from plog.storage import retention, timestamp_search
 from plog.storage.filesystem import Filesystem
 from plog.storage.leader_epochs import LeaderEpochs
-from plog.storage.log_faults import LogFaults
+from plog.storage.log_faults import NO_DESCRIPTORS, LogFaults
 from plog.storage.log_files import LogFiles
 from plog.storage.log_owner import LogOwner, report_nothing
 from plog.storage.log_segments import LogSegments, Rolled
@@ -501,12 +501,31 @@ class Log:
         """Make everything appended so far durable; return the durable end.
 
         Raises:
-            KafkaStorageError: the disk has failed; the owner knows.
+            KafkaStorageError: the disk has failed, and the owner knows; or there is no descriptor.
         """
         try:
             return self.native.flush()
         except OSError as error:
             # Also when the disk is full: bytes that were accepted are lost.
+            self.faults.disk_failed(error)
+            raise KafkaStorageError(f"{self.topic_partition}: {error}") from error
+
+    def flush_failed(self, error: int) -> None:
+        """Take note that the data path's flush failed, with an errno."""
+        if error in NO_DESCRIPTORS:
+            self._owner.commit(self, report_nothing)  # which tries until there is one
+        else:
+            self.faults.disk_failed(self.faults.of_errno(error))
+
+    def sync_names(self) -> None:
+        """Make the names of all segments durable: before the directory gets another name.
+
+        Raises:
+            KafkaStorageError: as `flush`.
+        """
+        try:
+            self.native.sync_names()
+        except OSError as error:
             self.faults.disk_failed(error)
             raise KafkaStorageError(f"{self.topic_partition}: {error}") from error
 

@@ -33,6 +33,7 @@ from plog.runtime.clock import Clock
 from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.storage.durable_ends import SlotKey
 from plog.storage.filesystem import Filesystem
+from plog.storage.flush_retries import FlushRetries
 from plog.storage.full_log_dirs import FullLogDirs
 from plog.storage.group_commit import Done
 from plog.storage.housekeeping import Housekeeping
@@ -101,6 +102,7 @@ class LogManager:
         self.placement_lock = threading.Lock()
         self.scheduler = Scheduler(clock, "storage tasks")
         self._full = FullLogDirs(self.scheduler)
+        self._flush_retries = FlushRetries(self.scheduler, self.commit)
         self.checkpoints = LogCheckpoints(self._live, self._logs_in, self._offline_among)
         self._housekeeping = Housekeeping(settings, clock, self.logs, self)
         self._loading = LogLoading(
@@ -427,8 +429,17 @@ class LogManager:
     # -- LogOwner ----------------------------------------------------------------------------
 
     def commit(self, log: Log, done: Done) -> None:
-        """Flush `log` soon on its directory's commit thread, then call `done` from there."""
-        self._dirs[log.log_dir].group_commit.commit(log, done)
+        """Flush `log` soon on its directory's commit thread, then call `done` from there.
+
+        While there is no descriptor for it, it is tried again.
+        """
+        self._dirs[log.log_dir].group_commit.commit(log, partial(self._on_flushed, log, done))
+
+    def _on_flushed(self, log: Log, done: Done, error: OSError | None) -> None:
+        if error is not None and error.errno in NO_DESCRIPTORS:
+            self._flush_retries.add(log, done, error)
+        else:
+            done(error)
 
     def soon(self, log: Log, task: Callable[[], None]) -> None:
         """Run a log's task on the scheduler's thread."""

@@ -94,6 +94,8 @@ class LogMoves:
                 if self._logs.get(tp) is not log:
                     raise KafkaStorageError(f"{tp} went away while it was moved")
                 copy.finish()
+                # The old log may still be flushed, and must not look for a directory by then.
+                log.sync_names()
                 moved = self._swap(log, source, copy, target)
                 moved.succeed(role)
                 log.retire()

@@ -33,24 +33,20 @@ def open_log(
     now_ms: int,
 ) -> Log:
     """Open the files that recovery left. Raises OSError."""
-    directory_fd = fs.open_directory(directory)
-    try:
-        native = PartitionLog(
-            [
-                open_segment(fs, directory, numbers, max_index_bytes=settings.segment_index_bytes)
-                for numbers in recovered.segments
-            ],
-            log_start_offset=recovered.log_start_offset,
-            high_watermark=min(
-                max(high_watermark, recovered.log_start_offset), recovered.log_end_offset
-            ),
-            durable_end=recovered.durable_end,
-            leader_epoch=recovered.epochs.latest,
-            directory_fd=directory_fd,
-            index_interval_bytes=settings.index_interval_bytes,
-        )
-    finally:
-        fs.close(directory_fd)
+    native = PartitionLog(
+        [
+            open_segment(fs, directory, numbers, max_index_bytes=settings.segment_index_bytes)
+            for numbers in recovered.segments
+        ],
+        log_start_offset=recovered.log_start_offset,
+        high_watermark=min(
+            max(high_watermark, recovered.log_start_offset), recovered.log_end_offset
+        ),
+        durable_end=recovered.durable_end,
+        leader_epoch=recovered.epochs.latest,
+        directory=directory,
+        index_interval_bytes=settings.index_interval_bytes,
+    )
     native.load_producers(recovered.producers)
     unsynced = [
         segment

@@ -17,7 +17,7 @@ class LogOwner(Protocol):
     """The log manager, as a log sees it. May be called with the log's lock held."""
 
     def commit(self, log: Log, done: Callable[[OSError | None], None]) -> None:
-        """Flush the log soon."""
+        """Flush the log soon, and again while there is no descriptor for it."""
 
     def soon(self, log: Log, task: Callable[[], None]) -> None:
         """Run a task that touches the log's files, on another thread."""

@@ -163,6 +163,24 @@ def test_flush_that_fails_is_told_to_all_who_wait(fast: Running) -> None:
         assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
+@pytest.mark.parametrize("fast_path", ["true", "false"])
+def test_flush_without_a_descriptor_keeps_its_clients_waiting(
+    tmp_path: Path, fast_path: str
+) -> None:
+    one = Running(tmp_path, fast_path_enable=fast_path)
+    create_topic(one.wire, "t")
+    with faults(Fault("open_directory", errno=errno.EMFILE, times=1)):
+        frame = one.ask(produce_request([("t", 0, make_batch())]), 9)
+    (part,) = flat(decoded(ProduceResponse, 9, frame))
+    assert (part.error_code, part.base_offset) == (0, 0)
+    with faults(Fault("open_directory", errno=errno.EIO)):
+        create_topic(one.wire, "u")
+        frame = one.ask(produce_request([("u", 0, make_batch())]), 9)
+    (part,) = flat(decoded(ProduceResponse, 9, frame))
+    assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    one.stop()
+
+
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_write_that_fails_is_told_as_the_handler_tells_it(tmp_path: Path, error: int) -> None:
     answers = []

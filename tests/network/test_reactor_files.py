@@ -65,7 +65,6 @@ def segments(tmp_path):
     yield made
     inject([])
     made.close()
-    made.directory.close()
 
 
 WHOLE = sum(SIZES)

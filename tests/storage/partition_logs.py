@@ -75,7 +75,6 @@ class Directory:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir(exist_ok=True)
-        self.fd = os.open(path, os.O_RDONLY)
 
     def file(self, base_offset: int, suffix: str) -> Path:
         return self.path / f"{base_offset:020d}.{suffix}"
@@ -155,7 +154,7 @@ class Directory:
         }
         log = PartitionLog(
             segments if segments is not None else [self.segment(0)],
-            directory_fd=self.fd,
+            directory=self.path,
             **(ends | numbers),
         )
         log.set_leader(5, writable=True, sole_replica=True)
@@ -168,6 +167,3 @@ class Directory:
         log.replace_segments([*old, fresh])
         old[-1].seal()
         return fresh
-
-    def close(self) -> None:
-        os.close(self.fd)

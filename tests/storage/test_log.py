@@ -587,6 +587,32 @@ def test_failed_flush_is_final(directory: Path, owner: Owner, error: int) -> Non
 
 
 @pytest.mark.usefixtures("inject")
+@pytest.mark.parametrize("call", [Log.flush, Log.sync_names])
+@pytest.mark.parametrize(("error", "told"), [(errno.EIO, [errno.EIO]), (errno.EMFILE, [])])
+def test_directory_that_cannot_be_opened_is_told(
+    directory: Path, owner: Owner, call, error: int, told: list[int]
+) -> None:
+    log = open_log(directory, owner=owner)
+    fill(log, 1)
+    files.inject([Fault("open_directory", errno=error, times=1, path_prefix=str(directory))])
+    with pytest.raises(KafkaStorageError):
+        call(log)
+    assert [found.errno for found in owner.errors] == told
+    assert log.durable_end == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "commits"), [(errno.EIO, [errno.EIO], 0), (errno.EMFILE, [], 1)]
+)
+def test_failed_flush_of_the_data_path_is_told_or_made_again(
+    directory: Path, owner: Owner, error: int, told: list[int], commits: int
+) -> None:
+    log = open_log(directory, owner=owner)
+    log.flush_failed(error)
+    assert ([found.errno for found in owner.errors], owner.commits) == (told, commits)
+
+
+@pytest.mark.usefixtures("inject")
 def test_failed_read_takes_the_log_dir_offline(directory: Path, owner: Owner) -> None:
     log = open_log(directory, owner=owner)
     fill(log, 1)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from plog._native import files
 from plog._native.batch import scan
+from plog._native.files import Fault
 from plog._native.partition_log import DUPLICATE
 from plog.errors import (
     KafkaStorageError,
@@ -78,6 +80,47 @@ def test_old_log_is_read_until_everybody_has_the_moved_one(start: Start, dirs: l
     assert manager.get(A0).log_end_offset == 210
     with pytest.raises(KafkaStorageError):
         read_all(log)
+
+
+def test_old_log_is_flushed_where_its_directory_has_another_name(
+    start: Start, dirs: list[Path]
+) -> None:
+    manager = start()
+    moves = LogMoves(manager, Filesystem())
+    log = lead(manager.create(A0, ID_A, Settings()))
+    fill(log, 1)
+    ends: list[int] = []
+
+    def on_moved(tp: TopicPartition, moved: Log) -> None:
+        assert not log.directory.exists()
+        log.directory.mkdir()  # as if another of its name had been made
+        ends.append(log.durable_end)
+        ends.append(log.flush())
+
+    moves.on_log_moved(on_moved)
+    moves.move(A0, dirs[1])
+    assert ends == [0, 10]
+    assert manager.live_log_dirs == dirs
+
+
+@pytest.mark.parametrize(("error", "failed"), [(errno.EIO, 1), (errno.EMFILE, 0)])
+def test_move_that_cannot_sync_the_names_it_leaves_is_refused(
+    start: Start, dirs: list[Path], error: int, failed: int
+) -> None:
+    manager = start()
+    moves = LogMoves(manager, Filesystem())
+    log = lead(manager.create(A0, ID_A, Settings()))
+    fill(log, 1)
+    files.inject([Fault("open_directory", errno=error, times=1, path_prefix=str(dirs[0]))])
+    with pytest.raises(KafkaStorageError):
+        moves.move(A0, dirs[1])
+    assert manager.offline_log_dirs == dirs[:failed]
+    assert not list(dirs[1].glob("a-0*"))
+    if not failed:
+        fill(log, 1, 1)
+        assert log.flush() == 20
+        moves.move(A0, dirs[1])
+        assert manager.get(A0).durable_end == 20
 
 
 def test_what_is_left_to_do_of_a_log_that_has_moved_harms_nobody(

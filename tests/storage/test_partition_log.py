@@ -39,10 +39,8 @@ def real_calls() -> Iterator[None]:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Directory]:
-    made = Directory(tmp_path / "t-0")
-    yield made
-    made.close()
+def directory(tmp_path: Path) -> Directory:
+    return Directory(tmp_path / "t-0")
 
 
 # --- append ---------------------------------------------------------------------------------------
@@ -189,7 +187,7 @@ def test_nothing_is_writable_before_a_leader_is_set(directory: Directory) -> Non
         high_watermark=0,
         durable_end=0,
         leader_epoch=0,
-        directory_fd=directory.fd,
+        directory=directory.path,
         index_interval_bytes=4096,
     )
     assert log.append(make_batch(), NOW_MS).status == NOT_WRITABLE
@@ -525,9 +523,9 @@ def test_descriptors_are_closed_with_the_last_pin(directory: Directory) -> None:
         log.append(make_batch(1, 100), NOW_MS)
     pinned = log.read(0, 1000, 3, True)
     assert pinned is not None
-    assert open_files() == before + 4  # the directory's too
+    assert open_files() == before + 3
     log.close()
-    assert open_files() == before + 4
+    assert open_files() == before + 3
     del log
     assert open_files() == before + 3
     assert len(pinned.read()) == 300

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -30,10 +32,8 @@ def real_calls() -> Iterator[None]:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Directory]:
-    made = Directory(tmp_path / "t-0")
-    yield made
-    made.close()
+def directory(tmp_path: Path) -> Directory:
+    return Directory(tmp_path / "t-0")
 
 
 def slot_of(path: Path, position: int) -> tuple[bytes, int]:
@@ -125,6 +125,128 @@ def test_failed_directory_sync_is_final_too(directory: Directory) -> None:
     assert log.durable_end == 2
     with pytest.raises(OSError, match="Input/output error"):
         log.flush()
+
+
+def open_descriptors(path: Path) -> list[str]:
+    """Return the names of what this process has open at or below a path."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the descriptor that lists them
+            target = link.readlink()
+            if target.is_relative_to(path):
+                found.append(target.name)
+    return sorted(found)
+
+
+def test_partition_takes_three_descriptors(directory: Directory) -> None:
+    log = directory.log()
+    active = [f"{0:020d}.{kind}" for kind in ("index", "log", "timeindex")]
+    assert open_descriptors(directory.path) == active
+    log.append(make_batch(2, 100), 0)
+    log.flush()
+    assert open_descriptors(directory.path) == active
+    directory.roll(log)
+    log.append(make_batch(2, 100), 0)
+    log.flush()
+    assert len(open_descriptors(directory.path)) == 6
+    files.inject([Fault("fsync", errno=errno.EIO, times=1)])
+    directory.roll(log)
+    log.append(make_batch(2, 100), 0)
+    with pytest.raises(OSError, match="Input/output error"):
+        log.flush()
+    assert len(open_descriptors(directory.path)) == 9
+    log.close()
+    del log
+    assert open_descriptors(directory.path) == []
+
+
+@pytest.mark.parametrize("call", ["flush", "sync_names"])
+def test_directory_that_cannot_be_opened_is_as_one_not_synced(
+    directory: Directory, call: str
+) -> None:
+    log = directory.log()
+    log.append(make_batch(2, 100), 0)
+    files.inject(
+        [
+            Fault("open_directory", errno=errno.EIO, path_prefix=str(directory.path / "elsewhere")),
+            Fault("open_directory", errno=errno.EINTR, times=2),
+        ]
+    )
+    assert log.flush() == 2
+    directory.roll(log)
+    log.append(make_batch(2, 100), 0)
+    files.inject([Fault("open_directory", errno=errno.EIO, path_prefix=str(directory.path))])
+    with pytest.raises(OSError, match="Input/output error"):
+        getattr(log, call)()
+    assert log.durable_end == 2
+    files.inject([])
+    with pytest.raises(OSError, match="Input/output error"):
+        log.flush()
+    assert log.durable_end == 2
+    assert log.append(make_batch(), 0)[::5] == (NOT_WRITABLE, errno.EIO)
+
+
+@pytest.mark.parametrize("call", ["flush", "sync_names"])
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
+def test_want_of_descriptors_fails_a_flush_and_not_the_log(
+    directory: Directory, error: int, call: str
+) -> None:
+    log = directory.log()
+    log.append(make_batch(2, 100), 0)
+    directory.roll(log)
+    log.append(make_batch(2, 100), 0)
+    files.inject([Fault("open_directory", errno=error, times=2)])
+    for _ in range(2):
+        with pytest.raises(OSError, match="Too many open files"):
+            getattr(log, call)()
+        assert log.durable_end == 0
+    assert log.append(make_batch(2, 100), 0).status == APPENDED
+    assert log.flush() == log.durable_end == 6
+
+
+def test_no_descriptor_left_is_no_durable_end(directory: Directory) -> None:
+    log = directory.log()
+    log.append(make_batch(2, 100), 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            log.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert log.durable_end == 0
+    assert log.flush() == 2
+
+
+def test_directory_may_be_renamed_once_its_names_are_synced(
+    directory: Directory, tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal"
+    log = directory.log()
+    log.append(make_batch(2, 100), 0)
+    files.record_durability(str(journal))
+    log.sync_names()
+    log.sync_names()  # nothing new
+    assert journal.read_text() == f"dir {directory.path}\n"
+    directory.path.rename(tmp_path / "t-0-delete")
+    assert log.flush() == 2
+    log.append(make_batch(2, 100), 0)
+    assert log.flush() == 4
+    log.close()
+    log.sync_names()  # nothing left to sync
+
+
+def test_directory_that_is_not_where_it_was_fails_the_flush(
+    directory: Directory, tmp_path: Path
+) -> None:
+    log = directory.log()
+    log.append(make_batch(2, 100), 0)
+    directory.path.rename(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError):
+        log.flush()
+    assert log.durable_end == 0
 
 
 def test_slot_says_the_durable_end(directory: Directory, tmp_path: Path) -> None:

@@ -27,10 +27,8 @@ def real_calls() -> Iterator[None]:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Directory]:
-    made = Directory(tmp_path / "t-0")
-    yield made
-    made.close()
+def directory(tmp_path: Path) -> Directory:
+    return Directory(tmp_path / "t-0")
 
 
 def expected_read(

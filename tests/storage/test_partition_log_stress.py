@@ -250,4 +250,3 @@ def test_threads_at_once_keep_the_log_whole(tmp_path: Path, request: pytest.Fixt
     assert stress.counts["rolls"] > 0
     assert stress.counts["reads"] > 0
     assert stress.counts["deleted"] + stress.counts["replaced"] > 0
-    directory.close()
