@@ -50,6 +50,8 @@ PARTS_OF = {
     "producers": "partition_log",
     "record_view": "records",
     "segment": "partition_log",
+    "segment_append": "partition_log",
+    "segment_walk": "partition_log",
     "served": "reactor",
     "waiting": "reactor",
     "work_queue": "reactor",

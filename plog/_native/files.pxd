@@ -26,6 +26,8 @@ ctypedef struct FileCalls:
     int64_t (*monotonic_us)() noexcept nogil
 
 cdef FileCalls* calls() noexcept nogil
+# As pwritev, but never interrupted: at least a byte was written, or -errno.
+cdef int64_t write_some(int fd, const iovec* pieces, int count, int64_t offset) noexcept nogil
 # Loops over short writes (and EINTR); 0, or -errno with an unknown part written.
 cdef int write_all(int fd, const void* data, size_t size, int64_t offset) noexcept nogil
 # Loops over short reads; bytes read (less than size only at the end of the file), or -errno.

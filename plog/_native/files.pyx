@@ -408,19 +408,22 @@ cdef FileCalls* calls() noexcept nogil:
     return <FileCalls*>load_pointer(&_table)
 
 
+cdef int64_t write_some(int fd, const iovec* pieces, int count, int64_t offset) noexcept nogil:
+    cdef int64_t done = -EINTR
+    while done == -EINTR:
+        done = calls().pwritev(fd, pieces, count, offset)
+    return done if done != 0 else -EIO  # no file does so; going on could go on for ever
+
+
 cdef int write_all(int fd, const void* data, size_t size, int64_t offset) noexcept nogil:
     cdef iovec piece
     cdef int64_t done
     piece.iov_base = <void*>data
     piece.iov_len = size
     while piece.iov_len > 0:
-        done = calls().pwritev(fd, &piece, 1, offset)
-        if done == -EINTR:
-            continue
+        done = write_some(fd, &piece, 1, offset)
         if done < 0:
             return <int>done
-        if done == 0:
-            return -EIO  # no file does so; going on could go on for ever
         piece.iov_base = <uint8_t*>piece.iov_base + done
         piece.iov_len -= done
         offset += done

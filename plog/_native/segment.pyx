@@ -1,50 +1,27 @@
 """One segment's files as the data path sees them.
 
-Owns the descriptors, the counted pins that keep them open, the index mappings, and the walk over
-batch headers from an index entry to an offset. Never knows which segments a log has, who leads it,
-or what a batch holds beyond its header.
-
-Formats: the `.log` file is a sequence of record batches (or of older message set entries, which
-begin with the same offset and size); `.index` and `.timeindex` are laid out by
-`plog._native.index`.
+Owns the descriptors, the counted pins that keep them open, and the segment's Python face. What is
+found in the files is `segment_walk`'s, what is added to them `segment_append`'s. Never knows which
+segments a log has, or who leads it.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.errno cimport EAGAIN, EINTR, EIO, errno
-from libc.stdint cimport INT32_MAX, int8_t, int32_t, int64_t, uint8_t
+from libc.errno cimport EIO
+from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from posix.unistd cimport close
 
 import os
 
-from plog._native.batch_fields cimport AT_BATCH_LENGTH, AT_LAST_OFFSET_DELTA, AT_MAGIC, BATCH_HEADER_BYTES
-from plog._native.files cimport calls, iovec, read_fully, write_all
-from plog._native.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, search_offset, search_time
-from plog._native.locks cimport (
-    add, claim_pointer, load, load_pointer, pthread_mutex_destroy, pthread_mutex_init,
-    pthread_mutex_lock, pthread_mutex_unlock, store)
-from plog._native.wire cimport be32, be64, put_int32, put_int64
+from plog._native.files cimport calls, read_fully
+from plog._native.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from plog._native.locks cimport add, load, pthread_mutex_destroy, pthread_mutex_init
+from plog._native.segment_append cimport segment_seal
+from plog._native.segment_walk cimport segment_lookup_offset, segment_lookup_time
+from plog._native.wire cimport be64
 
 cdef extern from "<sys/mman.h>" nogil:
-    void* mmap(void* address, size_t size, int protection, int flags, int fd, long offset)
     int munmap(void* address, size_t size)
-    int PROT_READ
-    int MAP_SHARED
-    void* MAP_FAILED
-
-cdef enum:
-    # Offset and size, which message sets of every age begin with.
-    LOG_OVERHEAD_BYTES = 12
-    # What a reader must have to know an entry's age: the overhead, the next 4 bytes and the magic.
-    HEADER_UP_TO_MAGIC_BYTES = 17
-    # The least of a magic 0 entry: CRC, magic, attributes, key and value length.
-    MIN_MESSAGE_BYTES = 14
-    INDEXED_AT_ONCE = 64
-    PIECES_AT_ONCE = 64
-    # Up to a page's end. The kernel answers larger writes with larger folios, which it finds less readily: writes of
-    # 1 MB took half as much again for a byte as those of 64 to 256 KB.
-    LARGEST_WRITE_BYTES = 128 * 1024
-    PAGE_BYTES = 4096
 
 
 # --- pins -----------------------------------------------------------------------------------------
@@ -66,329 +43,6 @@ cdef void segment_release(SegmentFiles* segment) noexcept nogil:
     close(segment.time_index_fd)
     pthread_mutex_destroy(&segment.index_lock)
     free(segment)
-
-
-# --- lookups --------------------------------------------------------------------------------------
-
-cdef int mapped(void** slot, int fd, int64_t size, const uint8_t** out) noexcept nogil:
-    cdef void* at = load_pointer(slot)
-    if at == NULL:
-        at = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0)
-        if at == MAP_FAILED:
-            return -errno
-        if not claim_pointer(slot, at):  # another thread was first
-            munmap(at, size)
-            at = load_pointer(slot)
-    out[0] = <const uint8_t*>at
-    return 0
-
-
-cdef int segment_lookup_offset(
-        SegmentFiles* segment, int64_t target, int64_t* offset, int64_t* position) noexcept nogil:
-    cdef int64_t count = load(&segment.offset_entries)
-    cdef const uint8_t* entries = NULL
-    cdef int64_t number = -1
-    cdef int failed
-    if count > 0 and target >= segment.base_offset:
-        failed = mapped(
-            &segment.offset_map, segment.offset_index_fd, segment.offset_map_bytes, &entries)
-        if failed:
-            return failed
-        number = search_offset(entries, count, target - segment.base_offset)
-    if number < 0:
-        offset[0] = segment.base_offset
-        position[0] = 0
-    else:
-        entries += number * OFFSET_ENTRY_BYTES
-        offset[0] = segment.base_offset + <int32_t>be32(entries)
-        position[0] = <int32_t>be32(entries + 4)
-    return 0
-
-
-cdef int segment_lookup_time(
-        SegmentFiles* segment, int64_t timestamp, int64_t* found, int64_t* offset) noexcept nogil:
-    cdef int64_t count = load(&segment.time_entries)
-    cdef const uint8_t* entries = NULL
-    cdef int64_t number = -1
-    cdef int failed
-    if count > 0:
-        failed = mapped(
-            &segment.time_map, segment.time_index_fd, segment.time_map_bytes, &entries)
-        if failed:
-            return failed
-        number = search_time(entries, count, timestamp)
-    if number < 0:
-        found[0] = -1
-        offset[0] = segment.base_offset
-    else:
-        entries += number * TIME_ENTRY_BYTES
-        found[0] = <int64_t>be64(entries)
-        offset[0] = segment.base_offset + <int32_t>be32(entries + 8)
-    return 0
-
-
-# --- walking --------------------------------------------------------------------------------------
-
-cdef int64_t fill(Window* window, int fd, int64_t position, int64_t size, int64_t wanted) noexcept nogil:
-    cdef int64_t done
-    if window.never_waits:
-        done = calls().pread_now(fd, window.data, size, position)
-        # Of a page that is there and one that is not, the first is read.
-        return -EAGAIN if 0 <= done < wanted else done
-    return read_fully(fd, window.data, size, position)
-
-
-cdef int batch_at(
-        SegmentFiles* segment, int64_t position, int64_t end, Window* window,
-        BatchPlace* place) noexcept nogil:
-    """Read the header at `position`; the whole batch must lie before `end`."""
-    cdef int64_t wanted = min(end - position, <int64_t>BATCH_HEADER_BYTES)
-    cdef int64_t done, length
-    cdef const uint8_t* p
-    cdef int8_t magic
-    cdef int32_t last_offset_delta
-    place.position = position
-    if position == end:
-        return WALK_PAST_END
-    if wanted < HEADER_UP_TO_MAGIC_BYTES:
-        return WALK_CORRUPT
-    if position < window.position or position + wanted > window.position + window.filled:
-        window.filled = 0
-        done = fill(window, segment.log_fd, position, min(end - position, <int64_t>WINDOW_BYTES), wanted)
-        if done < 0:
-            return <int>done
-        if done < wanted:
-            return WALK_CORRUPT  # the file is shorter than what was published
-        window.position = position
-        window.filled = done
-    p = window.data + (position - window.position)
-    length = <int32_t>be32(p + AT_BATCH_LENGTH)
-    place.base_offset = <int64_t>be64(p)
-    place.size = LOG_OVERHEAD_BYTES + length
-    magic = <int8_t>p[AT_MAGIC]
-    if length < MIN_MESSAGE_BYTES or place.size > end - position:
-        return WALK_CORRUPT
-    if magic == 2:
-        if place.size < BATCH_HEADER_BYTES:
-            return WALK_CORRUPT
-        last_offset_delta = <int32_t>be32(p + AT_LAST_OFFSET_DELTA)
-        if last_offset_delta < 0:
-            return WALK_CORRUPT
-        place.last_offset = place.base_offset + last_offset_delta
-    elif magic == 0 or magic == 1:
-        # The offset of an old entry is its own, or its last inner message's.
-        place.last_offset = place.base_offset
-    else:
-        return WALK_CORRUPT
-    if place.base_offset < segment.base_offset:
-        return WALK_CORRUPT
-    return WALK_FOUND
-
-
-cdef int next_batch(
-        SegmentFiles* segment, int64_t end, Window* window, BatchPlace* place) noexcept nogil:
-    """Step to the batch behind `place`; offsets must rise."""
-    cdef int64_t last_offset = place.last_offset
-    cdef int status = batch_at(segment, place.position + place.size, end, window, place)
-    if status == WALK_FOUND and place.base_offset <= last_offset:
-        return WALK_CORRUPT
-    return status
-
-
-cdef int segment_find(
-        SegmentFiles* segment, int64_t target, int64_t end, Window* window,
-        BatchPlace* place) noexcept nogil:
-    cdef int64_t offset, position
-    cdef int status = segment_lookup_offset(segment, target, &offset, &position)
-    if status:
-        return status
-    place.position = position
-    if position < 0 or position > end:
-        return WALK_CORRUPT
-    status = batch_at(segment, position, end, window, place)
-    while status == WALK_FOUND and place.last_offset < target:
-        status = next_batch(segment, end, window, place)
-    return status
-
-
-cdef int segment_find_upper(
-        SegmentFiles* segment, const BatchPlace* first, int64_t upper_offset, int64_t end,
-        int64_t enough, Window* window, int64_t* found, int64_t* next_offset) noexcept nogil:
-    cdef int64_t offset, position
-    cdef BatchPlace place = first[0]
-    # The batch of an entry at or below upper_offset - 1 lies wholly below upper_offset.
-    cdef int status = segment_lookup_offset(segment, upper_offset - 1, &offset, &position)
-    next_offset[0] = -1
-    if status:
-        return status
-    if position > first.position:
-        found[0] = position
-        if position > end:
-            return WALK_CORRUPT
-        if position > enough:
-            return WALK_FOUND
-        status = batch_at(segment, position, end, window, &place)
-    while status == WALK_FOUND and place.base_offset < upper_offset:
-        if place.position + place.size > enough:
-            found[0] = place.position + place.size
-            return WALK_FOUND
-        status = next_batch(segment, end, window, &place)
-    found[0] = place.position
-    if status == WALK_FOUND:
-        next_offset[0] = place.base_offset
-    return WALK_FOUND if status == WALK_PAST_END else status
-
-
-# --- writing --------------------------------------------------------------------------------------
-
-cdef inline void put_offset_entry(
-        const SegmentFiles* segment, uint8_t* entry, int64_t offset, int64_t position) noexcept nogil:
-    put_int32(entry, <int32_t>(offset - segment.base_offset))
-    put_int32(entry + 4, <int32_t>position)
-
-
-cdef inline void put_time_entry(
-        const SegmentFiles* segment, uint8_t* entry, int64_t timestamp, int64_t offset) noexcept nogil:
-    put_int64(entry, timestamp)
-    put_int32(entry + 8, <int32_t>(offset - segment.base_offset))
-
-
-cdef int write_time_entry(
-        SegmentFiles* segment, int64_t timestamp, int64_t offset, int64_t number) noexcept nogil:
-    cdef uint8_t entry[TIME_ENTRY_BYTES]
-    put_time_entry(segment, entry, timestamp, offset)
-    return write_all(
-        segment.time_index_fd, entry, TIME_ENTRY_BYTES, number * TIME_ENTRY_BYTES)
-
-
-cdef int cut_indexes(
-        SegmentFiles* segment, int failed, bint* broken) noexcept nogil:
-    # Bytes past the counts would be entries to whoever opens the files next. Cutting them is safe beside readers: what
-    # they may touch stays.
-    if calls().ftruncate(segment.offset_index_fd, segment.offset_entries * OFFSET_ENTRY_BYTES):
-        broken[0] = True
-    if calls().ftruncate(segment.time_index_fd, segment.time_entries * TIME_ENTRY_BYTES):
-        broken[0] = True
-    return failed
-
-
-cdef int index_batches(
-        SegmentFiles* segment, const SegmentBatch* batches, int64_t count, int64_t index_interval_bytes,
-        bint* broken) noexcept nogil:
-    # Under index_lock. Kafka's rule: after so many bytes an offset entry, and a time entry if time has moved on.
-    cdef uint8_t offsets[INDEXED_AT_ONCE * OFFSET_ENTRY_BYTES]
-    cdef uint8_t times[INDEXED_AT_ONCE * TIME_ENTRY_BYTES]
-    cdef int64_t offset_entries = segment.offset_entries
-    cdef int64_t time_entries = segment.time_entries
-    cdef int64_t position = segment.size_bytes
-    cdef int64_t since_entry = segment.bytes_since_index_entry
-    cdef int64_t latest = segment.max_timestamp
-    cdef int64_t latest_offset = segment.max_timestamp_offset
-    cdef int64_t indexed_timestamp = segment.last_indexed_timestamp
-    cdef int64_t new_offsets = 0
-    cdef int64_t new_times = 0
-    cdef int64_t number
-    cdef int failed
-    for number in range(count):
-        if batches[number].max_timestamp > latest:
-            latest = batches[number].max_timestamp
-            latest_offset = batches[number].last_offset
-        if since_entry > index_interval_bytes:
-            put_offset_entry(
-                segment, offsets + new_offsets * OFFSET_ENTRY_BYTES, batches[number].last_offset, position)
-            new_offsets += 1
-            if latest > indexed_timestamp:
-                put_time_entry(segment, times + new_times * TIME_ENTRY_BYTES, latest, latest_offset)
-                new_times += 1
-                indexed_timestamp = latest
-            since_entry = 0
-        since_entry += batches[number].size
-        position += batches[number].size
-        if new_offsets == INDEXED_AT_ONCE or (number == count - 1 and new_offsets > 0):
-            failed = write_all(segment.offset_index_fd, offsets, new_offsets * OFFSET_ENTRY_BYTES,
-                               offset_entries * OFFSET_ENTRY_BYTES)
-            if not failed and new_times > 0:
-                failed = write_all(segment.time_index_fd, times, new_times * TIME_ENTRY_BYTES,
-                                   time_entries * TIME_ENTRY_BYTES)
-            if failed:
-                return cut_indexes(segment, failed, broken)
-            offset_entries += new_offsets
-            time_entries += new_times
-            new_offsets = new_times = 0
-    # Entries may be seen a moment before their batches are published. That is harmless: they lie at or past the
-    # published end, where no lookup below it lands.
-    segment.bytes_since_index_entry = since_entry
-    segment.last_indexed_timestamp = indexed_timestamp
-    store(&segment.offset_entries, offset_entries)
-    store(&segment.time_entries, time_entries)
-    return 0
-
-
-cdef int write_batches(
-        int fd, const SegmentBatch* batches, int64_t count, int64_t position) noexcept nogil:
-    """One after the other, by as few calls as are cheap."""
-    cdef iovec pieces[PIECES_AT_ONCE]
-    cdef int64_t number = 0
-    cdef int64_t within = 0      # of batches[number]: written already
-    cdef int64_t next_number, room, done
-    cdef int used
-    while number < count:
-        used = 0
-        next_number = number
-        room = LARGEST_WRITE_BYTES - position % PAGE_BYTES
-        while next_number < count and used < PIECES_AT_ONCE and room > 0:
-            pieces[used].iov_base = <void*>batches[next_number].data
-            pieces[used].iov_len = batches[next_number].size
-            if next_number == number:
-                pieces[used].iov_base = <void*>(batches[number].data + within)
-                pieces[used].iov_len -= within
-            pieces[used].iov_len = min(<int64_t>pieces[used].iov_len, room)
-            room -= pieces[used].iov_len
-            used += 1
-            next_number += 1
-        done = calls().pwritev(fd, pieces, used, position)
-        if done == -EINTR:
-            continue
-        if done < 0:
-            return <int>done
-        if done == 0:
-            return -EIO  # no file does so; going on could go on for ever
-        position += done
-        within += done
-        while number < count and within >= batches[number].size:
-            within -= batches[number].size
-            number += 1
-    return 0
-
-
-cdef int segment_write(
-        SegmentFiles* segment, const SegmentBatch* batches, int64_t count, int64_t index_interval_bytes,
-        bint* broken) noexcept nogil:
-    cdef int64_t position = segment.size_bytes
-    cdef int failed
-    broken[0] = False
-    failed = write_batches(segment.log_fd, batches, count, position)
-    if not failed:
-        pthread_mutex_lock(&segment.index_lock)
-        failed = index_batches(segment, batches, count, index_interval_bytes, broken)
-        pthread_mutex_unlock(&segment.index_lock)
-    if failed and calls().ftruncate(segment.log_fd, position):
-        broken[0] = True
-    return failed
-
-
-cdef void segment_publish(SegmentFiles* segment, const SegmentBatch* batches, int64_t count) noexcept nogil:
-    cdef int64_t size = segment.size_bytes
-    cdef int64_t number
-    if size == 0:
-        store(&segment.first_append_ms, batches[0].max_timestamp)
-    for number in range(count):
-        size += batches[number].size
-        if batches[number].max_timestamp > segment.max_timestamp:
-            store(&segment.max_timestamp_offset, batches[number].last_offset)
-            store(&segment.max_timestamp, batches[number].max_timestamp)
-    store(&segment.size_bytes, size)
-    store(&segment.next_offset, batches[count - 1].last_offset + 1)
 
 
 # --- for Python -----------------------------------------------------------------------------------
@@ -563,20 +217,9 @@ cdef class Segment:
 
         Does nothing when the last entry says it already. Raises OSError, with the file cut back.
         """
-        cdef SegmentFiles* files = self.files
-        cdef int failed = 0
+        cdef int failed
         with nogil:
-            pthread_mutex_lock(&files.index_lock)
-            if (files.max_timestamp > files.last_indexed_timestamp
-                    and (files.time_entries + 1) * TIME_ENTRY_BYTES <= files.time_map_bytes):
-                failed = write_time_entry(
-                    files, files.max_timestamp, files.max_timestamp_offset, files.time_entries)
-                if failed:
-                    calls().ftruncate(files.time_index_fd, files.time_entries * TIME_ENTRY_BYTES)
-                else:
-                    files.last_indexed_timestamp = files.max_timestamp
-                    store(&files.time_entries, files.time_entries + 1)
-            pthread_mutex_unlock(&files.index_lock)
+            failed = segment_seal(self.files)
         if failed:
             raise os_error(failed)
 

@@ -1,0 +1,21 @@
+# What is added to a segment: batches, and the index entries that are due.
+from libc.stdint cimport int64_t, uint8_t
+
+from plog._native.segment cimport SegmentFiles
+
+# A batch on its way to the file.
+ctypedef struct SegmentBatch:
+    const uint8_t* data
+    int64_t size
+    int64_t last_offset
+    int64_t max_timestamp
+
+# Writes batches (at least one) at the end and the index entries that are due; publishes the index counts only. 0 or
+# -errno; on failure all three files are cut back to what they were, or *broken is set.
+cdef int segment_write(
+    SegmentFiles* segment, const SegmentBatch* batches, int64_t count, int64_t index_interval_bytes,
+    bint* broken) noexcept nogil
+# Publishes what segment_write wrote.
+cdef void segment_publish(SegmentFiles* segment, const SegmentBatch* batches, int64_t count) noexcept nogil
+# Appends the final time index entry, unless the last one says it already. 0, or -errno with the file cut back.
+cdef int segment_seal(SegmentFiles* segment) noexcept nogil

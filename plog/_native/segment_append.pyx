@@ -1,0 +1,184 @@
+"""What is added to a segment: batches to its log file, and the entries that are due to its indexes.
+
+Owns Kafka's rule for index entries, the size of a write, and what is cut back when one fails. Never
+looks into a batch: what it must know of it comes beside it.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from plog._native.files cimport calls, iovec, write_all, write_some
+from plog._native.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from plog._native.locks cimport pthread_mutex_lock, pthread_mutex_unlock, store
+from plog._native.wire cimport put_int32, put_int64
+
+cdef enum:
+    INDEXED_AT_ONCE = 64
+    PIECES_AT_ONCE = 64
+    # Up to a page's end. The kernel answers larger writes with larger folios, which it finds less readily: writes of
+    # 1 MB took half as much again for a byte as those of 64 to 256 KB.
+    LARGEST_WRITE_BYTES = 128 * 1024
+    PAGE_BYTES = 4096
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+cdef inline void put_offset_entry(
+        const SegmentFiles* segment, uint8_t* entry, int64_t offset, int64_t position) noexcept nogil:
+    put_int32(entry, <int32_t>(offset - segment.base_offset))
+    put_int32(entry + 4, <int32_t>position)
+
+
+cdef inline void put_time_entry(
+        const SegmentFiles* segment, uint8_t* entry, int64_t timestamp, int64_t offset) noexcept nogil:
+    put_int64(entry, timestamp)
+    put_int32(entry + 8, <int32_t>(offset - segment.base_offset))
+
+
+cdef int write_time_entry(
+        SegmentFiles* segment, int64_t timestamp, int64_t offset, int64_t number) noexcept nogil:
+    cdef uint8_t entry[TIME_ENTRY_BYTES]
+    put_time_entry(segment, entry, timestamp, offset)
+    return write_all(
+        segment.time_index_fd, entry, TIME_ENTRY_BYTES, number * TIME_ENTRY_BYTES)
+
+
+cdef int cut_indexes(
+        SegmentFiles* segment, int failed, bint* broken) noexcept nogil:
+    # Bytes past the counts would be entries to whoever opens the files next. Cutting them is safe beside readers: what
+    # they may touch stays.
+    if calls().ftruncate(segment.offset_index_fd, segment.offset_entries * OFFSET_ENTRY_BYTES):
+        broken[0] = True
+    if calls().ftruncate(segment.time_index_fd, segment.time_entries * TIME_ENTRY_BYTES):
+        broken[0] = True
+    return failed
+
+
+cdef int index_batches(
+        SegmentFiles* segment, const SegmentBatch* batches, int64_t count, int64_t index_interval_bytes,
+        bint* broken) noexcept nogil:
+    # Under index_lock. Kafka's rule: after so many bytes an offset entry, and a time entry if time has moved on.
+    cdef uint8_t offsets[INDEXED_AT_ONCE * OFFSET_ENTRY_BYTES]
+    cdef uint8_t times[INDEXED_AT_ONCE * TIME_ENTRY_BYTES]
+    cdef int64_t offset_entries = segment.offset_entries
+    cdef int64_t time_entries = segment.time_entries
+    cdef int64_t position = segment.size_bytes
+    cdef int64_t since_entry = segment.bytes_since_index_entry
+    cdef int64_t latest = segment.max_timestamp
+    cdef int64_t latest_offset = segment.max_timestamp_offset
+    cdef int64_t indexed_timestamp = segment.last_indexed_timestamp
+    cdef int64_t new_offsets = 0
+    cdef int64_t new_times = 0
+    cdef int64_t number
+    cdef int failed
+    for number in range(count):
+        if batches[number].max_timestamp > latest:
+            latest = batches[number].max_timestamp
+            latest_offset = batches[number].last_offset
+        if since_entry > index_interval_bytes:
+            put_offset_entry(
+                segment, offsets + new_offsets * OFFSET_ENTRY_BYTES, batches[number].last_offset, position)
+            new_offsets += 1
+            if latest > indexed_timestamp:
+                put_time_entry(segment, times + new_times * TIME_ENTRY_BYTES, latest, latest_offset)
+                new_times += 1
+                indexed_timestamp = latest
+            since_entry = 0
+        since_entry += batches[number].size
+        position += batches[number].size
+        if new_offsets == INDEXED_AT_ONCE or (number == count - 1 and new_offsets > 0):
+            failed = write_all(segment.offset_index_fd, offsets, new_offsets * OFFSET_ENTRY_BYTES,
+                               offset_entries * OFFSET_ENTRY_BYTES)
+            if not failed and new_times > 0:
+                failed = write_all(segment.time_index_fd, times, new_times * TIME_ENTRY_BYTES,
+                                   time_entries * TIME_ENTRY_BYTES)
+            if failed:
+                return cut_indexes(segment, failed, broken)
+            offset_entries += new_offsets
+            time_entries += new_times
+            new_offsets = new_times = 0
+    # Entries may be seen a moment before their batches are published. That is harmless: they lie at or past the
+    # published end, where no lookup below it lands.
+    segment.bytes_since_index_entry = since_entry
+    segment.last_indexed_timestamp = indexed_timestamp
+    store(&segment.offset_entries, offset_entries)
+    store(&segment.time_entries, time_entries)
+    return 0
+
+
+cdef int write_batches(
+        int fd, const SegmentBatch* batches, int64_t count, int64_t position) noexcept nogil:
+    """One after the other, by as few calls as are cheap."""
+    cdef iovec pieces[PIECES_AT_ONCE]
+    cdef int64_t number = 0
+    cdef int64_t within = 0      # of batches[number]: written already
+    cdef int64_t next_number, room, done
+    cdef int used
+    while number < count:
+        used = 0
+        next_number = number
+        room = LARGEST_WRITE_BYTES - position % PAGE_BYTES
+        while next_number < count and used < PIECES_AT_ONCE and room > 0:
+            pieces[used].iov_base = <void*>batches[next_number].data
+            pieces[used].iov_len = batches[next_number].size
+            if next_number == number:
+                pieces[used].iov_base = <void*>(batches[number].data + within)
+                pieces[used].iov_len -= within
+            pieces[used].iov_len = min(<int64_t>pieces[used].iov_len, room)
+            room -= pieces[used].iov_len
+            used += 1
+            next_number += 1
+        done = write_some(fd, pieces, used, position)
+        if done < 0:
+            return <int>done
+        position += done
+        within += done
+        while number < count and within >= batches[number].size:
+            within -= batches[number].size
+            number += 1
+    return 0
+
+
+cdef int segment_write(
+        SegmentFiles* segment, const SegmentBatch* batches, int64_t count, int64_t index_interval_bytes,
+        bint* broken) noexcept nogil:
+    cdef int64_t position = segment.size_bytes
+    cdef int failed
+    broken[0] = False
+    failed = write_batches(segment.log_fd, batches, count, position)
+    if not failed:
+        pthread_mutex_lock(&segment.index_lock)
+        failed = index_batches(segment, batches, count, index_interval_bytes, broken)
+        pthread_mutex_unlock(&segment.index_lock)
+    if failed and calls().ftruncate(segment.log_fd, position):
+        broken[0] = True
+    return failed
+
+
+cdef void segment_publish(SegmentFiles* segment, const SegmentBatch* batches, int64_t count) noexcept nogil:
+    cdef int64_t size = segment.size_bytes
+    cdef int64_t number
+    if size == 0:
+        store(&segment.first_append_ms, batches[0].max_timestamp)
+    for number in range(count):
+        size += batches[number].size
+        if batches[number].max_timestamp > segment.max_timestamp:
+            store(&segment.max_timestamp_offset, batches[number].last_offset)
+            store(&segment.max_timestamp, batches[number].max_timestamp)
+    store(&segment.size_bytes, size)
+    store(&segment.next_offset, batches[count - 1].last_offset + 1)
+
+
+cdef int segment_seal(SegmentFiles* segment) noexcept nogil:
+    cdef int failed = 0
+    pthread_mutex_lock(&segment.index_lock)
+    if (segment.max_timestamp > segment.last_indexed_timestamp
+            and (segment.time_entries + 1) * TIME_ENTRY_BYTES <= segment.time_map_bytes):
+        failed = write_time_entry(
+            segment, segment.max_timestamp, segment.max_timestamp_offset, segment.time_entries)
+        if failed:
+            calls().ftruncate(segment.time_index_fd, segment.time_entries * TIME_ENTRY_BYTES)
+        else:
+            segment.last_indexed_timestamp = segment.max_timestamp
+            store(&segment.time_entries, segment.time_entries + 1)
+    pthread_mutex_unlock(&segment.index_lock)
+    return failed

@@ -1,0 +1,204 @@
+"""Where in a segment an offset or a timestamp is.
+
+Owns the index mappings, made on first use, and the walk over batch headers from an index entry to an
+offset. Never knows what a batch holds beyond its header.
+
+Formats: the `.log` file is a sequence of record batches (or of older message set entries, which
+begin with the same offset and size); `.index` and `.timeindex` are laid out by
+`plog._native.index`.
+"""
+
+from libc.errno cimport EAGAIN, errno
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+
+from plog._native.batch_fields cimport AT_BATCH_LENGTH, AT_LAST_OFFSET_DELTA, AT_MAGIC, BATCH_HEADER_BYTES
+from plog._native.files cimport calls, read_fully
+from plog._native.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, search_offset, search_time
+from plog._native.locks cimport claim_pointer, load, load_pointer
+from plog._native.wire cimport be32, be64
+
+cdef extern from "<sys/mman.h>" nogil:
+    void* mmap(void* address, size_t size, int protection, int flags, int fd, long offset)
+    int munmap(void* address, size_t size)
+    int PROT_READ
+    int MAP_SHARED
+    void* MAP_FAILED
+
+cdef enum:
+    # Offset and size, which message sets of every age begin with.
+    LOG_OVERHEAD_BYTES = 12
+    # What a reader must have to know an entry's age: the overhead, the next 4 bytes and the magic.
+    HEADER_UP_TO_MAGIC_BYTES = 17
+    # The least of a magic 0 entry: CRC, magic, attributes, key and value length.
+    MIN_MESSAGE_BYTES = 14
+
+
+# --- lookups --------------------------------------------------------------------------------------
+
+cdef int mapped(void** slot, int fd, int64_t size, const uint8_t** out) noexcept nogil:
+    cdef void* at = load_pointer(slot)
+    if at == NULL:
+        at = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0)
+        if at == MAP_FAILED:
+            return -errno
+        if not claim_pointer(slot, at):  # another thread was first
+            munmap(at, size)
+            at = load_pointer(slot)
+    out[0] = <const uint8_t*>at
+    return 0
+
+
+cdef int segment_lookup_offset(
+        SegmentFiles* segment, int64_t target, int64_t* offset, int64_t* position) noexcept nogil:
+    cdef int64_t count = load(&segment.offset_entries)
+    cdef const uint8_t* entries = NULL
+    cdef int64_t number = -1
+    cdef int failed
+    if count > 0 and target >= segment.base_offset:
+        failed = mapped(
+            &segment.offset_map, segment.offset_index_fd, segment.offset_map_bytes, &entries)
+        if failed:
+            return failed
+        number = search_offset(entries, count, target - segment.base_offset)
+    if number < 0:
+        offset[0] = segment.base_offset
+        position[0] = 0
+    else:
+        entries += number * OFFSET_ENTRY_BYTES
+        offset[0] = segment.base_offset + <int32_t>be32(entries)
+        position[0] = <int32_t>be32(entries + 4)
+    return 0
+
+
+cdef int segment_lookup_time(
+        SegmentFiles* segment, int64_t timestamp, int64_t* found, int64_t* offset) noexcept nogil:
+    cdef int64_t count = load(&segment.time_entries)
+    cdef const uint8_t* entries = NULL
+    cdef int64_t number = -1
+    cdef int failed
+    if count > 0:
+        failed = mapped(
+            &segment.time_map, segment.time_index_fd, segment.time_map_bytes, &entries)
+        if failed:
+            return failed
+        number = search_time(entries, count, timestamp)
+    if number < 0:
+        found[0] = -1
+        offset[0] = segment.base_offset
+    else:
+        entries += number * TIME_ENTRY_BYTES
+        found[0] = <int64_t>be64(entries)
+        offset[0] = segment.base_offset + <int32_t>be32(entries + 8)
+    return 0
+
+
+# --- walking --------------------------------------------------------------------------------------
+
+cdef int64_t fill(Window* window, int fd, int64_t position, int64_t size, int64_t wanted) noexcept nogil:
+    cdef int64_t done
+    if window.never_waits:
+        done = calls().pread_now(fd, window.data, size, position)
+        # Of a page that is there and one that is not, the first is read.
+        return -EAGAIN if 0 <= done < wanted else done
+    return read_fully(fd, window.data, size, position)
+
+
+cdef int batch_at(
+        SegmentFiles* segment, int64_t position, int64_t end, Window* window,
+        BatchPlace* place) noexcept nogil:
+    """Read the header at `position`; the whole batch must lie before `end`."""
+    cdef int64_t wanted = min(end - position, <int64_t>BATCH_HEADER_BYTES)
+    cdef int64_t done, length
+    cdef const uint8_t* p
+    cdef int8_t magic
+    cdef int32_t last_offset_delta
+    place.position = position
+    if position == end:
+        return WALK_PAST_END
+    if wanted < HEADER_UP_TO_MAGIC_BYTES:
+        return WALK_CORRUPT
+    if position < window.position or position + wanted > window.position + window.filled:
+        window.filled = 0
+        done = fill(window, segment.log_fd, position, min(end - position, <int64_t>WINDOW_BYTES), wanted)
+        if done < 0:
+            return <int>done
+        if done < wanted:
+            return WALK_CORRUPT  # the file is shorter than what was published
+        window.position = position
+        window.filled = done
+    p = window.data + (position - window.position)
+    length = <int32_t>be32(p + AT_BATCH_LENGTH)
+    place.base_offset = <int64_t>be64(p)
+    place.size = LOG_OVERHEAD_BYTES + length
+    magic = <int8_t>p[AT_MAGIC]
+    if length < MIN_MESSAGE_BYTES or place.size > end - position:
+        return WALK_CORRUPT
+    if magic == 2:
+        if place.size < BATCH_HEADER_BYTES:
+            return WALK_CORRUPT
+        last_offset_delta = <int32_t>be32(p + AT_LAST_OFFSET_DELTA)
+        if last_offset_delta < 0:
+            return WALK_CORRUPT
+        place.last_offset = place.base_offset + last_offset_delta
+    elif magic == 0 or magic == 1:
+        # The offset of an old entry is its own, or its last inner message's.
+        place.last_offset = place.base_offset
+    else:
+        return WALK_CORRUPT
+    if place.base_offset < segment.base_offset:
+        return WALK_CORRUPT
+    return WALK_FOUND
+
+
+cdef int next_batch(
+        SegmentFiles* segment, int64_t end, Window* window, BatchPlace* place) noexcept nogil:
+    """Step to the batch behind `place`; offsets must rise."""
+    cdef int64_t last_offset = place.last_offset
+    cdef int status = batch_at(segment, place.position + place.size, end, window, place)
+    if status == WALK_FOUND and place.base_offset <= last_offset:
+        return WALK_CORRUPT
+    return status
+
+
+cdef int segment_find(
+        SegmentFiles* segment, int64_t target, int64_t end, Window* window,
+        BatchPlace* place) noexcept nogil:
+    cdef int64_t offset, position
+    cdef int status = segment_lookup_offset(segment, target, &offset, &position)
+    if status:
+        return status
+    place.position = position
+    if position < 0 or position > end:
+        return WALK_CORRUPT
+    status = batch_at(segment, position, end, window, place)
+    while status == WALK_FOUND and place.last_offset < target:
+        status = next_batch(segment, end, window, place)
+    return status
+
+
+cdef int segment_find_upper(
+        SegmentFiles* segment, const BatchPlace* first, int64_t upper_offset, int64_t end,
+        int64_t enough, Window* window, int64_t* found, int64_t* next_offset) noexcept nogil:
+    cdef int64_t offset, position
+    cdef BatchPlace place = first[0]
+    # The batch of an entry at or below upper_offset - 1 lies wholly below upper_offset.
+    cdef int status = segment_lookup_offset(segment, upper_offset - 1, &offset, &position)
+    next_offset[0] = -1
+    if status:
+        return status
+    if position > first.position:
+        found[0] = position
+        if position > end:
+            return WALK_CORRUPT
+        if position > enough:
+            return WALK_FOUND
+        status = batch_at(segment, position, end, window, &place)
+    while status == WALK_FOUND and place.base_offset < upper_offset:
+        if place.position + place.size > enough:
+            found[0] = place.position + place.size
+            return WALK_FOUND
+        status = next_batch(segment, end, window, &place)
+    found[0] = place.position
+    if status == WALK_FOUND:
+        next_offset[0] = place.base_offset
+    return WALK_FOUND if status == WALK_PAST_END else status
