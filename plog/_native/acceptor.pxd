@@ -1,5 +1,5 @@
 # The door: accepts from listening sockets and turns away what is over a cap.
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t
 
 from plog._native.locks cimport pthread_mutex_t
 

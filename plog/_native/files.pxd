@@ -1,7 +1,6 @@
 # The table of file and clock calls that the data path makes, so that tests can put short writes, EIO,
 # ENOSPC, delays, lost un-synced bytes and clock jumps underneath the real code.
 from libc.stdint cimport int64_t
-from posix.types cimport off_t
 
 cdef extern from "<sys/uio.h>" nogil:
     struct iovec:

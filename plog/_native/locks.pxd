@@ -1,6 +1,6 @@
 # What the kernels that share state between threads are built from: POSIX mutexes and the compiler's atomics.
 # Declarations only; there is nothing to link or import.
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:

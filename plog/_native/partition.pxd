@@ -3,7 +3,7 @@
 #
 # Locks, in this order: flush_lock (one flush at a time), write_lock (writers, held while they write: append, roll,
 # truncation, producers, leadership), lock (numbers and the segment list; held for some instructions, never over I/O).
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from plog._native.locks cimport pthread_mutex_t
 from plog._native.mailbox cimport Letter

@@ -16,8 +16,8 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport strdup
 
 from plog._native.locks cimport (
-    add, load, load_ordered, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
-    pthread_mutex_unlock, store)
+    add, load_ordered, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
+    store)
 from plog._native.producers cimport (
     producers_assign, producers_find, producers_first_open, producers_free, producers_init, producers_obtain,
     producers_remove)

@@ -1,6 +1,5 @@
 # One partition's log as a Python object. What the reactor calls is in partition.pxd, on `partition`.
 from plog._native.partition cimport Partition
-from plog._native.segment cimport FileRange, Segment
 
 
 cdef class PartitionLog:

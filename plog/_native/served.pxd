@@ -1,11 +1,11 @@
 # The partitions that the fast path may serve, as it finds them by what requests name. Each entry is immutable and
 # counted: Python replaces it when leadership or settings change, whoever looked it up before keeps what was true then.
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from plog._native.commit_queue cimport CommitQueue
 from plog._native.locks cimport add, pthread_mutex_t
 from plog._native.partition cimport ChangeListener, Partition
-from plog._native.work_queue cimport WorkQueue, WorkThread
+from plog._native.work_queue cimport WorkQueue
 
 cdef enum:
     TOPIC_ID_BYTES = 16
