@@ -3,7 +3,8 @@
     bin/bench --help
 
 Contestants take turns within each round, so that what else the machine does meets all
-of them. Each starts on an empty directory, on the file system to be measured. Cost is
+of them. Each starts on an empty directory, on the file system to be measured; a Kafka
+has its turn at the round's end, for all rows at once, as it takes long to warm up. Cost is
 the server's CPU time, of all its threads, from /proc/PID/task/*/schedstat; "foreign" are
 the processors that something else kept busy meanwhile, the kernel's threads that write
 files back among it. Not part of asv: it starts processes.
@@ -27,13 +28,10 @@ import bench_kafka
 import bench_load
 import bench_report
 import click
-from bench_measure import measure
 from bench_report import Cell
-from bench_rows import KAFKAS, SHORT, Row, rows
+from bench_rounds import Rounds
+from bench_rows import SHORT, Row, rows
 from rich.console import Console
-
-from plog.errors import PlogError
-from plog.ops import load
 
 WARMUP_S = 0.5
 FILE_COLUMNS = 240
@@ -73,8 +71,17 @@ def chosen_rows(patterns: tuple[str, ...], short: bool) -> list[Row]:
 @click.option("--records", type=click.IntRange(1), help="Of rows that go by records: fewer.")
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
 @click.option(
-    "--kafka", is_flag=True, help="Apache Kafka as well, by Maven: 3.9 and 4.1, with two heaps."
+    "--servers", default="*", show_default=True, help="Pattern of servers, such as 'plog*'."
 )
+@click.option(
+    "--kafka",
+    "kafkas",
+    multiple=True,
+    type=click.Choice([*bench_kafka.KINDS, "all"]),
+    help="Apache Kafka as well, by Maven: a release, with the heap of Java's choice or 1 GB; "
+    "repeatable.",
+)
+@click.option("--kafka-rounds", type=click.IntRange(1), help="Fewer (or more) than --rounds.")
 @click.option("--short", is_flag=True, help="A few rows, once, briefly: does everything work?")
 @click.option(
     "--directory",
@@ -103,7 +110,9 @@ def command(
     seconds: float,
     records: int | None,
     rounds: int,
-    kafka: bool,
+    servers: str,
+    kafkas: tuple[str, ...],
+    kafka_rounds: int | None,
     short: bool,
     directory: Path | None,
     json_path: Path | None,
@@ -124,16 +133,19 @@ def command(
     chosen = [] if runs and not patterns else chosen_rows(patterns, short)
     if records is not None:
         chosen = [row._replace(records=row.records and records) for row in chosen]
-    if kafka:
-        chosen = [row.with_kafka() for row in chosen]
+    kinds = [bench_kafka.KINDS[key] for key in (bench_kafka.KINDS if "all" in kafkas else kafkas)]
+    chosen = [row.with_others(kind.name for kind in kinds) for row in chosen]
     warmup_s = WARMUP_S
     if short:
         seconds, rounds, warmup_s = min(seconds, 0.5), 1, 0.2
     # Ended from outside, it still ends what it started, and removes its directories.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    progress = Console(stderr=True)
-    cells = [Cell(row, name, []) for row in chosen for name in row.against]
-    failures = []
+    cells = [
+        Cell(row, name, [])
+        for row in chosen
+        for name in row.against
+        if fnmatch.fnmatch(name, servers)
+    ]
     about: dict[str, Any] = {
         "commit": commit(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -141,20 +153,21 @@ def command(
         "load_before": os.getloadavg(),
         "seconds": seconds,
     }
+
+    def save() -> None:
+        if json_path is not None:
+            json_path.write_text(bench_report.as_json(cells, about) + "\n")
+
     with tempfile.TemporaryDirectory(dir=directory, prefix="plog-bench-") as made:
-        for number in range(rounds):
-            for cell in cells:
-                progress.print(f"[dim]round {number + 1}: {cell.row.name}, {cell.contestant}")
-                warmup = bench_kafka.WARMUP_S if cell.contestant in KAFKAS else warmup_s
-                try:
-                    figures = measure(Path(made), cell.row, cell.contestant, seconds, warmup)
-                except (load.LoadError, PlogError) as error:
-                    failures.append(f"{cell.row.name}, {cell.contestant}: {error}")
-                    progress.print(f"[red]{failures[-1]}")
-                else:
-                    cell.rounds.append(figures)
-                    if json_path is not None:
-                        json_path.write_text(bench_report.as_json(cells, about) + "\n")
+        turns = Rounds(
+            Path(made),
+            cells,
+            seconds=seconds,
+            warmup_s=warmup_s,
+            progress=Console(stderr=True),
+            on_figures=save,
+        )
+        turns.run(rounds, kinds, kafka_rounds or rounds)
     cells = [cell for cell in cells if cell.rounds]
     if docs_path is not None:
         if cells:
@@ -168,8 +181,8 @@ def command(
             f"{about['commit']}: {rounds} rounds of {seconds:g} s, {os.cpu_count()} processors, "
             f"load before {about['load_before'][0]:.1f}, after {os.getloadavg()[0]:.1f}"
         )
-    if failures:
-        raise click.ClickException("\n".join(failures))
+    if turns.failures:
+        raise click.ClickException("\n".join(turns.failures))
 
 
 if __name__ == "__main__":

@@ -1,23 +1,50 @@
 """Apache Kafka as a contestant: its jars by Maven, one broker in KRaft mode, its own settings.
 
 The JVM gets the flags of Kafka's start script. The heap is the JVM's own choice (a
-quarter of the machine's memory), or the 1 GB of that script.
+quarter of the machine's memory), or the 1 GB of that script. A JVM takes seconds to
+start and more until it has compiled what is hot, so that one broker serves many
+measurements, each with a topic that is deleted behind it.
 """
 
 from __future__ import annotations
 
 import base64
 import subprocess
+import time
 import uuid
 from pathlib import Path
+from typing import NamedTuple
 
 import bench_load
-from bench_servers import ProcessServer, free_port
+from bench_servers import TOPIC, Counted, ProcessServer, Topic, free_port, most_rss_mb
 
+from plog.client.admin import Admin
+from plog.client.consumer import Consumer
 from plog.ops import load
+from plog.types import TopicPartition
 
-VERSIONS = {"Kafka 3.9": "3.9.1", "Kafka 4.1": "4.1.1"}
-HEAPS = {"": (), ", 1 GB": ("-Xms1G", "-Xmx1G")}
+
+class Kind(NamedTuple):
+    """A release with a heap.
+
+    Attributes:
+        name: among the contestants.
+        heap: flags of the JVM.
+    """
+
+    name: str
+    release: str
+    heap: tuple[str, ...]
+
+
+SCRIPT_HEAP = ("-Xms1G", "-Xmx1G")
+KINDS = {
+    "3.9": Kind("Kafka 3.9", "3.9.1", ()),
+    "3.9-1g": Kind("Kafka 3.9, 1 GB", "3.9.1", SCRIPT_HEAP),
+    "4.1": Kind("Kafka 4.1", "4.1.1", ()),
+    "4.1-1g": Kind("Kafka 4.1, 1 GB", "4.1.1", SCRIPT_HEAP),
+}
+NAMES = tuple(kind.name for kind in KINDS.values())
 JVM_FLAGS = (
     "-server",
     "-XX:+UseG1GC",
@@ -26,8 +53,21 @@ JVM_FLAGS = (
     "-XX:+ExplicitGCInvokesConcurrent",
     "-Djava.awt.headless=true",
 )
-WARMUP_S = 8.0
-"""The JVM compiles what is hot while it runs: before that it is not the Kafka that people have."""
+WARM_UP_ROWS = (
+    "small/4c/6p/java",
+    "produce/16K/4c/6p/java",
+    "produce/64K/4c/6p/java-lz4",
+    "fetch/64K/4c/6p/session",
+)
+"""Run at the start, in turns. The JVM compiles what is hot while it runs, and before that it is not
+the Kafka that people have: a request of one record costs ten times what it does a minute later."""
+WARM_UP_STEP_S = 3.0
+WARM_UP_TURNS = 12
+"""At most."""
+WARMUP_S = 3.0
+"""Of each measurement, by its own load."""
+LEADERS_TIMEOUT_MS = 300_000
+DELETION_TIMEOUT_S = 90.0
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>bench</groupId>
@@ -54,7 +94,11 @@ log.dirs={directory}
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
+log.segment.delete.delay.ms=1000
+log.initial.task.delay.ms=1000
 """
+"""Its defaults, but for what one broker alone needs, and that a deleted topic's files go soon:
+a minute after the deletion, and not before half a minute after the start, they would otherwise."""
 
 
 def _succeed(command: list[str], where: Path) -> None:
@@ -76,14 +120,39 @@ def jars(version: str) -> Path:
 
 
 class Kafka(ProcessServer):
-    def __init__(self, directory: Path, version: str, heap: tuple[str, ...]) -> None:
+    def __init__(self, directory: Path, kind: Kind) -> None:
         port = free_port()
+        self._log_dir = directory / "data"
+        self._topics = 0
         settings = directory / "kafka.properties"
         settings.write_text(
-            SETTINGS.format(port=port, controller_port=free_port(), directory=directory / "data")
+            SETTINGS.format(port=port, controller_port=free_port(), directory=self._log_dir)
         )
-        run = ["java", *heap, *JVM_FLAGS, "-cp", f"{jars(version)}/*"]
+        run = ["java", *kind.heap, *JVM_FLAGS, "-cp", f"{jars(kind.release)}/*"]
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         formatting = ["kafka.tools.StorageTool", "format", "-c", str(settings), "-t", cluster_id]
         _succeed([*run, *formatting], directory)
         super().__init__([*run, "kafka.Kafka", str(settings)], directory / "kafka.log", port)
+
+    def create_topic(self, partitions: int) -> Topic:
+        """Make a topic that no measurement before had; count memory from now on."""
+        self._topics += 1
+        self.topic_name = f"{TOPIC}{self._topics}"
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+        topic = super().create_topic(partitions)
+        # Its metadata names leaders that do not know of it yet: a client tries until they do.
+        with Consumer(f"127.0.0.1:{self.port}", request_timeout_ms=LEADERS_TIMEOUT_MS) as consumer:
+            consumer.end_offsets([TopicPartition(topic.name, at) for at in range(partitions)])
+        return topic
+
+    def delete_topic(self) -> Counted:
+        """Delete that topic, and wait until its files are gone; tell what has been counted."""
+        counted = Counted(most_rss_mb(self.pid))
+        with Admin(f"127.0.0.1:{self.port}") as admin:
+            admin.delete_topic(self.topic_name)
+        deadline = time.monotonic() + DELETION_TIMEOUT_S
+        while any(self._log_dir.glob(f"{self.topic_name}-*")):
+            if time.monotonic() > deadline:
+                raise load.LoadError(f"{self.topic_name} is not deleted:\n{self.log.read_text()}")
+            time.sleep(0.1)
+        return counted

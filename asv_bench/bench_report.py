@@ -10,7 +10,8 @@ import statistics
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench_rows import KAFKAS, Row, rows
+from bench_kafka import NAMES as KAFKAS
+from bench_rows import Row, rows
 from rich.console import Console
 from rich.table import Table
 

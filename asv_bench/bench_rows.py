@@ -7,11 +7,10 @@ broker is held against the C server that does no more than its bare work.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import bench_kafka
 from bench_servers import CLoop, Plog, PlogWithOldLog, Server
 
 from plog.ops.load import Batch
@@ -57,18 +56,6 @@ def _plog_with_old_log(size_gb: int) -> Maker:
 
 
 CONTESTANTS |= {name: _plog_with_old_log(size_gb) for name, size_gb in OLD_GB.items()}
-KAFKAS = {
-    f"{name}{heap}": (version, flags)
-    for name, version in bench_kafka.VERSIONS.items()
-    for heap, flags in bench_kafka.HEAPS.items()
-}
-
-
-def _kafka(version: str, flags: tuple[str, ...]) -> Maker:
-    return lambda at, *_: bench_kafka.Kafka(at, version, flags)
-
-
-CONTESTANTS |= {name: _kafka(*which) for name, which in KAFKAS.items()}
 
 
 class Row(NamedTuple):
@@ -100,11 +87,11 @@ class Row(NamedTuple):
     is_of_plog: bool = False
     records: int | None = None
 
-    def with_kafka(self) -> Row:
-        """Return the same row with Apache Kafka among the contestants."""
+    def with_others(self, others: Iterable[str]) -> Row:
+        """Return the same row with these among the contestants, if it is for them."""
         if self.is_of_plog:
             return self
-        return self._replace(against=self.against | dict.fromkeys(KAFKAS))
+        return self._replace(against=self.against | dict.fromkeys(others))
 
     def bytes_to_fetch(self, batch: Batch) -> int:
         """Return how much there is to fetch, or to produce where records are counted."""

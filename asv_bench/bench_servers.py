@@ -13,6 +13,7 @@ import sys
 import time
 import uuid
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,8 @@ import bench_load
 import bench_old_log
 
 from plog.client.admin import Admin
-from plog.errors import PlogError
+from plog.client.metadata import PartitionInfo
+from plog.errors import PlogError, UnknownTopicOrPartition
 from plog.ops import load
 
 START_TIMEOUT_S = 60.0
@@ -91,6 +93,8 @@ class Server(ABC):
 class ProcessServer(Server):
     """A broker in a process, with its log in a file."""
 
+    topic_name = TOPIC
+
     def __init__(self, command: list[str], log: Path, port: int) -> None:
         self.port = port
         self.log = log
@@ -120,20 +124,26 @@ class ProcessServer(Server):
 
     def create_topic(self, partitions: int) -> Topic:
         with Admin(f"127.0.0.1:{self.port}") as admin:
-            admin.create_topic(TOPIC, partitions=partitions, replication_factor=1)
+            admin.create_topic(self.topic_name, partitions=partitions, replication_factor=1)
         return self._topic(partitions)
 
     def _topic(self, partitions: int) -> Topic:
+        """Return the topic as soon as all of it has a leader; just made, it may be unknown yet."""
         with Admin(f"127.0.0.1:{self.port}") as admin:
             deadline = time.monotonic() + START_TIMEOUT_S
-            while True:
-                topic = admin.topic(TOPIC)
-                led = [part for part in topic.partitions.values() if part.leader_id >= 0]
+            led: list[PartitionInfo] = []
+            while time.monotonic() < deadline:
+                with suppress(UnknownTopicOrPartition):
+                    topic = admin.topic(self.topic_name)
+                    led = [part for part in topic.partitions.values() if part.leader_id >= 0]
                 if len(led) == partitions:
-                    return Topic(TOPIC, topic.topic_id, led[0].leader_epoch)
-                if time.monotonic() > deadline:
-                    raise load.LoadError(f"{partitions - len(led)} partitions lack a leader")
+                    return Topic(topic.name, topic.topic_id, led[0].leader_epoch)
                 time.sleep(0.1)
+        raise load.LoadError(f"{partitions - len(led)} partitions lack a leader")
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
 
     def stop(self) -> Counted:
         rss = most_rss_mb(self.pid)
@@ -149,7 +159,7 @@ class ProcessServer(Server):
         return Counted(rss)
 
     def kill(self) -> None:
-        if self._process.poll() is None:
+        if self.is_running:
             self._process.kill()
             self._process.wait()
 

@@ -31,9 +31,13 @@ from tests.servers import BrokerProcess
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "asv_bench"))
 
+import bench_kafka
 import bench_load
+import bench_rounds
+import bench_rows
 import bench_servers
-from bench_report import BEGIN, END
+from bench_report import BEGIN, END, Cell
+from rich.console import Console
 
 from plog.ops import load
 
@@ -370,12 +374,12 @@ def test_a_broker_goes_on_behind_old_segments_that_take_no_disk(tmp_path):
 # --- bin/bench ------------------------------------------------------------------------------------
 
 
-def bench(*arguments: object) -> str:
+def bench(*arguments: object, timeout_s: float = 120) -> str:
     ended = subprocess.run(
         [sys.executable, ROOT / "asv_bench" / "bench.py", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout_s,
         check=False,
         env={**os.environ, "COLUMNS": "240"},
     )
@@ -432,6 +436,70 @@ def test_bench_runs_rows_by_records(tmp_path):
         # A few requests are in flight when the last producer has enough.
         assert 300_000 <= one["records"] == one["total"]["records"] < 310_000
         assert f"{cell['row']}, {cell['server']}: {one['records']:,} records in " in shown
+
+
+class KafkaThatEnds:
+    """Stands for a broker that serves so many measurements, and is no more then."""
+
+    log = Path(os.devnull)
+
+    def __init__(self, serves: int) -> None:
+        self.serves = serves
+        self.is_running = True
+
+    def stop(self) -> None:
+        pass
+
+    def kill(self) -> None:
+        self.is_running = False
+
+
+def test_a_kafka_has_its_turn_behind_the_others_in_rounds_of_its_own(tmp_path, monkeypatch):
+    kinds = [bench_kafka.KINDS["3.9"], bench_kafka.KINDS["4.1-1g"]]
+    rows = [row.with_others(kind.name for kind in kinds) for row in bench_rows.rows()[:2]]
+    cells = [Cell(row, name, []) for row in rows for name in ["plog", *(k.name for k in kinds)]]
+    order: list[str] = []
+
+    def measured(where, row, contestant, *_):
+        name = contestant if isinstance(contestant, str) else "Kafka"
+        order.append(name)
+        if len(order) == 2:
+            raise load.LoadError("it broke")
+        if isinstance(contestant, KafkaThatEnds):
+            contestant.serves -= 1
+            contestant.is_running = contestant.serves > 0
+        return {}
+
+    def started(where, directory, kind):
+        order.append(kind.name)
+        return KafkaThatEnds(serves=2 if kind is kinds[0] else 1)
+
+    monkeypatch.setattr(bench_rounds, "measure", measured)
+    monkeypatch.setattr(bench_rounds, "measure_kafka", measured)
+    monkeypatch.setattr(bench_rounds, "start_kafka", started)
+    silent = Console(quiet=True)
+    turns = bench_rounds.Rounds(
+        tmp_path, cells, seconds=1, warmup_s=1, progress=silent, on_figures=lambda: None
+    )
+    turns.run(2, kinds, 1)
+    kafkas = ["Kafka 3.9", "Kafka", "Kafka", "Kafka 4.1, 1 GB", "Kafka"]
+    assert order == ["plog", "plog", *kafkas, "plog", "plog"]
+    assert [len(cell.rounds) for cell in cells] == [2, 1, 1, 1, 1, 0]
+    broken, ended = turns.failures
+    assert broken == f"{rows[1].name}, plog: it broke"
+    assert ended.startswith("Kafka 4.1, 1 GB: it ended by itself")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.long  # a JVM takes minutes to warm up
+def test_bench_measures_kafka(tmp_path):
+    figures = tmp_path / "figures.json"
+    named = ("--rows", "latency/acks1", "--rows", "linkedin/both-at-once", "--servers", "Kafka*")
+    bench("--kafka", "4.1-1g", *named, "--rounds", "1", "--json", figures, timeout_s=900)
+    for cell in json.loads(figures.read_text())["cells"]:
+        (one,) = cell["rounds"]
+        assert cell["server"] == "Kafka 4.1, 1 GB"
+        assert one["requests"] > 0
 
 
 def test_bench_names_its_rows():
