@@ -483,7 +483,9 @@ class _Recovery:
             self._remove_segment(base)
         for kind in (LOG, OFFSET_INDEX, TIME_INDEX):
             self._fs.write_bytes(self._path(offset, kind), b"", sync=False)
-        self._fs.sync_directory(self._directory)
+        if bases:
+            self._fs.sync_directory(self._directory)
+        # Else the next start would do the same again: the first flush sees to the names.
         return SegmentNumbers.empty(offset)
 
     def _remove_segment(self, base: int) -> None:

@@ -158,8 +158,9 @@ def test_damage_in_a_cold_segment_is_remembered_over_a_clean_shutdown(
     manager = start([dirs[0]], log_scrub_bytes_per_second=1 << 20)
     told: list[tuple[TopicPartition, str]] = []
     manager.on_partition_damage(lambda tp, reason: told.append((tp, reason)))
-    fill(lead(manager.create(A0, ID_A, SETTINGS)), 20)
-    fill(lead(manager.create(B0, ID_B, SETTINGS)), 20)
+    for log in (manager.create(A0, ID_A, SETTINGS), manager.create(B0, ID_B, SETTINGS)):
+        fill(lead(log), 20)
+        assert committed(manager, log) is None  # only what is durable is looked at
     flip(dirs[0] / "a-0" / "00000000000000000000.log", 700)
     for _ in range(3):
         clock.advance(1000)
