@@ -95,11 +95,12 @@ def count_on_disk(paths: Iterable[Path]) -> int:
         (16_384, "none", {"acks": -1, "idempotent": True, "connections": 3, "per_request": 6}),
         (16_384, "lz4", {"acks": -1, "idempotent": True, "connections": 2, "per_request": 2}),
         (0, "none", {"acks": -1, "idempotent": True, "connections": 4, "in_flight": 5}),
+        (0, "none", {"acks": -1, "idempotent": True, "patient": True, "per_request": 2}),
         (0, "none", {"acks": 1, "connections": 4, "per_request": 3}),
         (0, "none", {"acks": 0, "connections": 2}),
         (0, "none", {"acks": -1, "rate": 2_000, "connections": 2}),
     ],
-    ids=["idempotent", "lz4", "one record", "acks=1", "acks=0", "paced"],
+    ids=["idempotent", "lz4", "one record", "patient", "acks=1", "acks=0", "paced"],
 )
 def test_the_log_holds_what_was_counted(broker, tmp_path, size_bytes, codec, options):
     made = load.make_batch(tmp_path / "batch", size_bytes, codec=codec)
@@ -235,6 +236,21 @@ def test_a_refusal_ends_the_load_and_names_the_error(broker, tmp_path):
     made = load.make_batch(tmp_path / "batch", 0)
     with pytest.raises(load.LoadError, match="answered with error 3"):
         load.run("produce", port=broker.port, topic="missing", batch_file=made.path)
+
+
+def test_a_patient_fetch_goes_on_where_the_log_starts(broker, tmp_path):
+    made = load.make_batch(tmp_path / "batch", 16_384)
+    topic, topic_id = make_topic(broker, 1)
+    common = {"port": broker.port, "topic": topic}
+    load.run("produce", batch_file=made.path, requests=10, **common)
+    with Admin(broker.bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 7 * made.records})
+    options = {"topic_id": topic_id, "once": True, **common}
+    with pytest.raises(load.LoadError, match="answered with error 1"):
+        load.run("fetch", **options)
+    fetched = load.run("fetch", patient=True, **options)
+    assert fetched["refused"] == 1
+    assert fetched["total"]["records"] == 3 * made.records
 
 
 # --- the servers to compare with ------------------------------------------------------------------

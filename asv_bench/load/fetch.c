@@ -19,6 +19,7 @@ enum {
     REQUEST_HEAD_BYTES = 512,
     PART_BYTES = 4 + 4 + 8 + 4 + 8 + 4 + 1,
     FORGOTTEN_BYTES = 4,
+    OFFSET_OUT_OF_RANGE = 1,
     NOT_ASKED = -1,
     NO_SESSION = 0,
 };
@@ -212,11 +213,16 @@ static void take_part(Connection *c, Reader *in, Counts *counts)
     take(in, 4); /* preferred read replica */
     records = get_sized(in, &size);
     skip_tags(in);
-    if (error != 0)
+    if (error != 0 && !is_borne(error, OFFSET_OUT_OF_RANGE))
         die("connection %d, partition %d: Fetch was answered with error %d", c->number, partition, error);
     if (partition < 0 || partition >= options.partitions)
         die("connection %d: partition %d was not asked for", c->number, partition);
     position = &consumer->positions[partition];
+    if (error != 0) {
+        if (error == OFFSET_OUT_OF_RANGE) /* retention has overtaken us */
+            position->offset = log_start_offset;
+        return;
+    }
     if (size > 0)
         take_records(c, partition, position, records, size, counts);
     if (position->offset >= high_watermark) {

@@ -21,6 +21,7 @@ typedef struct {
     int64_t from_offset; /* fetch: of every partition; what is before it is not read */
     int end_to_end;    /* a consumer follows the paced producer; latency is until it has the record */
     int check_crcs;
+    int patient;       /* what is refused for a moment is asked again */
     int max_bytes;     /* fetch: of an answer */
     int partition_max_bytes;
     int leader_epoch;
@@ -118,6 +119,8 @@ void out_written(Connection *connection, uint8_t *end);
 void out_shared(Connection *connection, const uint8_t *data, size_t size);
 /* End to end: the records of these offsets have come back. */
 void records_seen(int64_t first, int64_t end);
+/* Whether a patient client asks again after this error: it passes, or is the other one; then it is counted. */
+int is_borne(int16_t error, int16_t other);
 /* One request and its answer, before the load begins; returns the answer behind its length. */
 const uint8_t *exchange(Connection *connection, uint8_t *request, uint8_t *end, size_t *size);
 

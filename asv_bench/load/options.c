@@ -96,6 +96,7 @@ static const Known known[] = {
     {"from-offset", LARGE, &options.from_offset},
     {"end-to-end", FLAG, &options.end_to_end},
     {"check-crcs", FLAG, &options.check_crcs},
+    {"patient", FLAG, &options.patient},
     {"max-bytes", NUMBER, &options.max_bytes},
     {"partition-max-bytes", NUMBER, &options.partition_max_bytes},
     {"leader-epoch", NUMBER, &options.leader_epoch},
@@ -113,6 +114,8 @@ static const Known known[] = {
     {"sync", FLAG, &options.sync},
     {"sendfile", FLAG, &options.use_sendfile},
 };
+
+enum { MOST_KNOWN_AGAIN = 5 };
 
 enum { KNOWN_COUNT = sizeof known / sizeof *known };
 
@@ -180,6 +183,8 @@ static void check_options(int is_fetch)
         die("too many connections or requests in flight");
     if (options.acks < -1 || options.acks > 1 || (options.idempotent && options.acks != -1))
         die("acks are 0, 1 or -1; -1 for idempotent producers");
+    if (options.patient && options.idempotent && options.in_flight > MOST_KNOWN_AGAIN)
+        die("a server knows a producer's last %d batches again, no more", MOST_KNOWN_AGAIN);
     if (is_fetch && options.rate > 0)
         die("only Produce has a rate");
     if (options.end_to_end && (is_fetch || options.rate <= 0 || options.connections != 1 ||

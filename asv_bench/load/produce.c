@@ -19,12 +19,26 @@ enum {
     PRODUCER_ID_ATTEMPTS = 600,
     COORDINATOR_LOAD_IN_PROGRESS = 14,
     COORDINATOR_NOT_AVAILABLE = 15,
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45,
 };
+
+/* An idempotent producer's sequence for one partition, and what a patient one knows of its answers.
+ *
+ * Whoever asks again must do so from the first batch that was refused, once nothing is in flight: a
+ * batch behind it has a gap before it. The first of all is alone in flight, as it is of Java's producer:
+ * were it refused, the server would take the next one for the first. */
+typedef struct {
+    int32_t next;
+    int32_t acknowledged; /* what comes below it is */
+    int32_t in_flight;
+    int is_known; /* a batch was acknowledged */
+    int is_refused;
+} Sequence;
 
 typedef struct {
     uint8_t header[BATCH_HEADER_BYTES]; /* with sequence 0 */
     uint32_t crc;                       /* of the batch with sequence 0 */
-    int32_t *sequences;                 /* the next, by partition */
+    Sequence *sequences;                /* by partition */
     int32_t next_partition;
 } Producer;
 
@@ -111,20 +125,42 @@ static void open_producer(Connection *c)
     memcpy(producer->header, batch, BATCH_HEADER_BYTES);
 }
 
+static int32_t behind(int32_t sequence)
+{
+    return (int32_t)(((uint32_t)sequence + (uint32_t)records_count) & 0x7FFFFFFF);
+}
+
 static uint8_t *put_batch_header(Producer *producer, int32_t partition, uint8_t *p)
 {
     memcpy(p, producer->header, BATCH_HEADER_BYTES);
     if (options.idempotent) {
-        uint32_t sequence = (uint32_t)producer->sequences[partition];
+        uint32_t sequence = (uint32_t)producer->sequences[partition].next;
         uint32_t crc = producer->crc;
         int at;
         for (at = 0; at < 4; at++)
             crc ^= crc_of_sequence[at][sequence >> 8 * at & 0xFF];
         put_int32(p + AT_BASE_SEQUENCE, (int32_t)sequence);
         put_int32(p + AT_CRC, (int32_t)crc);
-        producer->sequences[partition] = (int32_t)((sequence + (uint32_t)records_count) & 0x7FFFFFFF);
+        producer->sequences[partition].next = behind((int32_t)sequence);
+        producer->sequences[partition].in_flight++;
     }
     return p + BATCH_HEADER_BYTES;
+}
+
+/* Whether the partitions of the next request may have another batch. */
+static int is_ready(const Producer *producer)
+{
+    int32_t partition = producer->next_partition;
+    int number;
+    if (!options.patient || !options.idempotent)
+        return 1;
+    for (number = 0; number < options.per_request; number++) {
+        const Sequence *sequence = &producer->sequences[partition];
+        if (sequence->in_flight > 0 && (sequence->is_refused || !sequence->is_known))
+            return 0;
+        partition = partition + 1 == options.partitions ? 0 : partition + 1;
+    }
+    return 1;
 }
 
 static int make_produce(Connection *c)
@@ -137,7 +173,7 @@ static int make_produce(Connection *c)
     uint8_t *p;
     int64_t shared = 0;
     int number;
-    if (frame == NULL)
+    if (frame == NULL || !is_ready(producer))
         return 0;
     p = put_request_head(frame, PRODUCE, PRODUCE_VERSION, c->next_correlation_id++);
     p = put_length(p, -1); /* no transactional id */
@@ -173,11 +209,38 @@ static int make_produce(Connection *c)
     return 1;
 }
 
+/* Whether this answer is that its batch is there, and says so for the first time. */
+static int take_part(Connection *c, int32_t partition, int16_t error)
+{
+    Producer *producer = c->state;
+    Sequence *sequence;
+    int is_taken;
+    if (partition < 0 || partition >= options.partitions)
+        die("connection %d: partition %d was not written to", c->number, partition);
+    sequence = &producer->sequences[partition];
+    if (error != 0 && !is_borne(error, sequence->is_refused ? OUT_OF_ORDER_SEQUENCE_NUMBER : 0))
+        die("connection %d, partition %d: Produce was answered with error %d", c->number, partition, error);
+    if (!options.idempotent)
+        return error == 0;
+    is_taken = error == 0 && !sequence->is_refused;
+    if (is_taken) {
+        sequence->acknowledged = behind(sequence->acknowledged);
+        sequence->is_known = 1;
+    } else {
+        sequence->is_refused = 1;
+    }
+    if (--sequence->in_flight == 0 && sequence->is_refused) {
+        sequence->next = sequence->acknowledged;
+        sequence->is_refused = 0;
+    }
+    return is_taken;
+}
+
 static Counts take_produce(Connection *c, const uint8_t *p, const uint8_t *end)
 {
     Reader in = {p, end};
     Counts counts = {1, 0, 0};
-    int32_t topics, partitions, number, size;
+    int32_t topics, partitions, number, size, parts = 0;
     skip_tags(&in);
     for (topics = get_length(&in); topics > 0; topics--) {
         get_sized(&in, &size);
@@ -192,9 +255,9 @@ static Counts take_produce(Connection *c, const uint8_t *p, const uint8_t *end)
             }
             get_sized(&in, &size);
             skip_tags(&in);
-            if (error != 0)
-                die("connection %d, partition %d: Produce was answered with error %d", c->number,
-                    partition, error);
+            parts++;
+            if (!take_part(c, partition, error))
+                continue;
             counts.records += records_count;
             counts.bytes += (int64_t)batch_size;
         }
@@ -202,7 +265,7 @@ static Counts take_produce(Connection *c, const uint8_t *p, const uint8_t *end)
     }
     take(&in, 4); /* throttle time */
     skip_tags(&in);
-    if (in.p != end || counts.bytes != options.per_request * (int64_t)batch_size)
+    if (in.p != end || parts != options.per_request)
         die("connection %d: an answer does not fit its request", c->number);
     return counts;
 }
