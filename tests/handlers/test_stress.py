@@ -15,7 +15,8 @@ Run under ThreadSanitizer it looks for races, too: docs/TESTING.md says how.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -23,23 +24,21 @@ import pytest
 from plog._native import files
 from plog.storage.log_manager import LogManager
 from tests.agreement.harness import run_seed
+from tests.handlers.changers import Changer, come_and_go, cut_back, trouble_disks
+from tests.handlers.generators import Generators, TopicChanger
 from tests.handlers.running import Running
 from tests.handlers.stress import (
     SMALLEST_SEGMENT,
-    Changer,
     Consumer,
     Producer,
     World,
     check_log,
-    come_and_go,
-    cut_back,
-    trouble_disks,
 )
-from tests.handlers.wire import speak
+from tests.handlers.wire import Speaker, speak
 
-PRODUCERS = 4
-IDEMPOTENT = range(PRODUCERS // 2)
-CONSUMERS = 4
+CLIENTS = 4
+"""Producers, and as many consumers."""
+IDEMPOTENT = range(CLIENTS // 2)
 
 
 @pytest.fixture
@@ -57,65 +56,108 @@ def complaints() -> Iterator[list[str]]:
     logging.getLogger("plog").removeHandler(listener)
 
 
-def stress(directory: Path, seed: int, seconds: float, **settings: object) -> World:
-    log_dirs = [directory / "disk0", directory / "disk1"]
-    managers: list[LogManager] = []
-    start = LogManager.start
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(LogManager, "start", lambda self: managers.append(self) or start(self))
-        running = Running(
-            directory,
-            log_dirs=",".join(map(str, log_dirs)),
-            num_network_threads=2,
-            log_retention_check_interval_ms=300,
-            **settings,
-        )
-    world = World(running.port, log_dirs, seed)
-    for name in ("one", "two", "three"):
-        world.create(running.wire, name, 2, segment_bytes=SMALLEST_SEGMENT)
-        world.partitions[name] = 2
-    world.run(
-        seconds,
-        {
+@dataclass
+class Stress:
+    """A broker with two disks, and those who are let loose on it."""
+
+    directory: Path
+    seed: int
+    settings: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        log_dirs = [self.directory / "disk0", self.directory / "disk1"]
+        managers: list[LogManager] = []
+        start = LogManager.start
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(LogManager, "start", lambda own: managers.append(own) or start(own))
+            self.running = Running(
+                self.directory,
+                log_dirs=",".join(map(str, log_dirs)),
+                num_network_threads=2,
+                log_retention_check_interval_ms=300,
+                **self.settings,
+            )
+        self.world = World(self.running.port, log_dirs, self.seed)
+        self.manager = managers[0]
+        for name in ("one", "two", "three"):
+            self.world.create(self.running.wire, name, 2, segment_bytes=SMALLEST_SEGMENT)
+            self.world.partitions[name] = 2
+
+    def workers(self, clients: int) -> dict[str, Callable[[], None]]:
+        """Return so many producers and consumers, and everybody who changes something."""
+        world = self.world
+        return {
             **{
                 f"producer-{n}": Producer(world, n, is_idempotent=n in IDEMPOTENT).run
-                for n in range(PRODUCERS)
+                for n in range(clients)
             },
             **{
-                f"consumer-{n}": Consumer(world, in_sessions=n % 2 == 0).run
-                for n in range(CONSUMERS)
+                f"consumer-{n}": Consumer(world, in_sessions=n % 2 == 0).run for n in range(clients)
             },
             "changer-0": Changer(world).run,
             "changer-1": Changer(world).run,
             "come-and-go": lambda: come_and_go(world),
-            "cut-back": lambda: cut_back(world, managers[0]),
+            "cut-back": lambda: cut_back(world, self.manager),
             "disks": lambda: trouble_disks(world),
-        },
-    )
-    world.counts["answered fast"] = running.fast_requests
-    print(dict(sorted(world.counts.items())), running.handed_over)
-    try:
-        assert world.failures == []
-        wire = speak(running.port)
-        for topic, count in world.partitions.items():
-            # Nothing goes while it is looked at.
-            Changer.alter(wire, topic, "retention.bytes", -1)
-            for index in range(count):
-                check_log(world.book, (topic, index), wire, IDEMPOTENT)
-        wire.close()
-    finally:
-        files.inject([])
-        running.stop()
-    return world
+        }
+
+    def run(
+        self,
+        seconds: float,
+        workers: dict[str, Callable[[], None]],
+        *checks: Callable[[Speaker], None],
+    ) -> dict[str, int]:
+        """Return how often what happened; the broker is stopped then."""
+        world = self.world
+        try:
+            world.run(seconds, workers)
+            world.counts["answered fast"] = self.running.fast_requests
+            print(dict(sorted(world.counts.items())), self.running.handed_over)
+            assert world.failures == []
+            wire = speak(self.running.port)
+            for topic, count in world.partitions.items():
+                # Nothing goes while it is looked at.
+                Changer.alter(wire, topic, "retention.bytes", -1)
+                for index in range(count):
+                    check_log(world.book, (topic, index), wire, IDEMPOTENT)
+            for check in checks:
+                check(wire)
+            wire.close()
+        finally:
+            files.inject([])
+            self.running.stop()
+        return world.counts
 
 
 @pytest.mark.parametrize("fast_path", ["true", "false"])
 def test_everything_at_once(tmp_path: Path, complaints: list[str], fast_path: str) -> None:
-    world = stress(tmp_path, run_seed(), 3.0, fast_path_enable=fast_path)
+    stress = Stress(tmp_path, run_seed(), {"fast_path_enable": fast_path})
+    counts = stress.run(3.0, stress.workers(CLIENTS))
     assert complaints == []
     for what in ("fetches with records", "session fetches", "replicas moved", "topics created"):
-        assert world.counts.get(what, 0) > 0, world.counts
-    assert (world.counts["answered fast"] > 0) == (fast_path == "true")
+        assert counts.get(what, 0) > 0, counts
+    assert (counts["answered fast"] > 0) == (fast_path == "true")
+
+
+def under_load(directory: Path, seed: int, seconds: float, run_seconds: float) -> dict[str, int]:
+    """Stress a broker with the C generator beside a few of the others."""
+    stress = Stress(directory, seed)
+    generators = Generators(stress.world, stress.running.wire, directory, seconds=run_seconds)
+    changer = TopicChanger(stress.world)
+    workers = {
+        **stress.workers(clients=2),
+        **{f"load-producer-{n}": generators.produce for n in range(2)},
+        **{f"load-consumer-{n}": generators.fetch for n in range(2)},
+        "load-changer": changer.run,
+    }
+    return stress.run(seconds, workers, generators.check)
+
+
+def test_everything_at_once_under_load(tmp_path: Path, complaints: list[str]) -> None:
+    counts = under_load(tmp_path, run_seed(), 2.0, 1.0)
+    assert complaints == []
+    for what in ("load: produce records", "load: fetch records", "answered fast"):
+        assert counts.get(what, 0) > 0, counts
 
 
 @pytest.mark.long
@@ -123,5 +165,15 @@ def test_everything_at_once(tmp_path: Path, complaints: list[str], fast_path: st
 def test_everything_at_once_for_long(tmp_path: Path, complaints: list[str]) -> None:
     seed = run_seed()
     for number in range(10):
-        stress(tmp_path / str(number), seed + number, 30.0)
+        stress = Stress(tmp_path / str(number), seed + number)
+        stress.run(30.0, stress.workers(CLIENTS))
+        assert complaints == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_everything_at_once_under_load_for_long(tmp_path: Path, complaints: list[str]) -> None:
+    seed = run_seed()
+    for number in range(10):
+        under_load(tmp_path / str(number), seed + number, 30.0, 8.0)
         assert complaints == []
