@@ -47,6 +47,8 @@ cdef void unpin(FetchPart* part) noexcept nogil:
     if part.read.segment != NULL:
         segment_release(part.read.segment)
         part.read.segment = NULL
+    # A read that ends early leaves the partitions behind like this: nothing was found there.
+    part.read.size = 0
 
 
 cdef void fetch_unpin(FetchCall* call) noexcept nogil:

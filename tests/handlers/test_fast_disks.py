@@ -14,6 +14,11 @@ from plog._native.files import Fault
 from plog.errors import ErrorCode
 from plog.protocol.messages.fetch import FetchResponse
 from plog.protocol.messages.produce import ProduceResponse
+from plog.protocol.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from plog.storage.log import Log
 from plog.storage.log_moves import LogMoves
 from plog.types import TopicPartition
@@ -105,6 +110,35 @@ def test_cold_read_keeps_nobody_waiting(two_disks: Running) -> None:
         frame = two_disks.receive()
     assert records_of(frame) == len(data)
     assert two_disks.handed_over["unusual read"] == 0
+
+
+def test_cold_read_of_which_a_part_has_gone_meanwhile_is_the_handlers(fast: Running) -> None:
+    create_topic(fast.wire, "t", 2)
+    data = make_batch([b"v" * 100_000])
+    for index in (0, 1):
+        for _ in range(60):
+            fast.ask(produce_request([("t", index, data)], acks=1), 9)
+    with (
+        faults(
+            Fault("is_resident", errno=errno.EAGAIN),
+            Fault("pread", delay_us=1_000_000, times=1),
+        ),
+        socket.create_connection(("127.0.0.1", fast.port)) as other,
+    ):
+        # Keeps the thread of the disk; the next request has been found, and waits to be read there.
+        other.sendall(framed(fetch_request(("t", 0, 9), partition_max_bytes=1), 12, 1))
+        fast.until_waiting()
+        fast.send(fetch_request(("t", 0, 3), ("t", 1, 3), partition_max_bytes=len(data)), 12)
+        fast.until_waiting(2)
+        gone = DeleteRecordsPartition(partition_index=0, offset=5)
+        topics = [DeleteRecordsTopic(name="t", partitions=[gone])]
+        fast.wire.ask(DeleteRecordsRequest(topics=topics, timeout_ms=WAIT_MS), 2)
+        assert fast.broker.reactor_stats.waiting == 2
+        answer = decoded(FetchResponse, 12, fast.receive())
+    first, second = answer.responses[0].partitions
+    assert (first.error_code, second.error_code) == (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NONE)
+    assert len(second.records) == len(data)
+    assert fast.handed_over["unusual read"] == 1
 
 
 def test_client_that_goes_while_its_disk_is_slow_harms_nobody(two_disks: Running) -> None:
