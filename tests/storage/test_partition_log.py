@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import struct
 from collections.abc import Iterator
@@ -517,6 +518,7 @@ def test_descriptors_are_closed_with_the_last_pin(directory: Directory) -> None:
     def open_files() -> int:
         return len(os.listdir("/proc/self/fd"))
 
+    gc.collect()  # the logs of other tests, which would be closed meanwhile
     before = open_files()
     log = directory.log(index_interval_bytes=61)
     for _ in range(3):
