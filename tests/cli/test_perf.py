@@ -33,10 +33,13 @@ def end_of(call: Run, topic: str) -> int:
 def test_what_is_produced_is_there_and_can_be_consumed(
     run: Run, topic: str, options: tuple[str, ...]
 ) -> None:
-    told = measured(run, "produce", topic, *options, *SHORT)
+    told = measured(run, "produce", topic, *options, "--seconds", "1", "--json")
     end = end_of(run, topic)
-    # What was written to warm up is not counted.
-    assert end >= told["records"] > 0
+    # What was written to warm up is not counted. Without acks a record counts when the socket takes
+    # it, and a socket's buffers may hold more than handlers append in so short a time.
+    least = 0 if options[:2] == ("--acks", "0") else 1
+    assert end >= told["records"] >= least
+    assert end > 0
     assert told["latency_p50_us"] <= told["latency_p99_us"] <= told["latency_max_us"]
     assert measured(run, "consume", topic, "--once", "--json")["records"] == end
 
