@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import Run
 
-SHORT = ("--seconds", "0.3", "--json")
+SHORT = ("--seconds", "1", "--json")
 
 
 def measured(call: Run, *arguments: object) -> dict:
@@ -33,7 +33,7 @@ def end_of(call: Run, topic: str) -> int:
 def test_what_is_produced_is_there_and_can_be_consumed(
     run: Run, topic: str, options: tuple[str, ...]
 ) -> None:
-    told = measured(run, "produce", topic, *options, "--seconds", "1", "--json")
+    told = measured(run, "produce", topic, *options, *SHORT)
     end = end_of(run, topic)
     # What was written to warm up is not counted. Without acks a record counts when the socket takes
     # it, and a socket's buffers may hold more than handlers append in so short a time.
