@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from plog.ops.load import Figures
 
 COST_GOAL_S_PER_GB = 0.15
 """So much more CPU time than the C loop, at most."""
+PERCENTILES = ("p50_us", "p99_us", "p999_us")
 BEGIN, END = "<!-- bin/bench --docs: begin -->", "<!-- bin/bench --docs: end -->"
 
 
@@ -58,7 +60,7 @@ def verdict(cell: Cell, base: Cell | None) -> tuple[str, str]:
         return "", ""
     row = cell.row
     if row.unit == "us":
-        found = [ratio(cell, base, key) for key in ("p50_us", "p99_us", "p999_us")]
+        found = [ratio(cell, base, key) for key in PERCENTILES]
         shown = " / ".join("-" if one is None else f"{one:.1f}" for one in found)
         met = all(one is not None and one <= row.goal for one in found)
         return _coloured(f"{shown} x {base.contestant}", met), f"<= {row.goal:g} x"
@@ -84,7 +86,7 @@ def beside_kafka(cell: Cell, by_place: dict[tuple[str, str], Cell]) -> str:
     """Return the rate (or p99) and the cost beside each Kafka's."""
     if cell.contestant in KAFKAS or cell.contestant.startswith("C"):
         return ""
-    cost = "cpu_s_per_gb" if cell.row.unit == "MB/s" else "cpu_us_per_request"
+    cost, _ = _cost_of(cell.row.unit)
     found = []
     for name in KAFKAS:
         its = by_place.get((cell.row.name, name))
@@ -124,17 +126,17 @@ def show(cells: list[Cell], console: Console) -> None:
         for cell in chosen:
             base = by_place.get((cell.row.name, cell.row.against[cell.contestant] or ""))
             numbers = (
-                [_spread(cell.values(key), 0) for key in ("p50_us", "p99_us", "p999_us")]
+                [_spread(cell.values(key), 0) for key in PERCENTILES]
                 if paced
                 else [_spread(cell.values(unit), 0), _spread(cell.values("p99_us"), 0)]
             )
-            cost = ("cpu_s_per_gb", 3) if unit == "MB/s" else ("cpu_us_per_request", 2)
+            cost_key, digits = _cost_of(unit)
             shares = cell.values("fast_share")
             table.add_row(
                 "" if cell.row.name == before else cell.row.name,
                 cell.contestant,
                 *numbers,
-                _spread(cell.values(cost[0]), cost[1]),
+                _spread(cell.values(cost_key), digits + 1),
                 f"{statistics.median(cell.values('client_cores')):.2f}",
                 f"{statistics.median(cell.values('foreign_cores')):.2f}",
                 f"{statistics.median(shares):.1%}" if shares else "",
@@ -232,14 +234,38 @@ def as_json(cells: list[Cell], about: dict[str, Any]) -> str:
 # --- the page -------------------------------------------------------------------------------------
 
 
-def _row_of(cell: Cell, base: Cell | None) -> list[str]:
+def beside_best_kafka(cell: Cell, by_place: dict[tuple[str, str], Cell]) -> str:
+    """Return the rate and the cost, or the percentiles, beside the best that any Kafka has there.
+
+    Of medians, since a Kafka's rounds may be those of another run.
+    """
+    kafkas = [found for name in KAFKAS if (found := by_place.get((cell.row.name, name)))]
+    if cell.contestant in KAFKAS or cell.contestant.startswith("C") or not kafkas:
+        return ""
+
+    def beside(key: str, best: Callable[[Iterable[float]], float]) -> str:
+        theirs = best(statistics.median(kafka.values(key)) for kafka in kafkas)
+        return f"{statistics.median(cell.values(key)) / theirs:.2f}"
+
+    if cell.row.unit == "us":
+        return " / ".join(beside(key, min) for key in PERCENTILES) + " x"
+    rate = beside(cell.row.unit, max)
+    return f"{rate} x, CPU {beside(_cost_of(cell.row.unit)[0], min)} x"
+
+
+def _cost_of(unit: str) -> tuple[str, int]:
+    """Return the key of a row's cost, and its digits."""
+    return ("cpu_s_per_gb", 2) if unit == "MB/s" else ("cpu_us_per_request", 1)
+
+
+def _row_of(cell: Cell, base: Cell | None, kafka: str) -> list[str]:
     """Return a cell as the columns of its unit's table."""
     name = [cell.row.name, cell.contestant]
     if cell.row.unit == "us":
-        keys = ("p50_us", "p99_us", "p999_us")
-        return name + [f"{statistics.median(cell.values(key)):,.0f}" for key in keys]
+        percentiles = [f"{statistics.median(cell.values(key)):,.0f}" for key in PERCENTILES]
+        return [*name, *percentiles, kafka]
     rates = cell.values(cell.row.unit)
-    cost_key, digits = ("cpu_s_per_gb", 2) if cell.row.unit == "MB/s" else ("cpu_us_per_request", 1)
+    cost_key, digits = _cost_of(cell.row.unit)
     cost = statistics.median(cell.values(cost_key))
     shares = cell.values("fast_share")
     share = ratio(cell, base, cell.row.unit) if base else None
@@ -259,13 +285,15 @@ def _row_of(cell: Cell, base: Cell | None) -> list[str]:
         f"{max(cell.values('rss_mb')):.0f}",
         f"{statistics.median(shares):.0%}" if shares else "",
         compared,
+        kafka,
     ]
 
 
+REST = "Spread|{cost}|p99 us|RSS MB|fast|held against (rate, CPU)|best Kafka"
 HEADS = {
-    "MB/s": "Load|Server|MB/s|Spread|CPU s/GB|p99 us|RSS MB|fast|held against (rate, CPU)",
-    "req/s": "Load|Server|Requests/s|Spread|CPU us|p99 us|RSS MB|fast|held against (rate, CPU)",
-    "us": "Load|Server|p50 us|p99 us|p99.9 us",
+    "MB/s": "Load|Server|MB/s|" + REST.format(cost="CPU s/GB"),
+    "req/s": "Load|Server|Requests/s|" + REST.format(cost="CPU us"),
+    "us": "Load|Server|p50 us|p99 us|p99.9 us|best Kafka",
 }
 
 
@@ -294,7 +322,8 @@ def page(runs: list[dict[str, Any]], picture: str) -> str:
             cell = by_place.get(place)
             if cell is not None and cell.row.unit == unit:
                 base = by_place.get((cell.row.name, cell.row.against.get(cell.contestant) or ""))
-                lines.append("| " + " | ".join(_row_of(cell, base)) + " |")
+                columns = _row_of(cell, base, beside_best_kafka(cell, by_place))
+                lines.append("| " + " | ".join(columns) + " |")
         lines.append("")
     foreign = [figures["foreign_cores"] for cell in cells for figures in cell.rounds]
     lines += dict.fromkeys(

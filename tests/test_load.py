@@ -36,7 +36,7 @@ import bench_load
 import bench_rounds
 import bench_rows
 import bench_servers
-from bench_report import BEGIN, END, Cell
+from bench_report import BEGIN, END, Cell, beside_best_kafka
 from rich.console import Console
 
 from plog.ops import load
@@ -522,3 +522,23 @@ def test_bench_names_its_rows():
     names = bench("--list").split()
     assert len(names) == len(set(names)) > 60
     assert "fetch/1M/4c/6p/session" in names
+
+
+def test_plog_is_held_against_the_best_of_the_kafkas():
+    row = next(row for row in bench_rows.rows() if row.name == "produce/64K/4c/6p/java")
+
+    def cell(name, rates, costs):
+        rounds = [
+            {"MB/s": rate, "cpu_s_per_gb": cost} for rate, cost in zip(rates, costs, strict=True)
+        ]
+        return (row.name, name), Cell(row, name, rounds)
+
+    by_place = dict([
+        cell("plog", [800, 900, 1000], [0.5, 0.6, 0.7]),
+        cell("C, fresh pages", [1000], [0.5]),
+        cell("Kafka 3.9", [200, 300], [6.0, 6.0]),
+        cell("Kafka 4.1, 1 GB", [300], [4.0]),
+    ])  # fmt: skip
+    found = {name: beside_best_kafka(cell, by_place) for (_, name), cell in by_place.items()}
+    assert found["plog"] == "3.00 x, CPU 0.15 x"
+    assert {*found.values()} == {found["plog"], ""}
