@@ -353,6 +353,9 @@ cdef int patience_ms(Loop* loop) noexcept nogil:
     cdef int64_t until = loop.next_unmute_us
     if loop.ready.next != &loop.ready:
         return 0
+    # Its knock may have been taken along with letters that came before it.
+    if not loop.winding_down and atomic_load(&loop.shared.stopping) != 0:
+        return 0
     if loop.connections > 0 or loop.listeners != NULL and loop.listeners.parked:
         until = min(until, loop.next_tick_us)
     if loop.by_deadline.next != &loop.by_deadline:

@@ -633,6 +633,16 @@ def test_answer_after_the_peer_left_is_ignored():
     assert reactor.take() == []
 
 
+def test_stop_just_behind_other_orders_is_heard():
+    for _ in range(1500):
+        reactor, client = reactor_with_client()
+        opened, *_ = events_of(reactor, 1)
+        client.close()
+        events_of(reactor, 1)
+        reactor.close(opened.connection_id, "again")
+        reactor.stop()
+
+
 def test_close_waits_for_the_answers_before_it():
     reactor, client = reactor_with_client()
     client.sendall(request(1))
