@@ -24,7 +24,8 @@ cdef FastOutcome fast_conclude(Loop* loop, Gathered* gathered, int64_t now_ms, F
 # and the connection to be served. With `frame` filled, it is for Python, and the frame the caller's.
 cdef bint fast_look_again(Loop* loop, Connection* c, bint expired, Frame* frame) noexcept nogil
 # Another thread has worked on the request. FAST_ANSWERED: its answer is queued; FAST_WAITS: it waits for its partitions,
-# or for those before it; FAST_PASSED: it is for Python, and `frame` the caller's. Its connection may read on.
+# or for those before it, or for another thread once more; FAST_PASSED: it is for Python, and `frame` the caller's;
+# FAST_GATHERED: it is to be written. Its connection may read on.
 cdef FastOutcome fast_finish(Loop* loop, Parked* parked, Frame* frame) noexcept nogil
 # Forget the request of a connection that is closing.
 cdef void fast_drop(Connection* c) noexcept nogil

@@ -1,7 +1,7 @@
 """The requests that a reactor answers itself, without Python and without the interpreter lock.
 
-Owns which requests are tried, and those that wait: acks=all for safety, Fetch for
-bytes. What a request means is its path's (`produce_path`, `fetch_path`); what the
+Owns which requests are tried, which other threads work on, and what those that wait
+wait for: acks=all for safety, Fetch for bytes, each for those before it. What a request means is its path's (`produce_path`, `fetch_path`); what the
 fast path does not take goes to Python, counted by reason.
 """
 
@@ -26,7 +26,8 @@ from plog._native.produce_path cimport (
     PRODUCE_ANSWERED, PRODUCE_BESIDE, PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL,
     PRODUCE_UNUSUAL_APPEND, PRODUCE_UNUSUAL_BATCH, PRODUCE_UNUSUAL_FORM, PRODUCE_UNUSUAL_PARTITION, PRODUCE_WAITS,
     ProduceCall, ProduceOutcome, produce_answer_size, produce_check, produce_clear, produce_conclude,
-    produce_encode_answer, produce_expire, produce_init, produce_is_settled, produce_is_stale, produce_release)
+    produce_encode_answer, produce_expire, produce_init, produce_is_settled, produce_is_stale, produce_release,
+    produce_slow_disk)
 from plog._native.reactor_loop cimport ASK_FINISH, Loop
 from plog._native.request cimport RequestHead, read_head
 from plog._native.waiting cimport (
@@ -58,8 +59,6 @@ cdef inline FastOutcome hold_up(Connection* c) noexcept nogil:
 
 cdef FastOutcome use_up(Loop* loop, Connection* c, int64_t size, FastOutcome outcome) noexcept nogil:
     drop_frame(c, size)
-    if loop.privileged == c:
-        loop.privileged = NULL
     count(&loop.requests)
     count(&loop.fast_requests)
     return outcome
@@ -110,7 +109,7 @@ cdef FastOutcome try_produce(
     cdef int64_t now_ms = calls().now_ms()
     cdef ProduceOutcome outcome = produce_check(loop.shared.served, &loop.produce, p, end, now_ms, True)
     if outcome == PRODUCE_ANSWERED:
-        gather_add(&loop.gather, c, &loop.produce, c.buffer + c.start + PREFIX_BYTES, size, now_ms)
+        gather_add(&loop.gather, c, &loop.produce, c.buffer + c.start + PREFIX_BYTES, size, NULL, now_ms)
         # The next request need not wait for this one: writes and flushes are shared, and so is the time they take.
         return use_up(loop, c, size, FAST_GATHERED)
     if c.gathered > 0:
@@ -125,36 +124,64 @@ cdef FastOutcome try_produce(
 cdef FastOutcome fast_conclude(Loop* loop, Gathered* gathered, int64_t now_ms, Frame* frame) noexcept nogil:
     cdef Connection* c = gathered.connection
     cdef ProduceCall* call = &gathered.call
+    cdef Parked* parked = gathered.parked
     cdef ProduceOutcome outcome = produce_conclude(call, now_ms, not c.handed_over and c.unappended == 0)
-    cdef Parked* parked
-    cdef bint is_first = c.parked == NULL and not c.handed_over
+    cdef bint is_first = (c.parked == NULL or c.parked == parked) and not c.handed_over
+    cdef bint was_parked = parked != NULL
     c.gathered -= 1
+    if was_parked:
+        parked.in_work = False
     if c.closing:
         return FAST_WAITS  # the memory for one before it was wanting
-    if outcome == PRODUCE_UNUSUAL_APPEND:
+    # What was just read has been counted already.
+    if outcome == PRODUCE_UNUSUAL_APPEND and not was_parked:
         store(&loop.fast_requests, loop.fast_requests - 1)
-    elif call.acks == ACKS_NONE:
+    elif outcome != PRODUCE_UNUSUAL_APPEND and was_parked:
+        count(&loop.fast_requests)
+    if outcome != PRODUCE_UNUSUAL_APPEND and call.acks == ACKS_NONE and (is_first or not was_parked):
+        if was_parked:
+            parked_end(c)
         return FAST_WAITS
-    elif outcome == PRODUCE_ANSWERED and is_first:
-        return FAST_ANSWERED if answer_produce(loop, c, call) else FAST_NO_MEMORY
-    parked = parked_new(loop, c, PRODUCE_KEY)
-    if parked == NULL:
-        return FAST_NO_MEMORY
-    if outcome == PRODUCE_UNUSUAL_APPEND:
-        if not parked_keep_frame(parked, gathered.frame, gathered.size):
+    if outcome == PRODUCE_ANSWERED and is_first:
+        if not answer_produce(loop, c, call):
             return FAST_NO_MEMORY
+        if was_parked:
+            parked_end(c)
+        return FAST_ANSWERED
+    if not was_parked:
+        parked = parked_new(loop, c, PRODUCE_KEY)
+        if parked == NULL:
+            return FAST_NO_MEMORY
+    return conclude_later(loop, gathered, parked, outcome, is_first, frame)
+
+
+cdef FastOutcome conclude_later(
+        Loop* loop, Gathered* gathered, Parked* parked, ProduceOutcome outcome, bint is_first,
+        Frame* frame) noexcept nogil:
+    """It waits: for safety, for those before it, or for its turn to go to Python."""
+    cdef Connection* c = gathered.connection
+    cdef ProduceCall spare = parked.produce
+    if outcome != PRODUCE_UNUSUAL_APPEND:
+        parked_free_frame(parked)
+    elif parked.frame.base == NULL and not parked_keep_frame(parked, gathered.frame, gathered.size):
+        return FAST_NO_MEMORY
+    parked.produce = gathered.call
+    gathered.call = spare
+    parked_count_memory(parked)
+    set_deadline(parked)
+    if outcome == PRODUCE_UNUSUAL_APPEND:
         c.unappended += 1
         parked.passed = PASSED_APPEND
-    parked.produce = call[0]
-    produce_init(call)
-    parked_count_memory(parked)
-    parked.deadline_us = calls().monotonic_us() + 1000 * <int64_t>max(parked.produce.timeout_ms, 0)
-    if is_first and outcome == PRODUCE_UNUSUAL_APPEND:
-        pass_parked(loop, c, frame)
-        return FAST_PASSED
-    if is_first:
+        if is_first:
+            pass_parked(loop, c, frame)
+            return FAST_PASSED
+    elif is_first:
         wait_for_safety(loop, parked)
     return FAST_WAITS
+
+
+cdef inline void set_deadline(Parked* parked) noexcept nogil:
+    parked.deadline_us = calls().monotonic_us() + 1000 * <int64_t>max(parked.produce.timeout_ms, 0)
 
 
 cdef void pass_parked(Loop* loop, Connection* c, Frame* frame) noexcept nogil:
@@ -270,45 +297,59 @@ cdef FastOutcome put_beside(
     parked.frame.size = size
     parked.task.ask = ASK_FINISH
     parked.task.work = work_on
-    parked.posted = 1
     parked.in_work = True
     c.has_one_in_work = True
     parked.served = loop.shared.served
+    # Who only computes must not meet a disk, nor who waits for one, or all directories would wait with it.
+    parked.appends = queue != parked.served.compute
     if api_key == FETCH_KEY:
         parked.fetch = loop.fetch
         fetch_init(&loop.fetch)
     parked_count_memory(parked)
-    if loop.privileged == c:
-        loop.privileged = NULL
     count(&loop.requests)
-    if not work_ask(queue, &parked.task):  # the broker is stopping
-        parked.outcome = <int>FETCH_UNUSUAL_FORM if api_key == FETCH_KEY else <int>PRODUCE_UNUSUAL_FORM
-        mailbox_put(parked.inbox, &parked.task.letter, &parked.task.letter, 1)
+    ask_thread(parked, queue)
     return FAST_WAITS
 
 
+cdef void ask_thread(Parked* parked, WorkQueue* queue) noexcept nogil:
+    """It owns `produce` or `fetch` until its letter comes."""
+    parked.posted = 1
+    if not work_ask(queue, &parked.task):  # the broker is stopping
+        parked.outcome = <int>FETCH_UNUSUAL_FORM if parked.api_key == FETCH_KEY else <int>PRODUCE_UNUSUAL_FORM
+        parked.appends = True
+        mailbox_put(parked.inbox, &parked.task.letter, &parked.task.letter, 1)
+
+
 cdef void work_on(Task* task) noexcept nogil:
-    """In another thread, which owns `produce` or `fetch` until the letter is written."""
+    """In another thread."""
     cdef Parked* parked = <Parked*>task
-    cdef const uint8_t* end = parked.frame.data + parked.frame.size
-    cdef const uint8_t* p
-    cdef int64_t now_ms
     if parked.api_key == PRODUCE_KEY:
-        now_ms = calls().now_ms()
-        p = read_head(parked.frame.data, end, &parked.produce.head)
-        parked.outcome = produce_check(parked.served, &parked.produce, p, end, now_ms, False)
-        if parked.outcome == PRODUCE_ANSWERED:
-            parked.outcome = produce_conclude(&parked.produce, now_ms, True)
+        work_on_produce(parked)
     else:
         parked.outcome = fetch_read_slowly(&parked.fetch)
     if not mailbox_put(parked.inbox, &parked.task.letter, &parked.task.letter, 1):
         parked_free(parked)  # the loop has ended, and the connection with it
 
 
+cdef void work_on_produce(Parked* parked) noexcept nogil:
+    cdef const uint8_t* end = parked.frame.data + parked.frame.size
+    cdef const uint8_t* p
+    cdef int64_t now_ms = calls().now_ms()
+    if not parked.checked:
+        p = read_head(parked.frame.data, end, &parked.produce.head)
+        parked.outcome = produce_check(parked.served, &parked.produce, p, end, now_ms, False)
+        parked.checked = True
+    if parked.appends and parked.outcome == PRODUCE_ANSWERED:
+        parked.outcome = produce_conclude(&parked.produce, now_ms, True)
+
+
 cdef FastOutcome fast_finish(Loop* loop, Parked* parked, Frame* frame) noexcept nogil:
     cdef Connection* c = parked.connection
     cdef FastOutcome became
     parked.posted = 0
+    parked_count_memory(parked)
+    if parked.api_key == PRODUCE_KEY and parked.outcome == PRODUCE_ANSWERED and not parked.appends:
+        return append_checked(loop, c, parked)
     parked.in_work = c.has_one_in_work = False
     became = finish_produce(loop, c, parked) if parked.api_key == PRODUCE_KEY else finish_fetch(loop, c, parked)
     if became != FAST_PASSED:
@@ -325,12 +366,25 @@ cdef FastOutcome fast_finish(Loop* loop, Parked* parked, Frame* frame) noexcept 
     return became
 
 
+cdef FastOutcome append_checked(Loop* loop, Connection* c, Parked* parked) noexcept nogil:
+    """With what is gathered, or in the thread of its disk while that is slow."""
+    cdef WorkQueue* disk = produce_slow_disk(&parked.produce)
+    if disk != NULL:
+        parked.appends = True
+        ask_thread(parked, disk)
+        return FAST_WAITS
+    c.has_one_in_work = False
+    gather_add(
+        &loop.gather, c, &parked.produce, parked.frame.data, parked.frame.size, parked, calls().now_ms())
+    return FAST_GATHERED
+
+
 cdef FastOutcome finish_produce(Loop* loop, Connection* c, Parked* parked) noexcept nogil:
     if parked.outcome != PRODUCE_ANSWERED and parked.outcome != PRODUCE_WAITS:
         parked.passed = reason_of_produce(<ProduceOutcome>parked.outcome)
         return FAST_PASSED
     parked_free_frame(parked)
-    parked.deadline_us = loop.now_us + 1000 * <int64_t>max(parked.produce.timeout_ms, 0)
+    set_deadline(parked)
     if c.parked != parked or c.handed_over:
         return FAST_WAITS  # for its turn to be answered
     if parked.outcome == PRODUCE_WAITS:

@@ -26,7 +26,6 @@ from plog._native.part_list cimport part_add, parts_release
 from plog._native.partition cimport Partition
 from plog._native.segment cimport segment_release
 from plog._native.served cimport Served, served_find, served_find_by_id, served_release, served_retain
-from plog._native.work_queue cimport work_note_time
 
 cdef enum:
     NO_EPOCH = -1
@@ -99,8 +98,6 @@ cdef FetchOutcome take_part(FetchCall* call, Served* served, const Wanted* wante
     part.leader_epoch = wanted.leader_epoch
     part.epoch_then = load(&served.partition.leader_epoch)
     part.told = True
-    if load(&served.disk.slow) > 0:
-        call.queue = served.disk
     # A reader of the epoch that writes now cannot have parted from this log.
     if wanted.last_epoch > NO_EPOCH and wanted.last_epoch != part.epoch_then:
         return FETCH_UNUSUAL_PARTITION
@@ -286,7 +283,6 @@ cdef void find_cold(FetchCall* call) noexcept nogil:
 cdef FetchOutcome fetch_read_slowly(FetchCall* call) noexcept nogil:
     cdef uint8_t[WARMING_BYTES] into
     cdef FetchPart* part
-    cdef int64_t begun_us = calls().monotonic_us()
     cdef FetchOutcome outcome = fetch_read(call, True)
     cdef int64_t at
     cdef int64_t number
@@ -301,8 +297,6 @@ cdef FetchOutcome fetch_read_slowly(FetchCall* call) noexcept nogil:
             if done <= 0:
                 break
             at += done
-    if call.queue != NULL:
-        work_note_time(call.queue, calls().monotonic_us() - begun_us)
     return outcome
 
 

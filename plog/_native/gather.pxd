@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t, uint8_t
 
 from plog._native.connection cimport Connection
 from plog._native.log_append cimport AppendGroup
+from plog._native.parked cimport Parked
 from plog._native.produce_path cimport ProduceCall
 from plog._native.work_queue cimport WorkQueue
 
@@ -14,8 +15,9 @@ cdef enum:
 ctypedef struct Gathered:
     Connection* connection
     ProduceCall call
-    uint8_t* frame               # in the connection's buffer, or in one that the scratch holds
+    uint8_t* frame               # in the connection's buffer, or in one that the scratch holds, or in `parked`
     int64_t size
+    Parked* parked               # what has been worked on beside the reactor; NULL: it was just read
 
 ctypedef struct PartitionWrite:
     AppendGroup group
@@ -33,7 +35,8 @@ ctypedef struct Gather:
 # Take a request in, as far as it goes; what is in `call` changes places with what was used before. If it did not go
 # in whole (see call.appended), or nothing more does, `is_full` is set.
 cdef void gather_add(
-    Gather* gather, Connection* c, ProduceCall* call, uint8_t* frame, int64_t size, int64_t now_ms) noexcept nogil
+    Gather* gather, Connection* c, ProduceCall* call, uint8_t* frame, int64_t size, Parked* parked,
+    int64_t now_ms) noexcept nogil
 # Write every partition's batches, and let go of the partitions. The requests stay, for `produce_conclude`.
 cdef void gather_write(Gather* gather) noexcept nogil
 # All are concluded.

@@ -12,6 +12,7 @@ from plog._native.locks cimport load
 from plog._native.log_append cimport (
     APPEND_DONE, APPEND_DUPLICATE, GROUP_TRIES, GROUP_WAITS, AppendGroup, group_add, group_close, group_open,
     group_release, group_write)
+from plog._native.parked cimport Parked
 from plog._native.partition cimport Partition
 from plog._native.produce_path cimport (
     ProduceCall, ProducePart, produce_clear, produce_part, produce_release)
@@ -48,7 +49,8 @@ cdef AppendGroup* group_of(Gather* gather, const Served* served) noexcept nogil:
 
 
 cdef void gather_add(
-        Gather* gather, Connection* c, ProduceCall* call, uint8_t* frame, int64_t size, int64_t now_ms) noexcept nogil:
+        Gather* gather, Connection* c, ProduceCall* call, uint8_t* frame, int64_t size, Parked* parked,
+        int64_t now_ms) noexcept nogil:
     cdef Gathered* added = &gather.requests[gather.request_count]
     cdef ProduceCall used_before = added.call
     cdef ProducePart* part
@@ -71,6 +73,7 @@ cdef void gather_add(
     added.call = call[0]
     added.frame = frame
     added.size = size
+    added.parked = parked
     call[0] = used_before
     c.gathered += 1
     gather.request_count += 1
@@ -86,11 +89,12 @@ cdef void gather_write(Gather* gather) noexcept nogil:
     cdef int64_t number
     for number in range(gather.write_count):
         write = &gather.writes[number]
-        group_write(&write.group)
+        if write.group.batches.count > 0:
+            group_write(&write.group)
+            done_us = calls().monotonic_us()
+            work_note_time(write.disk, done_us - begun_us)
+            begun_us = done_us
         group_close(&write.group)
-        done_us = calls().monotonic_us()
-        work_note_time(write.disk, done_us - begun_us)
-        begun_us = done_us
     gather.write_count = 0
 
 

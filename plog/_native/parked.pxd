@@ -32,7 +32,9 @@ ctypedef struct Parked:
     Task task                    # its `ask` is ASK_RECHECK or ASK_FINISH
     int64_t posted               # atomic: the letter lies in the inbox, or is on its way
     bint over                    # answered or dropped: freed when the letter comes
-    bint in_work                 # by another thread, whose `produce` or `fetch` then is; it is its connection's last
+    bint in_work                 # by another thread, whose `produce` or `fetch` then is, or gathered; its connection's last
+    bint checked                 # the Produce may be appended
+    bint appends                 # the thread that works on the Produce appends it: it is the disk's
     int outcome                  # of the work
     int passed                   # why it is for Python, if its frame is kept for that
     ServedTable* served

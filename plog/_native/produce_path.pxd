@@ -58,10 +58,12 @@ cdef void produce_init(ProduceCall* call) noexcept nogil
 cdef void produce_clear(ProduceCall* call) noexcept nogil
 cdef void produce_release(ProduceCall* call) noexcept nogil
 # Check the whole request; PRODUCE_ANSWERED: it may be appended. `p` follows the three numbers of the header.
-# `in_reactor`: what takes long is left to another thread.
+# `in_reactor`: what takes long is left to another thread, which `queue` leads to.
 cdef ProduceOutcome produce_check(
     ServedTable* table, ProduceCall* call, const uint8_t* p, const uint8_t* end, int64_t now_ms,
     bint in_reactor) noexcept nogil
+# Whose thread has to append what has been checked: the disk of one of its partitions is slow. NULL: none.
+cdef WorkQueue* produce_slow_disk(const ProduceCall* call) noexcept nogil
 # After the groups of its first parts have been written, append the rest of the request, partition by partition, unless
 # what must come before it is with Python.
 cdef ProduceOutcome produce_conclude(ProduceCall* call, int64_t now_ms, bint may_append) noexcept nogil

@@ -92,17 +92,17 @@ cdef ProduceOutcome check_batch(
         return PRODUCE_UNUSUAL_BATCH
     if codec != 0 and in_reactor:
         if call.size > LARGEST_COMPRESSED_BYTES:
-            return put_beside(call, table.compute)
+            return leave_to(table.compute, call)
         limit = min(limit, <int64_t>LARGEST_EXPANDED_BYTES)
     rules = rules_at(now_ms, served.before_max_ms, served.after_max_ms)
     rules.key_required = served.key_required
     fits = is_acceptable(part.records, part.size, &rules, limit, max_timestamp)
     if not fits and limit < served.decompressed_limit:
-        return put_beside(call, table.compute)  # it may only expand to more
+        return leave_to(table.compute, call)  # it may only expand to more
     return PRODUCE_ANSWERED if fits else PRODUCE_UNUSUAL_BATCH
 
 
-cdef inline ProduceOutcome put_beside(ProduceCall* call, WorkQueue* queue) noexcept nogil:
+cdef inline ProduceOutcome leave_to(WorkQueue* queue, ProduceCall* call) noexcept nogil:
     call.queue = queue
     return PRODUCE_BESIDE
 
@@ -136,7 +136,7 @@ cdef ProduceOutcome read_part(
     if part.served == NULL or (call.acks == ACKS_ALL and not part.served.enough_in_sync):
         return PRODUCE_UNUSUAL_PARTITION
     if in_reactor and load(&part.served.disk.slow) > 0:
-        return put_beside(call, part.served.disk)
+        return leave_to(part.served.disk, call)
     outcome = check_batch(table, call, part, now_ms, in_reactor, &max_timestamp)
     if outcome != PRODUCE_ANSWERED:
         return outcome
@@ -190,6 +190,16 @@ cdef ProduceOutcome produce_check(
     return PRODUCE_ANSWERED if p == end else PRODUCE_UNUSUAL_FORM
 
 
+cdef WorkQueue* produce_slow_disk(const ProduceCall* call) noexcept nogil:
+    cdef WorkQueue* disk
+    cdef int64_t number
+    for number in range(call.parts.count):
+        disk = produce_part(call, number).served.disk
+        if load(&disk.slow) > 0:
+            return disk
+    return NULL
+
+
 # --- appending ------------------------------------------------------------------------------------
 
 cdef bint groups_are_written(ProduceCall* call) noexcept nogil:
@@ -220,7 +230,8 @@ cdef bint append_alone(ProducePart* part, int64_t now_ms) noexcept nogil:
     part.leader_epoch = load(&partition.leader_epoch)
     part.truncations = load(&partition.truncations)
     partition_append(partition, part.records, part.size, now_ms, NULL, &part.result)
-    work_note_time(part.served.disk, calls().monotonic_us() - begun_us)
+    if part.result.status == APPEND_DONE or part.result.status == APPEND_WRITE_FAILED:
+        work_note_time(part.served.disk, calls().monotonic_us() - begun_us)
     if part.result.status != APPEND_DONE and part.result.status != APPEND_DUPLICATE:
         put_int64(part.records + AT_BASE_OFFSET, 0)
         return False

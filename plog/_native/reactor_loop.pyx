@@ -19,7 +19,7 @@ from plog._native.connection cimport (
     connection_new, free_pieces, link_init, link_remove, queue_pieces, scratch_release,
 )
 from plog._native.fast_turn cimport (
-    FAST_ANSWERED, FAST_NO_MEMORY, FAST_PASSED, FastOutcome, fast_discard, fast_finish, fast_look_again,
+    FAST_ANSWERED, FAST_GATHERED, FAST_NO_MEMORY, FAST_PASSED, FastOutcome, fast_discard, fast_finish, fast_look_again,
 )
 from plog._native.fetch_call cimport FETCH_KEY
 from plog._native.fetch_path cimport fetch_init, fetch_release
@@ -33,7 +33,7 @@ from plog._native.parked cimport Frame, Parked
 from plog._native.produce_path cimport produce_init, produce_release
 from plog._native.turn cimport (
     add_note, begin_close, close_stalled, count_up, discard, enter, feed_starved, find, finish_close,
-    hand_over_frame, note_new, note_text, on_event, send_answers, serve, touch, wait_no_more, watch,
+    hand_over_frame, note_new, note_text, on_event, send_answers, serve, touch, wait_no_more, watch, write_gathered,
 )
 
 cdef extern from "<sys/epoll.h>" nogil:
@@ -260,6 +260,8 @@ cdef void finish(Loop* loop, Parked* parked) noexcept nogil:
     if outcome == FAST_NO_MEMORY or (outcome == FAST_PASSED and not hand_over_frame(loop, c, &frame)):
         finish_close(loop, c, b"out of memory for a request")
         return
+    if outcome == FAST_GATHERED and loop.gather.is_full:
+        write_gathered(loop)
     if outcome == FAST_ANSWERED:
         touch(loop, c)
     serve(loop, c)

@@ -31,6 +31,8 @@ cdef void discard(Shared* shared, Connection* c) noexcept nogil
 cdef void finish_close(Loop* loop, Connection* c, const char* reason) noexcept nogil
 # Close once what is queued has been sent; read no more. `reason` NULL: the connection holds it.
 cdef void begin_close(Loop* loop, Connection* c, const char* reason) noexcept nogil
+# Write what the round has gathered, and conclude the requests: their answers are queued, and sent at its end.
+cdef void write_gathered(Loop* loop) noexcept nogil
 # Let those that wait for memory try again, if there is any.
 cdef void feed_starved(Loop* loop) noexcept nogil
 # If memory is short, close requests that are half there and do not come on.

@@ -71,7 +71,7 @@ cdef enum:
     TURN_US = 2000
     # The next request of a connection waits until its peer has taken the answers before, but for so much.
     UNSENT_BYTES_TO_READ_ON = 256 * 1024
-    # Produces of one connection that wait for acks=all.
+    # Produces of one connection that wait.
     MOST_PARKED = 64
 
 
@@ -336,8 +336,6 @@ cdef bint hand_over(Loop* loop, Connection* c, int64_t size) noexcept nogil:
         return False
     frame.size = size
     c.handed_over = True
-    if loop.privileged == c:
-        loop.privileged = NULL
     count_up(&loop.requests, 1)
     return hand_over_frame(loop, c, &frame)
 
@@ -417,6 +415,8 @@ cdef void read_on(Loop* loop, Connection* c) noexcept nogil:
     while may_read(loop, c):
         found = next_frame(c, loop.shared.max_request_bytes, &size)
         if found == FRAME_READY:
+            if loop.privileged == c:
+                loop.privileged = NULL
             outcome = fast_answer(loop, c, size)
             if outcome == FAST_AFTER_WRITE or loop.gather.is_full:
                 write_gathered(loop)
@@ -431,7 +431,11 @@ cdef void read_on(Loop* loop, Connection* c) noexcept nogil:
                 return
             continue
         if found == FRAME_REFUSED:
-            begin_close(loop, c, NULL)
+            write_gathered(loop)
+            if c.parked != NULL:
+                c.held_up = True  # those before it are answered first
+            else:
+                begin_close(loop, c, NULL)
             return
         if not c.readable:
             return
@@ -489,6 +493,11 @@ cdef void send_answers(Loop* loop) noexcept nogil:
             link_append(&loop.ready, &c.ready)
 
 
+cdef bint owes_work(const Connection* c) noexcept nogil:
+    """What has come whole is appended, whether or not its client still waits."""
+    return c.unappended > 0 or c.has_one_in_work
+
+
 cdef bint nothing_unread(Connection* c) noexcept nogil:
     cdef int unread = 0
     return c.start == c.end and ioctl(c.fd, FIONREAD, &unread) == 0 and unread == 0
@@ -511,9 +520,11 @@ cdef void on_event(Loop* loop, Connection* c, uint32_t events) noexcept nogil:
     if events & EPOLLRDHUP:
         c.peer_closed = True
         c.readable = True
+        if c.gathered > 0:
+            write_gathered(loop)
         # Nobody waits for what is being worked on. Requests that came before the end of the stream (acks=0) are
         # still handed over, and the end is found when the last of them has been read.
-        if (c.handed_over or c.parked != NULL) and c.unappended == 0 and nothing_unread(c):
+        if (c.handed_over or c.parked != NULL) and not owes_work(c) and nothing_unread(c):
             finish_close(loop, c, b"closed by the peer before its answer")
             return
     if events & EPOLLIN:

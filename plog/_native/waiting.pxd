@@ -16,7 +16,7 @@ cdef void parked_free(Parked* parked) noexcept nogil
 cdef bint parked_keep_frame(Parked* parked, const uint8_t* frame, int64_t size) noexcept nogil
 # The frame is not needed any more.
 cdef void parked_free_frame(Parked* parked) noexcept nogil
-# What it takes besides its frame, once `produce` or `fetch` is filled.
+# What it takes besides its frame, whenever `produce` or `fetch` has been filled.
 cdef void parked_count_memory(Parked* parked) noexcept nogil
 
 # Let the first request of a connection wait until its partitions change, or its deadline. Who calls looks afterwards

@@ -53,6 +53,7 @@ cdef bint parked_keep_frame(Parked* parked, const uint8_t* frame, int64_t size) 
 
 cdef void parked_count_memory(Parked* parked) noexcept nogil:
     # Clients that let very many requests wait are to be held up as those that send large ones.
+    add(&parked.budget.frame_bytes, -parked.counted_bytes)
     parked.counted_bytes = (
         sizeof(Parked) + parked.produce.parts.capacity * sizeof(ProducePart)
         + parked.fetch.parts.capacity * sizeof(FetchPart))
@@ -128,7 +129,7 @@ cdef void parked_listen(Loop* loop, Parked* parked) noexcept nogil:
     cdef int64_t number
     parked.task.ask = ASK_RECHECK
     parked.listens = True
-    # Most wait equally long, so the place is nearly always the last one.
+    # Most of a kind wait equally long, so the place is nearly always the last one.
     while (before != &loop.by_deadline
            and (<Parked*>before.owner.parked).deadline_us > parked.deadline_us):
         before = before.previous

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -17,11 +19,13 @@ from plog._native.files import Fault
 from plog.errors import ErrorCode
 from plog.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tests.handlers.running import Running, decoded, end_of, faults, framed
+from tests.handlers.test_fast_disks import make_slow, partitions_by_disk
 from tests.handlers.test_fast_rounds import VERSION, told, values_of
 from tests.handlers.wire import (
     WAIT_MS,
     create_topic,
     eventually,
+    fetch_request,
     flat,
     make_batch,
     produce_request,
@@ -36,14 +40,26 @@ def value(number: int, size: int = LARGE_BYTES) -> bytes:
 
 
 def large(
-    number: int, *, acks: int = -1, producer: tuple[int, int, int] = (-1, -1, -1)
+    number: int,
+    *,
+    acks: int = -1,
+    index: int = 0,
+    size: int = LARGE_BYTES,
+    producer: tuple[int, int, int] = (-1, -1, -1),
 ) -> ProduceRequest:
-    batch = make_batch([value(number)], codec=compression.LZ4, producer=producer)
-    return produce_request([("t", 0, batch)], acks=acks)
+    batch = make_batch([value(number, size)], codec=compression.LZ4, producer=producer)
+    return produce_request([("t", index, batch)], acks=acks)
 
 
-def small(number: int, *, acks: int = -1, **options: object) -> ProduceRequest:
-    return produce_request([("t", 0, make_batch([b"%d " % number], **options))], acks=acks)
+def small(
+    number: int,
+    *,
+    acks: int = -1,
+    index: int = 0,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+) -> ProduceRequest:
+    batch = make_batch([b"%d " % number], producer=producer)
+    return produce_request([("t", index, batch)], acks=acks)
 
 
 def damaged(number: int) -> ProduceRequest:
@@ -195,3 +211,112 @@ def test_many_connections_are_expanded_side_by_side(fast: Running) -> None:
     for sender in senders:
         sender.join()
     assert end_of(fast, "t") == 180
+
+
+def test_threads_that_expand_never_wait_for_a_disk(two_disks: Running) -> None:
+    disk, slow, quick = partitions_by_disk(two_disks)
+    with (
+        faults(Fault("pwritev", delay_us=1_000_000, path_prefix=disk)),
+        socket.create_connection(("127.0.0.1", two_disks.port)) as other,
+    ):
+        # One of the two makes the disk known as slow, and the other is left to the disk's thread.
+        two_disks.send(large(1, acks=1, index=slow), VERSION)
+        other.sendall(framed(small(2, acks=1, index=slow), VERSION, 1))
+        for number in range(10):
+            two_disks.wire.ask(large(number, acks=1, index=quick), VERSION)
+        assert two_disks.broker.reactor_stats.waiting == 1
+        assert told(two_disks.receive())[0].error_code == 0
+
+
+def test_what_is_not_written_says_nothing_of_a_disk(two_disks: Running) -> None:
+    disk, slow, quick = partitions_by_disk(two_disks)
+    for sequence in range(2):
+        two_disks.ask(small(sequence, index=slow, producer=(71, 0, sequence)), VERSION)
+    make_slow(two_disks, disk, slow)
+    for _ in range(100):
+        duplicate = small(1, index=slow, producer=(71, 0, 1), acks=1)
+        assert told(two_disks.ask(duplicate, VERSION))[0].base_offset == 1
+    with faults(Fault("pwritev", delay_us=1_500_000, path_prefix=disk)):
+        two_disks.send(small(3, index=slow, acks=1), VERSION)
+        two_disks.until_waiting()
+        two_disks.wire.ask(small(4, index=quick), VERSION)
+        assert two_disks.broker.reactor_stats.waiting == 1
+        two_disks.receive()
+
+
+def test_cold_reads_keep_no_produce_waiting(fast: Running) -> None:
+    create_topic(fast.wire, "t")
+    for number in range(60):  # more than what is taken to be in the page cache
+        fast.ask(produce_request([("t", 0, make_batch([value(number)]))], acks=1), VERSION)
+    with faults(
+        Fault("is_resident", errno=errno.EAGAIN), Fault("pread", delay_us=300_000, times=5)
+    ):
+        fast.send(fetch_request(("t", 0, 3), partition_max_bytes=1), 12)
+        fast.until_waiting()
+        fast.receive()
+        fast.send(fetch_request(("t", 0, 4), partition_max_bytes=1), 12)
+        fast.until_waiting()
+        for number in range(10):
+            fast.wire.ask(small(number, acks=1), VERSION)
+        assert fast.broker.reactor_stats.waiting == 1
+        fast.receive()
+
+
+@pytest.mark.parametrize("fast_path", ["true", "false"])
+@pytest.mark.parametrize("what", ["new producer", "roll"])
+def test_record_without_acks_is_appended_though_its_client_goes(
+    tmp_path: Path, fast_path: str, what: str
+) -> None:
+    running = Running(tmp_path, fast_path_enable=fast_path, log_segment_bytes=250_000)
+    create_topic(running.wire, "t", partitions=3)
+    for index in range(3):
+        running.ask(small(0, index=index), VERSION)
+    if what == "roll":
+        for number in range(2):
+            running.ask(large(number), VERSION)
+    producer = (77, 0, 0) if what == "new producer" else (-1, -1, -1)
+    end = end_of(running, "t")
+    with ExitStack() as busy:
+        # So many that the threads are not free at once.
+        for number in range(8):
+            sock = busy.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+            sock.sendall(
+                framed(large(number, acks=1, index=1 + number % 2, size=200_000), VERSION, 1)
+            )
+        with socket.create_connection(("127.0.0.1", running.port)) as gone:
+            gone.sendall(framed(large(9, acks=0, producer=producer), VERSION, 1))
+        eventually(lambda: end_of(running, "t") == end + 1, "the record is there")
+    running.stop()
+
+
+def test_memory_of_what_waits_is_counted_whoever_has_read_it(fast: Running) -> None:
+    create_topic(fast.wire, "t", partitions=300)
+    counted = []
+    for codec in (compression.NONE, compression.LZ4):
+        parts = [("t", index, make_batch([value(index, 300)], codec=codec)) for index in range(300)]
+        fast.ask(produce_request(parts), VERSION)
+        with faults(Fault("fdatasync", delay_us=1_000_000, times=1)):
+            fast.send(produce_request(parts), VERSION)
+            fast.until_waiting()
+            # The frame goes once the request is appended.
+            eventually(lambda: fast.broker.reactor_stats.queued_bytes < 90_000, "it is appended")
+            counted.append(fast.broker.reactor_stats.queued_bytes)
+            fast.receive()
+    assert counted[0] == counted[1] > 300 * 100
+
+
+@pytest.mark.parametrize("fast_path", ["true", "false"])
+@pytest.mark.parametrize("acks", [1, -1])
+def test_nonsense_behind_a_produce_takes_no_answer_away(
+    tmp_path: Path, fast_path: str, acks: int
+) -> None:
+    running = Running(tmp_path, fast_path_enable=fast_path)
+    create_topic(running.wire, "t")
+    for request in (small(0, acks=acks), large(1, acks=acks)):
+        with socket.create_connection(("127.0.0.1", running.port)) as sock:
+            sock.settimeout(WAIT_MS / 1000)
+            sock.sendall(framed(request, VERSION, 1) + b"\xff\xff\xff\xff")
+            (size,) = struct.unpack(">i", sock.recv(4, socket.MSG_WAITALL))
+            assert told(sock.recv(size, socket.MSG_WAITALL))[0].error_code == 0
+            assert sock.recv(1) == b""
+    running.stop()
