@@ -164,7 +164,7 @@ hash_of_kernels() {
     {
         "$venv_python" --version
         echo "${PLOG_BUILD:-release}"
-        cat setup.py plog/_native/*.pyx plog/_native/*.pxd plog/_native/*.h
+        cat setup.py plog/_native/*.pyx plog/_native/*.pxd plog/_native/*.h asv_bench/load/*.[ch]
     } | hash_of
 }
 
