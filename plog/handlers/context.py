@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, ParamSpec, TypeVar
@@ -90,6 +90,17 @@ class Context:
             return await loop.run_in_executor(None, partial(call, *arguments, **options))
         except (WriteRefused, SessionLost) as refused:
             raise KafkaStorageError(f"the coordination store: {refused}") from refused
+
+    async def until(
+        self, ready: Callable[[], bool], partitions: Iterable[TopicPartition], timeout_ms: int
+    ) -> bool:
+        """Wait until `ready()`, asked again at every change of a partition, while the client does.
+
+        Returns:
+            What `ready()` said last: False when the time has passed, or the broker stops.
+        """
+        with self.connection.while_open():
+            return await self.services.purgatory.wait(partitions, timeout_ms, ready)
 
     def topic_of_id(self, topic_id: uuid.UUID) -> str:
         """Return the name of a topic that a request gives by id.

@@ -85,9 +85,7 @@ async def fetch(ctx: Context, request: FetchRequest) -> FetchResponse:
         reads = _read_all(ctx, request, plan.partitions, max_bytes)
         return not reads or _must_answer(reads, min_bytes)
 
-    await ctx.services.purgatory.wait(
-        _resolved(ctx, plan.partitions), request.max_wait_ms, satisfied
-    )
+    await ctx.until(satisfied, _resolved(ctx, plan.partitions), request.max_wait_ms)
     try:
         return _response(ctx, plan, reads)
     except InvalidFetchSessionEpoch as overtaken:

@@ -336,8 +336,8 @@ async def _wait_until_safe(ctx: Context, parts: Sequence[Appended], timeout_ms: 
         log = part.partition.hosted_log if part.partition is not None else None
         if log is not None and part.must_be_durable:
             ctx.services.logs.commit(log, partial(flushed, at))
-    await purgatory.wait(
-        waiting, timeout_ms, lambda: all(part.is_settled(flush_errors) for part in parts)
+    await ctx.until(
+        lambda: all(part.is_settled(flush_errors) for part in parts), waiting, timeout_ms
     )
     for part in parts:
         if not part.is_settled(flush_errors):

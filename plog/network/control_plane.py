@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
@@ -61,6 +62,7 @@ class Connection:
         "close_after_reply",
         "closing",
         "fetch_session",
+        "gone",
         "id",
         "listener",
         "peer",
@@ -69,6 +71,7 @@ class Connection:
         "received_us",
         "task",
         "throttle_ms",
+        "waits_while_open",
     )
 
     def __init__(self, id: int, listener: Listener, peer: str) -> None:
@@ -98,11 +101,29 @@ class Connection:
         self.closing = False
         self.task: asyncio.Task[Reply] | None = None
         """What works on the request in hand, if it waits."""
+        self.gone = False
+        """The socket is closed. A handler goes on all the same: what came whole is done."""
+        self.waits_while_open = False
 
     @property
     def listener_name(self) -> str:
         """Name of the listener the client came by."""
         return self.listener.name
+
+    @contextmanager
+    def while_open(self) -> Iterator[None]:
+        """For a wait whose end is of use to this client alone.
+
+        Raises:
+            asyncio.CancelledError: the connection is closed, or will be before the wait has ended.
+        """
+        if self.gone:
+            raise asyncio.CancelledError(f"{self.peer} has gone")
+        self.waits_while_open = True
+        try:
+            yield
+        finally:
+            self.waits_while_open = False
 
     def __repr__(self) -> str:
         return f"Connection({self.id}, {self.peer} on {self.listener.name})"
@@ -164,8 +185,9 @@ class ControlPlane:
     `asyncio.current_task()` is None, so `asyncio.timeout` cannot be entered (waits
     with a limit belong in `runtime.purgatory`). `CloseConnection` closes the
     connection; any other exception is a bug, which costs the connection and is
-    logged with its traceback. `on_change(number)` hears of changes that handlers
-    asked to be told of (`PartitionLog.watch`).
+    logged with its traceback. A handler whose client goes is run to its end, but for
+    what it awaits within `Connection.while_open`. `on_change(number)` hears of changes
+    that handlers asked to be told of (`PartitionLog.watch`).
     """
 
     def __init__(
@@ -261,6 +283,7 @@ class ControlPlane:
 
     def _on_closed(self, event: Event) -> None:
         connection = self._connections.pop(event.connection_id)
+        connection.gone = True
         if not connection.closing:
             connection.closing = True
             log.log(
@@ -270,7 +293,7 @@ class ControlPlane:
                 connection.listener.name,
                 event.reason,
             )
-        if connection.task is not None:
+        if connection.task is not None and connection.waits_while_open:
             connection.task.cancel()
 
     def _on_request(self, event: Event) -> None:

@@ -274,7 +274,8 @@ def test_handler_cancelled_before_its_task_ran_sees_the_cancellation():
 
     async def dispatch(connection, frame):
         try:
-            await asyncio.get_running_loop().create_future()
+            with connection.while_open():
+                await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
             seen.append("cancelled")
             raise
@@ -308,7 +309,8 @@ def test_cancelled_handler_may_take_its_time_to_clean_up():
     async def dispatch(connection, frame):
         started.set()
         try:
-            await asyncio.sleep(60)
+            with connection.while_open():
+                await asyncio.sleep(60)
         finally:
             await asyncio.sleep(0.01)
             cleaned.set()
@@ -321,12 +323,61 @@ def test_cancelled_handler_may_take_its_time_to_clean_up():
         assert cleaned.wait(10)
 
 
+def test_handler_whose_client_has_gone_is_run_up_to_what_only_the_client_waits_for(caplog):
+    started, gone = threading.Event(), threading.Event()
+    steps = []
+
+    async def dispatch(connection, frame):
+        started.set()
+        await asyncio.get_running_loop().run_in_executor(None, gone.wait, 10)
+        steps.append("one")
+        await asyncio.sleep(0)
+        steps.append("two")
+        with connection.while_open():
+            steps.append("wait")
+        return [bytes(frame)]
+
+    with Server(dispatch) as server, caplog.at_level(logging.INFO):
+        client = server.connect()
+        client.sendall(request(1))
+        assert started.wait(10)
+        client.close()
+        server.until(lambda: server.control_plane.connections == [])
+        gone.set()
+        server.until(lambda: server.control_plane.waiting == 0)
+        assert steps == ["one", "two"]
+    assert caplog.messages == []
+
+
+def test_answer_to_a_client_that_has_gone_is_dropped(caplog):
+    started, gone = threading.Event(), threading.Event()
+
+    async def dispatch(connection, frame):
+        started.set()
+        await asyncio.get_running_loop().run_in_executor(None, gone.wait, 10)
+        return [bytes(frame)]
+
+    with Server(dispatch) as server, caplog.at_level(logging.INFO):
+        client = server.connect()
+        client.sendall(request(1))
+        assert started.wait(10)
+        client.close()
+        server.until(lambda: server.control_plane.connections == [])
+        gone.set()
+        server.until(lambda: server.control_plane.waiting == 0)
+        other = server.connect()
+        other.sendall(request(2))
+        assert other.answer() == request(2)[4:]
+    assert caplog.messages == []
+
+
 def test_memory_of_a_cancelled_request_needs_no_garbage_collector():
     started = threading.Event()
 
     async def dispatch(connection, frame):
         started.set()
-        await asyncio.sleep(60)
+        with connection.while_open():
+            await asyncio.sleep(60)
 
     gc.disable()
     try:
@@ -351,7 +402,8 @@ def test_long_poll_waits_in_the_purgatory_for_its_key():
             purgatory = Purgatory(asyncio.get_running_loop())
         key = bytes(frame[8:9]).decode()
         wanted = correlation_of(frame)
-        found = await purgatory.wait([key], 5_000, lambda: ends[key] >= wanted)
+        with connection.while_open():
+            found = await purgatory.wait([key], 5_000, lambda: ends[key] >= wanted)
         return [b"%s %d %d" % (key.encode(), ends[key], found)]
 
     def produce(key):
