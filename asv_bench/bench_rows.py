@@ -26,8 +26,19 @@ LOG_BATCH_BYTES = 16 * KB
 PLOG, PAGE_CACHE, PREAD, BUSY = "plog", "plog, page cache", "plog, pread", "plog, busy thread"
 C_FRESH, C_RECYCLED, C_SYNCED = "C, fresh pages", "C, recycled pages", "C, fdatasync"
 C_ECHO, C_SENDFILE, C_PREAD = "C echo", "C sendfile", "C pread"
+C_SENDFILE_LARGE = "C sendfile, large pages"
 
 Maker = Callable[[Path, "Row", Batch], Server]
+
+
+def _source(directory: Path, row: Row, batch: Batch, **options: object) -> CLoop:
+    """What answers Fetch, from files that are written batch by batch, as logs are."""
+    total_bytes = row.bytes_to_fetch(batch)
+    return CLoop(
+        directory, "serve-source", total_bytes=total_bytes, batch_file=batch.path, **options
+    )
+
+
 CONTESTANTS: dict[str, Maker] = {
     PLOG: lambda at, *_: Plog(at),
     PAGE_CACHE: lambda at, *_: Plog(at, flush_before_ack="false"),
@@ -37,16 +48,9 @@ CONTESTANTS: dict[str, Maker] = {
     C_RECYCLED: lambda at, *_: CLoop(at, "serve-sink", total_bytes=RECYCLED_BYTES),
     C_SYNCED: lambda at, *_: CLoop(at, "serve-sink", sync=True),
     C_ECHO: lambda at, *_: CLoop(at, "serve-echo"),
-    C_SENDFILE: lambda at, row, batch: CLoop(
-        at,
-        "serve-source",
-        total_bytes=row.bytes_to_fetch(batch),
-        batch_file=batch.path,
-        sendfile=True,
-    ),
-    C_PREAD: lambda at, row, batch: CLoop(
-        at, "serve-source", total_bytes=row.bytes_to_fetch(batch), batch_file=batch.path
-    ),
+    C_SENDFILE: lambda *given: _source(*given, sendfile=True),
+    C_SENDFILE_LARGE: lambda *given: _source(*given, sendfile=True, fill_bytes=4 * MB),
+    C_PREAD: lambda *given: _source(*given),
 }
 OLD_GB = {f"plog, {size} GB before": size for size in (1, 20, 200)}
 
@@ -175,6 +179,7 @@ def _fetch_rows() -> Iterator[Row]:
         PLOG: C_SENDFILE,
         PREAD: C_PREAD,
         C_SENDFILE: None,
+        C_SENDFILE_LARGE: None,
         C_PREAD: None,
     }
     for connections in (1, 4):
@@ -262,7 +267,7 @@ def _linkedin_rows() -> Iterator[Row]:
     producer: dict[str, object] = {"in_flight": 5, "acks": 1, "per_request": 6}
     consumer: dict[str, object] = {"in_flight": 1, "sessions": True, "per_request": 2}
     sink: dict[str, str | None] = {PLOG: C_FRESH, C_FRESH: None}
-    source: dict[str, str | None] = {PLOG: C_SENDFILE, C_SENDFILE: None}
+    source: dict[str, str | None] = {PLOG: C_SENDFILE, C_SENDFILE: None, C_SENDFILE_LARGE: None}
     reading = ("fetch", {**consumer, "follow": True})
 
     def row(

@@ -37,6 +37,7 @@ typedef struct {
     /* servers */
     const char *directory;
     int64_t file_bytes; /* sink: files are made so large beforehand and overwritten; source: hot data */
+    int64_t fill_bytes; /* source: of a write that makes it; a batch at least */
     int sync;
     int use_sendfile;
 } Options;

@@ -111,6 +111,7 @@ static const Known known[] = {
     {"watch", NUMBER, &options.watched_pid},
     {"directory", TEXT, &options.directory},
     {"file-bytes", LARGE, &options.file_bytes},
+    {"fill-bytes", LARGE, &options.fill_bytes},
     {"sync", FLAG, &options.sync},
     {"sendfile", FLAG, &options.use_sendfile},
 };

@@ -33,7 +33,6 @@ enum {
     MOST_EVENTS = 256,
     MOST_FILES = 10000,
     COPY_BYTES = 1 << 20,
-    FILL_BYTES = 4 << 20,
     ANSWER_HEAD_BYTES = 1024,
     CORRUPT_MESSAGE = 2,
     FETCH_SESSION_ID = 1,
@@ -460,12 +459,12 @@ static void touch_files(void)
     free(noise);
 }
 
-/* In large writes, which leave the page cache in large pieces: they are cheaper to send. */
+/* The larger the writes, the larger the pieces of the page cache, and the cheaper they are to send. */
 static void fill_files(void)
 {
     uint8_t *batch = read_batch_file(options.batch_file, &batch_size);
     int64_t batches = options.file_bytes / (int64_t)batch_size;
-    int64_t at_once = batch_size < FILL_BYTES ? FILL_BYTES / (int64_t)batch_size : 1;
+    int64_t at_once = (int64_t)batch_size < options.fill_bytes ? options.fill_bytes / (int64_t)batch_size : 1;
     uint8_t *chunk = allocate((size_t)at_once * batch_size);
     int32_t partition;
     batch_records = be32(batch + AT_RECORDS_COUNT);

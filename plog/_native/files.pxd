@@ -13,7 +13,8 @@ ctypedef struct FileCalls:
     int64_t (*pread)(int fd, void* buffer, size_t size, int64_t offset) noexcept nogil
     # As pread, but -EAGAIN when the disk would have to be asked. A file system that cannot tell asks it.
     int64_t (*pread_now)(int fd, void* buffer, size_t size, int64_t offset) noexcept nogil
-    bint (*is_resident)(int fd, int64_t offset, int64_t size) noexcept nogil  # in the page cache, as far as is known
+    # In the page cache, as far as is known; whoever asks has just read the first byte.
+    bint (*is_resident)(int fd, int64_t offset, int64_t size) noexcept nogil
     int64_t (*sendfile)(int to_socket, int fd, int64_t* offset, size_t size) noexcept nogil
     # Let the disk write what it can; what comes of it only a sync tells.
     void (*begin_writing)(int fd) noexcept nogil

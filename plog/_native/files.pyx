@@ -93,13 +93,14 @@ cdef int64_t system_pread_now(int fd, void* buffer, size_t size, int64_t offset)
 
 
 cdef bint system_is_resident(int fd, int64_t offset, int64_t size) noexcept nogil:
-    """By samples."""
+    """By samples, the last byte among them."""
     cdef uint8_t byte
+    cdef int64_t last = offset + size - 1
     cdef int64_t at = offset
-    while at < offset + size:
+    while at < last:
+        at = min(at + SAMPLE_BYTES, last)
         if system_pread_now(fd, &byte, 1, at) == -EAGAIN:
             return False
-        at = offset + size - 1 if at < offset + size - 1 < at + SAMPLE_BYTES else at + SAMPLE_BYTES
     return True
 
 

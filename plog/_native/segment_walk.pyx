@@ -109,6 +109,7 @@ cdef int batch_at(
     """Read the header at `position`; the whole batch must lie before `end`."""
     cdef int64_t wanted = min(end - position, <int64_t>BATCH_HEADER_BYTES)
     cdef int64_t done, length
+    cdef bint is_among_small
     cdef const uint8_t* p
     cdef int8_t magic
     cdef int32_t last_offset_delta
@@ -118,8 +119,12 @@ cdef int batch_at(
     if wanted < HEADER_UP_TO_MAGIC_BYTES:
         return WALK_CORRUPT
     if position < window.position or position + wanted > window.position + window.filled:
+        # Behind a small batch there may be others; a large one's neighbour lies outside of any window.
+        is_among_small = window.filled > 0 and position - window.position < WINDOW_BYTES
         window.filled = 0
-        done = fill(window, segment.log_fd, position, min(end - position, <int64_t>WINDOW_BYTES), wanted)
+        done = fill(
+            window, segment.log_fd, position, min(end - position, <int64_t>WINDOW_BYTES) if is_among_small else wanted,
+            wanted)
         if done < 0:
             return <int>done
         if done < wanted:
