@@ -26,7 +26,7 @@ LOG_BATCH_BYTES = 16 * KB
 PLOG, PAGE_CACHE, PREAD, BUSY = "plog", "plog, page cache", "plog, pread", "plog, busy thread"
 C_FRESH, C_RECYCLED, C_SYNCED = "C, fresh pages", "C, recycled pages", "C, fdatasync"
 C_ECHO, C_SENDFILE, C_PREAD = "C echo", "C sendfile", "C pread"
-C_SENDFILE_LARGE = "C sendfile, large pages"
+C_ECHO_BUSY, C_SENDFILE_LARGE = "C echo, busy thread", "C sendfile, large pages"
 
 Maker = Callable[[Path, "Row", Batch], Server]
 
@@ -48,6 +48,7 @@ CONTESTANTS: dict[str, Maker] = {
     C_RECYCLED: lambda at, *_: CLoop(at, "serve-sink", total_bytes=RECYCLED_BYTES),
     C_SYNCED: lambda at, *_: CLoop(at, "serve-sink", sync=True),
     C_ECHO: lambda at, *_: CLoop(at, "serve-echo"),
+    C_ECHO_BUSY: lambda at, *_: CLoop(at, "serve-echo", spin=True),
     C_SENDFILE: lambda *given: _source(*given, sendfile=True),
     C_SENDFILE_LARGE: lambda *given: _source(*given, sendfile=True, fill_bytes=4 * MB),
     C_PREAD: lambda *given: _source(*given),
@@ -223,7 +224,12 @@ def _fetch_rows() -> Iterator[Row]:
 def _latency_rows() -> Iterator[Row]:
     """A request of one record each millisecond, whatever has been answered."""
     for acks, kind in ((1, "acks1"), (-1, "all")):
-        judged: dict[str, str | None] = {PLOG: C_ECHO, BUSY: PLOG, C_ECHO: None}
+        judged: dict[str, str | None] = {
+            PLOG: C_ECHO,
+            BUSY: C_ECHO_BUSY,
+            C_ECHO: None,
+            C_ECHO_BUSY: None,
+        }
         if acks == -1:
             judged |= {PLOG: C_SYNCED, PAGE_CACHE: C_ECHO, C_SYNCED: None}
         yield Row(

@@ -39,6 +39,7 @@ typedef struct {
     int64_t file_bytes; /* sink: files are made so large beforehand and overwritten; source: hot data */
     int64_t fill_bytes; /* source: of a write that makes it; a batch at least */
     int sync;
+    int spin; /* a thread beside the server never rests */
     int use_sendfile;
 } Options;
 

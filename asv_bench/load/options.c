@@ -113,6 +113,7 @@ static const Known known[] = {
     {"file-bytes", LARGE, &options.file_bytes},
     {"fill-bytes", LARGE, &options.fill_bytes},
     {"sync", FLAG, &options.sync},
+    {"spin", FLAG, &options.spin},
     {"sendfile", FLAG, &options.use_sendfile},
 };
 

@@ -16,6 +16,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -561,12 +562,24 @@ static int listen_anywhere(void)
     return listener;
 }
 
+static void *spin(void *unused)
+{
+    volatile unsigned turns = 0;
+    (void)unused;
+    for (;;)
+        turns++;
+    return NULL;
+}
+
 static void serve(Handler handler, int syncs)
 {
+    pthread_t spinning;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
     struct epoll_event events[MOST_EVENTS];
     int listener = listen_anywhere();
     handle = handler;
+    if (options.spin && pthread_create(&spinning, NULL, spin, NULL) != 0)
+        die("no thread to spin");
     copy_buffer = allocate(COPY_BYTES);
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     epoll_ctl(epoll_fd, EPOLL_CTL_ADD, listener, &event);
