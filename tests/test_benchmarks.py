@@ -44,6 +44,8 @@ PARTS_OF = {
     "log_flush": "partition_log",
     "log_read": "partition_log",
     "mailbox": "reactor",
+    "memory_waits": "reactor",
+    "notes": "reactor",
     "partition": "partition_log",
     "produce_path": "reactor",
     "produce_rules": "validation",

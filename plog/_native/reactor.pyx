@@ -36,20 +36,20 @@ from plog._native.log_append cimport APPEND_DONE, APPEND_DUPLICATE
 from plog._native.mailbox cimport (
     Letter, mailbox_close, mailbox_knock, mailbox_open, mailbox_put, mailbox_release, mailbox_take,
 )
+from plog._native.notes cimport (
+    EVENT_CHANGED, EVENT_CLOSED, EVENT_OPENED, EVENT_REFUSED, EVENT_REQUEST, Note, note_free, note_new, note_text)
 from plog._native.parked cimport (
     PASSED_APPEND, PASSED_BATCH, PASSED_FORM, PASSED_OTHER_API, PASSED_PARTITION, PASSED_READ,
     PASSED_REASONS, PASSED_SWITCHED_OFF,
 )
 from plog._native.reactor_loop cimport (
     ASK_CLOSE, ASK_LISTEN, ASK_MUTE, ASK_RESPOND,
-    EVENT_CHANGED, EVENT_CLOSED, EVENT_OPENED, EVENT_REFUSED, EVENT_REQUEST,
     SOURCE_LISTENER,
-    Command, Listener, Loop, Note, Shared,
+    Command, Listener, Loop, Shared,
     free_command, loop_discard_letters, loop_open, loop_release, loop_run,
 )
 from plog._native.segment cimport FileRange, SegmentFiles, segment_release, segment_retain
 from plog._native.served cimport ServedPartitions, table_set_listener
-from plog._native.turn cimport note_free, note_new, note_text
 
 from plog._native.partition_log import Appended
 

@@ -1,12 +1,11 @@
 # One thread of the reactor: its connections, its inbox, its round. And what all threads share.
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t
 
 from plog._native.acceptor cimport Door
 from plog._native.connection cimport REASON_BYTES, Budget, Connection, Link, Piece, Scratch
 from plog._native.fetch_call cimport FetchCall
 from plog._native.fetch_sessions cimport SessionTable
 from plog._native.gather cimport Gather
-from plog._native.log_append cimport AppendResult
 from plog._native.mailbox cimport Letter, Mailbox
 from plog._native.produce_path cimport ProduceCall
 from plog._native.parked cimport PASSED_REASONS
@@ -27,31 +26,6 @@ cdef enum:
     ASK_CLOSE = 4
     ASK_RECHECK = 5   # the letter is a Parked: its partitions have changed,
     ASK_FINISH = 6    # or another thread has worked on it
-
-# What Python hears of.
-cdef enum:
-    EVENT_OPENED = 1
-    EVENT_REQUEST = 2
-    EVENT_CLOSED = 3
-    EVENT_REFUSED = 4
-    EVENT_CHANGED = 5
-
-# An event for Python; its text follows the struct.
-ctypedef struct Note:
-    Letter letter
-    int kind
-    int listener_id
-    bint abnormal
-    int64_t connection_id
-    int64_t received_us
-    void* base
-    uint8_t* data
-    int64_t size             # EVENT_CHANGED: the partition's number
-    int64_t capacity
-    AppendResult* appended   # of the request's first partitions, which the fast path has appended
-    int64_t appended_count
-    int32_t session_id       # of a Fetch that the fast path has counted in its session; 0: it has not
-    int32_t session_epoch    # what the session says since
 
 ctypedef struct Command:
     Letter letter

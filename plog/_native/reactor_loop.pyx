@@ -29,11 +29,14 @@ from plog._native.locks cimport exchange, load as atomic_load
 from plog._native.mailbox cimport (
     mailbox_count, mailbox_open, mailbox_put, mailbox_release, mailbox_take,
 )
+from plog._native.memory_waits cimport feed_starved, find_stalled, wait_no_more
+from plog._native.notes cimport (
+    EVENT_CLOSED, EVENT_OPENED, EVENT_REFUSED, Note, add_note, note_new, note_text, post_notes)
 from plog._native.parked cimport Frame, Parked
 from plog._native.produce_path cimport produce_init, produce_release
 from plog._native.turn cimport (
-    add_note, begin_close, close_stalled, count_up, discard, enter, feed_starved, find, finish_close,
-    hand_over_frame, note_new, note_text, on_event, send_answers, serve, touch, wait_no_more, watch, write_gathered,
+    begin_close, count_up, discard, enter, find, finish_close, hand_over_frame, on_event, send_answers, serve, touch,
+    watch, write_gathered,
 )
 
 cdef extern from "<sys/epoll.h>" nogil:
@@ -319,6 +322,15 @@ cdef void close_idle(Loop* loop) noexcept nogil:
             finish_close(loop, c, NULL)
 
 
+cdef void close_stalled(Loop* loop) noexcept nogil:
+    cdef Connection* c = find_stalled(loop)
+    while c != NULL:
+        c.abnormal = True
+        finish_close(loop, c, b"memory for requests is used up (queued.max.request.bytes), "
+                              b"and this one did not come whole in 10 s")
+        c = find_stalled(loop)
+
+
 cdef void tick(Loop* loop) noexcept nogil:
     cdef Listener* listener = loop.listeners
     loop.next_tick_us = loop.now_us + loop.tick_us
@@ -369,14 +381,6 @@ cdef int patience_ms(Loop* loop) noexcept nogil:
     if until <= loop.now_us:
         return 0
     return <int>min((until - loop.now_us + 999) // 1000, 60000)
-
-
-cdef void post_notes(Loop* loop) noexcept nogil:
-    if loop.notes_first != NULL:
-        mailbox_put(&loop.shared.events, loop.notes_first, loop.notes_last, loop.notes_count)
-        loop.notes_first = NULL
-        loop.notes_last = NULL
-        loop.notes_count = 0
 
 
 cdef void bury(Loop* loop) noexcept nogil:

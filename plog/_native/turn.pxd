@@ -4,20 +4,12 @@ from libc.stdint cimport int64_t, uint32_t
 from plog._native.connection cimport Connection
 from plog._native.locks cimport store as atomic_store
 from plog._native.parked cimport Frame
-from plog._native.reactor_loop cimport Loop, Note, Shared
-
-cdef inline char* note_text(Note* note) noexcept nogil:
-    return <char*>(note + 1)
+from plog._native.reactor_loop cimport Loop, Shared
 
 # A number that one thread changes and others read.
 cdef inline void count_up(int64_t* number, int64_t by) noexcept nogil:
     atomic_store(number, number[0] + by)
 
-cdef void note_free(Note* note) noexcept nogil
-# Python gets it at the end of the round.
-cdef void add_note(Loop* loop, Note* note) noexcept nogil
-# NULL: no memory. `text_bytes` may follow it; `connection` NULL: about none.
-cdef Note* note_new(int kind, Connection* c, int64_t text_bytes) noexcept nogil
 cdef Connection* find(Loop* loop, int64_t id) noexcept nogil
 # Edge or level triggered events of `fd`, by the struct at `source`.
 cdef bint watch(Loop* loop, int fd, uint32_t events, void* source) noexcept nogil
@@ -33,18 +25,10 @@ cdef void finish_close(Loop* loop, Connection* c, const char* reason) noexcept n
 cdef void begin_close(Loop* loop, Connection* c, const char* reason) noexcept nogil
 # Write what the round has gathered, and conclude the requests: their answers are queued, and sent at its end.
 cdef void write_gathered(Loop* loop) noexcept nogil
-# Let those that wait for memory try again, if there is any.
-cdef void feed_starved(Loop* loop) noexcept nogil
-# If memory is short, close requests that are half there and do not come on.
-cdef void close_stalled(Loop* loop) noexcept nogil
-# Muted no longer, or fed: the next round serves it.
-cdef void wait_no_more(Loop* loop, Connection* c) noexcept nogil
 # Give Python a frame that is malloc'ed and counted already. False: no memory, and the frame is freed.
 cdef bint hand_over_frame(Loop* loop, Connection* c, Frame* frame) noexcept nogil
 # One turn: read, cut and answer, gather or hand over. What there is to send is sent by `send_answers`.
 cdef void serve(Loop* loop, Connection* c) noexcept nogil
-# Write what is gathered, and conclude its requests.
-cdef void write_gathered(Loop* loop) noexcept nogil
 # The end of a round's work: after the write, send what the connections that had a turn have queued.
 cdef void send_answers(Loop* loop) noexcept nogil
 # What epoll says.

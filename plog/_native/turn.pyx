@@ -1,22 +1,20 @@
 """What a reactor's thread does for one connection: read, cut frames, gather or hand over, send, close.
 
 Owns the rules of who may read: one request out at a time, answers taken before
-more is asked, muted ones later, nobody while memory is short. Runs in the
-thread that owns the connection, and never takes the interpreter lock. What the
-fast path answers (`fast_turn`) is not handed over.
+more is asked, muted ones later; `memory_waits` says who may while memory is short.
+Runs in the thread that owns the connection, and never takes the interpreter lock.
+What the fast path answers (`fast_turn`) is not handed over.
 """
 
 from libc.errno cimport EAGAIN, ECONNRESET, EINTR, ENOMEM
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memset
 
 from plog._native.acceptor cimport door_leave
 from plog._native.connection cimport (
-    FRAME_READY, FRAME_REFUSED, REASON_BYTES, SENT_ENOUGH, SENT_FAILED, Budget,
-    Link, connection_shut, cut_frame, is_holding_much, let_go_of_buffers, link_append, link_remove, next_frame,
-    receive, send_queued, settle,
+    FRAME_READY, FRAME_REFUSED, REASON_BYTES, SENT_ENOUGH, SENT_FAILED, connection_shut, cut_frame,
+    is_holding_much, let_go_of_buffers, link_append, link_remove, next_frame, receive, send_queued, settle,
 )
 from plog._native.files cimport calls
 from plog._native.fast_turn cimport (
@@ -24,12 +22,12 @@ from plog._native.fast_turn cimport (
     fast_conclude, fast_drop,
 )
 from plog._native.gather cimport Gather, gather_clear, gather_write
-from plog._native.locks cimport add as atomic_add, load as atomic_load
+from plog._native.locks cimport add as atomic_add
 from plog._native.log_append cimport AppendResult
-from plog._native.mailbox cimport mailbox_knock
+from plog._native.memory_waits cimport may_receive
+from plog._native.notes cimport EVENT_REQUEST, Note, add_note, note_free, note_new, note_text
 from plog._native.parked cimport Frame
 from plog._native.produce_path cimport ProduceCall, produce_part
-from plog._native.reactor_loop cimport EVENT_REQUEST
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -63,8 +61,6 @@ cdef extern from "<string.h>" nogil:
     char* strerror_r(int error, char* text, size_t size)  # GNU's, which returns the text
 
 cdef enum:
-    # How long, when memory is short, a request that is half there may stand still, or grow beyond the budget.
-    PATIENCE_US = 10000000
     # Turns are bounded, so that no connection keeps a reactor from the others.
     READS_PER_TURN = 4
     SENT_PER_TURN = 4 * 1024 * 1024
@@ -73,37 +69,6 @@ cdef enum:
     UNSENT_BYTES_TO_READ_ON = 256 * 1024
     # Produces of one connection that wait.
     MOST_PARKED = 64
-
-
-# --- notes for Python -----------------------------------------------------------------------------
-
-cdef Note* note_new(int kind, Connection* c, int64_t text_bytes) noexcept nogil:
-    cdef Note* note = <Note*>malloc(sizeof(Note) + text_bytes + 1)
-    if note == NULL:
-        return NULL
-    memset(note, 0, sizeof(Note))
-    note.kind = kind
-    if c != NULL:
-        note.connection_id = c.id
-        note.listener_id = c.listener_id
-    note_text(note)[0] = 0
-    return note
-
-
-cdef void note_free(Note* note) noexcept nogil:
-    free(note.base)
-    free(note.appended)
-    free(note)
-
-
-cdef void add_note(Loop* loop, Note* note) noexcept nogil:
-    note.letter.next = NULL
-    if loop.notes_first == NULL:
-        loop.notes_first = &note.letter
-    else:
-        loop.notes_last.next = &note.letter
-    loop.notes_last = &note.letter
-    loop.notes_count += 1
 
 
 # --- connections by id ----------------------------------------------------------------------------
@@ -226,79 +191,7 @@ cdef void close_for_memory(Loop* loop, Connection* c) noexcept nogil:
     begin_close(loop, c, b"out of memory for a request")
 
 
-# --- who may read ---------------------------------------------------------------------------------
-
-cdef inline bint short_of_memory(Loop* loop) noexcept nogil:
-    cdef Budget* budget = &loop.shared.budget
-    return atomic_load(&budget.frame_bytes) + atomic_load(&budget.buffer_bytes) > budget.max_bytes
-
-
-cdef inline bint may_privilege(Loop* loop) noexcept nogil:
-    """When memory is short because of requests that are half there, waiting for Python to give some back would be
-    for ever: one connection per loop may then complete its request beyond the budget."""
-    cdef Budget* budget = &loop.shared.budget
-    return loop.privileged == NULL and atomic_load(&budget.frame_bytes) < budget.max_bytes // 2
-
-
-cdef bint may_receive(Loop* loop, Connection* c) noexcept nogil:
-    cdef bint half_there = c.start < c.end
-    if loop.privileged == c or not short_of_memory(loop):
-        return True
-    if half_there and may_privilege(loop):
-        loop.privileged = c
-        loop.privileged_us = loop.now_us
-        return True
-    link_append(&loop.starved_half if half_there else &loop.starved, &c.waiting)
-    if not loop.starving:
-        loop.starving = True
-        atomic_add(&loop.shared.starving, 1)
-        # Had the memory been given back just before the line above, nobody would knock.
-        mailbox_knock(&loop.inbox)
-    return False
-
-
-cdef void wait_no_more(Loop* loop, Connection* c) noexcept nogil:
-    link_remove(&c.waiting)
-    link_append(&loop.ready, &c.ready)
-
-
-cdef void feed_starved(Loop* loop) noexcept nogil:
-    if not short_of_memory(loop):
-        while loop.starved_half.next != &loop.starved_half:
-            wait_no_more(loop, loop.starved_half.next.owner)
-        while loop.starved.next != &loop.starved:
-            wait_no_more(loop, loop.starved.next.owner)
-    elif may_privilege(loop) and loop.starved_half.next != &loop.starved_half:
-        wait_no_more(loop, loop.starved_half.next.owner)
-    if loop.starved_half.next == &loop.starved_half and loop.starved.next == &loop.starved:
-        loop.starving = False
-        atomic_add(&loop.shared.starving, -1)
-
-
-cdef void close_stalled(Loop* loop) noexcept nogil:
-    cdef Budget* budget = &loop.shared.budget
-    cdef Link* link = loop.by_activity.next
-    cdef Connection* c
-    if loop.privileged != NULL and loop.now_us - loop.privileged_us > PATIENCE_US:
-        close_for_want(loop, loop.privileged)
-    # While requests in work hold the most, what is half there may well be slow for our own sake.
-    if atomic_load(&budget.frame_bytes) >= budget.max_bytes // 2:
-        return
-    while link != &loop.by_activity and short_of_memory(loop):
-        c = link.owner
-        link = link.next
-        if c.active_us + PATIENCE_US > loop.now_us:
-            return
-        # One that waits for memory cannot be blamed for standing still.
-        if c.buffer != NULL and not c.handed_over and c.parked == NULL and c.waiting.next == &c.waiting:
-            close_for_want(loop, c)
-
-
-cdef void close_for_want(Loop* loop, Connection* c) noexcept nogil:
-    c.abnormal = True
-    finish_close(loop, c, b"memory for requests is used up (queued.max.request.bytes), "
-                          b"and this one did not come whole in 10 s")
-
+# --- the turn -------------------------------------------------------------------------------------
 
 cdef bint may_read(Loop* loop, Connection* c) noexcept nogil:
     if c.handed_over or c.has_one_in_work or c.closing or loop.winding_down or c.unsent_bytes > UNSENT_BYTES_TO_READ_ON:
@@ -312,8 +205,6 @@ cdef bint may_read(Loop* loop, Connection* c) noexcept nogil:
         return False
     return True
 
-
-# --- the turn -------------------------------------------------------------------------------------
 
 cdef bint tell_appended(Note* note, const ProduceCall* call) noexcept nogil:
     """What the fast path has appended of the request is not to be appended again. False: no memory."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import select
 import socket
 import struct
 import time
@@ -236,7 +237,7 @@ def test_acks_0_goes_on_behind_a_produce_that_waits(fast: Running) -> None:
         fast.until_waiting()
         frames = (framed(produce(b"v", topic="u", acks=0), VERSION, n) for n in range(200))
         fast.socket.sendall(b"".join(frames))
-        until = time.monotonic() + 1
+        until = time.monotonic() + WAIT_MS / 1000
         while True:
             (part,) = fast.wire.ask(fetch_request(("u", 0, 0)), 12).responses[0].partitions
             if part.high_watermark == 201:
@@ -253,7 +254,7 @@ def test_first_slow_write_of_a_disk_keeps_no_other_reactor_waiting(tmp_path: Pat
     disk, slow, quick = partitions_by_disk(one)
     # Connections are given to the reactors in turns, but nobody says which has this one.
     others = [socket.create_connection(("127.0.0.1", one.port)) for _ in range(2)]
-    took = []
+    kept_waiting = []
     for other in others:
         other.settimeout(WAIT_MS / 1000)
         for _ in range(80):  # until the disk is taken for a fast one again
@@ -262,17 +263,17 @@ def test_first_slow_write_of_a_disk_keeps_no_other_reactor_waiting(tmp_path: Pat
             both = framed(produce(b"v", index=slow), VERSION, 1)
             one.socket.sendall(both + framed(produce(b"v", index=quick), VERSION, 2))
             time.sleep(0.1)
-            begun = time.monotonic()
             other.sendall(framed(produce(b"v", index=quick), VERSION, 3))
             (size,) = struct.unpack(">i", other.recv(4, socket.MSG_WAITALL))
             other.recv(size, socket.MSG_WAITALL)
-            took.append(time.monotonic() - begun)
+            answered, _, _ = select.select([one.socket], [], [], 0)
+            kept_waiting.append(bool(answered))
             one.receive()
             one.receive()
         other.close()
     one.stop()
     # One of them shares the reactor that writes to the slow disk.
-    assert min(took) < 0.5, took
+    assert not all(kept_waiting)
 
 
 def test_more_than_a_round_takes_in(fast: Running) -> None:

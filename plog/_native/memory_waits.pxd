@@ -1,0 +1,12 @@
+# Who reads on while the memory for requests (queued.max.request.bytes) is used up.
+from plog._native.connection cimport Connection
+from plog._native.reactor_loop cimport Loop
+
+# False: the connection waits in a list until `feed_starved` puts it among the ready.
+cdef bint may_receive(Loop* loop, Connection* c) noexcept nogil
+# Let those that wait for memory try again, if there is any.
+cdef void feed_starved(Loop* loop) noexcept nogil
+# Muted no longer, or fed: the next round serves it.
+cdef void wait_no_more(Loop* loop, Connection* c) noexcept nogil
+# If memory is short, one whose request is half there and does not come on: to be closed. NULL: none.
+cdef Connection* find_stalled(Loop* loop) noexcept nogil

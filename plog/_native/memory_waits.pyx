@@ -1,0 +1,80 @@
+"""Who reads on while the memory for requests (queued.max.request.bytes) is used up.
+
+Owns the lists of those that wait for it, the one that may grow beyond it all the same, and which of
+those that stand still gives way. Never closes a connection.
+"""
+
+from libc.stdint cimport int64_t
+
+from plog._native.connection cimport Budget, Link, link_append, link_remove
+from plog._native.locks cimport add as atomic_add, load as atomic_load
+from plog._native.mailbox cimport mailbox_knock
+
+cdef enum:
+    # How long, when memory is short, a request that is half there may stand still, or grow beyond the budget.
+    PATIENCE_US = 10000000
+
+
+cdef inline bint short_of_memory(Loop* loop) noexcept nogil:
+    cdef Budget* budget = &loop.shared.budget
+    return atomic_load(&budget.frame_bytes) + atomic_load(&budget.buffer_bytes) > budget.max_bytes
+
+
+cdef inline bint may_privilege(Loop* loop) noexcept nogil:
+    """When memory is short because of requests that are half there, waiting for Python to give some back would be
+    for ever: one connection per loop may then complete its request beyond the budget."""
+    cdef Budget* budget = &loop.shared.budget
+    return loop.privileged == NULL and atomic_load(&budget.frame_bytes) < budget.max_bytes // 2
+
+
+cdef bint may_receive(Loop* loop, Connection* c) noexcept nogil:
+    cdef bint half_there = c.start < c.end
+    if loop.privileged == c or not short_of_memory(loop):
+        return True
+    if half_there and may_privilege(loop):
+        loop.privileged = c
+        loop.privileged_us = loop.now_us
+        return True
+    link_append(&loop.starved_half if half_there else &loop.starved, &c.waiting)
+    if not loop.starving:
+        loop.starving = True
+        atomic_add(&loop.shared.starving, 1)
+        # Had the memory been given back just before the line above, nobody would knock.
+        mailbox_knock(&loop.inbox)
+    return False
+
+
+cdef void wait_no_more(Loop* loop, Connection* c) noexcept nogil:
+    link_remove(&c.waiting)
+    link_append(&loop.ready, &c.ready)
+
+
+cdef void feed_starved(Loop* loop) noexcept nogil:
+    if not short_of_memory(loop):
+        while loop.starved_half.next != &loop.starved_half:
+            wait_no_more(loop, loop.starved_half.next.owner)
+        while loop.starved.next != &loop.starved:
+            wait_no_more(loop, loop.starved.next.owner)
+    elif may_privilege(loop) and loop.starved_half.next != &loop.starved_half:
+        wait_no_more(loop, loop.starved_half.next.owner)
+    if loop.starved_half.next == &loop.starved_half and loop.starved.next == &loop.starved:
+        loop.starving = False
+        atomic_add(&loop.shared.starving, -1)
+
+
+cdef Connection* find_stalled(Loop* loop) noexcept nogil:
+    cdef Budget* budget = &loop.shared.budget
+    cdef Link* link = loop.by_activity.next
+    cdef Connection* c
+    if loop.privileged != NULL and loop.now_us - loop.privileged_us > PATIENCE_US:
+        return loop.privileged
+    # While requests in work hold the most, what is half there may well be slow for our own sake.
+    if not short_of_memory(loop) or atomic_load(&budget.frame_bytes) >= budget.max_bytes // 2:
+        return NULL
+    while link != &loop.by_activity and link.owner.active_us + PATIENCE_US <= loop.now_us:
+        c = link.owner
+        link = link.next
+        # One that waits for memory cannot be blamed for standing still.
+        if c.buffer != NULL and not c.handed_over and c.parked == NULL and c.waiting.next == &c.waiting:
+            return c
+    return NULL
