@@ -1,7 +1,18 @@
 # One segment's files as the data path sees them: counted pins, published sizes.
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t
 
+from plog._native.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from plog._native.locks cimport pthread_mutex_t
+
+cdef enum:
+    TAIL_ENTRIES = 32
+
+# Index entries that are not in the files yet, as they will stand there.
+ctypedef struct IndexTail:
+    int64_t offset_count
+    int64_t time_count        # at most as many
+    uint8_t offsets[TAIL_ENTRIES * OFFSET_ENTRY_BYTES]
+    uint8_t times[TAIL_ENTRIES * TIME_ENTRY_BYTES]
 
 ctypedef struct SegmentFiles:
     int64_t references        # atomic; the descriptors and mappings go with the last one
@@ -13,7 +24,7 @@ ctypedef struct SegmentFiles:
     int64_t max_offset_entries
     int64_t max_time_entries
     # Mappings have a fixed length, may reach past the end of their file, and are made on first use; only
-    # entries below the published counts are ever touched.
+    # entries that are written are ever touched.
     int64_t offset_map_bytes
     int64_t time_map_bytes
     void* offset_map
@@ -21,7 +32,7 @@ ctypedef struct SegmentFiles:
     # Published with release order; read by load().
     int64_t size_bytes
     int64_t next_offset
-    int64_t offset_entries
+    int64_t offset_entries    # those in the tail among them
     int64_t time_entries
     int64_t max_timestamp
     int64_t max_timestamp_offset
@@ -30,6 +41,11 @@ ctypedef struct SegmentFiles:
     pthread_mutex_t index_lock
     int64_t bytes_since_index_entry
     int64_t last_indexed_timestamp
+    # For lookups too; the lock is held for some instructions, never over I/O.
+    pthread_mutex_t tail_lock
+    int64_t offsets_written
+    int64_t times_written
+    IndexTail* tail           # NULL: there is none
 
 cdef void segment_retain(SegmentFiles* segment) noexcept nogil
 cdef void segment_release(SegmentFiles* segment) noexcept nogil

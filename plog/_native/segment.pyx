@@ -42,6 +42,8 @@ cdef void segment_release(SegmentFiles* segment) noexcept nogil:
     close(segment.offset_index_fd)
     close(segment.time_index_fd)
     pthread_mutex_destroy(&segment.index_lock)
+    pthread_mutex_destroy(&segment.tail_lock)
+    free(segment.tail)
     free(segment)
 
 
@@ -117,14 +119,15 @@ cdef class Segment:
             files.max_time_entries, time_entries + 1) * TIME_ENTRY_BYTES
         files.size_bytes = size_bytes
         files.next_offset = next_offset
-        files.offset_entries = offset_entries
-        files.time_entries = time_entries
+        files.offset_entries = files.offsets_written = offset_entries
+        files.time_entries = files.times_written = time_entries
         files.max_timestamp = max_timestamp
         files.max_timestamp_offset = max_timestamp_offset
         files.first_append_ms = first_append_ms
         files.bytes_since_index_entry = bytes_since_index_entry
         files.last_indexed_timestamp = -1
         pthread_mutex_init(&files.index_lock, NULL)
+        pthread_mutex_init(&files.tail_lock, NULL)
         self.files = files
         if time_entries > 0:
             with nogil:
@@ -160,12 +163,12 @@ cdef class Segment:
 
     @property
     def offset_entries(self):
-        """Entries of the offset index."""
+        """Entries of the offset index; the last ones may not be in its file before `seal`."""
         return load(&self.files.offset_entries)
 
     @property
     def time_entries(self):
-        """Entries of the time index."""
+        """Entries of the time index; the last ones may not be in its file before `seal`."""
         return load(&self.files.time_entries)
 
     @property
@@ -213,9 +216,11 @@ cdef class Segment:
         return read_bytes(self.files, position, size)
 
     def seal(self):
-        """Append the final time index entry, as Kafka does when a segment is rolled or closed.
+        """Bring the indexes to their files whole, with the final time index entry, as Kafka does
+        when a segment is rolled or closed.
 
-        Does nothing when the last entry says it already. Raises OSError, with the file cut back.
+        There is no such entry when the last one says it already. Raises OSError, with the files cut
+        back.
         """
         cdef int failed
         with nogil:
@@ -224,7 +229,8 @@ cdef class Segment:
             raise os_error(failed)
 
     def sync_indexes(self):
-        """Bring both index files to the disk: before a recovery point moves past the segment.
+        """Bring both index files to the disk: before a recovery point moves past the segment, which
+        is sealed.
 
         Raises OSError.
         """

@@ -10,12 +10,13 @@ ctypedef struct SegmentBatch:
     int64_t last_offset
     int64_t max_timestamp
 
-# Writes batches (at least one) at the end and the index entries that are due; publishes the index counts only. 0 or
-# -errno; on failure all three files are cut back to what they were, or *broken is set.
+# Writes batches (at least one) at the end, and the index entries that are due once there are enough of them; publishes
+# those only. 0 or -errno; on failure all three files are cut back to what they were, or *broken is set.
 cdef int segment_write(
     SegmentFiles* segment, const SegmentBatch* batches, int64_t count, int64_t index_interval_bytes,
     bint* broken) noexcept nogil
 # Publishes what segment_write wrote.
 cdef void segment_publish(SegmentFiles* segment, const SegmentBatch* batches, int64_t count) noexcept nogil
-# Appends the final time index entry, unless the last one says it already. 0, or -errno with the file cut back.
+# Writes the index entries that wait, and the final time index entry unless the last one says it already. 0, or -errno
+# with the files cut back.
 cdef int segment_seal(SegmentFiles* segment) noexcept nogil

@@ -5,14 +5,21 @@ looks into a batch: what it must know of it comes beside it.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free
 
 from plog._native.files cimport calls, iovec, write_all, write_some
 from plog._native.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from plog._native.locks cimport pthread_mutex_lock, pthread_mutex_unlock, store
+from plog._native.segment cimport TAIL_ENTRIES, IndexTail
 from plog._native.wire cimport put_int32, put_int64
 
+# What the indexes of a segment will be.
+ctypedef struct IndexEnd:
+    int64_t offsets_written
+    int64_t times_written
+    IndexTail tail
+
 cdef enum:
-    INDEXED_AT_ONCE = 64
     PIECES_AT_ONCE = 64
     # Up to a page's end. The kernel answers larger writes with larger folios, which it finds less readily: writes of
     # 1 MB took half as much again for a byte as those of 64 to 256 KB.
@@ -23,85 +30,119 @@ cdef enum:
 # --- writing --------------------------------------------------------------------------------------
 
 cdef inline void put_offset_entry(
-        const SegmentFiles* segment, uint8_t* entry, int64_t offset, int64_t position) noexcept nogil:
+        const SegmentFiles* segment, IndexTail* tail, int64_t offset, int64_t position) noexcept nogil:
+    cdef uint8_t* entry = tail.offsets + tail.offset_count * OFFSET_ENTRY_BYTES
     put_int32(entry, <int32_t>(offset - segment.base_offset))
     put_int32(entry + 4, <int32_t>position)
+    tail.offset_count += 1
 
 
 cdef inline void put_time_entry(
-        const SegmentFiles* segment, uint8_t* entry, int64_t timestamp, int64_t offset) noexcept nogil:
+        const SegmentFiles* segment, IndexTail* tail, int64_t timestamp, int64_t offset) noexcept nogil:
+    cdef uint8_t* entry = tail.times + tail.time_count * TIME_ENTRY_BYTES
     put_int64(entry, timestamp)
     put_int32(entry + 8, <int32_t>(offset - segment.base_offset))
+    tail.time_count += 1
 
 
-cdef int write_time_entry(
-        SegmentFiles* segment, int64_t timestamp, int64_t offset, int64_t number) noexcept nogil:
-    cdef uint8_t entry[TIME_ENTRY_BYTES]
-    put_time_entry(segment, entry, timestamp, offset)
-    return write_all(
-        segment.time_index_fd, entry, TIME_ENTRY_BYTES, number * TIME_ENTRY_BYTES)
-
-
-cdef int cut_indexes(
-        SegmentFiles* segment, int failed, bint* broken) noexcept nogil:
-    # Bytes past the counts would be entries to whoever opens the files next. Cutting them is safe beside readers: what
-    # they may touch stays.
-    if calls().ftruncate(segment.offset_index_fd, segment.offset_entries * OFFSET_ENTRY_BYTES):
+cdef int cut_indexes(SegmentFiles* segment, int failed, bint* broken) noexcept nogil:
+    # Bytes past what is written would be entries to whoever opens the files next. Cutting them is safe beside readers:
+    # what they may touch stays.
+    if calls().ftruncate(segment.offset_index_fd, segment.offsets_written * OFFSET_ENTRY_BYTES):
         broken[0] = True
-    if calls().ftruncate(segment.time_index_fd, segment.time_entries * TIME_ENTRY_BYTES):
+    if calls().ftruncate(segment.time_index_fd, segment.times_written * TIME_ENTRY_BYTES):
         broken[0] = True
     return failed
+
+
+cdef int write_entries(SegmentFiles* segment, IndexEnd* end) noexcept nogil:
+    """Those that wait, to the files; nobody finds them there before `publish_entries`."""
+    cdef int failed = 0
+    if end.tail.offset_count > 0:
+        failed = write_all(
+            segment.offset_index_fd, end.tail.offsets, end.tail.offset_count * OFFSET_ENTRY_BYTES,
+            end.offsets_written * OFFSET_ENTRY_BYTES)
+    if not failed and end.tail.time_count > 0:
+        failed = write_all(
+            segment.time_index_fd, end.tail.times, end.tail.time_count * TIME_ENTRY_BYTES,
+            end.times_written * TIME_ENTRY_BYTES)
+    end.offsets_written += end.tail.offset_count
+    end.times_written += end.tail.time_count
+    end.tail.offset_count = end.tail.time_count = 0
+    return failed
+
+
+cdef void read_end(SegmentFiles* segment, IndexEnd* end) noexcept nogil:
+    # Under index_lock: nobody else changes it.
+    end.offsets_written = segment.offsets_written
+    end.times_written = segment.times_written
+    end.tail.offset_count = end.tail.time_count = 0
+    if segment.tail != NULL:
+        end.tail = segment.tail[0]
+
+
+cdef void set_tail(SegmentFiles* segment, IndexTail* tail) noexcept nogil:
+    pthread_mutex_lock(&segment.tail_lock)
+    segment.tail, tail = tail, segment.tail
+    pthread_mutex_unlock(&segment.tail_lock)
+    free(tail)
+
+
+cdef void publish_end(SegmentFiles* segment, const IndexEnd* end) noexcept nogil:
+    # Entries may be seen a moment before their batches are published. That is harmless: they lie at or past the
+    # published end, where no lookup below it lands.
+    pthread_mutex_lock(&segment.tail_lock)
+    segment.offsets_written = end.offsets_written
+    segment.times_written = end.times_written
+    if segment.tail != NULL:
+        segment.tail[0] = end.tail
+    pthread_mutex_unlock(&segment.tail_lock)
+    store(&segment.offset_entries, end.offsets_written + end.tail.offset_count)
+    store(&segment.time_entries, end.times_written + end.tail.time_count)
 
 
 cdef int index_batches(
         SegmentFiles* segment, const SegmentBatch* batches, int64_t count, int64_t index_interval_bytes,
         bint* broken) noexcept nogil:
     # Under index_lock. Kafka's rule: after so many bytes an offset entry, and a time entry if time has moved on.
-    cdef uint8_t offsets[INDEXED_AT_ONCE * OFFSET_ENTRY_BYTES]
-    cdef uint8_t times[INDEXED_AT_ONCE * TIME_ENTRY_BYTES]
-    cdef int64_t offset_entries = segment.offset_entries
-    cdef int64_t time_entries = segment.time_entries
+    cdef IndexEnd end
     cdef int64_t position = segment.size_bytes
     cdef int64_t since_entry = segment.bytes_since_index_entry
     cdef int64_t latest = segment.max_timestamp
     cdef int64_t latest_offset = segment.max_timestamp_offset
     cdef int64_t indexed_timestamp = segment.last_indexed_timestamp
-    cdef int64_t new_offsets = 0
-    cdef int64_t new_times = 0
     cdef int64_t number
-    cdef int failed
+    cdef bint is_due = False
+    cdef int failed = 0
     for number in range(count):
         if batches[number].max_timestamp > latest:
             latest = batches[number].max_timestamp
             latest_offset = batches[number].last_offset
         if since_entry > index_interval_bytes:
-            put_offset_entry(
-                segment, offsets + new_offsets * OFFSET_ENTRY_BYTES, batches[number].last_offset, position)
-            new_offsets += 1
+            if not is_due:
+                is_due = True
+                read_end(segment, &end)
+            put_offset_entry(segment, &end.tail, batches[number].last_offset, position)
             if latest > indexed_timestamp:
-                put_time_entry(segment, times + new_times * TIME_ENTRY_BYTES, latest, latest_offset)
-                new_times += 1
+                put_time_entry(segment, &end.tail, latest, latest_offset)
                 indexed_timestamp = latest
+            if end.tail.offset_count == TAIL_ENTRIES:
+                failed = write_entries(segment, &end)
+                if failed:
+                    return cut_indexes(segment, failed, broken)
             since_entry = 0
         since_entry += batches[number].size
         position += batches[number].size
-        if new_offsets == INDEXED_AT_ONCE or (number == count - 1 and new_offsets > 0):
-            failed = write_all(segment.offset_index_fd, offsets, new_offsets * OFFSET_ENTRY_BYTES,
-                               offset_entries * OFFSET_ENTRY_BYTES)
-            if not failed and new_times > 0:
-                failed = write_all(segment.time_index_fd, times, new_times * TIME_ENTRY_BYTES,
-                                   time_entries * TIME_ENTRY_BYTES)
-            if failed:
-                return cut_indexes(segment, failed, broken)
-            offset_entries += new_offsets
-            time_entries += new_times
-            new_offsets = new_times = 0
-    # Entries may be seen a moment before their batches are published. That is harmless: they lie at or past the
-    # published end, where no lookup below it lands.
+    if is_due:
+        if segment.tail == NULL and end.tail.offset_count > 0:
+            set_tail(segment, <IndexTail*>calloc(1, sizeof(IndexTail)))
+            if segment.tail == NULL:  # without memory for them they go to the files at once
+                failed = write_entries(segment, &end)
+        if failed:
+            return cut_indexes(segment, failed, broken)
+        publish_end(segment, &end)
     segment.bytes_since_index_entry = since_entry
     segment.last_indexed_timestamp = indexed_timestamp
-    store(&segment.offset_entries, offset_entries)
-    store(&segment.time_entries, time_entries)
     return 0
 
 
@@ -169,16 +210,23 @@ cdef void segment_publish(SegmentFiles* segment, const SegmentBatch* batches, in
 
 
 cdef int segment_seal(SegmentFiles* segment) noexcept nogil:
-    cdef int failed = 0
+    cdef IndexEnd end
+    cdef bint broken = False
+    cdef int failed
     pthread_mutex_lock(&segment.index_lock)
-    if (segment.max_timestamp > segment.last_indexed_timestamp
-            and (segment.time_entries + 1) * TIME_ENTRY_BYTES <= segment.time_map_bytes):
-        failed = write_time_entry(
-            segment, segment.max_timestamp, segment.max_timestamp_offset, segment.time_entries)
-        if failed:
-            calls().ftruncate(segment.time_index_fd, segment.time_entries * TIME_ENTRY_BYTES)
-        else:
+    read_end(segment, &end)
+    failed = write_entries(segment, &end)
+    if not failed and (
+            segment.max_timestamp > segment.last_indexed_timestamp
+            and (end.times_written + 1) * TIME_ENTRY_BYTES <= segment.time_map_bytes):
+        put_time_entry(segment, &end.tail, segment.max_timestamp, segment.max_timestamp_offset)
+        failed = write_entries(segment, &end)
+        if not failed:
             segment.last_indexed_timestamp = segment.max_timestamp
-            store(&segment.time_entries, segment.time_entries + 1)
+    if failed:
+        cut_indexes(segment, failed, &broken)
+    else:
+        publish_end(segment, &end)
+        set_tail(segment, NULL)
     pthread_mutex_unlock(&segment.index_lock)
     return failed

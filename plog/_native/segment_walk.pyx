@@ -1,7 +1,7 @@
 """Where in a segment an offset or a timestamp is.
 
-Owns the index mappings, made on first use, and the walk over batch headers from an index entry to an
-offset. Never knows what a batch holds beyond its header.
+Owns the index mappings, made on first use, the search in them and in the entries that are not written
+yet, and the walk over batch headers from an index entry to an offset. Never knows what a batch holds beyond its header.
 
 Formats: the `.log` file is a sequence of record batches (or of older message set entries, which
 begin with the same offset and size); `.index` and `.timeindex` are laid out by
@@ -9,12 +9,13 @@ begin with the same offset and size); `.index` and `.timeindex` are laid out by
 """
 
 from libc.errno cimport EAGAIN, errno
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
 
 from plog._native.batch_fields cimport AT_BATCH_LENGTH, AT_LAST_OFFSET_DELTA, AT_MAGIC, BATCH_HEADER_BYTES
 from plog._native.files cimport calls, read_fully
 from plog._native.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, search_offset, search_time
-from plog._native.locks cimport claim_pointer, load, load_pointer
+from plog._native.locks cimport claim_pointer, load_pointer, pthread_mutex_lock, pthread_mutex_unlock
 from plog._native.wire cimport be32, be64
 
 cdef extern from "<sys/mman.h>" nogil:
@@ -50,45 +51,64 @@ cdef int mapped(void** slot, int fd, int64_t size, const uint8_t** out) noexcept
 
 cdef int segment_lookup_offset(
         SegmentFiles* segment, int64_t target, int64_t* offset, int64_t* position) noexcept nogil:
-    cdef int64_t count = load(&segment.offset_entries)
+    cdef int64_t relative = target - segment.base_offset
+    cdef int64_t count
     cdef const uint8_t* entries = NULL
+    cdef uint8_t[OFFSET_ENTRY_BYTES] entry
     cdef int64_t number = -1
     cdef int failed
-    if count > 0 and target >= segment.base_offset:
+    offset[0] = segment.base_offset
+    position[0] = 0
+    if relative < 0:
+        return 0
+    pthread_mutex_lock(&segment.tail_lock)
+    count = segment.offsets_written
+    if segment.tail != NULL:
+        number = search_offset(segment.tail.offsets, <uint32_t>segment.tail.offset_count, relative)
+        if number >= 0:
+            memcpy(entry, segment.tail.offsets + number * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
+    pthread_mutex_unlock(&segment.tail_lock)
+    if number < 0 and count > 0:
         failed = mapped(
             &segment.offset_map, segment.offset_index_fd, segment.offset_map_bytes, &entries)
         if failed:
             return failed
-        number = search_offset(entries, count, target - segment.base_offset)
-    if number < 0:
-        offset[0] = segment.base_offset
-        position[0] = 0
-    else:
-        entries += number * OFFSET_ENTRY_BYTES
-        offset[0] = segment.base_offset + <int32_t>be32(entries)
-        position[0] = <int32_t>be32(entries + 4)
+        number = search_offset(entries, <uint32_t>count, relative)
+        if number >= 0:
+            memcpy(entry, entries + number * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
+    if number >= 0:
+        offset[0] = segment.base_offset + <int32_t>be32(entry)
+        position[0] = <int32_t>be32(entry + 4)
     return 0
 
 
 cdef int segment_lookup_time(
         SegmentFiles* segment, int64_t timestamp, int64_t* found, int64_t* offset) noexcept nogil:
-    cdef int64_t count = load(&segment.time_entries)
+    cdef int64_t count
     cdef const uint8_t* entries = NULL
+    cdef uint8_t[TIME_ENTRY_BYTES] entry
     cdef int64_t number = -1
     cdef int failed
-    if count > 0:
+    found[0] = -1
+    offset[0] = segment.base_offset
+    pthread_mutex_lock(&segment.tail_lock)
+    count = segment.times_written
+    if segment.tail != NULL:
+        number = search_time(segment.tail.times, <uint32_t>segment.tail.time_count, timestamp)
+        if number >= 0:
+            memcpy(entry, segment.tail.times + number * TIME_ENTRY_BYTES, TIME_ENTRY_BYTES)
+    pthread_mutex_unlock(&segment.tail_lock)
+    if number < 0 and count > 0:
         failed = mapped(
             &segment.time_map, segment.time_index_fd, segment.time_map_bytes, &entries)
         if failed:
             return failed
-        number = search_time(entries, count, timestamp)
-    if number < 0:
-        found[0] = -1
-        offset[0] = segment.base_offset
-    else:
-        entries += number * TIME_ENTRY_BYTES
-        found[0] = <int64_t>be64(entries)
-        offset[0] = segment.base_offset + <int32_t>be32(entries + 8)
+        number = search_time(entries, <uint32_t>count, timestamp)
+        if number >= 0:
+            memcpy(entry, entries + number * TIME_ENTRY_BYTES, TIME_ENTRY_BYTES)
+    if number >= 0:
+        found[0] = <int64_t>be64(entry)
+        offset[0] = segment.base_offset + <int32_t>be32(entry + 8)
     return 0
 
 

@@ -25,6 +25,8 @@ from plog.errors import CorruptRecord, KafkaStorageError
 from .partition_logs import Directory, crc32c, make_batch, walk
 
 NOW_MS = 1_700_000_000_000
+ENTRIES_AT_ONCE = 32
+"""Index entries are written together; seal writes what there is."""
 NO_LIMITS = {
     "segment_bytes": 1 << 30,
     "segment_ms": 1 << 40,
@@ -80,9 +82,14 @@ def test_append_leaves_other_bytes_alone(directory: Directory) -> None:
 def test_index_entries_follow_kafkas_rule(directory: Directory) -> None:
     interval = 300
     log = directory.log(index_interval_bytes=interval)
-    sizes = [100, 250, 61, 400, 90, 90, 90, 90, 90, 301, 61, 61]
-    stamps = [50, 40, 60, 60, 55, 70, 10, 20, 90, 90, 95, 99]
-    offsets, times = [], []
+    rounds = 15
+    sizes = [100, 250, 61, 400, 90, 90, 90, 90, 90, 301, 61, 61] * rounds
+    of_round = [50, 40, 60, 60, 55, 70, 10, 20, 90, 90, 95, 99]
+    stamps = [100 * number + stamp for number in range(rounds) for stamp in of_round]
+    offsets: list[tuple[int, int]] = []
+    times: list[tuple[int, int]] = []
+    written: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
+    segment = log.segments[0]
     position = since = next_offset = 0
     latest, latest_offset, indexed = -1, 0, -1
     for number, (size, stamp) in enumerate(zip(sizes, stamps, strict=True)):
@@ -98,25 +105,32 @@ def test_index_entries_follow_kafkas_rule(directory: Directory) -> None:
                 times.append((latest, latest_offset))
                 indexed = latest
             since = 0
+            if len(offsets) % ENTRIES_AT_ONCE == 0:
+                written = list(offsets), list(times)
         since += size
         position += size
         next_offset = last_offset + 1
-    assert len(offsets) > len(times) > 1
-    assert directory.offset_index(0) == offsets
-    assert directory.time_index(0) == times
-    segment = log.segments[0]
-    assert (segment.offset_entries, segment.time_entries) == (len(offsets), len(times))
+        assert (directory.offset_index(0), directory.time_index(0)) == written
+        assert (segment.offset_entries, segment.time_entries) == (len(offsets), len(times))
+    assert len(offsets) > len(times) > ENTRIES_AT_ONCE
+    assert len(offsets) % ENTRIES_AT_ONCE > 1
     assert (segment.max_timestamp, segment.max_timestamp_offset) == (latest, latest_offset)
     assert segment.first_append_ms == stamps[0]
-    for target in range(next_offset + 2):
-        expected = max((e for e in offsets if e[0] <= target), default=(0, 0))
-        assert segment.lookup_offset(target) == expected
-    for stamp in range(-2, 100):
-        expected = max((e for e in times if e[0] <= stamp), default=(-1, 0))
-        assert segment.lookup_time(stamp) == expected
+
+    def check_lookups() -> None:
+        for target in range(next_offset + 2):
+            expected = max((e for e in offsets if e[0] <= target), default=(0, 0))
+            assert segment.lookup_offset(target) == expected
+        for stamp in range(-2, stamps[-1] + 2):
+            expected = max((e for e in times if e[0] <= stamp), default=(-1, 0))
+            assert segment.lookup_time(stamp) == expected
+
+    check_lookups()
     segment.seal()
     times.append((latest, latest_offset))
+    assert directory.offset_index(0) == offsets
     assert directory.time_index(0) == times
+    check_lookups()
     segment.seal()  # already says it
     assert directory.time_index(0) == times
 
@@ -126,6 +140,7 @@ def test_offsets_in_indexes_are_relative(directory: Directory) -> None:
     log = directory.log([directory.segment(base)], log_start_offset=base, index_interval_bytes=61)
     for stamp in range(5):
         log.append(make_batch(10, 62, timestamp=stamp), NOW_MS)
+    log.segments[0].seal()
     assert directory.offset_index(base) == [(19, 62), (29, 124), (39, 186), (49, 248)]
     assert directory.time_index(base) == [(1, 19), (2, 29), (3, 39), (4, 49)]
     assert log.segments[0].lookup_offset(base + 30) == (base + 29, 124)
@@ -136,8 +151,10 @@ def test_reopened_segment_goes_on_where_it_ended(directory: Directory) -> None:
     log = directory.log(index_interval_bytes=100)
     for stamp in range(4):
         log.append(make_batch(1, 70, timestamp=stamp), NOW_MS)
-    assert directory.time_index(0) == [(2, 2)]
     log.close()
+    # As recovery makes them; seal would add the last time.
+    directory.file(0, "index").write_bytes(struct.pack(">ii", 2, 140))
+    directory.file(0, "timeindex").write_bytes(struct.pack(">qi", 2, 2))
     reopened = directory.segment(
         0,
         size_bytes=280,
@@ -152,6 +169,7 @@ def test_reopened_segment_goes_on_where_it_ended(directory: Directory) -> None:
     log = directory.log([reopened], index_interval_bytes=100)
     # Time 2 is the last entry: 2 again is no progress, but 3 was seen and not yet indexed.
     assert log.append(make_batch(1, 70, timestamp=2), NOW_MS).base_offset == 4
+    reopened.seal()
     assert directory.offset_index(0) == [(2, 140), (4, 280)]
     assert directory.time_index(0) == [(2, 2), (3, 3)]
 
@@ -261,6 +279,7 @@ def test_full_offset_index_asks_for_a_roll(directory: Directory) -> None:
     log = directory.log([directory.segment(0, max_index_bytes=31)], index_interval_bytes=61)
     statuses = [log.append(make_batch(1, 62, timestamp=-1), NOW_MS).status for _ in range(5)]
     assert statuses == [APPENDED] * 4 + [ROLL_NEEDED]  # 3 entries of 8 bytes
+    log.segments[0].seal()
     assert len(directory.offset_index(0)) == 3
 
 
@@ -278,6 +297,7 @@ def test_seal_of_a_full_time_index_still_fits(directory: Directory) -> None:
     stamp = 0
     while log.append(make_batch(1, 62, timestamp=stamp), NOW_MS).status == APPENDED:
         stamp += 1
+    segment.seal()
     assert directory.time_index(0) == [(2, 2), (4, 4)]
     # As if the limit had been larger when these were written.
     full = directory.segment(
@@ -323,7 +343,7 @@ def test_failed_write_is_cut_back(
     directory: Directory, suffix: str, short_bytes: int, error: int
 ) -> None:
     log = directory.log(index_interval_bytes=61)
-    for stamp in range(3):
+    for stamp in range(ENTRIES_AT_ONCE):  # the first batch has no entry
         log.append(make_batch(2, 100, timestamp=stamp), NOW_MS)
     before = {s: directory.data(0, s) for s in ("log", "index", "timeindex")}
     state = log.state()
@@ -337,14 +357,18 @@ def test_failed_write_is_cut_back(
             )
         ]
     )
-    failed = log.append(make_batch(2, 100, timestamp=9), NOW_MS)
-    assert (failed.status, failed.errno) == (WRITE_FAILED, error)
-    assert {s: directory.data(0, s) for s in before} == before
-    assert log.state() == state
+    for _ in range(2):
+        failed = log.append(make_batch(2, 100, timestamp=90), NOW_MS)
+        assert (failed.status, failed.errno) == (WRITE_FAILED, error)
+        assert {s: directory.data(0, s) for s in before} == before
+        assert log.state() == state
     files.inject([])
-    assert log.append(make_batch(2, 100, timestamp=9), NOW_MS).base_offset == 6
-    assert directory.offset_index(0)[-1] == (7, 300)
-    assert directory.time_index(0)[-1] == (9, 7)
+    end = 2 * ENTRIES_AT_ONCE
+    assert log.append(make_batch(2, 100, timestamp=90), NOW_MS).base_offset == end
+    entries = [(2 * n + 1, 100 * n) for n in range(1, ENTRIES_AT_ONCE + 1)]
+    assert directory.offset_index(0) == entries
+    assert directory.time_index(0)[-1] == (90, end + 1)
+    assert log.segments[0].lookup_offset(end) == entries[-2]
 
 
 @pytest.mark.parametrize("at_most", [1, 7, 60])
@@ -354,6 +378,7 @@ def test_short_writes_are_finished(directory: Directory, at_most: int) -> None:
     batches = [make_batch(2, 100, timestamp=stamp) for stamp in range(4)]
     for batch in batches:
         assert log.append(batch, NOW_MS).status == APPENDED
+    log.segments[0].seal()
     assert directory.data(0) == b"".join(batches)
     assert directory.offset_index(0) == [(3, 100), (5, 200), (7, 300)]
 
@@ -559,3 +584,22 @@ def test_failed_seal_is_cut_back(directory: Directory) -> None:
     assert directory.data(0, "timeindex") == b""
     segment.seal()
     assert directory.time_index(0) == [(1000, 0)]
+
+
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+def test_failed_seal_keeps_the_entries_that_wait(directory: Directory, suffix: str) -> None:
+    log = directory.log(index_interval_bytes=61)
+    for stamp in range(3):
+        log.append(make_batch(2, 100, timestamp=stamp), NOW_MS)
+    (segment,) = log.segments
+    path = str(directory.file(0, suffix))
+    files.inject([Fault("pwritev", errno=errno.ENOSPC, short_bytes=5, path_prefix=path)])
+    with pytest.raises(OSError, match="No space left"):
+        segment.seal()
+    files.inject([])
+    assert directory.data(0, "index") == directory.data(0, "timeindex") == b""
+    assert (segment.lookup_offset(4), segment.lookup_time(1)) == ((3, 100), (1, 3))
+    log.append(make_batch(2, 100, timestamp=3), NOW_MS)
+    segment.seal()
+    assert directory.offset_index(0) == [(3, 100), (5, 200), (7, 300)]
+    assert directory.time_index(0) == [(1, 3), (2, 5), (3, 7)]
