@@ -37,32 +37,42 @@ cdef enum:
     WINDOW_BITS = 31  # 32 KiB window, and 16 for gzip's header instead of zlib's
 
 
-cdef int inflate_into(
-        z_stream* stream, const uint8_t* data, size_t size, Sink* sink) noexcept nogil:
-    cdef unsigned int fed, given
+ctypedef int (*Coder)(z_stream* stream, int flush) noexcept nogil
+
+
+cdef int run(Coder coder, int last_flush, z_stream* stream, size_t* left, Sink* sink) noexcept nogil:
+    """Have zlib read of the `left` bytes at next_in what it can, and write what there is room for; its result.
+
+    `last_flush` goes with the last bytes: zlib counts in unsigned int, and may be given less than all.
+    """
+    cdef unsigned int fed = <unsigned int>min(left[0], <size_t>UINT_MAX)
+    cdef unsigned int given
+    cdef int result
+    if make_room(sink, 1) != COMPRESSION_OK:
+        return Z_MEM_ERROR
+    given = <unsigned int>min(sink.room - sink.size, <size_t>UINT_MAX)
+    stream.avail_in = fed
+    stream.next_out = sink.start + sink.size
+    stream.avail_out = given
+    result = coder(stream, last_flush if fed == left[0] else Z_NO_FLUSH)
+    left[0] -= fed - stream.avail_in
+    sink.size += given - stream.avail_out
+    return result
+
+
+cdef int inflate_into(z_stream* stream, size_t left, Sink* sink) noexcept nogil:
     cdef int result
     while True:
-        if make_room(sink, 1) != COMPRESSION_OK:
-            return COMPRESSION_NO_MEMORY
-        fed = <unsigned int>min(size, <size_t>UINT_MAX)
-        given = <unsigned int>min(sink.room - sink.size, <size_t>UINT_MAX)
-        stream.next_in = <uint8_t*>data
-        stream.avail_in = fed
-        stream.next_out = sink.start + sink.size
-        stream.avail_out = given
-        result = inflate(stream, Z_NO_FLUSH)
-        data += fed - stream.avail_in
-        size -= fed - stream.avail_in
-        sink.size += given - stream.avail_out
+        result = run(inflate, Z_NO_FLUSH, stream, &left, sink)
         if sink.size > sink.limit:
             return COMPRESSION_TOO_LARGE
         if result == Z_STREAM_END:
-            if size == 0:
+            if left == 0:
                 return COMPRESSION_OK
             inflateReset(stream)  # another member follows
         elif result == Z_MEM_ERROR:
             return COMPRESSION_NO_MEMORY
-        elif result != Z_OK or (size == 0 and stream.avail_out > 0):
+        elif result != Z_OK or (left == 0 and stream.avail_out > 0):
             return COMPRESSION_CORRUPT
 
 
@@ -72,30 +82,20 @@ cdef int decompress_gzip(const uint8_t* data, size_t size, Sink* sink) noexcept 
     memset(&stream, 0, sizeof(stream))
     if inflateInit2(&stream, WINDOW_BITS) != Z_OK:
         return COMPRESSION_NO_MEMORY
-    status = inflate_into(&stream, data, size, sink)
+    stream.next_in = <uint8_t*>data
+    status = inflate_into(&stream, size, sink)
     inflateEnd(&stream)
     return status
 
 
-cdef int deflate_into(
-        z_stream* stream, const uint8_t* data, size_t size, Sink* sink) noexcept nogil:
-    cdef unsigned int fed, given
+cdef int deflate_into(z_stream* stream, size_t left, Sink* sink) noexcept nogil:
     cdef int result
     while True:
-        if make_room(sink, 1) != COMPRESSION_OK:
-            return COMPRESSION_NO_MEMORY
-        fed = <unsigned int>min(size, <size_t>UINT_MAX)
-        given = <unsigned int>min(sink.room - sink.size, <size_t>UINT_MAX)
-        stream.next_in = <uint8_t*>data
-        stream.avail_in = fed
-        stream.next_out = sink.start + sink.size
-        stream.avail_out = given
-        result = deflate(stream, Z_FINISH if fed == size else Z_NO_FLUSH)
-        data += fed - stream.avail_in
-        size -= fed - stream.avail_in
-        sink.size += given - stream.avail_out
+        result = run(deflate, Z_FINISH, stream, &left, sink)
         if result == Z_STREAM_END:
             return COMPRESSION_OK
+        if result == Z_MEM_ERROR:
+            return COMPRESSION_NO_MEMORY
 
 
 cdef int compress_gzip(int level, const uint8_t* data, size_t size, Sink* sink) noexcept nogil:
@@ -110,6 +110,7 @@ cdef int compress_gzip(int level, const uint8_t* data, size_t size, Sink* sink) 
         return COMPRESSION_NO_MEMORY
     status = make_room(sink, deflateBound(&stream, size))
     if status == COMPRESSION_OK:
-        status = deflate_into(&stream, data, size, sink)
+        stream.next_in = <uint8_t*>data
+        status = deflate_into(&stream, size, sink)
     deflateEnd(&stream)
     return status
