@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from plog._native.acceptor cimport ADDRESS_BYTES
 
 cdef enum:
+    PREFIX_BYTES = 4  # the size before a frame
     REASON_BYTES = 200
 
 # What `next_frame` found.

@@ -6,7 +6,7 @@ with the bytes that have really come, not with what its length field says.
 """
 
 from libc.errno cimport EAGAIN, ECONNRESET, EINTR, ENOMEM, EPIPE, errno
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove
@@ -14,6 +14,7 @@ from posix.unistd cimport close
 
 from plog._native.files cimport calls
 from plog._native.locks cimport add as atomic_add
+from plog._native.wire cimport be32
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int fd, void* buffer, size_t size, int flags)
@@ -26,7 +27,6 @@ cdef extern from "<string.h>" nogil:
     char* strerror_r(int error, char* text, size_t size)  # GNU's, which returns the text
 
 cdef enum:
-    PREFIX_BYTES = 4
     SMALLEST_BUFFER_BYTES = 512
     # Several requests of most kinds at once, and Java's largest whole.
     RECEIVE_BYTES = 1024 * 1024 + 64 * 1024
@@ -123,10 +123,6 @@ PLAIN.send_file = plain_send_file
 
 
 # --- reading --------------------------------------------------------------------------------------
-
-cdef inline uint32_t be32(const uint8_t* p) noexcept nogil:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
-
 
 cdef inline int64_t bytes_needed(const Connection* c) noexcept nogil:
     """What the frame at `start` takes in all, or the prefix alone while that is not there. Its size was checked."""

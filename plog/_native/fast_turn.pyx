@@ -7,7 +7,7 @@ fast path does not take goes to Python, counted by reason.
 
 from libc.stdint cimport int16_t, int64_t, uint8_t
 
-from plog._native.connection cimport Connection, answer_room, cut_frame, drop_frame
+from plog._native.connection cimport PREFIX_BYTES, Connection, answer_room, cut_frame, drop_frame
 from plog._native.fetch_answer cimport fetch_answer
 from plog._native.fetch_call cimport (
     FETCH_ANSWERED, FETCH_BESIDE, FETCH_KEY, FETCH_SINCE, FETCH_UNTIL, FETCH_UNUSUAL_FORM,
@@ -36,7 +36,6 @@ from plog._native.waiting cimport (
 from plog._native.work_queue cimport Task, WorkQueue, work_ask
 
 cdef enum:
-    PREFIX_BYTES = 4
     ACKS_ALL = -1
     ACKS_NONE = 0
     # A Fetch that waits keeps its frame.

@@ -28,7 +28,7 @@ import threading
 from typing import NamedTuple
 
 from plog._native.acceptor cimport door_open, door_prepare, door_release
-from plog._native.connection cimport REASON_BYTES, Piece, file_piece, memory_piece, piece_bytes
+from plog._native.connection cimport PREFIX_BYTES, REASON_BYTES, Piece, file_piece, memory_piece, piece_bytes
 from plog._native.fetch_sessions cimport NO_SESSION_ID, SessionCache
 from plog._native.files cimport calls
 from plog._native.locks cimport add as atomic_add, load as atomic_load, store as atomic_store
@@ -54,7 +54,6 @@ from plog._native.served cimport ServedPartitions, table_set_listener
 from plog._native.partition_log import Appended
 
 cdef enum:
-    PREFIX_BYTES = 4
     DEFAULT_QUEUED_MAX_BYTES = 512 * 1024 * 1024
 
 OPENED = EVENT_OPENED
