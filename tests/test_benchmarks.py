@@ -34,6 +34,7 @@ PARTS_OF = {
     "commit_queue": "reactor",
     "connection": "reactor",
     "fast_turn": "reactor",
+    "faults": "partition_log",
     "fetch_answer": "reactor",
     "fetch_path": "reactor",
     "fetch_request": "reactor",

@@ -26,6 +26,11 @@ ctypedef struct FileCalls:
     int64_t (*monotonic_us)() noexcept nogil
 
 cdef FileCalls* calls() noexcept nogil
+# What `calls` returns from now on, for every kernel; only `faults` changes it, and only for tests. A table stays where
+# it is for ever, as threads may still be in it.
+cdef void use_calls(FileCalls* table) noexcept nogil
+# The system's own, whatever `calls` returns.
+cdef FileCalls* system_calls() noexcept nogil
 # As pwritev, but never interrupted: at least a byte was written, or -errno.
 cdef int64_t write_some(int fd, const iovec* pieces, int count, int64_t offset) noexcept nogil
 # Loops over short writes (and EINTR); 0, or -errno with an unknown part written.

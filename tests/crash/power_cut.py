@@ -255,21 +255,21 @@ def record_names(journal: Path) -> None:
 
 def fail_sync_when_told() -> None:
     """Have SIGUSR1 make the next fdatasync below FAIL_SYNC_BELOW fail, and say so."""
-    from plog._native import files
+    from plog._native import faults
 
     def on_signal(*_: object) -> None:
         below = os.environ[FAIL_SYNC_BELOW]
-        files.inject([files.Fault("fdatasync", errno=errno.EIO, times=1, path_prefix=below)])
+        faults.inject([faults.Fault("fdatasync", errno=errno.EIO, times=1, path_prefix=below)])
         print(f"the next fdatasync below {below} fails", file=sys.stderr, flush=True)
 
     signal.signal(signal.SIGUSR1, on_signal)
 
 
 if __name__ == "__main__":
-    from plog._native import files
+    from plog._native import faults
     from plog.cli import main
 
     fail_sync_when_told()
-    files.record_durability(sys.argv[1])
+    faults.record_durability(sys.argv[1])
     record_names(Path(sys.argv[1]))
     main(["server", *sys.argv[2:]])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from plog._native import files
-from plog._native.files import Fault
+from plog._native import faults
+from plog._native.faults import Fault
 from plog.errors import ErrorCode
 from plog.protocol.messages.cluster import (
     AlterReplicaLogDir,
@@ -197,7 +197,7 @@ def trouble_disks(world: World) -> None:
     try:
         while not world.stop.wait(rng.choice((0.05, 0.3, 1.0))):
             there = str(rng.choice(world.log_dirs)) + "/"
-            files.inject(rng.choice((
+            faults.inject(rng.choice((
                 [Fault("pwritev", delay_us=50_000, times=5, path_prefix=there)],
                 [Fault("fdatasync", delay_us=100_000, times=5, path_prefix=there)],
                 [Fault("pread", delay_us=20_000, times=5, path_prefix=there)],
@@ -211,6 +211,6 @@ def trouble_disks(world: World) -> None:
             )))  # fmt: skip
             world.count("disks troubled")
             world.stop.wait(rng.choice((0.05, 0.2)))
-            files.inject([])
+            faults.inject([])
     finally:
-        files.inject([])
+        faults.inject([])

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from plog._native import files
-from plog._native.files import Fault
+from plog._native.faults import Fault, inject
 from plog.broker import Broker
 from plog.protocol import codec, framing
 from plog.protocol.messages.fetch import FetchResponse
@@ -129,8 +128,8 @@ def end_of(running: Running, topic: str) -> int:
 
 @contextmanager
 def faults(*injected: Fault) -> Iterator[None]:
-    files.inject(list(injected))
+    inject(list(injected))
     try:
         yield
     finally:
-        files.inject([])
+        inject([])

@@ -15,7 +15,7 @@ import pytest
 
 from plog._native import compression
 from plog._native.crc32c import crc32c
-from plog._native.files import Fault
+from plog._native.faults import Fault
 from plog.errors import ErrorCode
 from plog.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tests.handlers.running import Running, decoded, end_of, faults, framed

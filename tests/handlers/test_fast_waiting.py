@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from plog._native.files import Fault
+from plog._native.faults import Fault
 from plog.errors import ErrorCode
 from plog.protocol.messages.fetch import FetchResponse
 from plog.protocol.messages.metadata import MetadataRequest

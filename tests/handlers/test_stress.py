@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from plog._native import files
+from plog._native import faults
 from plog.storage.log_manager import LogManager
 from tests.agreement.harness import run_seed
 from tests.handlers.changers import Changer, come_and_go, cut_back, trouble_disks
@@ -124,7 +124,7 @@ class Stress:
                 check(wire)
             wire.close()
         finally:
-            files.inject([])
+            faults.inject([])
             self.running.stop()
         return world.counts
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from plog._native.files import Fault, inject
+from plog._native.faults import Fault, inject
 from tests.network.server import Server, request
 from tests.storage.partition_logs import Directory
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plog._native import files
+from plog._native import faults
 from plog.runtime.clock import ManualClock
 from plog.storage.filesystem import Filesystem
 from plog.storage.log_manager import LogManager
@@ -46,6 +46,6 @@ def start(dirs: list[Path], clock: ManualClock) -> Iterator[Start]:
         return manager
 
     yield start
-    files.inject([])
+    faults.inject([])
     for manager in started:
         abandon(manager)

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from plog._native import files
-from plog._native.files import Fault
+from plog._native import faults, files
+from plog._native.faults import Fault
 from tests.agreement.harness import fork
 
 
 @pytest.fixture(autouse=True)
 def real_calls() -> Iterator[None]:
     yield
-    files.inject([])
-    files.shift_clock(0)
-    files.record_durability("")
+    faults.inject([])
+    faults.shift_clock(0)
+    faults.record_durability("")
 
 
 @pytest.fixture
@@ -66,13 +66,13 @@ def test_negative_size_is_refused(fd: int) -> None:
 
 @pytest.mark.parametrize("at_most", [1, 2, 3, 9])
 def test_short_writes_and_reads_are_finished(fd: int, at_most: int) -> None:
-    files.inject([Fault("pwritev", short_bytes=at_most), Fault("pread", short_bytes=at_most)])
+    faults.inject([Fault("pwritev", short_bytes=at_most), Fault("pread", short_bytes=at_most)])
     files.pwrite(fd, b"0123456789", 2)
     assert files.pread(fd, 20, 0) == b"\0\x000123456789"
 
 
 def test_interrupted_calls_are_made_again(fd: int) -> None:
-    files.inject(
+    faults.inject(
         [Fault("pwritev", errno=errno.EINTR, times=3), Fault("pread", errno=errno.EINTR, times=3)]
     )
     files.pwrite(fd, b"abc", 0)
@@ -80,17 +80,17 @@ def test_interrupted_calls_are_made_again(fd: int) -> None:
 
 
 def test_write_of_nothing_fails_instead_of_hanging(fd: int) -> None:
-    files.inject([Fault("pwritev", short_bytes=0)])
+    faults.inject([Fault("pwritev", short_bytes=0)])
     with pytest.raises(OSError, match="Input/output error"):
         files.pwrite(fd, b"abc", 0)
 
 
 def test_full_disk_may_take_a_part(fd: int) -> None:
-    files.inject([Fault("pwritev", errno=errno.ENOSPC, short_bytes=4)])
+    faults.inject([Fault("pwritev", errno=errno.ENOSPC, short_bytes=4)])
     with pytest.raises(OSError, match="No space left") as caught:
         files.pwrite(fd, b"0123456789", 0)
     assert caught.value.errno == errno.ENOSPC
-    files.inject([])
+    faults.inject([])
     assert files.pread(fd, 100, 0) == b"0123"
 
 
@@ -103,7 +103,7 @@ def test_fault_fails_its_call_only(fd: int, call: str) -> None:
         "pread": lambda: files.pread(fd, 1, 0),
         "pwritev": lambda: files.pwrite(fd, b"x", 0),
     }
-    files.inject([Fault(call, errno=errno.EIO)])
+    faults.inject([Fault(call, errno=errno.EIO)])
     for name, make in made.items():
         if name == call:
             with pytest.raises(OSError, match="Input/output error"):
@@ -113,7 +113,7 @@ def test_fault_fails_its_call_only(fd: int, call: str) -> None:
 
 
 def test_fault_waits_and_ends_as_told(fd: int) -> None:
-    files.inject([Fault("fdatasync", errno=errno.EIO, after=2, times=1)])
+    faults.inject([Fault("fdatasync", errno=errno.EIO, after=2, times=1)])
     outcomes = []
     for _ in range(5):
         try:
@@ -129,11 +129,11 @@ def test_fault_finds_its_descriptor_or_path(tmp_path: Path, fd: int) -> None:
     below.mkdir()
     other = os.open(below / "data", os.O_RDWR | os.O_CREAT)
     try:
-        files.inject([Fault("fsync", errno=errno.EIO, path_prefix=str(below))])
+        faults.inject([Fault("fsync", errno=errno.EIO, path_prefix=str(below))])
         files.fsync(fd)
         with pytest.raises(OSError, match="Input/output error"):
             files.fsync(other)
-        files.inject([Fault("fsync", errno=errno.EIO, fd=fd)])
+        faults.inject([Fault("fsync", errno=errno.EIO, fd=fd)])
         files.fsync(other)
         with pytest.raises(OSError, match="Input/output error"):
             files.fsync(fd)
@@ -142,7 +142,7 @@ def test_fault_finds_its_descriptor_or_path(tmp_path: Path, fd: int) -> None:
 
 
 def test_first_matching_fault_acts(fd: int) -> None:
-    files.inject(
+    faults.inject(
         [
             Fault("fsync", errno=errno.EIO, times=1),
             Fault("fsync", errno=errno.EDQUOT, times=1),
@@ -156,7 +156,7 @@ def test_first_matching_fault_acts(fd: int) -> None:
 
 
 def test_delay_holds_the_call_up(fd: int) -> None:
-    files.inject([Fault("pread", delay_us=30_000, times=1)])
+    faults.inject([Fault("pread", delay_us=30_000, times=1)])
     started = time.monotonic()
     files.pread(fd, 1, 0)
     assert time.monotonic() - started >= 0.03
@@ -167,7 +167,7 @@ def test_delay_holds_the_call_up(fd: int) -> None:
     [
         (lambda: Fault("open"), "no call 'open'"),
         (lambda: Fault("pread", path_prefix="x" * 2000), "path prefix"),
-        (lambda: files.inject([Fault("pread")] * 65), "at most 64"),
+        (lambda: faults.inject([Fault("pread")] * 65), "at most 64"),
     ],
 )
 def test_impossible_fault_is_refused(make, message: str) -> None:
@@ -176,15 +176,15 @@ def test_impossible_fault_is_refused(make, message: str) -> None:
 
 
 def test_clock_runs_ahead_by_its_shift() -> None:
-    files.shift_clock(3_600_000)
+    faults.shift_clock(3_600_000)
     assert 3_599_000 < files.now_ms() - time.time() * 1000 < 3_601_000
-    files.shift_clock(0)
+    faults.shift_clock(0)
     assert abs(files.now_ms() - time.time() * 1000) < 1000
 
 
 def test_journal_says_what_was_synced(tmp_path: Path, fd: int) -> None:
     journal = tmp_path / "journal"
-    files.record_durability(str(journal))
+    faults.record_durability(str(journal))
     files.pwrite(fd, b"0123456789", 0)
     files.fdatasync(fd)
     files.pwrite(fd, b"0123456789", 10)
@@ -194,7 +194,7 @@ def test_journal_says_what_was_synced(tmp_path: Path, fd: int) -> None:
     finally:
         os.close(directory)
     files.fsync(fd)
-    files.record_durability("")
+    faults.record_durability("")
     files.fsync(fd)
     status = os.stat(tmp_path / "data")
     name = f"{status.st_dev} {status.st_ino}"
@@ -207,8 +207,8 @@ def test_journal_says_what_was_synced(tmp_path: Path, fd: int) -> None:
 
 def test_failed_or_unlinked_sync_is_not_in_the_journal(tmp_path: Path, fd: int) -> None:
     journal = tmp_path / "journal"
-    files.record_durability(str(journal))
-    files.inject([Fault("fdatasync", errno=errno.EIO, times=1)])
+    faults.record_durability(str(journal))
+    faults.inject([Fault("fdatasync", errno=errno.EIO, times=1)])
     with pytest.raises(OSError, match="Input/output error"):
         files.fdatasync(fd)
     (tmp_path / "data").unlink()
@@ -220,7 +220,7 @@ def test_journal_survives_a_kill(tmp_path: Path, fd: int) -> None:
     journal = tmp_path / "journal"
     child = fork()
     if child == 0:
-        files.record_durability(str(journal))
+        faults.record_durability(str(journal))
         files.pwrite(fd, b"abc", 0)
         files.fdatasync(fd)
         os.kill(os.getpid(), signal.SIGKILL)

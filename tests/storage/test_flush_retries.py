@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from plog._native import files
-from plog._native.files import Fault
+from plog._native import faults
+from plog._native.faults import Fault
 from plog.runtime.clock import ManualClock
 from plog.storage.log_manager import LogManager
 
@@ -31,7 +31,7 @@ def test_flush_without_a_descriptor_is_tried_until_there_is_one(
         answers.append(error)
         answered.release()
 
-    files.inject([Fault("open_directory", errno=errno.EMFILE)])
+    faults.inject([Fault("open_directory", errno=errno.EMFILE)])
     for log in logs:
         fill(log, 1)
         manager.commit(log, done)
@@ -40,7 +40,7 @@ def test_flush_without_a_descriptor_is_tried_until_there_is_one(
         assert sum("cannot be flushed yet" in line for line in caplog.messages) == times
         assert (answers, [log.durable_end for log in logs]) == ([], [0, 0])
         if times == 3:
-            files.inject([])
+            faults.inject([])
         clock.advance(1000)
         manager.scheduler.run_due()
     for _ in logs:
@@ -56,7 +56,7 @@ def test_log_that_is_gone_is_not_flushed_again(
     log = lead(manager.create(A0, ID_A, SETTINGS))
     fill(log, 1)
     answers: list[OSError | None] = []
-    files.inject([Fault("open_directory", errno=errno.EMFILE, times=1)])
+    faults.inject([Fault("open_directory", errno=errno.EMFILE, times=1)])
     manager.commit(log, answers.append)
     committed_others(manager)
     manager.delete(A0)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from plog._native import files
-from plog._native.files import Fault
+from plog._native import faults
+from plog._native.faults import Fault
 from plog.errors import KafkaStorageError
 from plog.runtime.clock import ManualClock
 
@@ -26,7 +26,7 @@ def test_full_disk_is_told_once_and_so_is_its_end(
         return ["is full" in line for line in lines if "writes are refused" in line]
 
     for expected in ([True], [True, False, True]):
-        files.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0]))])
+        faults.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0]))])
         for _ in range(3):
             for _ in range(2):
                 with pytest.raises(KafkaStorageError):
@@ -34,7 +34,7 @@ def test_full_disk_is_told_once_and_so_is_its_end(
             assert told() == expected
             clock.advance(1000)
             manager.scheduler.run_due()
-        files.inject([])
+        faults.inject([])
         assert told() == expected
         clock.advance(1000)
         manager.scheduler.run_due()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from plog._native import compression, files
+from plog._native import compression, faults
 from plog._native.batch import read_header, scan
-from plog._native.files import Fault
+from plog._native.faults import Fault
 from plog._native.partition_log import APPENDED, DUPLICATE
 from plog._native.records import walk
 from plog.errors import (
@@ -52,7 +52,7 @@ def owner() -> Owner:
 @pytest.fixture
 def inject() -> Iterator[None]:
     yield
-    files.inject([])
+    faults.inject([])
 
 
 def fill(log: Log, batches: int, *, records: int = 10, start: int = 0) -> None:
@@ -550,13 +550,13 @@ def test_restarted_log_is_empty_at_the_offset(directory: Path, offset: int) -> N
 def test_full_disk_refuses_appends_and_nothing_else(directory: Path, owner: Owner) -> None:
     log = open_log(directory, owner=owner)
     fill(log, 1)
-    files.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(directory))])
+    faults.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(directory))])
     with pytest.raises(KafkaStorageError, match="No space left"):
         fill(log, 1)
     assert owner.errors == []
     assert owner.full == 1
     assert len(scan(read_all(log))) == 1
-    files.inject([])
+    faults.inject([])
     fill(log, 1)
     assert log.log_end_offset == 20
 
@@ -564,7 +564,7 @@ def test_full_disk_refuses_appends_and_nothing_else(directory: Path, owner: Owne
 @pytest.mark.usefixtures("inject")
 def test_failed_write_takes_the_log_dir_offline(directory: Path, owner: Owner) -> None:
     log = open_log(directory, owner=owner)
-    files.inject([Fault("pwritev", errno=errno.EIO, path_prefix=str(directory))])
+    faults.inject([Fault("pwritev", errno=errno.EIO, path_prefix=str(directory))])
     with pytest.raises(KafkaStorageError, match="Input/output"):
         fill(log, 1)
     assert [error.errno for error in owner.errors] == [errno.EIO]
@@ -575,7 +575,7 @@ def test_failed_write_takes_the_log_dir_offline(directory: Path, owner: Owner) -
 def test_failed_flush_is_final(directory: Path, owner: Owner, error: int) -> None:
     log = open_log(directory, owner=owner)
     fill(log, 1)
-    files.inject([Fault("fdatasync", errno=error, times=1, path_prefix=str(directory))])
+    faults.inject([Fault("fdatasync", errno=error, times=1, path_prefix=str(directory))])
     with pytest.raises(KafkaStorageError):
         log.flush()
     assert [found.errno for found in owner.errors] == [error]
@@ -594,7 +594,7 @@ def test_directory_that_cannot_be_opened_is_told(
 ) -> None:
     log = open_log(directory, owner=owner)
     fill(log, 1)
-    files.inject([Fault("open_directory", errno=error, times=1, path_prefix=str(directory))])
+    faults.inject([Fault("open_directory", errno=error, times=1, path_prefix=str(directory))])
     with pytest.raises(KafkaStorageError):
         call(log)
     assert [found.errno for found in owner.errors] == told
@@ -616,7 +616,7 @@ def test_failed_flush_of_the_data_path_is_told_or_made_again(
 def test_failed_read_takes_the_log_dir_offline(directory: Path, owner: Owner) -> None:
     log = open_log(directory, owner=owner)
     fill(log, 1)
-    files.inject([Fault("pread", errno=errno.EIO, path_prefix=str(directory))])
+    faults.inject([Fault("pread", errno=errno.EIO, path_prefix=str(directory))])
     with pytest.raises(KafkaStorageError):
         log.read(0, 1000, NEVER, True)
     with pytest.raises(KafkaStorageError):
@@ -693,7 +693,7 @@ def test_closed_log_is_loaded_without_reading_it(directory: Path) -> None:
 def test_close_with_a_failed_disk_says_so(directory: Path, owner: Owner) -> None:
     log = open_log(directory, owner=owner)
     fill(log, 1)
-    files.inject([Fault("fdatasync", errno=errno.EIO, path_prefix=str(directory))])
+    faults.inject([Fault("fdatasync", errno=errno.EIO, path_prefix=str(directory))])
     with pytest.raises(KafkaStorageError):
         log.close()
     assert [error.errno for error in owner.errors] == [errno.EIO]
@@ -718,7 +718,7 @@ def test_recovery_point_waits_for_the_indexes_that_recovery_read(directory: Path
     again.flush()
     sealed = again.native.segments[1].base_offset
     index = str(directory / f"{sealed:020d}.index")
-    files.inject([Fault("fdatasync", errno=errno.EIO, path_prefix=index)])
+    faults.inject([Fault("fdatasync", errno=errno.EIO, path_prefix=index)])
     with pytest.raises(KafkaStorageError):
         again.recovery_point()
 

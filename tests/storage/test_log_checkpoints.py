@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from plog._native import files
-from plog._native.files import Fault
+from plog._native import faults
+from plog._native.faults import Fault
 
 from .log_managers import A0, B0, ID_A, ID_B, SETTINGS, Start, committed, fill, lead
 from .storage_logs import read_all
@@ -57,14 +57,14 @@ def test_disk_full_at_a_checkpoint_keeps_the_directory(
     log = lead(manager.create(A0, ID_A, SETTINGS))
     fill(log, 3)
     assert committed(manager, log) is None
-    files.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0]))])
+    faults.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0]))])
     manager.checkpoints.store_recovery_points()
     manager.checkpoints.store_high_watermarks()
     assert caplog.text.count("No space left on device") == 2
     assert manager.live_log_dirs == [dirs[0]]
     assert manager.get(A0) is log
     assert len(read_all(log)) > 0
-    files.inject([])
+    faults.inject([])
     manager.checkpoints.store_recovery_points()
     assert (dirs[0] / "recovery-point-offset-checkpoint").read_text() == "0\n1\na 0 30\n"
 
@@ -72,6 +72,6 @@ def test_disk_full_at_a_checkpoint_keeps_the_directory(
 def test_failed_checkpoint_takes_the_directory_offline(start: Start, dirs: list[Path]) -> None:
     manager = start()
     manager.create(A0, ID_A, SETTINGS)
-    files.inject([Fault("fsync", errno=errno.EIO, path_prefix=str(dirs[0]))])
+    faults.inject([Fault("fsync", errno=errno.EIO, path_prefix=str(dirs[0]))])
     manager.checkpoints.store_high_watermarks()
     assert manager.offline_log_dirs == [dirs[0]]

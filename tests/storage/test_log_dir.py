@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plog._native import files
+from plog._native import faults
 from plog.errors import InconsistentLogDirs, KafkaStorageError
 from plog.storage.filesystem import Filesystem
 from plog.storage.log_dir import LogDir, common_identity, decode_properties, lock_log_dirs
@@ -176,11 +176,11 @@ def test_removed_marker_stays_removed_although_the_start_that_removed_it_died(
     with pytest.raises(Crash):
         LogDir(Dies(), log_dir.path).take_clean_shutdown()
     journal = tmp_path / "journal"
-    files.record_durability(str(journal))
+    faults.record_durability(str(journal))
     try:
         assert not log_dir.take_clean_shutdown()
     finally:
-        files.record_durability("")
+        faults.record_durability("")
     assert journal.read_text() == f"dir {log_dir.path}\n"
     log_dir.unlock()
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from plog._native import files
-from plog._native.files import Fault
+from plog._native import faults
+from plog._native.faults import Fault
 from plog.errors import KafkaStorageError
 from plog.storage.live_log_dir import LiveLogDir
 from plog.types import TopicPartition
@@ -45,9 +45,9 @@ def test_disk_full_in_recovery_costs_that_partition_alone(start: Start, dirs: li
     (dirs[0] / ".kafka_cleanshutdown").unlink()
     for path in (dirs[0] / "a-0").glob("*.index"):
         path.unlink()  # to be built anew
-    files.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0] / "a-0"))])
+    faults.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0] / "a-0"))])
     again = start([dirs[0]])
-    files.inject([])
+    faults.inject([])
     assert again.live_log_dirs == [dirs[0]]
     assert "no space" in again.offline[A0]
     assert again.get(B0).log_end_offset == 200

@@ -11,9 +11,9 @@ from typing import ClassVar
 
 import pytest
 
-from plog._native import files
+from plog._native import faults
 from plog._native.batch import scan
-from plog._native.files import Fault
+from plog._native.faults import Fault
 from plog._native.partition_log import DUPLICATE
 from plog.errors import (
     InconsistentLogDirs,
@@ -211,7 +211,7 @@ def test_failed_disk_takes_its_partitions_offline_and_no_others(
     first, second = (lead(manager.create(tp, ID_A, SETTINGS)) for tp in (A0, A1))
     assert (first.log_dir, second.log_dir) == tuple(dirs)
     fill(second, 2)
-    files.inject([Fault("pwritev", errno=errno.EIO, path_prefix=str(dirs[0]))])
+    faults.inject([Fault("pwritev", errno=errno.EIO, path_prefix=str(dirs[0]))])
     with pytest.raises(KafkaStorageError):
         fill(first, 1)
     assert manager.offline_log_dirs == [dirs[0]]
@@ -227,7 +227,7 @@ def test_failed_disk_takes_its_partitions_offline_and_no_others(
     manager.shutdown()
     assert not (dirs[0] / ".kafka_cleanshutdown").exists()
     assert (dirs[1] / ".kafka_cleanshutdown").exists()
-    files.inject([])
+    faults.inject([])
     again = start()
     assert again.get(A0) is not None
     assert again.get(A1).log_end_offset == 30
@@ -239,7 +239,7 @@ def test_failed_flush_is_told_and_takes_the_directory_offline(
     manager = start()
     log = lead(manager.create(A0, ID_A, SETTINGS))
     fill(log, 1)
-    files.inject([Fault("fdatasync", errno=errno.EIO, path_prefix=str(dirs[0]))])
+    faults.inject([Fault("fdatasync", errno=errno.EIO, path_prefix=str(dirs[0]))])
     error = committed(manager, log)
     assert error is not None
     assert error.errno == errno.EIO
@@ -265,7 +265,7 @@ def test_last_directory_failing_under_the_start_refuses_it(start: Start, dirs: l
     manager = start([dirs[0]])
     manager.create(A0, ID_A, SETTINGS)
     abandon(manager)
-    files.inject([Fault("pread", errno=errno.EIO, path_prefix=str(dirs[0] / "a-0"))])
+    faults.inject([Fault("pread", errno=errno.EIO, path_prefix=str(dirs[0] / "a-0"))])
     with pytest.raises(KafkaStorageError, match=r"no log directory can be used.*Input/output"):
         start([dirs[0]])
 
@@ -412,10 +412,10 @@ def test_disk_full_at_creation_refuses_and_keeps_the_directory(
     start: Start, dirs: list[Path]
 ) -> None:
     manager = start([dirs[0]])
-    files.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0]))])
+    faults.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0]))])
     with pytest.raises(KafkaStorageError, match="No space"):
         manager.create(A0, ID_A, SETTINGS)
-    files.inject([])
+    faults.inject([])
     assert manager.live_log_dirs == [dirs[0]]
     assert manager.create(A0, ID_A, SETTINGS).log_end_offset == 0
 

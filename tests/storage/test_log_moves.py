@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from plog._native import files
+from plog._native import faults
 from plog._native.batch import scan
-from plog._native.files import Fault
+from plog._native.faults import Fault
 from plog._native.partition_log import DUPLICATE
 from plog.errors import (
     KafkaStorageError,
@@ -111,7 +111,7 @@ def test_move_that_cannot_sync_the_names_it_leaves_is_refused(
     moves = LogMoves(manager, Filesystem())
     log = lead(manager.create(A0, ID_A, Settings()))
     fill(log, 1)
-    files.inject([Fault("open_directory", errno=error, times=1, path_prefix=str(dirs[0]))])
+    faults.inject([Fault("open_directory", errno=error, times=1, path_prefix=str(dirs[0]))])
     with pytest.raises(KafkaStorageError):
         moves.move(A0, dirs[1])
     assert manager.offline_log_dirs == dirs[:failed]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from plog._native import files
-from plog._native.files import Fault
+from plog._native import faults, files
+from plog._native.faults import Fault
 from plog._native.partition_log import (
     APPENDED,
     NOT_WRITABLE,
@@ -38,7 +38,7 @@ NO_LIMITS = {
 @pytest.fixture(autouse=True)
 def real_calls() -> Iterator[None]:
     yield
-    files.inject([])
+    faults.inject([])
 
 
 @pytest.fixture
@@ -347,7 +347,7 @@ def test_failed_write_is_cut_back(
         log.append(make_batch(2, 100, timestamp=stamp), NOW_MS)
     before = {s: directory.data(0, s) for s in ("log", "index", "timeindex")}
     state = log.state()
-    files.inject(
+    faults.inject(
         [
             Fault(
                 "pwritev",
@@ -362,7 +362,7 @@ def test_failed_write_is_cut_back(
         assert (failed.status, failed.errno) == (WRITE_FAILED, error)
         assert {s: directory.data(0, s) for s in before} == before
         assert log.state() == state
-    files.inject([])
+    faults.inject([])
     end = 2 * ENTRIES_AT_ONCE
     assert log.append(make_batch(2, 100, timestamp=90), NOW_MS).base_offset == end
     entries = [(2 * n + 1, 100 * n) for n in range(1, ENTRIES_AT_ONCE + 1)]
@@ -373,7 +373,7 @@ def test_failed_write_is_cut_back(
 
 @pytest.mark.parametrize("at_most", [1, 7, 60])
 def test_short_writes_are_finished(directory: Directory, at_most: int) -> None:
-    files.inject([Fault("pwritev", short_bytes=at_most)])
+    faults.inject([Fault("pwritev", short_bytes=at_most)])
     log = directory.log(index_interval_bytes=61)
     batches = [make_batch(2, 100, timestamp=stamp) for stamp in range(4)]
     for batch in batches:
@@ -387,9 +387,9 @@ def test_failed_cut_back_takes_the_log_offline(directory: Directory) -> None:
     log = directory.log()
     log.append(make_batch(), NOW_MS)
     changes = log.change_count
-    files.inject([Fault("pwritev", errno=errno.EIO, short_bytes=9), Fault("ftruncate", errno=5)])
+    faults.inject([Fault("pwritev", errno=errno.EIO, short_bytes=9), Fault("ftruncate", errno=5)])
     assert log.append(make_batch(), NOW_MS).status == WRITE_FAILED
-    files.inject([])
+    faults.inject([])
     assert log.change_count > changes
     refused = log.append(make_batch(), NOW_MS)
     assert (refused.status, refused.errno) == (NOT_WRITABLE, errno.EIO)
@@ -577,10 +577,10 @@ def test_failed_seal_is_cut_back(directory: Directory) -> None:
     log = directory.log()
     log.append(make_batch(), NOW_MS)
     (segment,) = log.segments
-    files.inject([Fault("pwritev", errno=errno.ENOSPC, short_bytes=5)])
+    faults.inject([Fault("pwritev", errno=errno.ENOSPC, short_bytes=5)])
     with pytest.raises(OSError, match="No space left"):
         segment.seal()
-    files.inject([])
+    faults.inject([])
     assert directory.data(0, "timeindex") == b""
     segment.seal()
     assert directory.time_index(0) == [(1000, 0)]
@@ -593,10 +593,10 @@ def test_failed_seal_keeps_the_entries_that_wait(directory: Directory, suffix: s
         log.append(make_batch(2, 100, timestamp=stamp), NOW_MS)
     (segment,) = log.segments
     path = str(directory.file(0, suffix))
-    files.inject([Fault("pwritev", errno=errno.ENOSPC, short_bytes=5, path_prefix=path)])
+    faults.inject([Fault("pwritev", errno=errno.ENOSPC, short_bytes=5, path_prefix=path)])
     with pytest.raises(OSError, match="No space left"):
         segment.seal()
-    files.inject([])
+    faults.inject([])
     assert directory.data(0, "index") == directory.data(0, "timeindex") == b""
     assert (segment.lookup_offset(4), segment.lookup_time(1)) == ((3, 100), (1, 3))
     log.append(make_batch(2, 100, timestamp=3), NOW_MS)

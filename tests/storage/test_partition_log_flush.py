@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from plog._native import files
-from plog._native.files import Fault
+from plog._native import faults
+from plog._native.faults import Fault
 from plog._native.partition_log import APPENDED, NOT_WRITABLE
 from plog.errors import KafkaStorageError
 
@@ -27,8 +27,8 @@ KEY = bytes(range(20))
 @pytest.fixture(autouse=True)
 def real_calls() -> Iterator[None]:
     yield
-    files.inject([])
-    files.record_durability("")
+    faults.inject([])
+    faults.record_durability("")
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_flush_makes_all_appended_durable(directory: Directory) -> None:
 def test_flush_syncs_in_the_order_of_the_log(directory: Directory, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     log = directory.log()
-    files.record_durability(str(journal))
+    faults.record_durability(str(journal))
 
     def synced() -> list[str]:
         lines = [line.split() for line in journal.read_text().splitlines()]
@@ -101,7 +101,7 @@ def test_failed_sync_leaves_a_durable_prefix(directory: Directory, synced: int) 
     for _ in range(3):
         log.append(make_batch(2, 100), 0)
         directory.roll(log)
-    files.inject([Fault("fdatasync", errno=errno.EIO, after=synced, times=1)])
+    faults.inject([Fault("fdatasync", errno=errno.EIO, after=synced, times=1)])
     with pytest.raises(OSError, match="Input/output error"):
         log.flush()
     assert log.durable_end == synced * 2
@@ -119,7 +119,7 @@ def test_failed_directory_sync_is_final_too(directory: Directory) -> None:
     log.flush()
     directory.roll(log)
     log.append(make_batch(2, 100), 0)
-    files.inject([Fault("fsync", errno=errno.EIO, times=1)])
+    faults.inject([Fault("fsync", errno=errno.EIO, times=1)])
     with pytest.raises(OSError, match="Input/output error"):
         log.flush()
     assert log.durable_end == 2
@@ -149,7 +149,7 @@ def test_partition_takes_three_descriptors(directory: Directory) -> None:
     log.append(make_batch(2, 100), 0)
     log.flush()
     assert len(open_descriptors(directory.path)) == 6
-    files.inject([Fault("fsync", errno=errno.EIO, times=1)])
+    faults.inject([Fault("fsync", errno=errno.EIO, times=1)])
     directory.roll(log)
     log.append(make_batch(2, 100), 0)
     with pytest.raises(OSError, match="Input/output error"):
@@ -166,7 +166,7 @@ def test_directory_that_cannot_be_opened_is_as_one_not_synced(
 ) -> None:
     log = directory.log()
     log.append(make_batch(2, 100), 0)
-    files.inject(
+    faults.inject(
         [
             Fault("open_directory", errno=errno.EIO, path_prefix=str(directory.path / "elsewhere")),
             Fault("open_directory", errno=errno.EINTR, times=2),
@@ -175,11 +175,11 @@ def test_directory_that_cannot_be_opened_is_as_one_not_synced(
     assert log.flush() == 2
     directory.roll(log)
     log.append(make_batch(2, 100), 0)
-    files.inject([Fault("open_directory", errno=errno.EIO, path_prefix=str(directory.path))])
+    faults.inject([Fault("open_directory", errno=errno.EIO, path_prefix=str(directory.path))])
     with pytest.raises(OSError, match="Input/output error"):
         getattr(log, call)()
     assert log.durable_end == 2
-    files.inject([])
+    faults.inject([])
     with pytest.raises(OSError, match="Input/output error"):
         log.flush()
     assert log.durable_end == 2
@@ -195,7 +195,7 @@ def test_want_of_descriptors_fails_a_flush_and_not_the_log(
     log.append(make_batch(2, 100), 0)
     directory.roll(log)
     log.append(make_batch(2, 100), 0)
-    files.inject([Fault("open_directory", errno=error, times=2)])
+    faults.inject([Fault("open_directory", errno=error, times=2)])
     for _ in range(2):
         with pytest.raises(OSError, match="Too many open files"):
             getattr(log, call)()
@@ -226,7 +226,7 @@ def test_directory_may_be_renamed_once_its_names_are_synced(
     journal = tmp_path / "journal"
     log = directory.log()
     log.append(make_batch(2, 100), 0)
-    files.record_durability(str(journal))
+    faults.record_durability(str(journal))
     log.sync_names()
     log.sync_names()  # nothing new
     assert journal.read_text() == f"dir {directory.path}\n"
@@ -283,13 +283,13 @@ def test_end_is_not_told_before_its_slot_is_written(directory: Directory, tmp_pa
         log = directory.log()
         log.set_durable_slot(fd, 0, KEY)
         log.append(make_batch(3), 0)
-        files.inject([Fault("pwritev", errno=errno.EIO, fd=fd, times=1)])
+        faults.inject([Fault("pwritev", errno=errno.EIO, fd=fd, times=1)])
         with pytest.raises(OSError, match="Input/output error"):
             log.flush()
         assert (log.durable_end, slot_of(path, 0)) == (0, (KEY, 0))
         assert log.flush() == 3
         assert slot_of(path, 0) == (KEY, 3)
-        files.inject([Fault("fdatasync", errno=errno.EIO, fd=fd, times=1)])
+        faults.inject([Fault("fdatasync", errno=errno.EIO, fd=fd, times=1)])
         with pytest.raises(OSError, match="Input/output error"):
             log.truncate([directory.segment(0)], 0)
         assert log.log_end_offset == log.durable_end == 3
@@ -312,7 +312,7 @@ def longest_pause(call: Callable[[], None], thread: threading.Thread) -> float:
 def test_slow_sync_holds_up_neither_appends_nor_reads(directory: Directory) -> None:
     log = directory.log()
     log.append(make_batch(1, 100), 0)
-    files.inject([Fault("fdatasync", delay_us=1_000_000, times=1)])
+    faults.inject([Fault("fdatasync", delay_us=1_000_000, times=1)])
     ends: list[int] = []
 
     def use() -> None:
@@ -327,7 +327,7 @@ def test_slow_sync_holds_up_neither_appends_nor_reads(directory: Directory) -> N
 def test_slow_write_does_not_hold_up_reads(directory: Directory) -> None:
     log = directory.log()
     log.append(make_batch(1, 100), 0)
-    files.inject([Fault("pwritev", delay_us=1_000_000, times=1)])
+    faults.inject([Fault("pwritev", delay_us=1_000_000, times=1)])
 
     def use() -> None:
         assert log.state().log_end_offset in (1, 2)
@@ -342,10 +342,10 @@ def test_slow_write_does_not_hold_up_reads(directory: Directory) -> None:
 def test_indexes_are_synced_when_asked(directory: Directory, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     log = directory.log()
-    files.record_durability(str(journal))
+    faults.record_durability(str(journal))
     log.segments[0].sync_indexes()
     names = [Path(line.split()[-1]).suffix for line in journal.read_text().splitlines()]
     assert names == [".index", ".timeindex"]
-    files.inject([Fault("fdatasync", errno=errno.EIO, times=1)])
+    faults.inject([Fault("fdatasync", errno=errno.EIO, times=1)])
     with pytest.raises(OSError, match="Input/output error"):
         log.segments[0].sync_indexes()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from plog._native import files
-from plog._native.files import Fault
+from plog._native import faults
+from plog._native.faults import Fault
 from plog._native.partition_log import (
     APPENDED,
     DUPLICATE,
@@ -32,7 +32,7 @@ NEW = ProducerEntry(7, 0, (), -1, -1, -1, 0)
 @pytest.fixture(autouse=True)
 def real_calls() -> Iterator[None]:
     yield
-    files.inject([])
+    faults.inject([])
 
 
 @pytest.fixture
@@ -176,10 +176,10 @@ def test_failed_write_leaves_the_producer_alone(log: PartitionLog) -> None:
     log.put_producer(NEW, 0)
     send(log, 0)
     before = entry_of(log)
-    files.inject([Fault("pwritev", errno=errno.ENOSPC)])
+    faults.inject([Fault("pwritev", errno=errno.ENOSPC)])
     assert send(log, 1).status == WRITE_FAILED
     assert send(log, 0, producer_id=8, decided=NEW._replace(producer_id=8)).status == WRITE_FAILED
-    files.inject([])
+    faults.inject([])
     assert log.producers() == [before]
     assert send(log, 1).status == APPENDED
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from plog._native import files
-from plog._native.files import Fault
+from plog._native import faults
+from plog._native.faults import Fault
 from plog._native.partition_log import FileRange, PartitionLog
 from plog.errors import CorruptRecord, KafkaStorageError
 
@@ -23,7 +23,7 @@ from .partition_logs import Directory, Placed, make_batch, walk
 @pytest.fixture(autouse=True)
 def real_calls() -> Iterator[None]:
     yield
-    files.inject([])
+    faults.inject([])
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_short_reads_are_finished(directory: Directory, at_most: int) -> None:
     log = directory.log()
     for _ in range(10):
         log.append(make_batch(1, 100), 0)
-    files.inject([Fault("pread", short_bytes=at_most)])
+    faults.inject([Fault("pread", short_bytes=at_most)])
     found = log.read(5, 1000, 8, False)
     assert found is not None
     assert found.read() == directory.data(0)[500:800]
@@ -158,7 +158,7 @@ def test_failed_read_is_an_os_error(directory: Directory) -> None:
     log.append(make_batch(1, 100), 0)
     found = log.read(0, 1000, 1, False)
     assert found is not None
-    files.inject([Fault("pread", errno=errno.EIO)])
+    faults.inject([Fault("pread", errno=errno.EIO)])
     for call in (
         lambda: log.read(0, 1000, 1, False),
         found.read,
@@ -166,7 +166,7 @@ def test_failed_read_is_an_os_error(directory: Directory) -> None:
     ):
         with pytest.raises(OSError, match="Input/output error"):
             call()
-    files.inject([])
+    faults.inject([])
     assert log.read(0, 1000, 1, False) is not None
 
 
