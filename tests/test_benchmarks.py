@@ -56,6 +56,7 @@ PARTS_OF = {
     "segment_append": "partition_log",
     "segment_walk": "partition_log",
     "served": "reactor",
+    "turn": "reactor",
     "waiting": "reactor",
     "work_queue": "reactor",
 }
