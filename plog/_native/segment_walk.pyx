@@ -34,6 +34,9 @@ cdef enum:
     MIN_MESSAGE_BYTES = 14
 
 
+ctypedef int64_t (*Search)(const uint8_t* entries, uint32_t count, int64_t key) noexcept nogil
+
+
 # --- lookups --------------------------------------------------------------------------------------
 
 cdef int mapped(void** slot, int fd, int64_t size, const uint8_t** out) noexcept nogil:
@@ -49,66 +52,60 @@ cdef int mapped(void** slot, int fd, int64_t size, const uint8_t** out) noexcept
     return 0
 
 
+cdef int64_t copy_greatest(
+        const uint8_t* entries, int64_t count, int entry_bytes, Search search, int64_t key,
+        uint8_t* entry) noexcept nogil:
+    """Copy the greatest entry at or below `key`; its number, or -1."""
+    cdef int64_t number = search(entries, <uint32_t>count, key)
+    if number >= 0:
+        memcpy(entry, entries + number * entry_bytes, entry_bytes)
+    return number
+
+
 cdef int segment_lookup_offset(
         SegmentFiles* segment, int64_t target, int64_t* offset, int64_t* position) noexcept nogil:
     cdef int64_t relative = target - segment.base_offset
-    cdef int64_t count
     cdef const uint8_t* entries = NULL
     cdef uint8_t[OFFSET_ENTRY_BYTES] entry
     cdef int64_t number = -1
+    cdef int64_t written
     cdef int failed
-    offset[0] = segment.base_offset
-    position[0] = 0
-    if relative < 0:
-        return 0
     pthread_mutex_lock(&segment.tail_lock)
-    count = segment.offsets_written
+    written = segment.offsets_written
     if segment.tail != NULL:
-        number = search_offset(segment.tail.offsets, <uint32_t>segment.tail.offset_count, relative)
-        if number >= 0:
-            memcpy(entry, segment.tail.offsets + number * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
+        number = copy_greatest(
+            segment.tail.offsets, segment.tail.offset_count, OFFSET_ENTRY_BYTES, search_offset, relative, entry)
     pthread_mutex_unlock(&segment.tail_lock)
-    if number < 0 and count > 0:
-        failed = mapped(
-            &segment.offset_map, segment.offset_index_fd, segment.offset_map_bytes, &entries)
+    if number < 0 and written > 0 and relative >= 0:
+        failed = mapped(&segment.offset_map, segment.offset_index_fd, segment.offset_map_bytes, &entries)
         if failed:
             return failed
-        number = search_offset(entries, <uint32_t>count, relative)
-        if number >= 0:
-            memcpy(entry, entries + number * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
-    if number >= 0:
-        offset[0] = segment.base_offset + <int32_t>be32(entry)
-        position[0] = <int32_t>be32(entry + 4)
+        number = copy_greatest(entries, written, OFFSET_ENTRY_BYTES, search_offset, relative, entry)
+    offset[0] = segment.base_offset + (0 if number < 0 else <int32_t>be32(entry))
+    position[0] = 0 if number < 0 else <int32_t>be32(entry + 4)
     return 0
 
 
 cdef int segment_lookup_time(
         SegmentFiles* segment, int64_t timestamp, int64_t* found, int64_t* offset) noexcept nogil:
-    cdef int64_t count
     cdef const uint8_t* entries = NULL
     cdef uint8_t[TIME_ENTRY_BYTES] entry
     cdef int64_t number = -1
+    cdef int64_t written
     cdef int failed
-    found[0] = -1
-    offset[0] = segment.base_offset
     pthread_mutex_lock(&segment.tail_lock)
-    count = segment.times_written
+    written = segment.times_written
     if segment.tail != NULL:
-        number = search_time(segment.tail.times, <uint32_t>segment.tail.time_count, timestamp)
-        if number >= 0:
-            memcpy(entry, segment.tail.times + number * TIME_ENTRY_BYTES, TIME_ENTRY_BYTES)
+        number = copy_greatest(
+            segment.tail.times, segment.tail.time_count, TIME_ENTRY_BYTES, search_time, timestamp, entry)
     pthread_mutex_unlock(&segment.tail_lock)
-    if number < 0 and count > 0:
-        failed = mapped(
-            &segment.time_map, segment.time_index_fd, segment.time_map_bytes, &entries)
+    if number < 0 and written > 0:
+        failed = mapped(&segment.time_map, segment.time_index_fd, segment.time_map_bytes, &entries)
         if failed:
             return failed
-        number = search_time(entries, <uint32_t>count, timestamp)
-        if number >= 0:
-            memcpy(entry, entries + number * TIME_ENTRY_BYTES, TIME_ENTRY_BYTES)
-    if number >= 0:
-        found[0] = <int64_t>be64(entry)
-        offset[0] = segment.base_offset + <int32_t>be32(entry + 8)
+        number = copy_greatest(entries, written, TIME_ENTRY_BYTES, search_time, timestamp, entry)
+    found[0] = -1 if number < 0 else <int64_t>be64(entry)
+    offset[0] = segment.base_offset + (0 if number < 0 else <int32_t>be32(entry + 8))
     return 0
 
 
