@@ -246,7 +246,13 @@ class Broker:
             if at is not None:
                 purgatory.touch(at)
 
-        control_plane = ControlPlane(reactor, Dispatcher(services), loop, touch)
+        control_plane = ControlPlane(
+            reactor,
+            Dispatcher(services),
+            loop,
+            touch,
+            most_at_work=self._static.queued_max_requests,
+        )
         undo.push_async_callback(control_plane.stop, STOP_HANDLERS_MS, STOP_DRAIN_MS)
         undo.callback(purgatory.close)
         for bound in self._bound:

@@ -313,7 +313,7 @@ cdef void close_idle(Loop* loop) noexcept nogil:
         c = loop.by_activity.next.owner
         if c.active_us + loop.shared.idle_timeout_us > loop.now_us:
             return
-        if c.handed_over or c.parked != NULL:
+        if (c.handed_over or c.parked != NULL) and not c.peer_closed:
             touch(loop, c)  # it is the broker that takes its time
         else:
             snprintf(c.reason, REASON_BYTES, "idle for longer than %lld ms%s",

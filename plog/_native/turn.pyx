@@ -355,6 +355,25 @@ cdef void read_on(Loop* loop, Connection* c) noexcept nogil:
             return
 
 
+cdef bint owes_work(const Connection* c) noexcept nogil:
+    """What has come whole is appended, whether or not its client still waits."""
+    return c.unappended > 0 or c.has_one_in_work
+
+
+cdef bint nothing_unread(Connection* c) noexcept nogil:
+    cdef int unread = 0
+    return c.start == c.end and ioctl(c.fd, FIONREAD, &unread) == 0 and unread == 0
+
+
+cdef bint waits_for_nobody(Connection* c) noexcept nogil:
+    """Of one whose peer has closed: the answer is for nobody.
+
+    Requests that came before the end of the stream (acks=0) are still handed over, and the end is found when the
+    last of them has been read.
+    """
+    return (c.handed_over or c.parked != NULL) and not owes_work(c) and nothing_unread(c)
+
+
 cdef void serve(Loop* loop, Connection* c) noexcept nogil:
     if not c.dead and not c.closing:
         read_on(loop, c)
@@ -363,6 +382,8 @@ cdef void serve(Loop* loop, Connection* c) noexcept nogil:
     link_append(&loop.answering, &c.answering)
     if settle(c, &loop.scratch, &loop.shared.budget) < 0:
         close_for_memory(loop, c)
+    elif c.peer_closed and not c.closing and waits_for_nobody(c):
+        begin_close(loop, c, b"closed by the peer before its answer")
     elif is_holding_much(&loop.scratch):
         write_gathered(loop)
 
@@ -384,16 +405,6 @@ cdef void send_answers(Loop* loop) noexcept nogil:
             link_append(&loop.ready, &c.ready)
 
 
-cdef bint owes_work(const Connection* c) noexcept nogil:
-    """What has come whole is appended, whether or not its client still waits."""
-    return c.unappended > 0 or c.has_one_in_work
-
-
-cdef bint nothing_unread(Connection* c) noexcept nogil:
-    cdef int unread = 0
-    return c.start == c.end and ioctl(c.fd, FIONREAD, &unread) == 0 and unread == 0
-
-
 cdef void on_event(Loop* loop, Connection* c, uint32_t events) noexcept nogil:
     cdef int error = 0
     cdef socklen_t size = sizeof(error)
@@ -413,11 +424,6 @@ cdef void on_event(Loop* loop, Connection* c, uint32_t events) noexcept nogil:
         c.readable = True
         if c.gathered > 0:
             write_gathered(loop)
-        # Nobody waits for what is being worked on. Requests that came before the end of the stream (acks=0) are
-        # still handed over, and the end is found when the last of them has been read.
-        if (c.handed_over or c.parked != NULL) and not owes_work(c) and nothing_unread(c):
-            finish_close(loop, c, b"closed by the peer before its answer")
-            return
     if events & EPOLLIN:
         c.readable = True
     if events & EPOLLOUT:

@@ -169,7 +169,8 @@ async def alter_replica_log_dirs(
                     begun.append((at, refusal.code))
     moves = [outcome for _, outcome in begun if not isinstance(outcome, ErrorCode)]
     if moves:
-        await asyncio.wait(moves, timeout=MOVES_ARE_AWAITED_MS / 1000)
+        with ctx.connection.while_open():
+            await asyncio.wait(moves, timeout=MOVES_ARE_AWAITED_MS / 1000)
     outcomes: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
     for at, outcome in begun:
         code = outcome if isinstance(outcome, ErrorCode) else ErrorCode.NONE

@@ -42,7 +42,8 @@ async def elect_leaders(ctx: Context, request: ElectLeadersRequest) -> ElectLead
     future = asyncio.wrap_future(ctx.services.controller.elect_leaders(election, asked))
     # Whoever does not wait for it leaves it to the controller; it must not be cancelled.
     future.add_done_callback(_heard)
-    done, _ = await asyncio.wait([future], timeout=max(request.timeout_ms, 0) / 1000)
+    with ctx.connection.while_open():
+        done, _ = await asyncio.wait([future], timeout=max(request.timeout_ms, 0) / 1000)
     try:
         if not done:
             raise RequestTimedOut("the controller has not answered yet")

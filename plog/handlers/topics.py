@@ -59,7 +59,7 @@ DELETION_DISABLED_SINCE = 3
 
 
 class Deadline:
-    """Until when one request waits for its effects.
+    """Until when one request waits for its effects, while its client does.
 
     Raises (both waits):
         RequestTimedOut: not in time; it goes on all the same.
@@ -77,12 +77,15 @@ class Deadline:
 
     async def until_shown(self, shown: Callable[[MetadataSnapshot], bool], otherwise: str) -> None:
         """Wait until this broker's clients would see a change."""
-        if not await self._ctx.services.metadata.until(shown, self._left_s(otherwise)):
+        with self._ctx.connection.while_open():
+            is_shown = await self._ctx.services.metadata.until(shown, self._left_s(otherwise))
+        if not is_shown:
             raise RequestTimedOut(otherwise)
 
     async def until_done(self, future: asyncio.Future[None], otherwise: str) -> None:
         """Wait for a future."""
-        done, _ = await asyncio.wait([future], timeout=self._left_s(otherwise))
+        with self._ctx.connection.while_open():
+            done, _ = await asyncio.wait([future], timeout=self._left_s(otherwise))
         if not done:
             raise RequestTimedOut(otherwise)
 
@@ -296,13 +299,21 @@ async def create_partitions(
     """Add partitions to topics and wait until they have leaders."""
     deadline = Deadline(ctx, request.timeout_ms)
     names = Counter(topic.name for topic in request.topics)
-    results = []
+    refusals: list[KafkaError | None] = []
     for topic in request.topics:
-        code, message = ErrorCode.NONE, None
         try:
             if names[topic.name] > 1:
                 raise InvalidRequest(f"topic {topic.name!r} is asked for twice")
             await _grow(ctx, topic, validate_only=request.validate_only)
+            refusals.append(None)
+        except KafkaError as refusal:
+            refusals.append(refusal)
+    results = []
+    for topic, refused in zip(request.topics, refusals, strict=True):
+        code, message = ErrorCode.NONE, None
+        try:
+            if refused is not None:
+                raise refused
             if not request.validate_only:
                 await _until_led(deadline, topic.name, topic.count)
         except KafkaError as refusal:

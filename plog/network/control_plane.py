@@ -29,6 +29,9 @@ HEADER_BYTES: Final = 8
 """API key, API version and correlation id: what every Kafka request begins with."""
 
 
+EVENTS_AT_ONCE: Final = 256
+
+
 class _NoReply(Enum):
     NO_REPLY = "no reply"
 
@@ -44,6 +47,28 @@ Dispatch: TypeAlias = Callable[["Connection", memoryview], "Reply | Awaitable[Re
 
 class CloseConnection(Exception):
     """Raised by a handler: there is no answer to this, close the connection. The text says why."""
+
+
+class Work:
+    """How many handlers are at work; those that wait while their client does are not.
+
+    `on_less` is called whenever it has become one less.
+    """
+
+    __slots__ = ("count", "on_less")
+
+    def __init__(self, on_less: Callable[[], None] = lambda: None) -> None:
+        self.count = 0
+        self.on_less = on_less
+
+    def begin(self) -> None:
+        """One more."""
+        self.count += 1
+
+    def end(self) -> None:
+        """One less."""
+        self.count -= 1
+        self.on_less()
 
 
 class Connection:
@@ -72,9 +97,10 @@ class Connection:
         "task",
         "throttle_ms",
         "waits_while_open",
+        "work",
     )
 
-    def __init__(self, id: int, listener: Listener, peer: str) -> None:
+    def __init__(self, id: int, listener: Listener, peer: str, work: Work | None = None) -> None:
         self.id = id
         self.listener = listener
         self.peer = peer
@@ -104,6 +130,7 @@ class Connection:
         self.gone = False
         """The socket is closed. A handler goes on all the same: what came whole is done."""
         self.waits_while_open = False
+        self.work = work or Work()
 
     @property
     def listener_name(self) -> str:
@@ -120,10 +147,12 @@ class Connection:
         if self.gone:
             raise asyncio.CancelledError(f"{self.peer} has gone")
         self.waits_while_open = True
+        self.work.end()
         try:
             yield
         finally:
             self.waits_while_open = False
+            self.work.begin()
 
     def __repr__(self) -> str:
         return f"Connection({self.id}, {self.peer} on {self.listener.name})"
@@ -186,7 +215,9 @@ class ControlPlane:
     with a limit belong in `runtime.purgatory`). `CloseConnection` closes the
     connection; any other exception is a bug, which costs the connection and is
     logged with its traceback. A handler whose client goes is run to its end, but for
-    what it awaits within `Connection.while_open`. `on_change(number)` hears of changes
+    what it awaits within `Connection.while_open`. While `most_at_work` handlers do
+    anything but wait so, no further event is taken: clients could otherwise ask for
+    work, go, and leave more of it behind than there is memory. `on_change(number)` hears of changes
     that handlers asked to be told of (`PartitionLog.watch`).
     """
 
@@ -196,8 +227,12 @@ class ControlPlane:
         dispatch: Dispatch,
         loop: asyncio.AbstractEventLoop,
         on_change: Callable[[int], None] | None = None,
+        *,
+        most_at_work: int = 100,
     ) -> None:
         self._reactor = reactor
+        self._most_at_work = most_at_work
+        self._work = Work(self._on_less_work)
         self._on_change = on_change
         self._dispatch = dispatch
         self._loop = loop
@@ -205,6 +240,7 @@ class ControlPlane:
         self._connections: dict[int, Connection] = {}
         self._tasks: set[asyncio.Task[Reply]] = set()
         self._taking = False
+        self._paused = False
 
     @property
     def connections(self) -> Sequence[Connection]:
@@ -259,13 +295,17 @@ class ControlPlane:
 
     def _on_wake(self) -> None:
         # One batch per round of the loop; the eventfd stays readable while there is more.
-        for event in self._reactor.take():
+        room = self._most_at_work - self._work.count
+        for event in self._reactor.take(max(1, min(room, EVENTS_AT_ONCE))):
             kind = event.kind
             if kind == REQUEST:
                 self._on_request(event)
             elif kind == OPENED:
                 self._connections[event.connection_id] = Connection(
-                    event.connection_id, self._listeners[event.listener_id], event.peer
+                    event.connection_id,
+                    self._listeners[event.listener_id],
+                    event.peer,
+                    self._work,
                 )
             elif kind == CLOSED:
                 self._on_closed(event)
@@ -280,6 +320,15 @@ class ControlPlane:
                     event.reason,
                     self._reactor.stats().refused,
                 )
+
+        if self._work.count >= self._most_at_work and self._taking and not self._paused:
+            self._paused = True
+            self._loop.remove_reader(self._reactor.wake_fd)
+
+    def _on_less_work(self) -> None:
+        if self._paused and self._taking and self._work.count < self._most_at_work:
+            self._paused = False
+            self._loop.add_reader(self._reactor.wake_fd, self._on_wake)
 
     def _on_closed(self, event: Event) -> None:
         connection = self._connections.pop(event.connection_id)
@@ -335,10 +384,12 @@ class ControlPlane:
         task = self._loop.create_task(coroutine)
         connection.task = task
         self._tasks.add(task)
+        self._work.begin()
         task.add_done_callback(lambda done: self._on_done(connection, done))
 
     def _on_done(self, connection: Connection, task: asyncio.Task[Reply]) -> None:
         self._tasks.discard(task)
+        self._work.end()
         connection.task = None
         if task.cancelled():
             # Because the client has gone, or the broker stops.

@@ -131,11 +131,11 @@ class NetworkKeys(Settings):
     queued_max_requests = key(
         "queued.max.requests",
         INT,
-        "How many requests Kafka lets wait for its threads.",
-        default=500,
+        "How many requests Python's handlers may have in work at once, those left aside that "
+        "only wait for records or for acks=all; further ones wait where they came in. Kafka's "
+        "default is 500; a request that names thousands of topics can take a megabyte.",
+        default=100,
         at_least=1,
-        no_effect="each connection has one request in work; queued.max.request.bytes bounds "
-        "their memory",
     )
     queued_max_request_bytes = key(
         "queued.max.request.bytes",

@@ -196,12 +196,12 @@ def test_unusable_log_directory_is_left_out_and_the_others_serve(tmp_path: Path)
 
 def test_keys_without_effect_are_warned_of_once_each(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
-    path.write_text("num.io.threads=8\nqueued.max.requests=100\nnum.io.threads=9\n")
+    path.write_text("num.io.threads=8\nbackground.threads=100\nnum.io.threads=9\n")
     broker = BrokerProcess(tmp_path, launcher=[sys.executable, "-m", "plog", "server", str(path)])
     with broker:
         pass
     warnings = [line for line in broker.log.splitlines() if " WARNING " in line]
-    for key in ("num.io.threads", "queued.max.requests"):
+    for key in ("num.io.threads", "background.threads"):
         assert len([w for w in warnings if f"`{key}`" in w and "no effect" in w]) == 1
 
 

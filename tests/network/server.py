@@ -77,6 +77,9 @@ class Client(socket.socket):
         self.close()
 
 
+MOST_AT_WORK = 20
+
+
 class Server:
     """Runs the loop in a thread of its own; `stop` checks that nothing is left behind."""
 
@@ -90,7 +93,9 @@ class Server:
         self.thread = threading.Thread(target=self.loop.run_forever, name="control plane")
         self.thread.start()
         self.reactor = Reactor(**self.options)
-        self.control_plane = ControlPlane(self.reactor, self.dispatch, self.loop)
+        self.control_plane = ControlPlane(
+            self.reactor, self.dispatch, self.loop, most_at_work=MOST_AT_WORK
+        )
         settings = BrokerSettings({"listeners": "PLAINTEXT://127.0.0.1:0"})
         for bound in bind_listeners(settings.parsed_listeners(), backlog=600):
             self.address = bound.socket.getsockname()

@@ -9,7 +9,7 @@ import pytest
 
 from plog.network.control_plane import NO_REPLY, CloseConnection
 from plog.runtime.purgatory import Purgatory
-from tests.network.server import Server, correlation_of, request
+from tests.network.server import MOST_AT_WORK, Server, correlation_of, request
 
 
 async def at_once(connection, frame):
@@ -369,6 +369,54 @@ def test_answer_to_a_client_that_has_gone_is_dropped(caplog):
         other.sendall(request(2))
         assert other.answer() == request(2)[4:]
     assert caplog.messages == []
+
+
+def test_work_is_bounded_whether_or_not_its_clients_are_there():
+    begun, gone = [], threading.Event()
+
+    async def dispatch(connection, frame):
+        begun.append(correlation_of(frame))
+        await asyncio.get_running_loop().run_in_executor(None, gone.wait, 10)
+        return [bytes(frame)]
+
+    with Server(dispatch) as server:
+        for number in range(100):
+            client = server.connect()
+            client.sendall(request(number))
+            if number % 2:
+                client.close()
+        server.until(lambda: server.reactor.stats().requests == 100)
+        server.until(lambda: len(begun) == MOST_AT_WORK)
+        assert server.control_plane.waiting == MOST_AT_WORK
+        gone.set()
+        server.until(lambda: len(begun) == 100)
+        server.until(lambda: server.control_plane.waiting == 0)
+        for client in server.clients[::2]:
+            assert client.answer()
+
+
+def test_those_who_wait_while_their_client_does_are_not_at_work():
+    waiting = []
+
+    async def dispatch(connection, frame):
+        if correlation_of(frame) < 50:
+            waiting.append(connection)
+            with connection.while_open():
+                await asyncio.sleep(60)
+        return [bytes(frame)]
+
+    with Server(dispatch) as server:
+        clients = [server.connect() for _ in range(50)]
+        for number, client in enumerate(clients):
+            client.sendall(request(number))
+        server.until(lambda: len(waiting) == 50)
+        other = server.connect()
+        other.sendall(request(99))
+        assert other.answer() == request(99)[4:]
+        for client in clients:
+            client.close()
+        server.until(lambda: server.control_plane.waiting == 0)
+        assert waiting[0].work.count == 0
 
 
 def test_memory_of_a_cancelled_request_needs_no_garbage_collector():

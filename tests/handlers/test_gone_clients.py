@@ -1,0 +1,106 @@
+"""Clients that ask and go: what they asked for is done, and no wait is kept up for them."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from pathlib import Path
+
+import pytest
+
+from plog._native.faults import Fault
+from plog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from plog.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    DeleteTopicsRequest,
+)
+from tests.handlers.running import Running, faults, framed
+from tests.handlers.wire import (
+    create_topic,
+    eventually,
+    fetch_request,
+    make_batch,
+    produce,
+)
+
+
+@pytest.mark.parametrize("fast_path", ["true", "false"])
+@pytest.mark.parametrize("before", ["nothing", "metadata"])
+def test_client_that_asks_and_goes_at_once_leaves_nothing_behind(
+    tmp_path: Path, fast_path: str, before: str
+) -> None:
+    running = Running(tmp_path, fast_path_enable=fast_path)
+    topic, _ = create_topic(running.wire)
+    sent = framed(fetch_request((topic, 0, 0), max_wait_ms=2**31 - 1), 12, 1)
+    if before == "metadata":  # Python's: the Fetch is read when it has been answered
+        sent = framed(MetadataRequest(topics=[]), 9, 0) + sent
+    others = running.broker.reactor_stats.connections
+    for _ in range(100):
+        with socket.create_connection(("127.0.0.1", running.port)) as gone:
+            gone.sendall(sent)
+    eventually(lambda: running.broker.reactor_stats.connections == others, "all are closed")
+    assert running.broker.reactor_stats.waiting == 0
+    running.stop()
+
+
+@pytest.mark.parametrize("fast_path", ["true", "false"])
+def test_client_that_goes_in_the_middle_of_a_request_is_idle_while_one_waits(
+    tmp_path: Path, fast_path: str
+) -> None:
+    running = Running(tmp_path, fast_path_enable=fast_path, connections_max_idle_ms=500)
+    topic, _ = create_topic(running.wire)
+    with socket.create_connection(("127.0.0.1", running.port)) as gone:
+        gone.sendall(framed(fetch_request((topic, 0, 0), max_wait_ms=2**31 - 1), 12, 1) + b"\0")
+    eventually(lambda: running.broker.reactor_stats.connections == 0, "all are closed")
+    running.stop()
+
+
+def leader_of(running: Running, topic: str) -> int:
+    asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+    (found,) = running.wire.ask(asked, 9).topics
+    return int(found.partitions[0].leader_id)
+
+
+def test_wait_for_what_may_never_come_ends_with_its_client(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = Running(tmp_path, log_dirs=f"{tmp_path}/a,{tmp_path}/b")
+    topic, _ = create_topic(running.wire)
+    (place,) = tmp_path.glob(f"*/{topic}-0")
+    others = running.broker.reactor_stats.connections
+    broken = str(place.parent)
+    with faults(
+        *(Fault(call, errno=errno.EIO, path_prefix=broken) for call in ("fdatasync", "fsync"))
+    ):
+        assert produce(running.wire, topic, make_batch(), acks=-1).error_code != 0
+        eventually(lambda: leader_of(running, topic) == -1, "offline")
+        # Its replica is on a disk that is gone: the name is not free again before that is back.
+        request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=2**31 - 1)
+        for _ in range(10):
+            with socket.create_connection(("127.0.0.1", running.port)) as gone:
+                gone.sendall(framed(request, 5, 1))
+        eventually(lambda: running.broker.reactor_stats.connections == others, "all are closed")
+        with caplog.at_level(logging.WARNING):
+            running.stop()
+    assert "cancelled" not in caplog.text
+
+
+def test_all_steps_of_a_request_are_done_though_its_client_goes(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    topics = [create_topic(running.wire)[0] for _ in range(20)]
+    grown = [CreatePartitionsTopic(name=name, count=3, assignments=None) for name in topics]
+    with socket.create_connection(("127.0.0.1", running.port)) as gone:
+        gone.sendall(
+            framed(
+                CreatePartitionsRequest(topics=grown, timeout_ms=10_000, validate_only=False), 3, 1
+            )
+        )
+
+    def counts() -> set[int]:
+        found = running.wire.ask(MetadataRequest(topics=None), 9)
+        return {len(topic.partitions) for topic in found.topics}
+
+    eventually(lambda: counts() == {3}, "all have three partitions")
+    running.stop()
