@@ -16,10 +16,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from types import FrameType
 
 from plog import __version__
 from plog._native import crc32c
@@ -352,8 +353,7 @@ def run(settings: BrokerSettings) -> None:
 async def _serve(broker: Broker, begun: float) -> int:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+    _call_on_signals(loop, (signal.SIGTERM, signal.SIGINT), stopped.set)
     start = loop.create_task(broker.start())
     asked = loop.create_task(stopped.wait())
     await asyncio.wait((start, asked), return_when=asyncio.FIRST_COMPLETED)
@@ -388,6 +388,32 @@ async def _serve(broker: Broker, begun: float) -> int:
     _log_requests(broker.reactor_stats)
     log.info("stopped")
     return status
+
+
+def _call_on_signals(
+    loop: asyncio.AbstractEventLoop,
+    numbers: Sequence[signal.Signals],
+    callback: Callable[[], object],
+) -> None:
+    """Call back in the loop, once or twice, for every signal that comes until the loop is closed.
+
+    asyncio hears of a signal by a byte in the pipe that also wakes it up, and when some 280 calls
+    of other threads have filled that, the byte is lost. Python's handler runs whatever is in the
+    pipe, and what it appends to the loop's queue stays there.
+    """
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(callback)
+
+    for number in numbers:
+        # The pipe still has its part: its byte wakes a loop that the signal finds on its way to
+        # sleep, and the loop puts back what was there before when it is closed.
+        loop.add_signal_handler(number, callback)
+        signal.signal(number, on_signal)
+        signal.siginterrupt(number, False)
+    # A full pipe wakes the loop as well, so that is nothing to complain of on stderr.
+    signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
 
 
 def _exit_after(seconds: float, status: int) -> None:

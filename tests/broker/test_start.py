@@ -319,6 +319,57 @@ def test_sigterm_during_recovery_ends_the_start(tmp_path: Path, length: str) -> 
         assert len(admin.topic("t").partitions) == 3
 
 
+FULL_PIPE = """
+import asyncio, threading, time
+from plog.broker import Broker
+start = Broker.start
+def fill(loop):
+    # 100 at a time from each thread: a socketpair takes some 280 bytes that nobody reads.
+    def call():
+        for _ in range(100):
+            loop.call_soon_threadsafe(lambda: None)
+    threads = [threading.Thread(target=call) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print("full", flush=True)
+    time.sleep(0.5)
+async def start_and_fill(self):
+    await start(self)
+    loop = asyncio.get_running_loop()
+    loop.call_later(0.1, fill, loop)
+Broker.start = start_and_fill
+from plog.cli import main
+main()
+"""
+
+
+@pytest.mark.usefixtures("plane")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_one_signal_stops_a_broker_whose_event_loop_is_behind(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", FULL_PIPE, "server", *overrides(log_dirs=tmp_path / "data")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "full\n"
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, errors
+    assert "Exception ignored" not in errors
+    assert errors.rstrip().endswith("stopped")
+    assert (tmp_path / "data" / CLEAN_SHUTDOWN_FILE).exists()
+
+
 # -- in one process --------------------------------------------------------------------------------
 
 
