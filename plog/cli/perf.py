@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import sys
 import tempfile
@@ -10,18 +11,23 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from plog.cli.output import bootstrap_option, json_option, print_json, print_rows
 
 if TYPE_CHECKING:
+    import subprocess
+
     from plog.client.admin import Admin
     from plog.ops.load import Figures
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+SIGNALLED = 128
+"""A shell reports a command that a signal ended by this and the signal's number."""
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 ACKS = {"all": -1, "1": 1, "0": 0}
 WARMUP_S = 1.0
@@ -44,6 +50,15 @@ def command() -> None:
       plog perf consume flights
       plog perf latency --rate 1000
     """
+    before = signal.signal(signal.SIGTERM, _end)
+    click.get_current_context().call_on_close(lambda: signal.signal(signal.SIGTERM, before))
+
+
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    """End as Ctrl-C does: with what was started, and without the topic that was made."""
+    # Once: timeout(1) sends two, and the second must not interrupt the tidying up.
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(SIGNALLED + number)
 
 
 def seconds_option(function: F) -> F:
@@ -275,16 +290,25 @@ def _measure(mode: str, seconds: float, **options: object) -> Figures:
     options = {"warmup": WARMUP_S, **options}
     running = start(mode, seconds=seconds, **options)
     whole_s = seconds + float(str(options["warmup"]))
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import Progress
+    try:
+        if sys.stderr.isatty():
+            _show_progress(running, whole_s)
+        return finish(running, whole_s + TIMEOUT_S)
+    except BaseException:
+        running.kill()
+        running.wait()
+        raise
 
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("measuring", total=whole_s)
-            while running.poll() is None and not progress.finished:
-                time.sleep(STEP_S)
-                progress.advance(task, STEP_S)
-    return finish(running, whole_s + TIMEOUT_S)
+
+def _show_progress(running: subprocess.Popen[str], whole_s: float) -> None:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("measuring", total=whole_s)
+        while running.poll() is None and not progress.finished:
+            time.sleep(STEP_S)
+            progress.advance(task, STEP_S)
 
 
 def _print(figures: Figures, *, as_json: bool) -> None:

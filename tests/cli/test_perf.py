@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import TIMEOUT_S, Run, command_line, environment
+from tests.servers import BrokerProcess
 
 SHORT = ("--seconds", "1", "--json")
 
@@ -62,6 +69,48 @@ def test_figures_are_a_table_for_people(run: Run, topic: str) -> None:
     text = run("perf", "produce", topic, "--seconds", "0.2").stdout.decode()
     assert "records/s" in text
     assert "latency p99.9" in text
+
+
+def descendants(pid: int) -> set[int]:
+    children = set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    return children.union(*map(descendants, children))
+
+
+@pytest.mark.parametrize("terminal", [False, True], ids=["file", "terminal"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_and_removes_its_topic(
+    call: Run, broker: BrokerProcess, number: signal.Signals, terminal: bool
+) -> None:
+    def topics() -> set[str]:
+        told = json.loads(call("topics", "list", "--json").stdout)
+        return {one["topic"] for one in told if one["topic"].startswith("plog-perf")}
+
+    mine, theirs = pty.openpty() if terminal else os.pipe()
+    running = subprocess.Popen(
+        command_line("perf", "produce", "--seconds", TIMEOUT_S),
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        env=environment(broker.bootstrap),
+        # Where the tests run in the background, SIGINT is ignored, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not (generators := descendants(running.pid)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert len(topics()) == len(generators) == 1
+        time.sleep(0.2)  # until the run is watched
+        running.send_signal(number)
+        assert running.wait(TIMEOUT_S) == 128 + number
+    finally:
+        running.kill()
+        running.wait()
+        os.close(theirs)
+        written = os.read(mine, 1 << 16) if not terminal else b""
+        os.close(mine)
+    assert written.strip() == b""  # but for the line break behind ^C
+    assert not topics()
+    assert not [pid for pid in generators if Path(f"/proc/{pid}").exists()]
 
 
 @pytest.mark.parametrize(
