@@ -30,6 +30,11 @@ SIGNALLED = 128
 """A shell reports a command that a signal ended by this and the signal's number."""
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 ACKS = {"all": -1, "1": 1, "0": 0}
+ANSWERED_WHEN = {
+    "all": "on every in-sync replica's disk (all)",
+    "1": "at the leader (1)",
+    "0": "never (0)",
+}
 WARMUP_S = 1.0
 STEP_S = 0.1
 TIMEOUT_S = 90.0
@@ -42,7 +47,8 @@ def command() -> None:
 
     The clients are written in C and speak today's protocol as Java's clients do by default:
     idempotent producers with five requests in flight, consumers in fetch sessions. They load the
-    one broker that leads the topic.
+    one broker that leads the topic. MB/s counts record batches as they are sent: compressed ones
+    by their compressed size, in units of 1,000,000 bytes.
 
     \b
       plog perf produce --seconds 10
@@ -73,13 +79,14 @@ def seconds_option(function: F) -> F:
 
 
 def acks_option(*choices: str) -> Callable[[F], F]:
-    """Add --acks."""
+    """Add --acks, which takes these choices and explains them."""
+    *first, last = [ANSWERED_WHEN[choice] for choice in choices]
     return click.option(
         "--acks",
         type=click.Choice(choices),
         default="all",
         show_default=True,
-        help="Answer when records are on every in-sync replica's disk, at the leader, or never.",
+        help=f"Answer when records are {', '.join(first)}, or {last}.",
     )
 
 
@@ -130,7 +137,10 @@ def produce(
     no_idempotence: bool,
     partitions: int,
 ) -> None:
-    """Write to TOPIC as fast as it takes it; to a topic of its own if none is named."""
+    """Write to TOPIC as fast as it takes it; to a topic of its own if none is named.
+
+    With --acks 0 nothing is answered: records count when they are sent, and there are no latencies.
+    """
     from plog.client.admin import Admin
     from plog.ops.load import make_batch
 
@@ -146,7 +156,7 @@ def produce(
             connections=connections,
             in_flight=in_flight,
         )
-    _print(figures, as_json=as_json)
+    _print(figures, as_json=as_json, answered=acks != "0")
 
 
 @command.command()
@@ -176,7 +186,7 @@ def consume(
     partition_max_bytes: int,
     once: bool,
 ) -> None:
-    """Read TOPIC from its beginning as fast as it comes."""
+    """Read TOPIC from its beginning as fast as it comes; fail if there is nothing to read."""
     from plog.client.admin import Admin
 
     with Admin(bootstrap) as admin:
@@ -192,6 +202,9 @@ def consume(
             max_bytes=max_bytes,
             partition_max_bytes=partition_max_bytes,
         )
+    if not figures["records"]:
+        # What was timed then is how long the broker waits for records to come.
+        raise click.ClickException(f"there is nothing to read in {topic}")
     _print(figures, as_json=as_json)
 
 
@@ -311,7 +324,9 @@ def _show_progress(running: subprocess.Popen[str], whole_s: float) -> None:
             progress.advance(task, STEP_S)
 
 
-def _print(figures: Figures, *, as_json: bool) -> None:
+def _print(figures: Figures, *, as_json: bool, answered: bool = True) -> None:
+    """Print what a run measured; without answers nothing is known of latencies."""
+    latencies = figures["latency_us"] if answered else {}
     told = {
         "seconds": round(figures["seconds"], 3),
         "requests": round(figures["requests"]),
@@ -319,7 +334,7 @@ def _print(figures: Figures, *, as_json: bool) -> None:
         "requests_per_s": figures["requests_per_s"],
         "records_per_s": figures["records_per_s"],
         "mb_per_s": figures["mb_per_s"],
-        **{f"latency_{name}_us": value for name, value in figures["latency_us"].items()},
+        **{f"latency_{name}_us": value for name, value in latencies.items()},
     }
     if as_json:
         print_json(told)
@@ -329,8 +344,9 @@ def _print(figures: Figures, *, as_json: bool) -> None:
         ("requests/s", f"{told['requests_per_s']:,.0f}"),
         ("MB/s", f"{told['mb_per_s']:,.1f}"),
         *(
-            (f"latency {name}, us", f"{figures['latency_us'][key]:,.0f}")
+            (f"latency {name}, us", f"{latencies[key]:,.0f}")
             for name, key in (("p50", "p50"), ("p99", "p99"), ("p99.9", "p999"), ("max", "max"))
+            if key in latencies
         ),
     ]
     print_rows(rows, ["What", "Value"], as_json=False)
