@@ -86,7 +86,8 @@ def chosen_rows(patterns: tuple[str, ...], short: bool) -> list[Row]:
 @click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where directories are made (and removed): the file system to be measured.",
+    help="Where directories are made (and removed): the file system to be measured. "
+    "Without it, that of $TMPDIR or /tmp.",
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all figures.")
 @click.option("--plot", "plot_path", type=click.Path(path_type=Path), help="Draw the medians.")
@@ -124,6 +125,10 @@ def command(
 
     Rates are medians of the rounds, with the least and the most. Other work on the machine shows:
     see the column "foreign", in processors.
+
+    Without options every row but linkedin-50M is measured three times, which takes between one and
+    two hours; --short takes half a minute. What is measured is written below --directory and
+    removed; the figures are only shown, unless --json, --plot or --docs names a file for them.
     """
     if only_list:
         for row in rows():
@@ -186,4 +191,4 @@ def command(
 
 
 if __name__ == "__main__":
-    command()
+    command(prog_name="bin/bench")

@@ -403,6 +403,16 @@ def bench(*arguments: object, timeout_s: float = 120) -> str:
     return ended.stdout
 
 
+def test_bench_says_how_it_is_called_how_long_it_takes_and_where_it_writes():
+    said = " ".join(bench("--help").split())
+    assert said.startswith("Usage: bin/bench [OPTIONS]")
+    assert "between one and two hours" in said
+    assert "$TMPDIR or /tmp" in said
+    # The measurements alone, at three rounds of 3.5 s; then there is what starts the servers.
+    turns = sum(len(row.against) for row in bench_rows.rows() if row.records is None)
+    assert 2_400 < turns * 3 * 3.5 < 5_400
+
+
 def test_bench_measures_every_contestant_in_every_round(tmp_path):
     figures, picture = tmp_path / "figures.json", tmp_path / "picture.png"
     where = tmp_path / "disk"
