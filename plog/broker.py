@@ -39,6 +39,7 @@ from plog.cluster.config_changes import ConfigChanges
 from plog.cluster.control_fence import ControlFence
 from plog.cluster.controller import Controller
 from plog.cluster.controller_context import LiveBroker
+from plog.cluster.disks import Disks
 from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.fast_path import FastPath
 from plog.cluster.metadata_cache import MetadataCache
@@ -163,7 +164,9 @@ class Broker:
             changes.topic_settings(topic)
         ensure_cluster_id(store, cluster_id)
         purgatory: Purgatory[TopicPartition] = Purgatory(loop)
-        fast_path = FastPath(INTERNAL_TOPICS) if self._static.fast_path_enable else None
+        disks = Disks()
+        undo.callback(disks.stop)
+        fast_path = FastPath(disks, INTERNAL_TOPICS) if self._static.fast_path_enable else None
         if fast_path is not None:
             undo.callback(fast_path.stop)
         fence = ControlFence()
@@ -178,6 +181,7 @@ class Broker:
             on_change=purgatory.touch_threadsafe,
             log_dir_failed=registration.report_lost_replicas,
             publisher=fast_path,
+            disks=disks,
         )
         if fast_path is not None:
             served = fast_path.served

@@ -13,6 +13,7 @@ from libc.stdlib cimport free
 import os
 from typing import NamedTuple
 
+from plog._native.files cimport calls
 from plog._native.locks cimport load, pthread_mutex_lock, pthread_mutex_unlock
 from plog._native.log_append cimport (
     APPEND_BAD_BATCH, APPEND_DONE, APPEND_DUPLICATE, APPEND_NOT_WRITABLE, APPEND_PRODUCER_UNUSUAL,
@@ -57,6 +58,7 @@ class Appended(NamedTuple):
     timestamp: int
     log_start_offset: int
     errno: int
+    took_us: int = 0
 
 
 class PartitionState(NamedTuple):
@@ -447,18 +449,21 @@ cdef class PartitionLog:
         cdef Producer source
         cdef Producer* chosen = NULL
         cdef AppendResult out
+        cdef int64_t took_us
         if decided is not None:
             read_producer_entry(decided, &source)
             chosen = &source
         PyObject_GetBuffer(records, &view, PyBUF_WRITABLE)
         with nogil:
+            took_us = -calls().monotonic_us()
             partition_append(p, <uint8_t*>view.buf, view.len, now_ms, chosen, &out)
+            took_us += calls().monotonic_us()
         PyBuffer_Release(&view)
         if out.status == APPEND_BAD_BATCH:
             raise CorruptRecord("not one whole record batch of format 2")
         return Appended(
             out.status, out.base_offset, out.last_offset, out.timestamp, out.log_start_offset,
-            out.error)
+            out.error, took_us)
 
     def read(
         self, int64_t fetch_offset, int64_t max_bytes, int64_t upper_offset, bint whole_first_batch

@@ -11,6 +11,9 @@ class WorkThread:
     def stop(self) -> None:
         """Take nothing more; the reactors hand it to Python from now on."""
 
+    def note_time(self, took_us: int) -> None:
+        """Say how long a call on the directory's disk took, whoever made it."""
+
     @property
     def is_slow(self) -> bool:
         """Whether the directory's disk has made somebody wait just now."""

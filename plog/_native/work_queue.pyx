@@ -62,6 +62,9 @@ cdef class WorkThread:
     def stop(self):
         queue_stop(&self.queue.tasks)
 
+    def note_time(self, int64_t took_us):
+        work_note_time(self.queue, took_us)
+
     @property
     def is_slow(self):
         return load(&self.queue.slow) > 0

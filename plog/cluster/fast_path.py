@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from plog._native.commit_queue import CommitThread
 from plog._native.served import ServedPartitions
 from plog._native.work_queue import WorkThread
+from plog.cluster.disks import Disks
 from plog.protocol.record_batch import decompressed_limit
 from plog.types import TopicPartition
 
@@ -34,10 +35,11 @@ class FastPath:
     """Publishes partitions to the reactor. Thread-safe.
 
     Args:
+        disks: whose marks and queues it shares with the handlers.
         unserved: topics whose requests the handlers look at, whatever they ask.
     """
 
-    def __init__(self, unserved: frozenset[str] = frozenset()) -> None:
+    def __init__(self, disks: Disks, unserved: frozenset[str] = frozenset()) -> None:
         compute = WorkThread()
         self.served = ServedPartitions(compute)
         self._unserved = unserved
@@ -47,7 +49,8 @@ class FastPath:
         self._numbers: dict[TopicPartition, int] = {}
         self._partitions: dict[int, Partition] = {}
         self._next_number = 0
-        self._disks: dict[Path, tuple[CommitThread, WorkThread]] = {}
+        self._disks = disks
+        self._served_disks: dict[Path, tuple[CommitThread, WorkThread]] = {}
         self._threads: list[threading.Thread] = []
         self._workers = [compute]
         self._stopped = False
@@ -102,11 +105,6 @@ class FastPath:
             if number is not None:
                 del self._partitions[number]
 
-    def is_slow(self, log_dir: Path) -> bool:
-        """Tell whether a directory's disk has made somebody wait just now."""
-        found = self._disks.get(log_dir)
-        return found is not None and found[1].is_slow
-
     def topic_partition(self, number: int) -> TopicPartition | None:
         """Return the partition with a number, None if it is not served any more."""
         partition = self._partitions.get(number)
@@ -118,7 +116,7 @@ class FastPath:
             self._stopped = True
             for at in self._numbers:
                 self.served.withdraw(at.topic, at.partition)
-            for commits, _ in self._disks.values():
+            for commits, _ in self._served_disks.values():
                 commits.stop()
             for worker in self._workers:
                 worker.stop()
@@ -126,9 +124,10 @@ class FastPath:
             thread.join()
 
     def _disk_of(self, log_dir: Path) -> tuple[CommitThread, WorkThread]:
-        found = self._disks.get(log_dir)
+        found = self._served_disks.get(log_dir)
         if found is None:
-            commits, worker = found = self._disks[log_dir] = CommitThread(), WorkThread()
+            commits, worker = found = CommitThread(), self._disks.worker(log_dir)
+            self._served_disks[log_dir] = found
             self._workers.append(worker)
             self._begin(f"commit {log_dir}", partial(self._commit, commits))
             self._begin(f"disk {log_dir}", worker.run)

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from plog._native.partition_log import Appended
+from plog._native.partition_log import APPENDED, Appended
+from plog.cluster.disks import Disks
 from plog.cluster.znodes import NO_LEADER
 from plog.errors import (
     FencedLeaderEpoch,
@@ -68,10 +69,6 @@ class Publisher(Protocol):
         """Serve it no more."""
         ...
 
-    def is_slow(self, log_dir: Path, /) -> bool:
-        """Tell whether a directory's disk has made somebody wait just now."""
-        ...
-
 
 class Partition:
     """A replica of a partition on this broker.
@@ -88,6 +85,7 @@ class Partition:
         broker_id: int,
         settings: TopicSettings,
         on_change: OnChange,
+        disks: Disks,
         publisher: Publisher | None = None,
     ) -> None:
         self.topic_partition = topic_partition
@@ -95,6 +93,7 @@ class Partition:
         self._broker_id = broker_id
         self._settings = settings
         self._on_change = on_change
+        self._disks = disks
         self._publisher = publisher
         self._lock = threading.Lock()
         self._leadership = UNTOLD
@@ -273,17 +272,18 @@ class Partition:
                     f"{self.topic_partition}: {counted(in_sync, 'replica')} in sync,"
                     f" min.insync.replicas is {least}"
                 )
-        appended = self.log.append_as_leader(records, now_ms=now_ms)
+        log = self.log
+        appended = log.append_as_leader(records, now_ms=now_ms)
+        if appended.status == APPENDED:  # what is not written says nothing of a disk
+            self._disks.note_append(log.log_dir, appended.took_us)
         self._on_change(self.topic_partition)
         return appended
 
     @property
-    def has_slow_disk(self) -> bool:
-        """Whether an append may take long; known where there is a fast path to find out."""
+    def slow_log_dir(self) -> Path | None:
+        """The log directory, if an append to it may take long; None if not."""
         log = self.hosted_log
-        return (
-            log is not None and self._publisher is not None and self._publisher.is_slow(log.log_dir)
-        )
+        return log.log_dir if log is not None and self._disks.is_slow(log.log_dir) else None
 
     def readable_end(self, *, read_committed: bool) -> int:
         """Return the offset that a consumer may read up to: high watermark or last stable offset.

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from plog.cluster.control_fence import ControlFence
+from plog.cluster.disks import Disks
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.partition import Leadership, OnChange, Partition, Publisher, SettingsOf
 from plog.errors import (
@@ -85,6 +86,7 @@ class ReplicaManager:
         fetchers: who follows leaders elsewhere; None in a cluster of one.
         leadership_changed: the coordinators' ear.
         publisher: told what the fast path may serve; None without one.
+        disks: the marks of the log directories; None for marks that nobody else sees.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class ReplicaManager:
         fetchers: FollowerFetchers | None = None,
         leadership_changed: LeadershipChanged | None = None,
         publisher: Publisher | None = None,
+        disks: Disks | None = None,
     ) -> None:
         self._broker_id = broker_id
         self._logs = logs
@@ -111,6 +114,7 @@ class ReplicaManager:
         self._fetchers = fetchers
         self._leadership_changed = leadership_changed
         self._publisher = publisher
+        self.disks = disks or Disks()
         self._lock = threading.Lock()
         # Refused for want of space alone: to be taken up when there is some.
         self._without_space: set[TopicPartition] = set()
@@ -275,6 +279,7 @@ class ReplicaManager:
             broker_id=self._broker_id,
             settings=settings,
             on_change=self._on_change,
+            disks=self.disks,
             publisher=self._publisher,
         )
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from plog._native import batch, partition_log, validation
 from plog._native.batch import BatchHeader
@@ -109,7 +110,10 @@ async def produce(ctx: Context, request: ProduceRequest) -> ProduceResponse | No
     advertised all the same, because clients take an absent version 0 for a broker without
     compression, and refused by closing the connection, as Kafka 4 does.
     """
-    if _is_large(request) or _meets_slow_disk(ctx, request):
+    slow = _slow_log_dir(ctx, request)
+    if slow is not None:
+        topics = await ctx.services.replicas.disks.in_thread(slow, _append_all, ctx, request)
+    elif _is_large(request):
         topics = await ctx.in_thread(_append_all, ctx, request)
     else:
         topics = _append_all(ctx, request)
@@ -145,13 +149,13 @@ def _is_compressed(records: Buffer) -> bool:
     return len(records) > AT_CODEC and records[AT_CODEC] & CODEC_MASK != record_batch.NONE
 
 
-def _meets_slow_disk(ctx: Context, request: ProduceRequest) -> bool:
-    return any(
-        partition is not None and partition.has_slow_disk
-        for topic in request.topic_data
-        for asked in topic.partition_data
-        for partition in [ctx.services.replicas.get(TopicPartition(topic.name, asked.index))]
-    )
+def _slow_log_dir(ctx: Context, request: ProduceRequest) -> Path | None:
+    for topic in request.topic_data:
+        for asked in topic.partition_data:
+            partition = ctx.services.replicas.get(TopicPartition(topic.name, asked.index))
+            if partition is not None and (slow := partition.slow_log_dir) is not None:
+                return slow
+    return None
 
 
 def _append_all(ctx: Context, request: ProduceRequest) -> list[tuple[str, list[Appended]]]:

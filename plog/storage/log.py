@@ -107,6 +107,8 @@ class Log:
             unsynced=unsynced,
             remove_later=self._remove_later,
             lower_recovery_point=partial(owner.lower_recovery_point, self),
+        self.log_dir = directory.parent
+        """Made once: each append looks up by it whether the disk is slow."""
         )
         self._draw = draw
         self._lock = threading.RLock()
@@ -120,11 +122,6 @@ class Log:
         return f"<Log {self.topic_partition} in {self.log_dir}>"
 
     # -- what it is --------------------------------------------------------------------------
-
-    @property
-    def log_dir(self) -> Path:
-        """The log directory that holds the partition's."""
-        return self.directory.parent
 
     @property
     def settings(self) -> TopicSettings:

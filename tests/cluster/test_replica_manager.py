@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from plog._native import partition_log
 from plog.cluster.channels import InProcessChannel
 from plog.cluster.control_fence import ControlFence
 from plog.cluster.metadata_cache import MetadataCache
@@ -77,7 +78,9 @@ class FakeLog:
 
     def append_as_leader(self, records, *, now_ms: int):
         self.log_end_offset += 1
-        return SimpleNamespace(base_offset=self.log_end_offset - 1)
+        return SimpleNamespace(
+            status=partition_log.APPENDED, base_offset=self.log_end_offset - 1, took_us=0
+        )
 
     def update_settings(self, settings) -> None:
         self.settings = settings

@@ -1,0 +1,65 @@
+"""Which log directories' disks are slow just now, and the threads that wait for them.
+
+Owns a mark for each directory, which both planes see and which every append moves, and
+a thread for each where the handlers append and read what would keep the event loop from
+its other clients. Never decides what is to be done there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from plog._native.work_queue import WorkThread
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Disks:
+    """The disks below the log directories. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._workers: dict[Path, WorkThread] = {}
+        self._threads: dict[Path, ThreadPoolExecutor] = {}
+
+    def worker(self, log_dir: Path) -> WorkThread:
+        """Return the mark of a directory, with the queue that the fast path has for it."""
+        found = self._workers.get(log_dir)
+        if found is None:
+            with self._lock:
+                found = self._workers.setdefault(log_dir, WorkThread())
+        return found
+
+    def is_slow(self, log_dir: Path) -> bool:
+        """Tell whether a directory's disk has made somebody wait just now."""
+        return self.worker(log_dir).is_slow
+
+    def note_append(self, log_dir: Path, took_us: int) -> None:
+        """Take note of how long an append took."""
+        self.worker(log_dir).note_time(took_us)
+
+    async def in_thread(
+        self, log_dir: Path, call: Callable[P, T], *arguments: P.args, **options: P.kwargs
+    ) -> T:
+        """Make a call that waits for a directory's disk beside the event loop.
+
+        One at a time: it is one disk, and other directories' calls must find threads too.
+        """
+        with self._lock:
+            thread = self._threads.get(log_dir)
+            if thread is None:
+                thread = self._threads[log_dir] = ThreadPoolExecutor(1, f"disk {log_dir}")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(thread, partial(call, *arguments, **options))
+
+    def stop(self) -> None:
+        """End the threads, after what they are at."""
+        for thread in self._threads.values():
+            thread.shutdown(cancel_futures=True)

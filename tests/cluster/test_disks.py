@@ -1,0 +1,63 @@
+"""The marks of slow disks, and the threads that wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from plog.cluster.disks import Disks
+
+A, B = Path("/a"), Path("/b")
+
+
+def test_slow_append_marks_its_disk_until_many_in_a_row_are_fast() -> None:
+    disks = Disks()
+    disks.note_append(A, 20_001)
+    assert disks.is_slow(A)
+    assert not disks.is_slow(B)
+    for _ in range(63):
+        disks.note_append(A, 20_000)
+    assert disks.is_slow(A)
+    disks.note_append(A, 0)
+    assert not disks.is_slow(A)
+
+
+def test_mark_is_that_of_the_fast_paths_worker() -> None:
+    disks = Disks()
+    worker = disks.worker(A)
+    worker.note_time(1_000_000)
+    assert disks.is_slow(A)
+    assert disks.worker(A) is worker
+
+
+def test_calls_for_one_disk_wait_for_each_other_and_no_other_disks() -> None:
+    disks = Disks()
+    may_end = threading.Event()
+    done: list[str] = []
+
+    def first() -> None:
+        assert may_end.wait(20)
+        done.append("first of a")
+
+    async def run() -> None:
+        calls = [
+            asyncio.ensure_future(disks.in_thread(A, first)),
+            asyncio.ensure_future(disks.in_thread(A, done.append, "second of a")),
+        ]
+        await disks.in_thread(B, done.append, "b")
+        may_end.set()
+        await asyncio.gather(*calls)
+
+    asyncio.run(run())
+    disks.stop()
+    assert done == ["b", "first of a", "second of a"]
+
+
+def test_what_a_call_raises_is_raised_to_who_waits() -> None:
+    disks = Disks()
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(disks.in_thread(A, divmod, 1, 0))
+    disks.stop()
