@@ -24,7 +24,7 @@ from plog._native.locks cimport load, load_ordered
 from plog._native.log_read cimport READ_FAILED, READ_FOUND, READ_NOTHING, ReadResult, partition_read
 from plog._native.part_list cimport part_add, parts_release
 from plog._native.partition cimport Partition
-from plog._native.segment cimport segment_release
+from plog._native.segment cimport segment_read_through, segment_release
 from plog._native.served cimport Served, served_find, served_find_by_id, served_release, served_retain
 
 cdef enum:
@@ -33,7 +33,6 @@ cdef enum:
     LARGEST_ANSWER_BYTES = 0x7FFFFFFF - 64 * 1024 * 1024
     MOST_UNSORTED_PARTS = 1000
     RECENT_BYTES = 4 * 1024 * 1024
-    WARMING_BYTES = 64 * 1024
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -281,22 +280,13 @@ cdef void find_cold(FetchCall* call) noexcept nogil:
 
 
 cdef FetchOutcome fetch_read_slowly(FetchCall* call) noexcept nogil:
-    cdef uint8_t[WARMING_BYTES] into
     cdef FetchPart* part
     cdef FetchOutcome outcome = fetch_read(call, True)
-    cdef int64_t at
     cdef int64_t number
-    cdef int64_t done
     for number in range(call.parts.count):
         part = fetch_part(call, number)
-        at = 0
-        while at < part.read.size:
-            # What cannot be read is found again, and told, by who sends it.
-            done = calls().pread(
-                part.read.segment.log_fd, into, min(<int64_t>WARMING_BYTES, part.read.size - at), part.read.position + at)
-            if done <= 0:
-                break
-            at += done
+        if part.read.size > 0:
+            segment_read_through(part.read.segment, part.read.position, part.read.size)
     return outcome
 
 

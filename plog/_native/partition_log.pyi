@@ -153,13 +153,19 @@ class PartitionLog:
         v2 batch.
         """
     def read(
-        self, fetch_offset: int, max_bytes: int, upper_offset: int, whole_first_batch: bool
+        self,
+        fetch_offset: int,
+        max_bytes: int,
+        upper_offset: int,
+        whole_first_batch: bool,
+        may_wait: bool = True,
     ) -> FileRange | None:
         """Bytes from the batch that holds `fetch_offset`, of one segment, ending before the first
         batch that starts at or past `upper_offset`, at most `max_bytes` (the last batch may be cut)
         unless the first batch alone is larger and `whole_first_batch`. None when there is nothing,
         also outside the log and when the first batch does not fit. Raises CorruptRecord (bad header
-        on the way), KafkaStorageError (closed or offline) and OSError.
+        on the way), KafkaStorageError (closed or offline) and OSError; without `may_wait`
+        BlockingIOError when the disk would have to be asked for a batch header.
         """
     def flush(self) -> int:
         """fdatasync what is not durable yet (old segments, the directory, the active one), advance

@@ -466,7 +466,8 @@ cdef class PartitionLog:
             out.error, took_us)
 
     def read(
-        self, int64_t fetch_offset, int64_t max_bytes, int64_t upper_offset, bint whole_first_batch
+        self, int64_t fetch_offset, int64_t max_bytes, int64_t upper_offset, bint whole_first_batch,
+        bint may_wait=True,
     ):
         """Return the bytes from the batch that holds `fetch_offset`, of one segment, or None.
 
@@ -475,6 +476,7 @@ cdef class PartitionLog:
         `whole_first_batch`, else nothing does. None also for offsets outside the log.
 
         Raises:
+            BlockingIOError: not `may_wait`, and the disk would have to be asked for a batch header.
             CorruptRecord: a bad header on the way.
             KafkaStorageError: the log is closed or offline.
             OSError: a file cannot be read.
@@ -483,7 +485,7 @@ cdef class PartitionLog:
         cdef ReadResult out
         with nogil:
             partition_read(
-                p, fetch_offset, max_bytes, upper_offset, whole_first_batch, True, &out)
+                p, fetch_offset, max_bytes, upper_offset, whole_first_batch, may_wait, &out)
         if out.status == READ_FOUND:
             return new_file_range(out.segment, out.position, out.size, out.next_offset_hint)
         if out.status == READ_NOTHING or out.status == READ_OUT_OF_RANGE:

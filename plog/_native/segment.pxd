@@ -49,6 +49,9 @@ ctypedef struct SegmentFiles:
 
 cdef void segment_retain(SegmentFiles* segment) noexcept nogil
 cdef void segment_release(SegmentFiles* segment) noexcept nogil
+# Have the disk bring a range of the log file into the page cache. What cannot be read is found again, and told, by
+# who sends it.
+cdef void segment_read_through(SegmentFiles* segment, int64_t position, int64_t size) noexcept nogil
 
 
 cdef class Segment:

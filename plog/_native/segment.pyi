@@ -55,5 +55,13 @@ class FileRange:
     position: int
     next_offset_hint: int  # where the next batch starts; -1 when the range was cut by its size
     def __len__(self) -> int: ...
+    def is_resident(self) -> bool:
+        """Whether the bytes are in the page cache, by samples: sending them then keeps nobody
+        waiting.
+        """
+    def read_through(self) -> None:
+        """Have the disk bring the bytes into the page cache, without the interpreter lock. What
+        cannot be read is found again, and told, by who sends it.
+        """
     def read(self) -> bytes:
         """Raises OSError, also when the file has been cut since."""

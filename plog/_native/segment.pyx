@@ -23,6 +23,9 @@ from plog._native.wire cimport be64
 cdef extern from "<sys/mman.h>" nogil:
     int munmap(void* address, size_t size)
 
+cdef enum:
+    READ_THROUGH_BYTES = 64 * 1024
+
 
 # --- pins -----------------------------------------------------------------------------------------
 
@@ -45,6 +48,17 @@ cdef void segment_release(SegmentFiles* segment) noexcept nogil:
     pthread_mutex_destroy(&segment.tail_lock)
     free(segment.tail)
     free(segment)
+
+
+cdef void segment_read_through(SegmentFiles* segment, int64_t position, int64_t size) noexcept nogil:
+    cdef uint8_t[READ_THROUGH_BYTES] into
+    cdef int64_t end = position + size
+    cdef int64_t done
+    while position < end:
+        done = calls().pread(segment.log_fd, into, min(<int64_t>READ_THROUGH_BYTES, end - position), position)
+        if done <= 0:
+            return
+        position += done
 
 
 # --- for Python -----------------------------------------------------------------------------------
@@ -261,6 +275,20 @@ cdef class FileRange:
 
     def __repr__(self):
         return f"<FileRange of {self.size} bytes at {self.position}>"
+
+    def is_resident(self):
+        """Whether the bytes are in the page cache, by samples: sending them then keeps nobody waiting."""
+        cdef bint resident = True
+        if self.segment != NULL and self.size > 0:
+            with nogil:
+                resident = calls().is_resident(self.segment.log_fd, self.position, self.size)
+        return resident
+
+    def read_through(self):
+        """Have the disk bring the bytes into the page cache; what cannot be read, who sends it finds."""
+        if self.segment != NULL:
+            with nogil:
+                segment_read_through(self.segment, self.position, self.size)
 
     def read(self):
         """Return the bytes.

@@ -1,13 +1,14 @@
 """Fetch: hands out pinned ranges of segment files, waiting for bytes where the client asks for it.
 
-Owns the order and the budget of a request (KIP-74), its checks (KIP-320) and
-the long poll; sessions are `fetch_sessions`, reading is the log's.
+Owns the order and the budget of a request (KIP-74), its checks (KIP-320), the
+long poll and where a disk is waited for; sessions are `fetch_sessions`, reading is the log's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from plog._native.partition_log import FileRange
 from plog.cluster.partition import Partition
@@ -42,7 +43,7 @@ from plog.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from plog.storage.log import Log
+from plog.storage.log import ColdRead, Log
 from plog.types import NO_EPOCH, NO_OFFSET, TopicPartition
 
 READ_COMMITTED = 1
@@ -75,21 +76,64 @@ async def fetch(ctx: Context, request: FetchRequest) -> FetchResponse:
         plan = _begin(ctx, request)
     except KafkaError as refusal:
         return FetchResponse(error_code=refusal.code, responses=[])
-    max_bytes = min(request.max_bytes, ctx.services.settings.broker().fetch_max_bytes)
-    # More than the answer may hold would never come.
-    min_bytes = min(request.min_bytes, max_bytes)
-    reads: Reads = {}
-
-    def satisfied() -> bool:
-        nonlocal reads
-        reads = _read_all(ctx, request, plan.partitions, max_bytes)
-        return not reads or _must_answer(reads, min_bytes)
-
-    await ctx.until(satisfied, _resolved(ctx, plan.partitions), request.max_wait_ms)
+    clock = ctx.services.clock
+    until_ms = clock.monotonic_ms() + request.max_wait_ms
+    watched = _resolved(ctx, plan.partitions)
+    reading = _Reading(ctx, request, plan.partitions)
+    await ctx.until(reading.look, watched, request.max_wait_ms)
+    if reading.cold_dir is not None:
+        await ctx.services.replicas.disks.in_thread(reading.cold_dir, reading.read_through)
+        if not reading.is_enough():
+            await ctx.until(reading.look, watched, until_ms - clock.monotonic_ms())
     try:
-        return _response(ctx, plan, reads)
+        return _response(ctx, plan, reading.reads)
     except InvalidFetchSessionEpoch as overtaken:
         return FetchResponse(error_code=overtaken.code, responses=[])
+
+
+class _Reading:
+    """What a request finds each time it looks at its partitions.
+
+    It waits for a disk once at most, beside the event loop (`read_through`); what a later look
+    finds has been read then, or has just been written.
+    """
+
+    def __init__(self, ctx: Context, request: FetchRequest, partitions: Partitions) -> None:
+        self._ctx = ctx
+        self._request = request
+        self._partitions = partitions
+        self._max_bytes = min(request.max_bytes, ctx.services.settings.broker().fetch_max_bytes)
+        # More than the answer may hold would never come.
+        self._min_bytes = min(request.min_bytes, self._max_bytes)
+        self.reads: Reads = {}
+        self.cold_dir: Path | None = None
+        """A log directory whose disk must be asked, or has been."""
+
+    def look(self) -> bool:
+        """Read everything; tell whether there is nothing to wait for but a disk."""
+        try:
+            self._read(may_wait=self.cold_dir is not None)
+        except ColdRead as cold:
+            self.cold_dir = cold.log_dir
+            return True
+        return self.is_enough()
+
+    def is_enough(self) -> bool:
+        """Tell whether what was read can be answered at once."""
+        return not self.reads or _must_answer(self.reads, self._min_bytes)
+
+    def read_through(self) -> None:
+        """Read everything, however long it takes, and have its pages where they are sent from."""
+        self._read(may_wait=True)
+        for read in self.reads.values():
+            found = read.data.records
+            if isinstance(found, FileRange) and not found.is_resident():
+                found.read_through()
+
+    def _read(self, *, may_wait: bool) -> None:
+        self.reads = _read_all(
+            self._ctx, self._request, self._partitions, self._max_bytes, may_wait
+        )
 
 
 def _begin(ctx: Context, request: FetchRequest) -> Fetch:
@@ -159,7 +203,9 @@ def _must_answer(reads: Reads, min_bytes: int) -> bool:
     )
 
 
-def _read_all(ctx: Context, request: FetchRequest, partitions: Partitions, max_bytes: int) -> Reads:
+def _read_all(
+    ctx: Context, request: FetchRequest, partitions: Partitions, max_bytes: int, may_wait: bool
+) -> Reads:
     reads: Reads = {}
     budget = max(max_bytes, 0)
     first = True
@@ -167,7 +213,7 @@ def _read_all(ctx: Context, request: FetchRequest, partitions: Partitions, max_b
         # The first bytes of an answer are never refused for their size, or one large
         # batch would stop its consumer for ever (KIP-74).
         try:
-            read = _read_partition(ctx, request, key, wanted, budget, first)
+            read = _read_partition(ctx, request, key, wanted, budget, first, may_wait)
         except KafkaError as refusal:
             read = Read(_refused(ctx, key, refusal))
         if read.size_bytes > 0:
@@ -184,6 +230,7 @@ def _read_partition(
     wanted: FetchedPartition,
     budget: int,
     first: bool,
+    may_wait: bool,
 ) -> Read:
     topic_partition = _resolve(ctx, key)
     partition = ctx.services.replicas.leader(topic_partition, wanted.current_leader_epoch)
@@ -196,7 +243,7 @@ def _read_partition(
     while True:
         log = partition.log
         try:
-            return _read_log(ctx, request, partition, log, wanted, limit, first)
+            return _read_log(ctx, request, partition, log, wanted, limit, first, may_wait)
         except KafkaStorageError:
             if partition.hosted_log is log:
                 raise
@@ -211,6 +258,7 @@ def _read_log(
     wanted: FetchedPartition,
     size_limit: int,
     first: bool,
+    may_wait: bool,
 ) -> Read:
     # Before the offsets are looked at: what changes after this wakes the purgatory.
     log.native.watch()
@@ -225,7 +273,7 @@ def _read_log(
     diverging = _diverging_epoch(partition, wanted)
     found: FileRange | None = None
     if diverging is None:
-        found = log.read(wanted.fetch_offset, size_limit, upper, first)
+        found = log.read(wanted.fetch_offset, size_limit, upper, first, may_wait)
     data = PartitionData(
         partition_index=partition.topic_partition.partition,
         error_code=ErrorCode.NONE,

@@ -62,6 +62,14 @@ HIGH_WATERMARK = -1
 """In DeleteRecords: delete all that may be."""
 
 
+class ColdRead(Exception):
+    """The disk would have to be asked, and the reader does not wait for it."""
+
+    def __init__(self, log_dir: Path) -> None:
+        super().__init__(log_dir)
+        self.log_dir = log_dir
+
+
 class Role(NamedTuple):
     """What a log was last told to be."""
 
@@ -99,6 +107,8 @@ class Log:
         self._owner = owner
         self.faults = LogFaults(self, owner)
         self.directory = directory
+        self.log_dir = directory.parent
+        """Made once: each append looks up by it whether the disk is slow."""
         self._segments = LogSegments(
             native,
             LogFiles(fs, directory),
@@ -107,8 +117,6 @@ class Log:
             unsynced=unsynced,
             remove_later=self._remove_later,
             lower_recovery_point=partial(owner.lower_recovery_point, self),
-        self.log_dir = directory.parent
-        """Made once: each append looks up by it whether the disk is slow."""
         )
         self._draw = draw
         self._lock = threading.RLock()
@@ -244,11 +252,17 @@ class Log:
         return NotLeaderOrFollower(f"{self.topic_partition} is not led here")
 
     def read(
-        self, fetch_offset: int, max_bytes: int, upper_offset: int, whole_first_batch: bool
+        self,
+        fetch_offset: int,
+        max_bytes: int,
+        upper_offset: int,
+        whole_first_batch: bool,
+        may_wait: bool = True,
     ) -> FileRange | None:
         """Return the bytes from the batch that holds `fetch_offset`, below `upper_offset`.
 
         Raises:
+            ColdRead: not `may_wait`, and what is to be read, or read on the way, is on the disk.
             OffsetOutOfRange: before the log start or past the log end.
             KafkaStorageError: the partition is offline, its disk has failed, or its bytes are bad.
         """
@@ -260,7 +274,17 @@ class Log:
                 f" {log_start_offset} .. {log_end_offset}"
             )
         with self.faults.judged():
-            return native.read(fetch_offset, max_bytes, upper_offset, whole_first_batch)
+            try:
+                found = native.read(
+                    fetch_offset, max_bytes, upper_offset, whole_first_batch, may_wait
+                )
+            except BlockingIOError as cold:
+                if may_wait:
+                    raise
+                raise ColdRead(self.log_dir) from cold
+        if found is not None and not may_wait and not found.is_resident():
+            raise ColdRead(self.log_dir)
+        return found
 
     @property
     def has_aborted_transactions(self) -> bool:

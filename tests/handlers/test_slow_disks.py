@@ -5,6 +5,7 @@ What is asked here is never the fast path's: its own slow disks are `test_fast_d
 
 from __future__ import annotations
 
+import errno
 import itertools
 import socket
 import time
@@ -15,11 +16,14 @@ from pathlib import Path
 import pytest
 
 from plog._native.faults import Fault
+from plog.handlers import fetch as fetching
+from plog.protocol.messages.fetch import FetchResponse
 from plog.protocol.messages.produce import ProduceResponse
-from tests.handlers.running import Running, decoded, faults, framed
+from tests.handlers.running import Running, decoded, end_of, faults, framed
 from tests.handlers.wire import (
     WAIT_MS,
     create_topic,
+    fetch_request,
     flat,
     make_batch,
     produce_request,
@@ -49,6 +53,14 @@ def unusual(index: int, values: list[bytes] | None = None):
     """Return a Produce of a producer that is new: the handler's business."""
     data = make_batch(values or [b"v"], producer=(next(producer_ids), 0, 0))
     return produce_request([("t", index, data)], acks=1)
+
+
+def cold_fetch(offset: int, *, min_bytes: int = 1, max_wait_ms: int = 0):
+    """Return a Fetch that names its partition twice: the handler's business."""
+    asked = [("t", 0, offset), ("t", 0, offset)]
+    return fetch_request(
+        *asked, partition_max_bytes=1, min_bytes=min_bytes, max_wait_ms=max_wait_ms
+    )
 
 
 def make_slow(running: Running, index: int) -> None:
@@ -137,3 +149,78 @@ def test_duplicates_say_nothing_of_a_disk(two_disks: Running) -> None:
     for _ in range(100):
         two_disks.ask(request, PRODUCE)
     assert is_slow(two_disks, 0)
+
+
+# -- reads
+
+
+def fill(running: Running) -> None:
+    for _ in range(5):
+        for index in (0, 1):
+            running.ask(produce_request([("t", index, LARGE)], acks=1), PRODUCE)
+
+
+@pytest.mark.parametrize("cold", ["is_resident", "pread_now"], ids=["records", "header"])
+def test_cold_read_keeps_nobody_from_another_disk(two_disks: Running, cold: str) -> None:
+    fill(two_disks)
+    slow = disk_of(two_disks, 0)
+    with faults(
+        Fault(cold, errno=errno.EAGAIN, path_prefix=slow),
+        Fault("pread", delay_us=1_500_000, path_prefix=slow, times=1),
+    ):
+        two_disks.send(cold_fetch(3), FETCH)
+        time.sleep(0.05)
+        for _ in range(20):
+            two_disks.wire.ask(unusual(1), PRODUCE)
+        require_unanswered(two_disks.socket)
+        answer = decoded(FetchResponse, FETCH, two_disks.receive())
+    parts = [part for topic in answer.responses for part in topic.partitions]
+    assert [(part.error_code, len(part.records)) for part in parts] == [(0, len(LARGE))]
+
+
+def test_resident_records_are_read_in_place(
+    two_disks: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(two_disks)
+    asked = count_threads(two_disks, monkeypatch)
+    answer = decoded(FetchResponse, FETCH, two_disks.ask(cold_fetch(3), FETCH))
+    assert len(answer.responses[0].partitions[0].records) == len(LARGE)
+    assert asked == []
+
+
+def test_cold_records_that_are_not_enough_are_read_once_and_waited_with(
+    two_disks: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(two_disks)
+    asked = count_threads(two_disks, monkeypatch)
+    looks: list[int] = []
+    read_all = fetching._read_all
+    monkeypatch.setattr(fetching, "_read_all", lambda *given: looks.append(1) or read_all(*given))
+    request = fetch_request(("t", 0, 3), ("t", 0, 3), min_bytes=3 * len(LARGE), max_wait_ms=WAIT_MS)
+    with faults(Fault("is_resident", errno=errno.EAGAIN), Fault("pread_now", errno=errno.EAGAIN)):
+        two_disks.send(request, FETCH)
+        time.sleep(0.3)
+        require_unanswered(two_disks.socket)
+        assert (len(asked), len(looks)) == (1, 3)
+        two_disks.wire.ask(produce_request([("t", 0, LARGE)], acks=1), PRODUCE)
+        answer = decoded(FetchResponse, FETCH, two_disks.receive())
+    assert len(answer.responses[0].partitions[0].records) == 3 * len(LARGE)
+    assert len(asked) == 1
+
+
+def test_cold_records_that_are_not_enough_in_time_are_answered(two_disks: Running) -> None:
+    fill(two_disks)
+    request = fetch_request(("t", 0, 3), ("t", 0, 3), min_bytes=3 * len(LARGE), max_wait_ms=300)
+    with faults(Fault("is_resident", errno=errno.EAGAIN)):
+        begun = time.monotonic()
+        answer = decoded(FetchResponse, FETCH, two_disks.ask(request, FETCH))
+        assert time.monotonic() - begun > 0.25
+    assert len(answer.responses[0].partitions[0].records) == 2 * len(LARGE)
+
+
+def test_cold_header_says_nothing_of_a_failed_disk(two_disks: Running) -> None:
+    fill(two_disks)
+    with faults(Fault("pread_now", errno=errno.EAGAIN)):
+        for offset in range(5):
+            two_disks.ask(cold_fetch(offset), FETCH)
+    assert end_of(two_disks, "t") == 5

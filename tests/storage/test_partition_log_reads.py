@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -295,3 +296,59 @@ def test_range_is_made_by_reads_only() -> None:
         FileRange()
     empty = FileRange.__new__(FileRange)
     assert (len(empty), empty.read()) == (0, b"")
+
+
+# -- what is not in the page cache
+
+
+@pytest.fixture
+def large_log(directory: Directory) -> PartitionLog:
+    """Return a log of 5 batches, of 100,000 bytes each."""
+    batches = [(number, 1, 100_000) for number in range(5)]
+    return directory.log([directory.written(0, batches, next_offset=5)])
+
+
+def test_read_that_may_not_wait_gives_what_another_does(large_log: PartitionLog) -> None:
+    for args in ((0, 1 << 20, 5, True), (3, 10, 5, True), (3, 10, 5, False), (5, 10, 5, True)):
+        assert repr(large_log.read(*args, False)) == repr(large_log.read(*args))
+
+
+def test_read_that_may_not_wait_says_when_it_would(large_log: PartitionLog) -> None:
+    faults.inject([Fault("pread_now", errno=errno.EAGAIN)])
+    with pytest.raises(BlockingIOError):
+        large_log.read(3, 10, 5, True, False)
+    found = large_log.read(3, 10, 5, True)
+    assert found is not None
+    assert len(found) == 100_000
+
+
+def test_range_tells_whether_it_is_in_the_page_cache(large_log: PartitionLog) -> None:
+    found = large_log.read(1, 300_000, 5, True)
+    assert found is not None
+    assert found.is_resident()  # it has just been written
+    faults.inject([Fault("is_resident", errno=errno.EAGAIN)])
+    assert not found.is_resident()
+
+
+def test_range_is_read_through_to_its_end(large_log: PartitionLog) -> None:
+    found = large_log.read(1, 300_000, 5, True)
+    assert found is not None
+    faults.inject([Fault("pread", delay_us=20_000)])
+    begun = time.monotonic()
+    found.read_through()
+    assert time.monotonic() - begun >= 5 * 0.02  # in pieces of 64 KB
+
+
+def test_range_that_cannot_be_read_through_is_told_by_who_reads_it(large_log: PartitionLog) -> None:
+    found = large_log.read(1, 300_000, 5, True)
+    assert found is not None
+    faults.inject([Fault("pread", errno=errno.EIO)])
+    found.read_through()
+    with pytest.raises(OSError, match="Input/output"):
+        found.read()
+
+
+def test_range_of_nothing_asks_no_disk() -> None:
+    empty = FileRange.__new__(FileRange)
+    assert empty.is_resident()
+    empty.read_through()
