@@ -6,18 +6,24 @@ byte. Which way a request took is counted.
 
 from __future__ import annotations
 
+import errno
 import random
 import time
 import uuid
+from pathlib import Path
 
 import pytest
 
+from plog._native.faults import Fault
 from plog.errors import ErrorCode
 from plog.protocol.messages.fetch import FetchRequest, FetchResponse
 from plog.protocol.messages.produce import ProduceResponse
 from plog.protocol.schema import Struct
 from tests.handlers.running import (
+    Running,
     decoded,
+    faults,
+    records_of,
 )
 from tests.handlers.twins import (
     CODECS,
@@ -27,6 +33,7 @@ from tests.handlers.twins import (
     Twins,
 )
 from tests.handlers.wire import (
+    create_topic,
     fetch_request,
     flat,
     make_batch,
@@ -293,3 +300,22 @@ def test_batch_that_expands_to_very_much_is_looked_at_beside_the_reactor(twins: 
     twins.ask(produce_request([(topic, 0, large)]), 9)
     bomb = make_batch([bytes(140_000_000)], codec=CODECS["zstd"])
     twins.ask(produce_request([(topic, 0, bomb)]), 9, fast=False)
+
+
+@pytest.mark.parametrize("fast_path", ["true", "false"])
+def test_a_broker_without_sendfile_answers_the_same_bytes(tmp_path: Path, fast_path: str) -> None:
+    answers = []
+    for sendfile in ("true", "false"):
+        running = Running(
+            tmp_path / sendfile, fast_path_enable=fast_path, socket_sendfile_enable=sendfile
+        )
+        create_topic(running.wire, "t")
+        for number in range(20):
+            values = [b"%d" % number * 10_000, b"v" * 200_000]
+            running.ask(produce_request([("t", 0, make_batch(values))], acks=1), 9)
+        short, other = ("sendfile", "pread") if sendfile == "true" else ("pread", "sendfile")
+        with faults(Fault(short, short_bytes=70_000), Fault(other, errno=errno.EIO)):
+            answers.append(running.ask(fetch_request(("t", 0, 3)), 12))
+        running.stop()
+    assert answers[0][4:] == answers[1][4:]  # but for the correlation id
+    assert records_of(answers[0]) > 1_000_000
