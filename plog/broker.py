@@ -412,7 +412,7 @@ def _call_on_signals(
 
     for number in numbers:
         # The pipe still has its part: its byte wakes a loop that the signal finds on its way to
-        # sleep, and the loop puts back what was there before when it is closed.
+        # sleep. When the loop is closed it puts the default handlers back.
         loop.add_signal_handler(number, callback)
         signal.signal(number, on_signal)
         signal.siginterrupt(number, False)

@@ -128,6 +128,10 @@ cdef void connection_shut(Connection* c, Scratch* scratch, Budget* budget) noexc
 # Read once: bytes, 0 at the end of the stream, -errno (-ENOMEM: no memory for the frame that is coming).
 # To be called only after `next_frame` said FRAME_PARTIAL.
 cdef int64_t receive(Connection* c, Scratch* scratch, Budget* budget) noexcept nogil
+# What has come and is not read yet.
+cdef int64_t bytes_in_socket(const Connection* c) noexcept nogil
+# Has a whole frame come, read or not? If that cannot be told, it has.
+cdef bint holds_whole_frame(const Connection* c) noexcept nogil
 # Is a whole frame in the buffer? `size` is its size without the prefix.
 cdef int next_frame(Connection* c, int64_t max_request_bytes, int64_t* size) noexcept nogil
 # Cut the frame that `next_frame` found: `data` and its size lie in `base`, malloc'ed memory of `capacity` bytes,

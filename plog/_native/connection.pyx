@@ -20,8 +20,15 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int fd, void* buffer, size_t size, int flags)
     ssize_t send(int fd, const void* data, size_t size, int flags)
     enum:
+        MSG_DONTWAIT
         MSG_MORE
         MSG_NOSIGNAL
+        MSG_PEEK
+
+cdef extern from "<sys/ioctl.h>" nogil:
+    int ioctl(int fd, unsigned long request, ...)
+    enum:
+        FIONREAD
 
 cdef extern from "<string.h>" nogil:
     char* strerror_r(int error, char* text, size_t size)  # GNU's, which returns the text
@@ -276,6 +283,23 @@ cdef int64_t receive(Connection* c, Scratch* scratch, Budget* budget) noexcept n
     elif n == -EAGAIN:
         c.readable = False
     return n
+
+
+cdef int64_t bytes_in_socket(const Connection* c) noexcept nogil:
+    cdef int unread = 0
+    return unread if ioctl(c.fd, FIONREAD, &unread) == 0 else 0
+
+
+cdef bint holds_whole_frame(const Connection* c) noexcept nogil:
+    cdef int64_t come = c.end - c.start + bytes_in_socket(c)
+    cdef uint8_t[PREFIX_BYTES] prefix
+    if come < PREFIX_BYTES:
+        return False
+    if c.start == c.end:
+        if recv(c.fd, prefix, PREFIX_BYTES, MSG_PEEK | MSG_DONTWAIT) < PREFIX_BYTES:
+            return True
+        return come >= PREFIX_BYTES + <int64_t>be32(prefix)
+    return c.end - c.start < PREFIX_BYTES or come >= bytes_needed(c)
 
 
 cdef int next_frame(Connection* c, int64_t max_request_bytes, int64_t* size) noexcept nogil:

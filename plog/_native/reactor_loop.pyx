@@ -35,8 +35,8 @@ from plog._native.notes cimport (
 from plog._native.parked cimport Frame, Parked
 from plog._native.produce_path cimport produce_init, produce_release
 from plog._native.turn cimport (
-    begin_close, count_up, discard, enter, find, finish_close, hand_over_frame, on_event, send_answers, serve, touch,
-    watch, write_gathered,
+    begin_close, count_up, discard, enter, find, finish_close, hand_over_frame, keeps_its_client_waiting, on_event,
+    send_answers, serve, touch, watch, write_gathered,
 )
 
 cdef extern from "<sys/epoll.h>" nogil:
@@ -313,8 +313,8 @@ cdef void close_idle(Loop* loop) noexcept nogil:
         c = loop.by_activity.next.owner
         if c.active_us + loop.shared.idle_timeout_us > loop.now_us:
             return
-        if (c.handed_over or c.parked != NULL) and not c.peer_closed:
-            touch(loop, c)  # it is the broker that takes its time
+        if keeps_its_client_waiting(c):
+            touch(loop, c)
         else:
             snprintf(c.reason, REASON_BYTES, "idle for longer than %lld ms%s",
                      <long long>(loop.shared.idle_timeout_us // 1000),

@@ -58,14 +58,15 @@ cdef int cut_indexes(SegmentFiles* segment, int failed, bint* broken) noexcept n
 cdef int write_entries(SegmentFiles* segment, IndexEnd* end) noexcept nogil:
     """Those that wait, to the files; nobody finds them there before `publish_entries`."""
     cdef int failed = 0
-    if end.tail.offset_count > 0:
-        failed = write_all(
-            segment.offset_index_fd, end.tail.offsets, end.tail.offset_count * OFFSET_ENTRY_BYTES,
-            end.offsets_written * OFFSET_ENTRY_BYTES)
-    if not failed and end.tail.time_count > 0:
+    # The times first: after a crash the time index holds the maximum of all up to the last offset entry, or of more.
+    if end.tail.time_count > 0:
         failed = write_all(
             segment.time_index_fd, end.tail.times, end.tail.time_count * TIME_ENTRY_BYTES,
             end.times_written * TIME_ENTRY_BYTES)
+    if not failed and end.tail.offset_count > 0:
+        failed = write_all(
+            segment.offset_index_fd, end.tail.offsets, end.tail.offset_count * OFFSET_ENTRY_BYTES,
+            end.offsets_written * OFFSET_ENTRY_BYTES)
     end.offsets_written += end.tail.offset_count
     end.times_written += end.tail.time_count
     end.tail.offset_count = end.tail.time_count = 0

@@ -15,6 +15,8 @@ cdef Connection* find(Loop* loop, int64_t id) noexcept nogil
 cdef bint watch(Loop* loop, int fd, uint32_t events, void* source) noexcept nogil
 # Among the loop's connections, by id.
 cdef void enter(Loop* loop, Connection* c) noexcept nogil
+# It is the broker that takes its time.
+cdef bint keeps_its_client_waiting(Connection* c) noexcept nogil
 # Something happened: it is not idle.
 cdef void touch(Loop* loop, Connection* c) noexcept nogil
 # Drop a connection that no loop owns; it counts as refused.

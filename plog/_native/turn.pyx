@@ -13,8 +13,8 @@ from libc.stdlib cimport calloc, free, malloc
 
 from plog._native.acceptor cimport door_leave
 from plog._native.connection cimport (
-    FRAME_READY, FRAME_REFUSED, REASON_BYTES, SENT_ENOUGH, SENT_FAILED, connection_shut, cut_frame,
-    is_holding_much, let_go_of_buffers, link_append, link_remove, next_frame, receive, send_queued, settle,
+    FRAME_READY, FRAME_REFUSED, REASON_BYTES, SENT_ENOUGH, SENT_FAILED, bytes_in_socket, connection_shut, cut_frame,
+    holds_whole_frame, is_holding_much, let_go_of_buffers, link_append, link_remove, next_frame, receive, send_queued, settle,
 )
 from plog._native.files cimport calls
 from plog._native.fast_turn cimport (
@@ -44,11 +44,6 @@ cdef extern from "<sys/epoll.h>" nogil:
         EPOLLERR
         EPOLLHUP
         EPOLLRDHUP
-
-cdef extern from "<sys/ioctl.h>" nogil:
-    int ioctl(int fd, unsigned long request, ...)
-    enum:
-        FIONREAD
 
 cdef extern from "<sys/socket.h>" nogil:
     ctypedef uint32_t socklen_t
@@ -357,16 +352,22 @@ cdef void read_on(Loop* loop, Connection* c) noexcept nogil:
 
 cdef bint owes_work(const Connection* c) noexcept nogil:
     """What has come whole is appended, whether or not its client still waits."""
-    return c.unappended > 0 or c.has_one_in_work
+    return c.unappended > 0 or c.has_one_in_work or c.gathered > 0
 
 
 cdef bint nothing_unread(Connection* c) noexcept nogil:
-    cdef int unread = 0
-    return c.start == c.end and ioctl(c.fd, FIONREAD, &unread) == 0 and unread == 0
+    return c.start == c.end and bytes_in_socket(c) == 0
+
+
+cdef bint keeps_its_client_waiting(Connection* c) noexcept nogil:
+    if c.closing or not (c.handed_over or c.parked != NULL):
+        return False
+    # Behind its request one whose peer has closed may hold others, but no half one.
+    return not c.peer_closed or owes_work(c) or holds_whole_frame(c)
 
 
 cdef bint waits_for_nobody(Connection* c) noexcept nogil:
-    """Of one whose peer has closed: the answer is for nobody.
+    """Of one whose peer has closed, if only for sending: it is taken to have gone.
 
     Requests that came before the end of the stream (acks=0) are still handed over, and the end is found when the
     last of them has been read.

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from plog.cluster.config_admin import ConfigAdmin
@@ -90,6 +91,18 @@ class Context:
             return await loop.run_in_executor(None, partial(call, *arguments, **options))
         except (WriteRefused, SessionLost) as refused:
             raise KafkaStorageError(f"the coordination store: {refused}") from refused
+
+    async def at_disk(
+        self, log_dir: Path, call: Callable[P, T], *arguments: P.args, **options: P.kwargs
+    ) -> T:
+        """Make a call that waits for a log directory's disk in the thread of that disk.
+
+        It is not counted as work: a disk that hangs must not keep other requests from being taken.
+        """
+        with self.connection.aside():
+            return await self.services.replicas.disks.in_thread(
+                log_dir, call, *arguments, **options
+            )
 
     async def until(
         self, ready: Callable[[], bool], partitions: Iterable[TopicPartition], timeout_ms: int

@@ -82,7 +82,8 @@ async def fetch(ctx: Context, request: FetchRequest) -> FetchResponse:
     reading = _Reading(ctx, request, plan.partitions)
     await ctx.until(reading.look, watched, request.max_wait_ms)
     if reading.cold_dir is not None:
-        await ctx.services.replicas.disks.in_thread(reading.cold_dir, reading.read_through)
+        with ctx.connection.while_open():
+            await ctx.services.replicas.disks.in_thread(reading.cold_dir, reading.read_through)
         if not reading.is_enough():
             await ctx.until(reading.look, watched, until_ms - clock.monotonic_ms())
     try:

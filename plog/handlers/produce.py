@@ -112,7 +112,7 @@ async def produce(ctx: Context, request: ProduceRequest) -> ProduceResponse | No
     """
     slow = _slow_log_dir(ctx, request)
     if slow is not None:
-        topics = await ctx.services.replicas.disks.in_thread(slow, _append_all, ctx, request)
+        topics = await ctx.at_disk(slow, _append_all, ctx, request)
     elif _is_large(request):
         topics = await ctx.in_thread(_append_all, ctx, request)
     else:

@@ -50,7 +50,7 @@ class CloseConnection(Exception):
 
 
 class Work:
-    """How many handlers are at work; those that wait while their client does are not.
+    """How many handlers are at work: not those that wait for a disk or while their client does.
 
     `on_less` is called whenever it has become one less.
     """
@@ -147,11 +147,19 @@ class Connection:
         if self.gone:
             raise asyncio.CancelledError(f"{self.peer} has gone")
         self.waits_while_open = True
+        try:
+            with self.aside():
+                yield
+        finally:
+            self.waits_while_open = False
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """For a wait that must not keep other requests from being taken: it is not work."""
         self.work.end()
         try:
             yield
         finally:
-            self.waits_while_open = False
             self.work.begin()
 
     def __repr__(self) -> str:

@@ -132,8 +132,9 @@ class NetworkKeys(Settings):
         "queued.max.requests",
         INT,
         "How many requests Python's handlers may have in work at once, those left aside that "
-        "only wait for records or for acks=all; further ones wait where they came in. Kafka's "
-        "default is 500; a request that names thousands of topics can take a megabyte.",
+        "only wait: for records, for acks=all, for a slow disk. Further ones wait where they came "
+        "in. Kafka's default is 500; a request that names thousands of topics can take a "
+        "megabyte.",
         default=100,
         at_least=1,
     )

@@ -106,8 +106,8 @@ class LogSegments:
                 continue
             break
         sealed = segments[-1]
+        self._unsynced.append(sealed)  # first: a seal that fails is made up for when it is synced
         sealed.seal()
-        self._unsynced.append(sealed)
         # As no append came between, `producers` are those below `end` exactly.
         return Rolled(end, sealed.base_offset, producers)
 
@@ -195,14 +195,17 @@ class LogSegments:
     def sync_rolled(self, durable_end: int) -> None:
         """Sync the indexes of the rolled segments that lie below the durable end."""
         while self._unsynced and self._unsynced[0].next_offset <= durable_end:
+            self._unsynced[0].seal()
             self._unsynced[0].sync_indexes()
             del self._unsynced[0]
 
     def finish(self) -> None:
         """Make everything durable, and write the snapshot that the next start begins from."""
         native = self._native
-        native.segments[-1].seal()
+        ends = (*self._unsynced, native.segments[-1])
+        for segment in ends:
+            segment.seal()
         native.flush()
-        for segment in (*self._unsynced, native.segments[-1]):
+        for segment in ends:
             segment.sync_indexes()
         self._files.store_snapshot(native.log_end_offset, native.producers())

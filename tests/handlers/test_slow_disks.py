@@ -118,7 +118,7 @@ def test_many_slow_writes_keep_nobody_from_another_disk(two_disks: Running) -> N
     with ExitStack() as clients, faults(Fault("pwritev", delay_us=200_000, path_prefix=slow)):
         sockets = [
             clients.enter_context(socket.create_connection(("127.0.0.1", two_disks.port)))
-            for _ in range(40)  # more than there are threads for all that blocks
+            for _ in range(120)  # more than there are threads, and than may be at work
         ]
         for client in sockets:
             client.sendall(framed(unusual(0), PRODUCE, 1))

@@ -280,6 +280,25 @@ def test_requests_sent_before_leaving_are_all_handled():
     assert handled == list(range(200))
 
 
+def test_requests_sent_before_leaving_are_handled_however_long_they_take():
+    handled = []
+
+    async def slow(connection, frame):
+        await asyncio.sleep(0.7)
+        handled.append(correlation_of(frame))
+        return NO_REPLY
+
+    with Server(slow, idle_timeout_ms=200) as server:
+        client = server.connect()
+        client.sendall(request(1) + request(2) + request(3))
+        client.close()
+        server.until(lambda: len(handled) == 3, "all, though the connection is idle")
+        half = server.connect()
+        half.sendall(request(4) + request(5)[:-1])
+        half.close()
+        server.until(lambda: server.reactor.stats().connections == 0, "no half request is owed")
+
+
 def test_half_closed_peer_gets_the_answers_already_given():
     answer = bytes(4 << 20)
     given = threading.Event()

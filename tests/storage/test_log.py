@@ -723,6 +723,27 @@ def test_recovery_point_waits_for_the_indexes_that_recovery_read(directory: Path
         again.recovery_point()
 
 
+@pytest.mark.usefixtures("inject")
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+def test_seal_for_which_there_was_no_room_is_made_up_for(directory: Path, suffix: str) -> None:
+    log = open_log(directory, Settings(index_interval_bytes=100))
+    fill(log, 20)
+    (segment,) = log.native.segments
+    entries = segment.offset_entries, segment.time_entries
+    assert min(entries) > 5
+    sizes = {kind: directory / f"{0:020d}.{kind}" for kind in ("index", "timeindex")}
+    faults.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(sizes[suffix]))])
+    with pytest.raises(KafkaStorageError, match="No space left"):
+        log.roll()
+    assert [path.stat().st_size for path in sizes.values()] == [0, 0]
+    faults.inject([])
+    fill(log, 5)
+    log.flush()
+    log.recovery_point()
+    assert sizes["index"].stat().st_size == 8 * entries[0]
+    assert sizes["timeindex"].stat().st_size >= 12 * entries[1]
+
+
 def test_threads_append_while_segments_roll_and_go(directory: Path) -> None:
     log = open_log(directory, Settings(**SMALL, retention_bytes=20_000))
     stop = threading.Event()
