@@ -724,6 +724,25 @@ def test_recovery_point_waits_for_the_indexes_that_recovery_read(directory: Path
 
 
 @pytest.mark.usefixtures("inject")
+@pytest.mark.parametrize("flushed", [True, False])
+def test_roll_at_the_recovery_point_has_synced_indexes(directory: Path, flushed: bool) -> None:
+    log = open_log(directory, Settings(index_interval_bytes=100))
+    fill(log, 20)
+    if flushed:
+        log.flush()
+        assert log.recovery_point() == log.log_end_offset
+    index = str(directory / f"{0:020d}.index")
+    faults.inject([Fault("fdatasync", errno=errno.EIO, path_prefix=index)])
+    if flushed:
+        with pytest.raises(KafkaStorageError):
+            log.roll()
+        assert len(log.native.segments) == 1
+    else:  # the recovery point lies before it
+        log.roll()
+        assert len(log.native.segments) == 2
+
+
+@pytest.mark.usefixtures("inject")
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
 def test_seal_for_which_there_was_no_room_is_made_up_for(directory: Path, suffix: str) -> None:
     log = open_log(directory, Settings(index_interval_bytes=100))
