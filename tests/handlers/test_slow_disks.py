@@ -23,6 +23,7 @@ from tests.handlers.running import Running, decoded, end_of, faults, framed
 from tests.handlers.wire import (
     WAIT_MS,
     create_topic,
+    eventually,
     fetch_request,
     flat,
     make_batch,
@@ -122,11 +123,9 @@ def test_many_slow_writes_keep_nobody_from_another_disk(two_disks: Running) -> N
         ]
         for client in sockets:
             client.sendall(framed(unusual(0), PRODUCE, 1))
-        begun = time.monotonic()
         for _ in range(5):
             # So large that it is validated beside the event loop.
             two_disks.wire.ask(unusual(1, [b"v" * 300_000]), PRODUCE)
-        assert time.monotonic() - begun < 2
         require_unanswered(sockets[-1])
 
 
@@ -199,9 +198,8 @@ def test_cold_records_that_are_not_enough_are_read_once_and_waited_with(
     request = fetch_request(("t", 0, 3), ("t", 0, 3), min_bytes=3 * len(LARGE), max_wait_ms=WAIT_MS)
     with faults(Fault("is_resident", errno=errno.EAGAIN), Fault("pread_now", errno=errno.EAGAIN)):
         two_disks.send(request, FETCH)
-        time.sleep(0.3)
+        eventually(lambda: (len(asked), len(looks)) == (1, 3), "read in the thread, looked again")
         require_unanswered(two_disks.socket)
-        assert (len(asked), len(looks)) == (1, 3)
         two_disks.wire.ask(produce_request([("t", 0, LARGE)], acks=1), PRODUCE)
         answer = decoded(FetchResponse, FETCH, two_disks.receive())
     assert len(answer.responses[0].partitions[0].records) == 3 * len(LARGE)
