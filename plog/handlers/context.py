@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -67,6 +68,19 @@ class Services:
     replica_moves: ReplicaMoves = field(default_factory=ReplicaMoves)
 
 
+@contextmanager
+def store_refusals() -> Iterator[None]:
+    """Say as Kafka's error that the coordination store cannot be written, or is lost: retriable.
+
+    Raises:
+        KafkaStorageError: that.
+    """
+    try:
+        yield
+    except (WriteRefused, SessionLost) as refused:
+        raise KafkaStorageError(f"the coordination store: {refused}") from refused
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """One request in the hands of its handler."""
@@ -87,10 +101,8 @@ class Context:
             KafkaStorageError: the coordination store cannot be written, or is lost; retriable.
         """
         loop = asyncio.get_running_loop()
-        try:
+        with store_refusals():
             return await loop.run_in_executor(None, partial(call, *arguments, **options))
-        except (WriteRefused, SessionLost) as refused:
-            raise KafkaStorageError(f"the coordination store: {refused}") from refused
 
     async def at_disk(
         self, log_dir: Path, call: Callable[P, T], *arguments: P.args, **options: P.kwargs

@@ -62,11 +62,14 @@ class Dispatcher:
             ) from fault
         answer = handler.function(Context(self._services, connection, header), request)
         if inspect.isawaitable(answer):
-            return self._later(header, answer)
+            return self._later(connection, header, answer)
         return self._reply(header, answer)
 
-    async def _later(self, header: RequestHeader, answer: Awaitable[Answer]) -> Reply:
-        return self._reply(header, await answer)
+    async def _later(
+        self, connection: Connection, header: RequestHeader, answer: Awaitable[Answer]
+    ) -> Reply:
+        answered = await answer
+        return NO_REPLY if connection.gone else self._reply(header, answered)
 
     def _reply(self, header: RequestHeader, answer: Answer) -> Reply:
         if answer is None:

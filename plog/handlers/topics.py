@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeAlias
 
 from plog.cluster.metadata_cache import MetadataSnapshot
 from plog.cluster.topic_admin import INTERNAL_TOPICS, CreatedTopic, NewTopic
@@ -24,7 +25,7 @@ from plog.errors import (
     RequestTimedOut,
     TopicDeletionDisabled,
 )
-from plog.handlers.context import Context
+from plog.handlers.context import Context, Services, store_refusals
 from plog.handlers.registry import handles
 from plog.protocol.messages.topics import (
     CreatableTopic,
@@ -47,15 +48,19 @@ from plog.protocol.messages.topics import (
     DeleteTopicState,
 )
 from plog.settings.definitions import BrokerSettings
-from plog.settings.dynamic import ConfigSource
 from plog.types import ZERO_UUID, TopicPartition
 
 HIGH_WATERMARK = -1
 """As the offset of DeleteRecords: everything that is committed."""
 MAX_NEW_PARTITIONS = 10_000
 """One request may not create more; Kafka's controller has the same bound."""
+CREATED_AT_ONCE = 100
+"""So many topics are created between two looks at whether the broker stops."""
 DELETION_DISABLED_SINCE = 3
 """From this version of DeleteTopics on, clients know TOPIC_DELETION_DISABLED."""
+
+Descriptions: TypeAlias = "dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]]"
+"""By a topic's own settings, how it is described: one request's topics share what is alike."""
 
 
 class Deadline:
@@ -98,52 +103,58 @@ async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTop
     """Create all the topics, then wait until all their partitions have leaders."""
     deadline = Deadline(ctx, request.timeout_ms)
     names = Counter(topic.name for topic in request.topics)
-    outcomes: list[CreatedTopic | KafkaError] = []
-    for topic in request.topics:
-        try:
-            if names[topic.name] > 1:
-                raise InvalidRequest(f"topic {topic.name!r} is asked for twice")
-            outcomes.append(await _create(ctx, topic, validate_only=request.validate_only))
-        except KafkaError as refusal:
-            outcomes.append(refusal)
+    twice = {name for name, times in names.items() if times > 1}
+    descriptions: Descriptions = {}
     results = []
-    for topic, outcome in zip(request.topics, outcomes, strict=True):
-        try:
-            if isinstance(outcome, KafkaError):
-                raise outcome
-            if not request.validate_only:
-                await _until_led(deadline, topic.name, outcome.num_partitions)
-            results.append(_created(ctx, outcome))
-        except KafkaError as refusal:
-            results.append(
-                CreatableTopicResult(
-                    name=topic.name,
-                    topic_id=ZERO_UUID,
-                    error_code=refusal.code,
-                    error_message=str(refusal),
-                    configs=[],
-                )
-            )
+    for start in range(0, len(request.topics), CREATED_AT_ONCE):
+        topics = request.topics[start : start + CREATED_AT_ONCE]
+        results += await ctx.in_thread(
+            _create_some, ctx.services, topics, twice, descriptions, request.validate_only
+        )
+    if not request.validate_only:
+        for at, result in enumerate(results):
+            if result.error_code == ErrorCode.NONE:
+                try:
+                    await _until_led(deadline, result.name, result.num_partitions)
+                except RequestTimedOut as late:
+                    results[at] = _not_created(result.name, late)
     return CreateTopicsResponse(topics=results)
 
 
-async def _create(ctx: Context, topic: CreatableTopic, *, validate_only: bool) -> CreatedTopic:
+def _create_some(
+    services: Services,
+    topics: Sequence[CreatableTopic],
+    twice: Collection[str],
+    descriptions: Descriptions,
+    validate_only: bool,
+) -> list[CreatableTopicResult]:
+    """Create topics, or only look whether they could be; blocks. Names that come `twice` cannot."""
+    results = []
+    for topic in topics:
+        try:
+            if topic.name in twice:
+                raise InvalidRequest(f"topic {topic.name!r} is asked for twice")
+            with store_refusals():
+                created = services.topics.create(_asked(topic), validate_only=validate_only)
+            results.append(_created(services, created, descriptions))
+        except KafkaError as refusal:
+            results.append(_not_created(topic.name, refusal))
+    return results
+
+
+def _asked(topic: CreatableTopic) -> NewTopic:
     assignments = {entry.partition_index: entry.broker_ids for entry in topic.assignments}
     if len(assignments) < len(topic.assignments):
         raise InvalidReplicaAssignment("a partition is assigned twice")
     asked = max(topic.num_partitions, len(assignments))
     if asked > MAX_NEW_PARTITIONS:
         raise PolicyViolation(f"{asked} partitions in one request, at most {MAX_NEW_PARTITIONS}")
-    return await ctx.in_thread(
-        ctx.services.topics.create,
-        NewTopic(
-            topic.name,
-            topic.num_partitions,
-            topic.replication_factor,
-            assignments,
-            {config.name: config.value for config in topic.configs},
-        ),
-        validate_only=validate_only,
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        assignments,
+        {config.name: config.value for config in topic.configs},
     )
 
 
@@ -190,19 +201,22 @@ def _internal_topics(broker: BrokerSettings) -> dict[str, NewTopic]:
     }
 
 
-def _created(ctx: Context, created: CreatedTopic) -> CreatableTopicResult:
-    overrides = created.settings.overrides
-    configs = [
-        CreatableTopicConfigs(
-            name=entry.name,
-            # A topic that is only validated has no settings of its own to describe.
-            value=overrides.get(entry.name, entry.value),
-            read_only=entry.read_only,
-            config_source=ConfigSource.TOPIC if entry.name in overrides else entry.source,
-            is_sensitive=entry.sensitive,
-        )
-        for entry in ctx.services.settings.describe_topic(created.name)
-    ]
+def _created(
+    services: Services, created: CreatedTopic, descriptions: Descriptions
+) -> CreatableTopicResult:
+    alike = frozenset(created.settings.overrides.items())
+    configs = descriptions.get(alike)
+    if configs is None:
+        configs = descriptions[alike] = [
+            CreatableTopicConfigs(
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.sensitive,
+            )
+            for entry in services.settings.describe(created.settings)
+        ]
     return CreatableTopicResult(
         name=created.name,
         topic_id=created.topic_id,
@@ -211,6 +225,16 @@ def _created(ctx: Context, created: CreatedTopic) -> CreatableTopicResult:
         num_partitions=created.num_partitions,
         replication_factor=created.replication_factor,
         configs=configs,
+    )
+
+
+def _not_created(name: str, refusal: KafkaError) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=name,
+        topic_id=ZERO_UUID,
+        error_code=refusal.code,
+        error_message=str(refusal),
+        configs=[],
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -31,6 +32,8 @@ HEADER_BYTES: Final = 8
 
 EVENTS_AT_ONCE: Final = 256
 
+MOST_BYTES_AT_WORK: Final = 4 << 20
+
 
 class _NoReply(Enum):
     NO_REPLY = "no reply"
@@ -50,25 +53,37 @@ class CloseConnection(Exception):
 
 
 class Work:
-    """How many handlers are at work: not those that wait for a disk or while their client does.
+    """What handlers are at work on: not those that wait for a disk or while their client does.
 
-    `on_less` is called whenever it has become one less.
+    There is room for `most` requests, and for more of any size while those at work
+    have fewer than `MOST_BYTES_AT_WORK` together: what becomes of a request in Python can
+    take fifty times its bytes. `on_room` is called whenever there may be room again.
     """
 
-    __slots__ = ("count", "on_less")
+    __slots__ = ("_bytes", "_most", "_on_room", "count")
 
-    def __init__(self, on_less: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, most: int = 1, on_room: Callable[[], None] = lambda: None) -> None:
+        self._most = most
+        self._on_room = on_room
         self.count = 0
-        self.on_less = on_less
+        self._bytes = 0
 
-    def begin(self) -> None:
-        """One more."""
+    @property
+    def has_room(self) -> bool:
+        """Whether another request may be taken."""
+        return self.count < self._most and self._bytes < MOST_BYTES_AT_WORK
+
+    def begin(self, size: int) -> None:
+        """One more, of so many bytes."""
         self.count += 1
+        self._bytes += size
 
-    def end(self) -> None:
+    def end(self, size: int) -> None:
         """One less."""
         self.count -= 1
-        self.on_less()
+        self._bytes -= size
+        if self.has_room:
+            self._on_room()
 
 
 class Connection:
@@ -94,6 +109,7 @@ class Connection:
         "principal",
         "raw_tokens",
         "received_us",
+        "size",
         "task",
         "throttle_ms",
         "waits_while_open",
@@ -122,6 +138,8 @@ class Connection:
         counted in its session, before it met something that it leaves to the handler."""
         self.received_us = 0
         """When the request in hand had come whole, by the monotonic clock."""
+        self.size = 0
+        """Bytes of the request in hand."""
         self.throttle_ms = 0
         self.close_after_reply: str | None = None
         self.closing = False
@@ -156,11 +174,11 @@ class Connection:
     @contextmanager
     def aside(self) -> Iterator[None]:
         """For a wait that must not keep other requests from being taken: it is not work."""
-        self.work.end()
+        self.work.end(self.size)
         try:
             yield
         finally:
-            self.work.begin()
+            self.work.begin(self.size)
 
     def __repr__(self) -> str:
         return f"Connection({self.id}, {self.peer} on {self.listener.name})"
@@ -223,10 +241,11 @@ class ControlPlane:
     with a limit belong in `runtime.purgatory`). `CloseConnection` closes the
     connection; any other exception is a bug, which costs the connection and is
     logged with its traceback. A handler whose client goes is run to its end, but for
-    what it awaits within `Connection.while_open`. While `most_at_work` handlers do
-    anything but wait so, no further event is taken: clients could otherwise ask for
-    work, go, and leave more of it behind than there is memory. `on_change(number)` hears of changes
-    that handlers asked to be told of (`PartitionLog.watch`).
+    what it awaits within `Connection.while_open`. While handlers are at `Work` on as many
+    requests as there is room for (`most_at_work`), no further event is looked at: clients
+    could otherwise ask for work, go, and leave more of it behind than there is memory.
+    `on_change(number)` hears of changes that handlers asked to be told of
+    (`PartitionLog.watch`).
     """
 
     def __init__(
@@ -239,8 +258,8 @@ class ControlPlane:
         most_at_work: int = 100,
     ) -> None:
         self._reactor = reactor
-        self._most_at_work = most_at_work
-        self._work = Work(self._on_less_work)
+        self._work = Work(most_at_work, self._on_room)
+        self._events: deque[Event] = deque()
         self._on_change = on_change
         self._dispatch = dispatch
         self._loop = loop
@@ -295,48 +314,56 @@ class ControlPlane:
             await asyncio.wait(late)
         await self._loop.run_in_executor(None, self._reactor.stop, drain_ms)
         while events := self._reactor.take():
-            for event in events:
-                if event.kind == CLOSED:
-                    self._connections.pop(event.connection_id, None)
+            self._events.extend(events)
+        while self._events:
+            event = self._events.popleft()
+            if event.kind == CLOSED:
+                self._connections.pop(event.connection_id, None)
 
     # --- events ------------------------------------------------------------------------------
 
     def _on_wake(self) -> None:
         # One batch per round of the loop; the eventfd stays readable while there is more.
-        room = self._most_at_work - self._work.count
-        for event in self._reactor.take(max(1, min(room, EVENTS_AT_ONCE))):
-            kind = event.kind
-            if kind == REQUEST:
-                self._on_request(event)
-            elif kind == OPENED:
-                self._connections[event.connection_id] = Connection(
-                    event.connection_id,
-                    self._listeners[event.listener_id],
-                    event.peer,
-                    self._work,
-                )
-            elif kind == CLOSED:
-                self._on_closed(event)
-            elif kind == CHANGED:
-                if self._on_change is not None:
-                    self._on_change(event.number)
-            elif kind == REFUSED:
-                log.warning(
-                    "refused connection from %s on %s: %s (%d refused so far)",
-                    event.peer,
-                    self._listeners[event.listener_id].name,
-                    event.reason,
-                    self._reactor.stats().refused,
-                )
-
-        if self._work.count >= self._most_at_work and self._taking and not self._paused:
+        if not self._taking:
+            return
+        if not self._events:
+            self._events.extend(self._reactor.take(EVENTS_AT_ONCE))
+        while self._events and self._work.has_room:
+            self._on_event(self._events.popleft())
+        if not self._work.has_room and self._taking and not self._paused:
             self._paused = True
             self._loop.remove_reader(self._reactor.wake_fd)
 
-    def _on_less_work(self) -> None:
-        if self._paused and self._taking and self._work.count < self._most_at_work:
+    def _on_room(self) -> None:
+        if self._paused and self._taking:
             self._paused = False
             self._loop.add_reader(self._reactor.wake_fd, self._on_wake)
+            self._loop.call_soon(self._on_wake)  # for events that were taken before the pause
+
+    def _on_event(self, event: Event) -> None:
+        kind = event.kind
+        if kind == REQUEST:
+            self._on_request(event)
+        elif kind == OPENED:
+            self._connections[event.connection_id] = Connection(
+                event.connection_id,
+                self._listeners[event.listener_id],
+                event.peer,
+                self._work,
+            )
+        elif kind == CLOSED:
+            self._on_closed(event)
+        elif kind == CHANGED:
+            if self._on_change is not None:
+                self._on_change(event.number)
+        elif kind == REFUSED:
+            log.warning(
+                "refused connection from %s on %s: %s (%d refused so far)",
+                event.peer,
+                self._listeners[event.listener_id].name,
+                event.reason,
+                self._reactor.stats().refused,
+            )
 
     def _on_closed(self, event: Event) -> None:
         connection = self._connections.pop(event.connection_id)
@@ -360,6 +387,7 @@ class ControlPlane:
         if connection.closing:
             return
         connection.received_us = event.received_us
+        connection.size = len(frame)
         connection.appended = event.appended
         connection.fetch_session = event.session
         if len(frame) < HEADER_BYTES and not connection.raw_tokens:
@@ -392,12 +420,12 @@ class ControlPlane:
         task = self._loop.create_task(coroutine)
         connection.task = task
         self._tasks.add(task)
-        self._work.begin()
+        self._work.begin(connection.size)
         task.add_done_callback(lambda done: self._on_done(connection, done))
 
     def _on_done(self, connection: Connection, task: asyncio.Task[Reply]) -> None:
         self._tasks.discard(task)
-        self._work.end()
+        self._work.end(connection.size)
         connection.task = None
         if task.cancelled():
             # Because the client has gone, or the broker stops.

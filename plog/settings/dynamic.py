@@ -124,7 +124,7 @@ class DynamicSettings:
         Raises:
             InvalidConfig: naming every key that is wrong, and why.
         """
-        return TopicSettings(self._broker, overrides)
+        return TopicSettings(self._broker, overrides) if overrides else self._plain_topic
 
     def check_broker(self, configs: Mapping[str, str]) -> BrokerSettings:
         """Return what this broker's settings would be with these of its own and no others.
@@ -249,7 +249,12 @@ class DynamicSettings:
 
     def describe_topic(self, name: str, names: Collection[str] | None = None) -> list[ConfigEntry]:
         """Describe a topic's settings: all of them, or those of `names` that there are."""
-        settings = self.topic(name)
+        return self.describe(self.topic(name), names)
+
+    def describe(
+        self, settings: TopicSettings, names: Collection[str] | None = None
+    ) -> list[ConfigEntry]:
+        """Describe settings that a topic has or would have (`check_topic`)."""
         return [
             self._topic_entry(settings, declared)
             for declared in TopicSettings.KEYS.values()

@@ -133,8 +133,7 @@ class NetworkKeys(Settings):
         INT,
         "How many requests Python's handlers may have in work at once, those left aside that "
         "only wait: for records, for acks=all, for a slow disk. Further ones wait where they came "
-        "in. Kafka's default is 500; a request that names thousands of topics can take a "
-        "megabyte.",
+        "in, as they do once those in work have 4 MB between them. Kafka's default is 500.",
         default=100,
         at_least=1,
     )

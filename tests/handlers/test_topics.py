@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from plog.errors import ErrorCode
+from plog.handlers.topics import CREATED_AT_ONCE
 from plog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from plog.protocol.messages.topics import (
     CreatableReplicaAssignment,
@@ -233,6 +234,25 @@ def test_validation_tells_what_would_be_and_creates_nothing(wire: Speaker) -> No
     assert partitions_of(wire, topic.name) is None
 
 
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_each_of_many_topics_is_described_by_its_own_settings(
+    wire: Speaker, validate_only: bool
+) -> None:
+    bytes_of = {n: None if n % 3 == 0 else str(9000 + n % 3) for n in range(3 * CREATED_AT_ONCE)}
+    if not validate_only:
+        bytes_of = {n: bytes_of[n] for n in range(6)}
+    topics = [
+        new_topic(configs=None if value is None else {"segment.bytes": value})
+        for value in bytes_of.values()
+    ]
+    results = create(wire, *topics, validate_only=validate_only)
+    assert [result.name for result in results] == [topic.name for topic in topics]
+    for result, value in zip(results, bytes_of.values(), strict=True):
+        (found,) = [each for each in result.configs or [] if each.name == "segment.bytes"]
+        assert (found.config_source == TOPIC) == (value is not None)
+        assert value is None or found.value == value
+
+
 @pytest.mark.parametrize("timeout_ms", [0, -1])
 def test_without_time_creation_is_begun_and_said_to_time_out(
     wire: Speaker, timeout_ms: int
@@ -240,6 +260,7 @@ def test_without_time_creation_is_begun_and_said_to_time_out(
     topic = new_topic()
     (result,) = create(wire, topic, timeout_ms=timeout_ms)
     assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert (result.topic_id, result.configs) == (ZERO_UUID, [])
     eventually(lambda: partitions_of(wire, topic.name) == {0: [0]}, "created")
 
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from plog.network.control_plane import NO_REPLY, CloseConnection
+from plog.network.control_plane import MOST_BYTES_AT_WORK, NO_REPLY, CloseConnection
 from plog.runtime.purgatory import Purgatory
 from tests.network.server import MOST_AT_WORK, Server, correlation_of, request
 
@@ -393,6 +393,48 @@ def test_work_is_bounded_whether_or_not_its_clients_are_there():
         server.until(lambda: server.control_plane.waiting == 0)
         for client in server.clients[::2]:
             assert client.answer()
+
+
+def test_work_is_bounded_by_the_bytes_of_its_requests():
+    begun, release = [], threading.Event()
+
+    async def dispatch(connection, frame):
+        begun.append(correlation_of(frame))
+        await asyncio.get_running_loop().run_in_executor(None, release.wait, 10)
+        return [b"done"]
+
+    big = bytes(MOST_BYTES_AT_WORK // 4)
+    with Server(dispatch) as server:
+        clients = [server.connect() for _ in range(12)]
+        for number, client in enumerate(clients):
+            client.sendall(request(number, big))
+        server.until(lambda: server.reactor.stats().requests == 12)
+        server.until(lambda: len(begun) == 4)
+        assert server.control_plane.waiting == 4
+        release.set()
+        assert {client.answer() for client in clients} == {b"done"}
+        larger = server.connect()
+        larger.sendall(request(13, bytes(2 * MOST_BYTES_AT_WORK)))
+        assert larger.answer() == b"done", "one of any size has room"
+
+
+def test_requests_that_were_taken_and_not_begun_end_with_the_broker():
+    begun = []
+
+    async def dispatch(connection, frame):
+        begun.append(correlation_of(frame))
+        await asyncio.sleep(60)
+        return [b"done"]
+
+    with Server(dispatch) as server:
+        for number in range(3 * MOST_AT_WORK):
+            server.connect().sendall(request(number))
+        server.until(lambda: server.reactor.stats().requests == 3 * MOST_AT_WORK)
+        server.until(lambda: len(begun) == MOST_AT_WORK)
+        server.stop(handlers_ms=10)
+        assert all(client.is_closed_by_server() for client in server.clients)
+        assert len(begun) == MOST_AT_WORK
+        assert server.control_plane.connections == []
 
 
 def test_those_who_wait_while_their_client_does_are_not_at_work():
