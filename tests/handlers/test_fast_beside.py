@@ -112,6 +112,18 @@ def test_large_ones_wait_for_the_disk_together(led: Running) -> None:
     assert order(led) == list(range(7))
 
 
+def test_one_flush_is_for_all_that_wait_for_it(led: Running) -> None:
+    place = str(led.directory / "t-0")
+    with faults(
+        Fault("fdatasync", delay_us=3_000_000, times=1, path_prefix=place),
+        Fault("fdatasync", after=1, errno=errno.EIO, path_prefix=place),  # there is no third
+    ):
+        for number in range(1, 22):
+            led.send(small(number), VERSION)
+            led.until_waiting(number)  # all but the first: for the flush after its slow one
+        assert answered(led, 21) == [(0, number) for number in range(1, 22)]
+
+
 @pytest.mark.parametrize("acks", [0, 1])
 def test_large_one_that_waits_for_nothing_keeps_its_place(led: Running, acks: int) -> None:
     with one_slow_flush(led):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import random
+import socket
+import struct
 import time
 import uuid
 from pathlib import Path
@@ -319,3 +321,28 @@ def test_a_broker_without_sendfile_answers_the_same_bytes(tmp_path: Path, fast_p
         running.stop()
     assert answers[0][4:] == answers[1][4:]  # but for the correlation id
     assert records_of(answers[0]) > 1_000_000
+
+
+DATA_SEGMENTS_IN = 152
+"""Where Linux's tcp_info says how many segments with data have come."""
+
+
+def segments_in(running: Running) -> int:
+    info = running.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    return int(struct.unpack_from("=I", info, DATA_SEGMENTS_IN)[0])
+
+
+@pytest.mark.parametrize("sendfile", ["true", "false"])
+def test_head_of_an_answer_goes_in_one_segment_with_its_records(
+    tmp_path: Path, sendfile: str
+) -> None:
+    running = Running(tmp_path, fast_path_enable="true", socket_sendfile_enable=sendfile)
+    create_topic(running.wire, "t")
+    for _ in range(2):
+        running.ask(produce_request([("t", 0, make_batch())], acks=1), 9)
+    segments, fast = segments_in(running), running.fast_requests
+    # The last version without tagged fields, which end an answer in a segment of their own.
+    answer = decoded(FetchResponse, 11, running.ask(fetch_request(("t", 0, 0)), 11))
+    assert answer.responses[0].partitions[0].records
+    assert (segments_in(running), running.fast_requests) == (segments + 1, fast + 1)
+    running.stop()
