@@ -92,7 +92,8 @@ async def describe_log_dirs(
         coming = {at for at, target in moving.items() if target == path}
         try:
             results.append(
-                await ctx.in_thread(
+                await ctx.at_disk(
+                    path,
                     _describe_dir,
                     path,
                     [log for log in logs if log.log_dir == path],

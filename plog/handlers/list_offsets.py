@@ -17,6 +17,7 @@ from plog.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from plog.storage.log import Log
 from plog.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
@@ -48,14 +49,6 @@ class SegmentStart(NamedTuple):
 @handles(ListOffsetsRequest, versions="0-9")
 async def list_offsets(ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Look every partition up."""
-    for topic in request.topics:
-        if any(asked.timestamp not in (LATEST, EARLIEST) for asked in topic.partitions):
-            # A search reads files, perhaps cold ones.
-            return await ctx.in_thread(_look_up, ctx, request)
-    return _look_up(ctx, request)
-
-
-def _look_up(ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
     named = Counter(
         TopicPartition(topic.name, asked.partition_index)
         for topic in request.topics
@@ -69,7 +62,7 @@ def _look_up(ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
             try:
                 if named[at] > 1:
                     raise InvalidRequest(f"{at} is asked for twice")
-                answers.append(_list_partition(ctx, request, at, asked))
+                answers.append(await _list_partition(ctx, request, at, asked))
             except KafkaError as refusal:
                 answers.append(
                     ListOffsetsPartitionResponse(
@@ -82,7 +75,7 @@ def _look_up(ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
     return ListOffsetsResponse(topics=topics)
 
 
-def _list_partition(
+async def _list_partition(
     ctx: Context, request: ListOffsetsRequest, at: TopicPartition, asked: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
     _check_timestamp(asked.timestamp, ctx.version)
@@ -99,7 +92,10 @@ def _list_partition(
             _segment_starts(partition, end, now_ms), asked.timestamp, asked.max_num_offsets
         )
         return answer
-    found = _find(partition, asked.timestamp, end)
+    found = _known(partition, asked.timestamp, end)
+    if found is None:
+        log = partition.log
+        found = await ctx.at_disk(log.log_dir, _search, log, asked.timestamp, end)
     answer.offset, answer.timestamp = found.offset, found.timestamp
     if ctx.version >= LEADER_EPOCHS_SINCE:
         answer.leader_epoch = found.leader_epoch
@@ -115,7 +111,8 @@ def _check_timestamp(timestamp: int, version: int) -> None:
         raise UnsupportedVersion(f"timestamp {timestamp} needs ListOffsets v{since}")
 
 
-def _find(partition: Partition, timestamp: int, end: int) -> Found:
+def _known(partition: Partition, timestamp: int, end: int) -> Found | None:
+    """Return what is found without a look at the files, if it is one of the log's ends."""
     log = partition.log
     if timestamp == LATEST:
         return Found(end, leader_epoch=partition.leadership.leader_epoch)
@@ -123,6 +120,11 @@ def _find(partition: Partition, timestamp: int, end: int) -> Found:
         return Found(log.log_start_offset, leader_epoch=log.epoch_at(log.log_start_offset))
     if timestamp == LATEST_TIERED:
         return Found(NO_OFFSET)
+    return None
+
+
+def _search(log: Log, timestamp: int, end: int) -> Found:
+    """Search the files, which may be cold."""
     found = (
         log.max_timestamp_offset()
         if timestamp == MAX_TIMESTAMP

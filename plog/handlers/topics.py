@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 from plog.cluster.metadata_cache import MetadataSnapshot
@@ -369,20 +370,26 @@ async def _grow(ctx: Context, topic: CreatePartitionsTopic, *, validate_only: bo
 @handles(DeleteRecordsRequest, versions="0-2")
 async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Raise the log start offset of partitions this broker leads; it stays there over a kill."""
+    touched: set[Path] = set()
     results = [
         DeleteRecordsTopicResult(
             name=topic.name,
-            partitions=[await _delete_before(ctx, topic.name, asked) for asked in topic.partitions],
+            partitions=[
+                await _delete_before(ctx, topic.name, asked, touched) for asked in topic.partitions
+            ],
         )
         for topic in request.topics
     ]
-    await ctx.in_thread(ctx.services.logs.checkpoints.store_log_start_offsets)
+    for log_dir in sorted(touched):
+        store = ctx.services.logs.checkpoints.store_log_start_offsets
+        await ctx.at_disk(log_dir, store, log_dir)
     return DeleteRecordsResponse(topics=results)
 
 
 async def _delete_before(
-    ctx: Context, topic: str, asked: DeleteRecordsPartition
+    ctx: Context, topic: str, asked: DeleteRecordsPartition, touched: set[Path]
 ) -> DeleteRecordsPartitionResult:
+    """Raise one log start offset, and add the log's directory to those that are `touched`."""
     at = TopicPartition(topic, asked.partition_index)
     try:
         if topic in INTERNAL_TOPICS:
@@ -396,7 +403,9 @@ async def _delete_before(
             raise OffsetOutOfRange(
                 f"offset {asked.offset} of {at}, whose high watermark is {log.high_watermark}"
             )
-        low_watermark = await ctx.in_thread(log.delete_records_before, offset)
+        log_dir = log.log_dir
+        low_watermark = await ctx.at_disk(log_dir, log.delete_records_before, offset)
+        touched.add(log_dir)
     except KafkaError as refusal:
         return DeleteRecordsPartitionResult(
             partition_index=asked.partition_index, low_watermark=-1, error_code=refusal.code

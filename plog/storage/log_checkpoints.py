@@ -8,6 +8,7 @@ that are offline. The files' format is `checkpoints`'; each directory has its ow
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from plog.settings.definitions import BrokerSettings
 from plog.storage.checkpoints import OffsetCheckpoint
@@ -63,10 +64,14 @@ class LogCheckpoints:
         for live in self._live():
             live.guarded(self._store, live.high_watermarks, _high_watermarks(self._logs_in(live)))
 
-    def store_log_start_offsets(self) -> None:
-        """Write down the log start offsets that DeleteRecords has moved into a segment."""
+    def store_log_start_offsets(self, only: Path | None = None) -> None:
+        """Write down the log start offsets that DeleteRecords has moved into a segment.
+
+        In all log directories, or in one `only`.
+        """
         for live in self._live():
-            live.guarded(self._store, live.log_start_offsets, moved_starts(self._logs_in(live)))
+            if only in (None, live.path):
+                live.guarded(self._store, live.log_start_offsets, moved_starts(self._logs_in(live)))
 
     def _store(self, checkpoint: OffsetCheckpoint, offsets: Offsets) -> None:
         """Write a checkpoint of the live logs, and what it said of those that are offline.

@@ -9,7 +9,7 @@ import errno
 import itertools
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,7 +18,17 @@ import pytest
 from plog._native.faults import Fault
 from plog.handlers import fetch as fetching
 from plog.protocol.messages.fetch import FetchResponse
+from plog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from plog.protocol.messages.produce import ProduceResponse
+from plog.protocol.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from tests.handlers.running import Running, decoded, end_of, faults, framed
 from tests.handlers.wire import (
     WAIT_MS,
@@ -175,6 +185,45 @@ def test_cold_read_keeps_nobody_from_another_disk(two_disks: Running, cold: str)
         answer = decoded(FetchResponse, FETCH, two_disks.receive())
     parts = [part for topic in answer.responses for part in topic.partitions]
     assert [(part.error_code, len(part.records)) for part in parts] == [(0, len(LARGE))]
+
+
+# -- searches and deletions
+
+
+def search(index: int) -> bytes:
+    asked = ListOffsetsPartition(partition_index=index, timestamp=1)
+    topic = ListOffsetsTopic(name="t", partitions=[asked])
+    return framed(ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic]), 5, 1)
+
+
+def delete_records(index: int) -> bytes:
+    asked = DeleteRecordsPartition(partition_index=index, offset=1)
+    topic = DeleteRecordsTopic(name="t", partitions=[asked])
+    return framed(DeleteRecordsRequest(topics=[topic], timeout_ms=WAIT_MS), 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("request_for", "call"),
+    [(search, "pread"), (delete_records, "fsync")],
+    ids=["ListOffsets", "DeleteRecords"],
+)
+def test_many_that_wait_for_a_disk_keep_nobody_from_another(
+    two_disks: Running, request_for: Callable[[int], bytes], call: str
+) -> None:
+    fill(two_disks)
+    two_disks.ask(unusual(1), PRODUCE)
+    slow = disk_of(two_disks, 0)
+    with ExitStack() as clients, faults(Fault(call, delay_us=200_000, path_prefix=slow)):
+        sockets = [
+            clients.enter_context(socket.create_connection(("127.0.0.1", two_disks.port)))
+            for _ in range(120)  # more than there are threads, and than may be at work
+        ]
+        for client in sockets:
+            client.sendall(request_for(0))
+        for _ in range(5):
+            two_disks.socket.sendall(request_for(1))
+            two_disks.receive()
+        require_unanswered(sockets[-1])
 
 
 def test_resident_records_are_read_in_place(
