@@ -277,6 +277,8 @@ cdef void write_gathered(Loop* loop) noexcept nogil:
     for number in range(gather.request_count):
         c = gather.requests[number].connection
         outcome = fast_conclude(loop, &gather.requests[number], now_ms, &frame)
+        if c.peer_closed and not c.dead:
+            link_append(&loop.ready, &c.ready)  # it was not read on while this one was parked: no event says so again
         if outcome == FAST_ANSWERED:
             link_append(&loop.answering, &c.answering)
         elif outcome == FAST_NO_MEMORY or (outcome == FAST_PASSED and not hand_over_frame(loop, c, &frame)):

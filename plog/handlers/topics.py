@@ -67,19 +67,21 @@ Descriptions: TypeAlias = "dict[frozenset[tuple[str, str]], list[CreatableTopicC
 class Deadline:
     """Until when one request waits for its effects, while its client does.
 
+    What is there already is found after the deadline, too, unless there was no time from the first.
+
     Raises (both waits):
         RequestTimedOut: not in time; it goes on all the same.
     """
 
     def __init__(self, ctx: Context, timeout_ms: int) -> None:
         self._ctx = ctx
+        self._has_time = timeout_ms > 0
         self._ends_ms = ctx.services.clock.monotonic_ms() + timeout_ms
 
     def _left_s(self, otherwise: str) -> float:
-        left_ms = self._ends_ms - self._ctx.services.clock.monotonic_ms()
-        if left_ms <= 0:
+        if not self._has_time:
             raise RequestTimedOut(otherwise)
-        return left_ms / 1000
+        return max(self._ends_ms - self._ctx.services.clock.monotonic_ms(), 0) / 1000
 
     async def until_shown(self, shown: Callable[[MetadataSnapshot], bool], otherwise: str) -> None:
         """Wait until this broker's clients would see a change."""

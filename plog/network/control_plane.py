@@ -242,7 +242,7 @@ class ControlPlane:
     connection; any other exception is a bug, which costs the connection and is
     logged with its traceback. A handler whose client goes is run to its end, but for
     what it awaits within `Connection.while_open`. While handlers are at `Work` on as many
-    requests as there is room for (`most_at_work`), no further event is looked at: clients
+    requests as there is room for (`most_at_work`), no further one is begun: clients
     could otherwise ask for work, go, and leave more of it behind than there is memory.
     `on_change(number)` hears of changes that handlers asked to be told of
     (`PartitionLog.watch`).
@@ -259,7 +259,7 @@ class ControlPlane:
     ) -> None:
         self._reactor = reactor
         self._work = Work(most_at_work, self._on_room)
-        self._events: deque[Event] = deque()
+        self._not_begun: deque[tuple[Connection, Event]] = deque()
         self._on_change = on_change
         self._dispatch = dispatch
         self._loop = loop
@@ -267,7 +267,6 @@ class ControlPlane:
         self._connections: dict[int, Connection] = {}
         self._tasks: set[asyncio.Task[Reply]] = set()
         self._taking = False
-        self._paused = False
 
     @property
     def connections(self) -> Sequence[Connection]:
@@ -313,37 +312,27 @@ class ControlPlane:
             log.warning("cancelled %d requests that waited for over %d ms", len(late), handlers_ms)
             await asyncio.wait(late)
         await self._loop.run_in_executor(None, self._reactor.stop, drain_ms)
+        self._not_begun.clear()
         while events := self._reactor.take():
-            self._events.extend(events)
-        while self._events:
-            event = self._events.popleft()
-            if event.kind == CLOSED:
-                self._connections.pop(event.connection_id, None)
+            for event in events:
+                if event.kind == CLOSED:
+                    self._connections.pop(event.connection_id, None)
 
     # --- events ------------------------------------------------------------------------------
 
     def _on_wake(self) -> None:
         # One batch per round of the loop; the eventfd stays readable while there is more.
-        if not self._taking:
-            return
-        if not self._events:
-            self._events.extend(self._reactor.take(EVENTS_AT_ONCE))
-        while self._events and self._work.has_room:
-            self._on_event(self._events.popleft())
-        if not self._work.has_room and self._taking and not self._paused:
-            self._paused = True
-            self._loop.remove_reader(self._reactor.wake_fd)
-
-    def _on_room(self) -> None:
-        if self._paused and self._taking:
-            self._paused = False
-            self._loop.add_reader(self._reactor.wake_fd, self._on_wake)
-            self._loop.call_soon(self._on_wake)  # for events that were taken before the pause
+        for event in self._reactor.take(EVENTS_AT_ONCE):
+            self._on_event(event)
 
     def _on_event(self, event: Event) -> None:
         kind = event.kind
         if kind == REQUEST:
-            self._on_request(event)
+            connection = self._connections[event.connection_id]
+            if connection.closing:
+                return
+            self._not_begun.append((connection, event))
+            self._begin_requests()
         elif kind == OPENED:
             self._connections[event.connection_id] = Connection(
                 event.connection_id,
@@ -380,12 +369,18 @@ class ControlPlane:
         if connection.task is not None and connection.waits_while_open:
             connection.task.cancel()
 
-    def _on_request(self, event: Event) -> None:
-        connection = self._connections[event.connection_id]
+    def _begin_requests(self) -> None:
+        while self._not_begun and self._work.has_room and self._taking:
+            self._begin(*self._not_begun.popleft())
+
+    def _on_room(self) -> None:
+        # Not within the handler that has made it.
+        if self._not_begun:
+            self._loop.call_soon(self._begin_requests)
+
+    def _begin(self, connection: Connection, event: Event) -> None:
         frame = event.frame
         assert frame is not None
-        if connection.closing:
-            return
         connection.received_us = event.received_us
         connection.size = len(frame)
         connection.appended = event.appended

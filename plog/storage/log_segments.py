@@ -97,11 +97,6 @@ class LogSegments:
             if not segments or segments[-1].base_offset == end:
                 return None
             producers = native.producers()
-            if native.durable_end >= end:
-                # The recovery point may stand here already. Once there is a later segment, a crash
-                # takes this one's indexes for whole, as they are below it.
-                segments[-1].seal()
-                segments[-1].sync_indexes()
             fresh = self._files.create_segment(end, settings)
             try:
                 native.replace_segments([*segments, fresh])

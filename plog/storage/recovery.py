@@ -3,9 +3,10 @@
 Owns the verdict on every file: what is complete, what is a torn tail, what is damage.
 
 After a clean shutdown nothing may be missing: sizes, index ends and last batches are
-checked, and anything wrong is damage. Otherwise every segment that reaches past the
-recovery point is read whole (below it the indexes, too, are on disk). The first bad
-byte there ends the log if
+checked, and anything wrong is damage. Otherwise every segment that reaches the recovery
+point is read whole. Below it the indexes, too, are on disk; those of a segment that ends
+there may not be, if it was rolled after the point was written down. The first bad byte
+there ends the log if
 
 - it lies at or past the known end (the recovery point or the durable end, whichever is
   later), so that nobody was promised what it belonged to, and
@@ -237,9 +238,7 @@ class _Recovery:
             if segments and (cut := self._check_gap(segments[-1], bases[number:])) is not None:
                 return segments, cut
             known_whole = self._known.clean_shutdown or (
-                bool(later)
-                and later[0] <= self._known.recovery_point
-                and not self._known.read_whole
+                bool(later) and later[0] < self._known.recovery_point and not self._known.read_whole
             )
             if known_whole and (measured := self._measure(base)) is not None:
                 segments.append(measured)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import logging
+import random
 import socket
 from pathlib import Path
 
 import pytest
 
+from plog._native import compression
 from plog._native.faults import Fault
 from plog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from plog.protocol.messages.topics import (
@@ -16,13 +18,14 @@ from plog.protocol.messages.topics import (
     CreatePartitionsTopic,
     DeleteTopicsRequest,
 )
-from tests.handlers.running import Running, faults, framed
+from tests.handlers.running import Running, end_of, faults, framed
 from tests.handlers.wire import (
     create_topic,
     eventually,
     fetch_request,
     make_batch,
     produce,
+    produce_request,
 )
 
 
@@ -103,4 +106,23 @@ def test_all_steps_of_a_request_are_done_though_its_client_goes(tmp_path: Path) 
         return {len(topic.partitions) for topic in found.topics}
 
     eventually(lambda: counts() == {3}, "all have three partitions")
+    running.stop()
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+@pytest.mark.parametrize("fast_path", ["true", "false"])
+def test_all_requests_before_the_end_of_a_stream_are_done(
+    tmp_path: Path, fast_path: str, acks: int
+) -> None:
+    """Large and compressed: each is looked at beside the reactor before the next is read."""
+    running = Running(tmp_path, fast_path_enable=fast_path)
+    topic, _ = create_topic(running.wire)
+    batch = make_batch([random.Random(1).randbytes(100_000)], codec=compression.GZIP)
+    with socket.create_connection(("127.0.0.1", running.port)) as client:
+        for number in range(6):
+            client.sendall(framed(produce_request([(topic, 0, batch)], acks=acks), 9, number))
+        # An answer to a closed socket would reset the connection, and what is unread with it.
+        client.shutdown(socket.SHUT_WR)
+        eventually(lambda: end_of(running, topic) == 6, "all are appended")
+    eventually(lambda: running.broker.reactor_stats.connections == 2, "it is closed")
     running.stop()

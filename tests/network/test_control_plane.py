@@ -418,6 +418,35 @@ def test_work_is_bounded_by_the_bytes_of_its_requests():
         assert larger.answer() == b"done", "one of any size has room"
 
 
+def test_clients_come_and_go_while_there_is_no_room_for_work():
+    begun, gone, release = [], [], threading.Event()
+
+    async def dispatch(connection, frame):
+        begun.append(connection)
+        if correlation_of(frame) == 0:
+            try:
+                with connection.while_open():
+                    await asyncio.sleep(60)
+            finally:
+                gone.append(connection)
+        await asyncio.get_running_loop().run_in_executor(None, release.wait, 10)
+        return [b"done"]
+
+    with Server(dispatch) as server:
+        waiting = server.connect()
+        waiting.sendall(request(0))
+        server.until(lambda: len(begun) == 1)
+        clients = [server.connect() for _ in range(MOST_AT_WORK + 1)]
+        for number, client in enumerate(clients):
+            client.sendall(request(1 + number))
+        server.until(lambda: len(begun) == 1 + MOST_AT_WORK)
+        waiting.close()
+        server.until(lambda: gone)
+        assert len(server.control_plane.connections) == len(clients)
+        release.set()
+        assert {client.answer() for client in clients} == {b"done"}
+
+
 def test_requests_that_were_taken_and_not_begun_end_with_the_broker():
     begun = []
 

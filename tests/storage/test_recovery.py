@@ -472,7 +472,7 @@ def test_indexes_of_what_is_read_are_written_again(directory: Path) -> None:
     """They may be in the page cache alone, as the bytes they follow from."""
     fs = WritesKept()
     _, second, third = logs_of(directory)
-    known = UNCLEAN._replace(recovery_point=base_of(second))
+    known = UNCLEAN._replace(recovery_point=base_of(second) + 1)
     found = recover(fs, directory, known, index_interval_bytes=500)
     assert found.read_from == base_of(second)
     indexes = {name for name in fs.written if name.endswith("index")}
