@@ -398,7 +398,10 @@ class ControlPlane:
                 self._answer(connection, outcome)
             else:
                 self._watch(connection, _as_coroutine(cast("Awaitable[Reply]", outcome)))
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
+        except asyncio.CancelledError as error:
+            if not connection.gone:  # else it was for its client alone, which went before it began
+                self._failed(connection, error)
+        except Exception as error:  # noqa: BLE001
             self._failed(connection, error)
 
     # --- handlers ----------------------------------------------------------------------------

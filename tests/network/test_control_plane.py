@@ -418,7 +418,7 @@ def test_work_is_bounded_by_the_bytes_of_its_requests():
         assert larger.answer() == b"done", "one of any size has room"
 
 
-def test_clients_come_and_go_while_there_is_no_room_for_work():
+def test_clients_come_and_go_while_there_is_no_room_for_work(caplog):
     begun, gone, release = [], [], threading.Event()
 
     async def dispatch(connection, frame):
@@ -440,11 +440,16 @@ def test_clients_come_and_go_while_there_is_no_room_for_work():
         for number, client in enumerate(clients):
             client.sendall(request(1 + number))
         server.until(lambda: len(begun) == 1 + MOST_AT_WORK)
-        waiting.close()
+        late = server.connect()
+        late.sendall(request(0))
+        for client in (waiting, late):
+            client.close()
         server.until(lambda: gone)
-        assert len(server.control_plane.connections) == len(clients)
+        server.until(lambda: len(server.control_plane.connections) == len(clients))
         release.set()
         assert {client.answer() for client in clients} == {b"done"}
+        server.until(lambda: len(gone) == 2)
+    assert caplog.messages == []
 
 
 def test_requests_that_were_taken_and_not_begun_end_with_the_broker():
