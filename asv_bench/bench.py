@@ -66,7 +66,7 @@ def chosen_rows(patterns: tuple[str, ...], short: bool) -> list[Row]:
 @click.option(
     "--rows", "patterns", multiple=True, help="Patterns of rows, such as 'fetch/*'; repeatable."
 )
-@click.option("--list", "only_list", is_flag=True, help="Print the rows' names.")
+@click.option("--list", "only_list", is_flag=True, help="Print the rows, each with its servers.")
 @click.option("--seconds", default=3.0, show_default=True, help="Of each measurement.")
 @click.option("--records", type=click.IntRange(1), help="Of rows that go by records: fewer.")
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
@@ -132,7 +132,7 @@ def command(
     """
     if only_list:
         for row in rows():
-            click.echo(row.name)
+            click.echo(f"{row.name}: {', '.join(row.against)}")
         return
     runs = [json.loads(path.read_text()) for path in known_paths]
     chosen = [] if runs and not patterns else chosen_rows(patterns, short)
@@ -151,6 +151,9 @@ def command(
         for name in row.against
         if fnmatch.fnmatch(name, servers)
     ]
+    if chosen and not cells:
+        names = ", ".join(dict.fromkeys(repr(name) for row in chosen for name in row.against))
+        raise click.ClickException(f"no server is called {servers!r} in these rows, only {names}")
     about: dict[str, Any] = {
         "commit": commit(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

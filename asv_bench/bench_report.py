@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench_kafka import NAMES as KAFKAS
-from bench_rows import Row, rows
+from bench_rows import PAGE_CACHE, PLOG, PREAD, Row, rows
 from rich.console import Console
 from rich.table import Table
 
@@ -20,6 +20,18 @@ from plog.ops.load import Figures
 
 COST_GOAL_S_PER_GB = 0.15
 """So much more CPU time than the C loop, at most."""
+KAFKA_GOALS = {
+    "produce": (2.0, 0.25),
+    "fetch": (None, 0.25),
+    "small": (3.0, None),
+    "linkedin": (1.0, None),
+    "linkedin-50M": (1.0, None),
+    "durable": (None, None),
+    "growth": (None, None),
+}
+"""By the kind of a row: the rate beside the best Kafka, and the CPU time; None: no goal."""
+FLAT = 1.2
+MEMORY_GOAL_MB = 200
 PERCENTILES = ("p50_us", "p99_us", "p999_us")
 BEGIN, END = "<!-- bin/bench --docs: begin -->", "<!-- bin/bench --docs: end -->"
 
@@ -54,32 +66,99 @@ def ratio(cell: Cell, base: Cell, key: str) -> float | None:
     return statistics.median(found) if found else None
 
 
-def verdict(cell: Cell, base: Cell | None) -> tuple[str, str]:
-    """Return how a cell stands to what it is held against, and the goal, as texts."""
-    if base is None or cell.row.goal is None:
-        return "", ""
+class Judgement(NamedTuple):
+    """A figure, as it stands to what it is held against, and its goal."""
+
+    measured: str
+    goal: str
+    is_met: bool
+
+
+def held_against(cell: Cell, base: Cell | None) -> list[Judgement]:
+    """Judge a cell by what its row holds it against."""
     row = cell.row
+    if base is None or row.goal is None:
+        return []
     if row.unit == "us":
         found = [ratio(cell, base, key) for key in PERCENTILES]
         shown = " / ".join("-" if one is None else f"{one:.1f}" for one in found)
         met = all(one is not None and one <= row.goal for one in found)
-        return _coloured(f"{shown} x {base.contestant}", met), f"<= {row.goal:g} x"
+        return [Judgement(f"{shown} x {base.contestant}", f"<= {row.goal:g} x", met)]
     share = ratio(cell, base, row.unit)
     if share is None:
-        return "", ""
-    text = _coloured(f"{share:.0%} of {base.contestant}", share >= row.goal)
-    goal = f">= {row.goal:.0%}"
-    if row.unit == "MB/s" and base.contestant.startswith("C"):
-        more = statistics.median(cell.values("cpu_s_per_gb")) - statistics.median(
-            base.values("cpu_s_per_gb")
-        )
-        text += "; " + _coloured(f"{more:+.2f} s/GB", more <= COST_GOAL_S_PER_GB)
-        goal += f"; +{COST_GOAL_S_PER_GB} s/GB"
+        return []
+    text = f"{share:.1%} of {base.contestant}"
+    judged = [Judgement(text, f">= {row.goal:.0%}", share >= row.goal)]
+    cost_key, digits = _cost_of(row.unit)
+    if base.contestant.startswith("C"):
+        more = statistics.median(cell.values(cost_key)) - statistics.median(base.values(cost_key))
+        if row.unit == "MB/s":
+            goal, met = f"+{COST_GOAL_S_PER_GB} s/GB", more <= COST_GOAL_S_PER_GB
+            judged.append(Judgement(f"{more:+.{digits}f} s/GB", goal, met))
+        else:
+            judged.append(Judgement(f"{more:+.{digits}f} us", "", True))
     cost = ratio(cell, base, "cpu_us_per_request")
     if row.cost_goal is not None and cost is not None:
-        text += "; " + _coloured(f"CPU {cost:.2f} x", cost <= row.cost_goal)
-        goal += f"; <= {row.cost_goal:g} x"
-    return text, goal
+        goal = f"<= {row.cost_goal:g} x"
+        judged.append(Judgement(f"CPU {cost:.2f} x", goal, cost <= row.cost_goal))
+    return judged
+
+
+def beside_kafkas(cell: Cell, by_place: dict[tuple[str, str], Cell]) -> list[Judgement]:
+    """Judge rate and cost, or the percentiles, beside the best that any Kafka has there.
+
+    Of medians, since a Kafka's rounds may be those of another run. Only what answers as Kafka
+    does has goals: acks=all from the page cache.
+    """
+    row = cell.row
+    kafkas = [found for name in KAFKAS if (found := by_place.get((row.name, name)))]
+    if cell.contestant in KAFKAS or cell.contestant.startswith("C") or not kafkas:
+        return []
+    is_alike = cell.contestant == (PAGE_CACHE if PAGE_CACHE in row.against else PLOG)
+
+    def beside(key: str, best: Callable[[Iterable[float]], float]) -> float:
+        theirs = best(statistics.median(kafka.values(key)) for kafka in kafkas)
+        return statistics.median(cell.values(key)) / theirs
+
+    if row.unit == "us":
+        found = [beside(key, min) for key in PERCENTILES]
+        shown = " / ".join(f"{one:.2f}" for one in found)
+        return [Judgement(f"{shown} x", "< 1 x" if is_alike else "", max(found) < 1)]
+    least_rate, most_cost = KAFKA_GOALS[row.name.partition("/")[0]] if is_alike else (None, None)
+    rate, cost = beside(row.unit, max), beside(_cost_of(row.unit)[0], min)
+    return [
+        Judgement(
+            f"{rate:.2f} x",
+            "" if least_rate is None else f">= {least_rate:g} x",
+            least_rate is None or rate >= least_rate,
+        ),
+        Judgement(
+            f"CPU {cost:.2f} x",
+            "" if most_cost is None else f"<= {most_cost:g} x",
+            most_cost is None or cost <= most_cost,
+        ),
+    ]
+
+
+def grown(cell: Cell, by_place: dict[tuple[str, str], Cell]) -> list[Judgement]:
+    """Judge what a request costs by what it costs where there is least of what grows."""
+    kind, _, size = cell.row.name.rpartition("/")
+    first = by_place.get((f"{kind}/1", cell.contestant))
+    if not kind.startswith("growth/") or size == "1" or first is None or cell.contestant != PLOG:
+        return []
+    cost = statistics.median(cell.values("cpu_us_per_request")) / statistics.median(
+        first.values("cpu_us_per_request")
+    )
+    return [Judgement(f"CPU {cost:.2f} x that of 1", f"<= {FLAT:g} x", cost <= FLAT)]
+
+
+def verdict(cell: Cell, base: Cell | None) -> tuple[str, str]:
+    """Return how a cell stands to what it is held against, and the goal, as texts."""
+    judged = held_against(cell, base)
+    return (
+        "; ".join(_coloured(one.measured, one.is_met) for one in judged),
+        "; ".join(one.goal for one in judged if one.goal),
+    )
 
 
 def beside_kafka(cell: Cell, by_place: dict[tuple[str, str], Cell]) -> str:
@@ -147,15 +226,18 @@ def show(cells: list[Cell], console: Console) -> None:
             before = cell.row.name
         console.print(table)
     show_handed_over(cells, console)
-    for line in [*counts_of(cells), *starts_of(cells)]:
+    for line in [*counts_of(cells), *starts_of(cells), *meanwhile(cells)]:
         console.print(line)
-    for cell in cells:
-        if cell.row.beside and cell.rounds:
-            rates = [figures["beside"]["mb_per_s"] for figures in cell.rounds]
-            console.print(
-                f"{cell.row.name}, {cell.contestant}: {cell.row.beside[0]} meanwhile: "
-                f"{_spread(rates, 0)} MB/s"
-            )
+
+
+def meanwhile(cells: list[Cell]) -> list[str]:
+    """Return the rates of loads that ran beside a row's own, a line for each."""
+    return [
+        f"{cell.row.name}, {cell.contestant}: {cell.row.beside[0]} meanwhile:"
+        f" {_spread([figures['beside']['mb_per_s'] for figures in cell.rounds], 0)} MB/s."
+        for cell in cells
+        if cell.row.beside and cell.rounds
+    ]
 
 
 def counts_of(cells: list[Cell]) -> list[str]:
@@ -234,66 +316,42 @@ def as_json(cells: list[Cell], about: dict[str, Any]) -> str:
 # --- the page -------------------------------------------------------------------------------------
 
 
-def beside_best_kafka(cell: Cell, by_place: dict[tuple[str, str], Cell]) -> str:
-    """Return the rate and the cost, or the percentiles, beside the best that any Kafka has there.
-
-    Of medians, since a Kafka's rounds may be those of another run.
-    """
-    kafkas = [found for name in KAFKAS if (found := by_place.get((cell.row.name, name)))]
-    if cell.contestant in KAFKAS or cell.contestant.startswith("C") or not kafkas:
-        return ""
-
-    def beside(key: str, best: Callable[[Iterable[float]], float]) -> str:
-        theirs = best(statistics.median(kafka.values(key)) for kafka in kafkas)
-        return f"{statistics.median(cell.values(key)) / theirs:.2f}"
-
-    if cell.row.unit == "us":
-        return " / ".join(beside(key, min) for key in PERCENTILES) + " x"
-    rate = beside(cell.row.unit, max)
-    return f"{rate} x, CPU {beside(_cost_of(cell.row.unit)[0], min)} x"
-
-
 def _cost_of(unit: str) -> tuple[str, int]:
     """Return the key of a row's cost, and its digits."""
     return ("cpu_s_per_gb", 2) if unit == "MB/s" else ("cpu_us_per_request", 1)
 
 
-def _row_of(cell: Cell, base: Cell | None, kafka: str) -> list[str]:
+def _texts(judged: list[Judgement]) -> str:
+    return ", ".join(one.measured for one in judged)
+
+
+def _row_of(cell: Cell, against: str, kafka: str) -> list[str]:
     """Return a cell as the columns of its unit's table."""
     name = [cell.row.name, cell.contestant]
-    if cell.row.unit == "us":
-        percentiles = [f"{statistics.median(cell.values(key)):,.0f}" for key in PERCENTILES]
-        return [*name, *percentiles, kafka]
-    rates = cell.values(cell.row.unit)
     cost_key, digits = _cost_of(cell.row.unit)
-    cost = statistics.median(cell.values(cost_key))
+    cost = [
+        f"{statistics.median(cell.values(cost_key)):.{digits}f}",
+        f"{statistics.median(cell.values('client_cores')):.2f}",
+    ]
     shares = cell.values("fast_share")
-    share = ratio(cell, base, cell.row.unit) if base else None
-    compared = ""
-    if base is not None and share is not None:
-        compared = f"{share:.0%} of {base.contestant}"
-        if base.contestant.startswith("C"):
-            compared += f", {cost - statistics.median(base.values(cost_key)):+.{digits}f}"
-        elif its_cost := ratio(cell, base, cost_key):
-            compared += f", CPU {its_cost:.2f} x"
+    rest = [f"{statistics.median(shares):.2%}" if shares else "", against, kafka]
+    if cell.row.unit == "us":
+        return [*name, *(_spread(cell.values(key), 0) for key in PERCENTILES), *cost, *rest]
     return [
         *name,
-        f"{statistics.median(rates):,.0f}",
-        f"{min(rates):,.0f} to {max(rates):,.0f}",
-        f"{cost:.{digits}f}",
+        _spread(cell.values(cell.row.unit), 0),
+        *cost,
         f"{statistics.median(cell.values('p99_us')):,.0f}",
         f"{max(cell.values('rss_mb')):.0f}",
-        f"{statistics.median(shares):.0%}" if shares else "",
-        compared,
-        kafka,
+        *rest,
     ]
 
 
-REST = "Spread|{cost}|p99 us|RSS MB|fast|held against (rate, CPU)|best Kafka"
+REST = "CPU {cost}|client|{more}fast|held against|best Kafka"
 HEADS = {
-    "MB/s": "Load|Server|MB/s|" + REST.format(cost="CPU s/GB"),
-    "req/s": "Load|Server|Requests/s|" + REST.format(cost="CPU us"),
-    "us": "Load|Server|p50 us|p99 us|p99.9 us|best Kafka",
+    "MB/s": "Load|Server|MB/s|" + REST.format(cost="s/GB", more="p99 us|RSS MB|"),
+    "req/s": "Load|Server|Requests/s|" + REST.format(cost="us", more="p99 us|RSS MB|"),
+    "us": "Load|Server|p50 us|p99 us|p99.9 us|" + REST.format(cost="us", more=""),
 }
 
 
@@ -309,6 +367,48 @@ def cells_of(runs: list[dict[str, Any]]) -> list[Cell]:
     return list(found.values())
 
 
+def _held(cell: Cell, by_place: dict[tuple[str, str], Cell]) -> list[Judgement]:
+    base = by_place.get((cell.row.name, cell.row.against.get(cell.contestant) or ""))
+    return [*held_against(cell, base), *grown(cell, by_place)]
+
+
+def misses(cells: list[Cell]) -> list[str]:
+    """Return a table of what is short of its goal."""
+    by_place = {(cell.row.name, cell.contestant): cell for cell in cells}
+    lines = [
+        "Short of their goals:",
+        "",
+        "| Load | Server | Measured | Goal |",
+        "|---|---|---|---|",
+    ]
+    for cell in cells:
+        if cell.contestant == PREAD:
+            continue  # the other way, to choose by
+        kafka = beside_kafkas(cell, by_place)
+        named = [one._replace(measured=f"{one.measured} the best Kafka") for one in kafka]
+        short = [one for one in (*_held(cell, by_place), *named) if one.goal and not one.is_met]
+        lines += [
+            f"| {cell.row.name} | {cell.contestant} | {one.measured} | {one.goal} |"
+            for one in short
+        ]
+    return lines
+
+
+def memory_of(cells: list[Cell]) -> str:
+    """Return which load plog took most memory for."""
+    most = max(
+        (cell for cell in cells if cell.contestant.startswith("plog")),
+        key=lambda cell: max(cell.values("rss_mb")),
+        default=None,
+    )
+    if most is None:
+        return ""
+    return (
+        f"Most memory of any plog here: {max(most.values('rss_mb')):.0f} MB (RSS;"
+        f" {most.row.name}, {most.contestant}); goal: {MEMORY_GOAL_MB} MB under four connections."
+    )
+
+
 def page(runs: list[dict[str, Any]], picture: str) -> str:
     """Return the tables of runs in Markdown, and what they are from."""
     cells = cells_of(runs)
@@ -321,10 +421,10 @@ def page(runs: list[dict[str, Any]], picture: str) -> str:
         for place in dict.fromkeys(order):
             cell = by_place.get(place)
             if cell is not None and cell.row.unit == unit:
-                base = by_place.get((cell.row.name, cell.row.against.get(cell.contestant) or ""))
-                columns = _row_of(cell, base, beside_best_kafka(cell, by_place))
-                lines.append("| " + " | ".join(columns) + " |")
+                held, kafka = _texts(_held(cell, by_place)), _texts(beside_kafkas(cell, by_place))
+                lines.append("| " + " | ".join(_row_of(cell, held, kafka)) + " |")
         lines.append("")
+    lines += [*misses(cells), ""]
     foreign = [figures["foreign_cores"] for cell in cells for figures in cell.rounds]
     lines += dict.fromkeys(
         f"{run['date'][:10]}, commit {run['commit'].removesuffix('-dirty')}:"
@@ -332,7 +432,7 @@ def page(runs: list[dict[str, Any]], picture: str) -> str:
         f" {run['processors']} processors."
         for run in runs
     )
-    lines += [*counts_of(cells), *starts_of(cells)]
+    lines += [*counts_of(cells), *starts_of(cells), *meanwhile(cells), memory_of(cells)]
     lines.append(
         f"Busy with something else: {statistics.median(foreign):.2f} processors (median;"
         f" {min(foreign):.1f} to {max(foreign):.1f})."

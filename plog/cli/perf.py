@@ -35,7 +35,11 @@ ANSWERED_WHEN = {
     "1": "at the leader (1)",
     "0": "never (0)",
 }
+PARTITIONS = 6
+"""Of a topic that is made for producers."""
 WARMUP_S = 1.0
+KEPT_PACE = 0.99
+"""Share of a rate that must be reached for latencies to mean what they say."""
 STEP_S = 0.1
 TIMEOUT_S = 90.0
 """For a run beyond its seconds; the generator gives up after a minute without an answer."""
@@ -119,9 +123,7 @@ def acks_option(*choices: str) -> Callable[[F], F]:
 @click.option(
     "--partitions",
     type=click.IntRange(1, 400),
-    default=6,
-    show_default=True,
-    help="Of the topic that is made where none is named, and deleted afterwards.",
+    help="Of the topic that is made where none is named, and deleted afterwards; by default 6.",
 )
 def produce(
     topic: str | None,
@@ -135,16 +137,24 @@ def produce(
     record_size: int,
     compression: str,
     no_idempotence: bool,
-    partitions: int,
+    partitions: int | None,
 ) -> None:
-    """Write to TOPIC as fast as it takes it; to a topic of its own if none is named.
+    """Write to TOPIC, which must be there, as fast as it takes it; without one to one of its own.
 
     With --acks 0 nothing is answered: records count when they are sent, and there are no latencies.
+    A batch holds one record at least, however large that is. Values are noise, or JSON where they
+    are compressed.
     """
+    if topic is not None and partitions is not None:
+        raise click.UsageError(f"--partitions is of a topic that is made; {topic!r} has its own.")
     from plog.client.admin import Admin
     from plog.ops.load import make_batch
 
-    with Admin(bootstrap) as admin, _topic_of(admin, topic, partitions) as loaded, _file() as path:
+    with (
+        Admin(bootstrap) as admin,
+        _topic_of(admin, topic, partitions or PARTITIONS) as loaded,
+        _file() as path,
+    ):
         made = make_batch(path, batch_size, codec=compression, value_bytes=record_size)
         figures = _measure(
             "produce",
@@ -252,6 +262,12 @@ def latency(
             in_flight=1,
         )
     _print(figures, as_json=as_json)
+    if figures["records_per_s"] < KEPT_PACE * rate:
+        click.echo(
+            f"The broker or this machine did not keep up: {figures['records_per_s']:,.0f} records"
+            f" a second of {rate:,.0f}. Latencies are those of a backlog.",
+            err=True,
+        )
 
 
 @contextmanager
@@ -340,6 +356,8 @@ def _print(figures: Figures, *, as_json: bool, answered: bool = True) -> None:
         print_json(told)
         return
     rows = [
+        ("seconds", f"{told['seconds']:,.1f}"),
+        ("records", f"{told['records']:,}"),
         ("records/s", f"{told['records_per_s']:,.0f}"),
         ("requests/s", f"{told['requests_per_s']:,.0f}"),
         ("MB/s", f"{told['mb_per_s']:,.1f}"),

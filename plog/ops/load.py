@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plog._native.records import BatchBuilder
-from plog.errors import PlogError
+from plog.errors import ErrorCode, PlogError
 from plog.protocol.record_batch import CODECS
 
 SEED = 2013
@@ -24,6 +25,9 @@ RUN_SLACK_S = 90.0
 """Beyond its seconds; the generator gives up by itself when nothing is answered for 60 s."""
 
 MAIN = "import sys; from plog._native.load import main; main(sys.argv[1:])"
+
+ERROR_NUMBER = re.compile(r"\berror (-?\d+)")
+"""How the generator, which knows few errors' names, tells of one."""
 
 Figures = dict[str, Any]
 
@@ -129,9 +133,17 @@ def finish(running: subprocess.Popen[str], timeout_s: float) -> Figures:
             running.kill()
             raise
     if running.returncode:
-        raise LoadError(errors.strip().removeprefix("load: ") or f"status {running.returncode}")
+        text = ERROR_NUMBER.sub(_error_name, errors.strip().removeprefix("load: "))
+        raise LoadError(text or f"status {running.returncode}")
     figures: Figures = json.loads(told)
     return figures
+
+
+def _error_name(told: re.Match[str]) -> str:
+    try:
+        return ErrorCode(int(told[1])).name
+    except ValueError:
+        return told[0]
 
 
 def run(mode: str, **options: object) -> Figures:

@@ -68,6 +68,11 @@ def test_latency_is_told_from_end_to_end(run: Run, acks: str) -> None:
     assert 0 < told["latency_p50_us"] <= told["latency_max_us"]
 
 
+def test_pace_that_is_not_kept_is_told(run: Run) -> None:
+    arguments = ("perf", "latency", "--rate", "10000000", "--seconds", "0.3")
+    assert "did not keep up" in run(*arguments).stderr.decode()
+
+
 def test_figures_are_a_table_for_people(run: Run, topic: str) -> None:
     text = run("perf", "produce", topic, "--seconds", "0.2").stdout.decode()
     assert "records/s" in text
@@ -137,6 +142,8 @@ def test_what_a_run_means_is_in_its_help(call: Run) -> None:
         (("latency", "--acks", "0"), 2, "'0' is not one of"),
         (("consume", "{topic}", "--seconds", "0.1"), 1, "there is nothing to read in {topic}"),
         (("consume", "{topic}", "--once"), 1, "there is nothing to read in {topic}"),
+        (("produce", "{topic}", "--partitions", "9"), 2, "'{topic}' has its own"),
+        (("produce", "--batch-size", "2000000"), 1, "answered with MESSAGE_TOO_LARGE"),
     ],
 )
 def test_wrong_calls_are_refused(

@@ -386,8 +386,8 @@ def test_work_is_bounded_whether_or_not_its_clients_are_there():
             if number % 2:
                 client.close()
         server.until(lambda: server.reactor.stats().requests == 100)
-        server.until(lambda: len(begun) == MOST_AT_WORK)
-        assert server.control_plane.waiting == MOST_AT_WORK
+        server.until(lambda: server.control_plane.waiting == MOST_AT_WORK)
+        assert len(begun) == MOST_AT_WORK
         gone.set()
         server.until(lambda: len(begun) == 100)
         server.until(lambda: server.control_plane.waiting == 0)
@@ -409,8 +409,8 @@ def test_work_is_bounded_by_the_bytes_of_its_requests():
         for number, client in enumerate(clients):
             client.sendall(request(number, big))
         server.until(lambda: server.reactor.stats().requests == 12)
-        server.until(lambda: len(begun) == 4)
-        assert server.control_plane.waiting == 4
+        server.until(lambda: server.control_plane.waiting == 4)
+        assert len(begun) == 4
         release.set()
         assert {client.answer() for client in clients} == {b"done"}
         larger = server.connect()

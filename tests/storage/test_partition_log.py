@@ -604,22 +604,6 @@ def test_time_index_is_never_behind_the_offset_index(directory: Directory) -> No
         assert directory.offset_index(0) == []
 
 
-def test_time_index_is_never_behind_the_offset_index(directory: Directory) -> None:
-    """What a crash between the two writes leaves: recovery trusts the times up to the last entry."""
-    log = directory.log(index_interval_bytes=61)
-    for stamp in range(3):
-        log.append(make_batch(2, 100, timestamp=stamp), NOW_MS)
-    (segment,) = log.segments
-    for suffix, entries in (("timeindex", 0), ("index", 2)):
-        path = str(directory.file(0, suffix))
-        inject([Fault("pwritev", errno=errno.EIO, path_prefix=path), Fault("ftruncate", errno=5)])
-        with pytest.raises(OSError, match="Input/output"):
-            segment.seal()
-        inject([])
-        assert len(directory.time_index(0)) == entries
-        assert directory.offset_index(0) == []
-
-
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
 def test_failed_seal_keeps_the_entries_that_wait(directory: Directory, suffix: str) -> None:
     log = directory.log(index_interval_bytes=61)
