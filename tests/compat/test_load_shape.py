@@ -1,0 +1,117 @@
+"""The benchmarks load brokers as clients of Java do by default: same versions, same fields."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from plog._native.batch import read_header
+from plog.ops import load
+from plog.protocol import codec
+from plog.protocol.api_keys import ApiKey
+from plog.protocol.framing import decode_request_header
+from plog.protocol.messages.fetch import FetchRequest
+from plog.protocol.messages.produce import ProduceRequest
+from tests.compat.programs import JAVA, Run
+from tests.compat.recorder import Exchange, Recorder
+from tests.compat.test_replay import SHAPE
+from tests.handlers.wire import create_topic, speak
+from tests.planes import Plane
+from tests.servers import BrokerProcess
+
+NEWEST_JAVA = JAVA[-1]
+
+
+def body_of(exchange: Exchange, request: type) -> Any:
+    _, body = decode_request_header(exchange.request)
+    version = exchange.header.api_version
+    return codec.decode(request, version, memoryview(exchange.request), body)[0]
+
+
+def produce_shape(exchange: Exchange) -> dict[str, object]:
+    request = body_of(exchange, ProduceRequest)
+    parts = [part for topic in request.topic_data for part in topic.partition_data]
+    batches = [read_header(part.records) for part in parts]
+    return {
+        "version": exchange.header.api_version,
+        "acks": request.acks,
+        "transactional id": request.transactional_id,
+        "timeout": request.timeout_ms,
+        "each partition once": len({part.index for part in parts}) == len(parts),
+        "one batch for each": all(
+            batch.size_bytes == len(part.records)
+            for batch, part in zip(batches, parts, strict=True)
+        ),
+        "magic": {batch.magic for batch in batches},
+        "attributes": {batch.attributes for batch in batches},
+        "idempotent": {batch.producer_id >= 0 for batch in batches},
+        "first epoch": {batch.producer_epoch for batch in batches},
+    }
+
+
+def fetch_shape(exchange: Exchange) -> dict[str, object]:
+    request = body_of(exchange, FetchRequest)
+    return {
+        "version": exchange.header.api_version,
+        "wait": request.max_wait_ms,
+        "least": request.min_bytes,
+        "most": request.max_bytes,
+        "isolation level": request.isolation_level,
+        "rack": request.rack_id,
+        "of a partition": {
+            part.partition_max_bytes for topic in request.topics for part in topic.partitions
+        },
+        "session": request.session_id != 0,
+    }
+
+
+def all_alike(shapes: Iterable[dict[str, object]]) -> dict[str, object]:
+    first, *others = shapes
+    assert all(other == first for other in others)
+    return first
+
+
+def spoken(recorder: Recorder, key: ApiKey) -> list[Exchange]:
+    """Return the requests of a kind; of Fetch those within a session that ask for something."""
+    found = [one for one in recorder.exchanges if one.header.api_key == key]
+    if key is ApiKey.PRODUCE:
+        return found
+    fetches = [(one, body_of(one, FetchRequest)) for one in found]
+    return [one for one, fetch in fetches if fetch.session_epoch > 0 and fetch.topics]
+
+
+def generate(recorder: Recorder, topic: str, topic_id: uuid.UUID, batch: load.Batch) -> None:
+    """Run the rows' "java" and "session" loads."""
+    common: dict[str, object] = {
+        "port": recorder.port,
+        "topic": topic,
+        "topic_id": topic_id,
+        "partitions": SHAPE.partitions,
+        "per_request": SHAPE.partitions,
+        "seconds": 0.3,
+    }
+    idempotent = {"acks": -1, "idempotent": True, "in_flight": 5}
+    load.run("produce", batch_file=batch.path, **idempotent, **common)
+    load.run("fetch", sessions=True, in_flight=1, **common)
+
+
+def test_generator_says_what_javas_clients_say(plane: Plane, tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    java, ours = Recorder(broker.port), Recorder(broker.port)
+    broker.overrides["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{java.port}"
+    try:
+        with broker:
+            wire = speak(broker.port)
+            create_topic(wire, "theirs", SHAPE.partitions)
+            _, topic_id = create_topic(wire, "ours", SHAPE.partitions)
+            NEWEST_JAVA.run(f"127.0.0.1:{java.port}", SHAPE, Run(["theirs"], {}))
+            generate(ours, "ours", topic_id, load.make_batch(tmp_path / "batch", 16384))
+            wire.close()
+    finally:
+        java.close()
+        ours.close()
+    for key, shape in ((ApiKey.PRODUCE, produce_shape), (ApiKey.FETCH, fetch_shape)):
+        said = [all_alike(map(shape, spoken(recorder, key))) for recorder in (java, ours)]
+        assert said[0] == said[1]
