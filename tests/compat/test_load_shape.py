@@ -63,7 +63,7 @@ def fetch_shape(exchange: Exchange) -> dict[str, object]:
         "of a partition": {
             part.partition_max_bytes for topic in request.topics for part in topic.partitions
         },
-        "session": request.session_id != 0,
+        "in or for a session": request.session_epoch >= 0,
     }
 
 
@@ -74,12 +74,12 @@ def all_alike(shapes: Iterable[dict[str, object]]) -> dict[str, object]:
 
 
 def spoken(recorder: Recorder, key: ApiKey) -> list[Exchange]:
-    """Return the requests of a kind; of Fetch those within a session that ask for something."""
+    """Return the requests of a kind; of Fetch those that name partitions.
+
+    How many there are depends on the moment: one that begins a session may have read it all.
+    """
     found = [one for one in recorder.exchanges if one.header.api_key == key]
-    if key is ApiKey.PRODUCE:
-        return found
-    fetches = [(one, body_of(one, FetchRequest)) for one in found]
-    return [one for one, fetch in fetches if fetch.session_epoch > 0 and fetch.topics]
+    return [one for one in found if key is not ApiKey.FETCH or body_of(one, FetchRequest).topics]
 
 
 def generate(recorder: Recorder, topic: str, topic_id: uuid.UUID, batch: load.Batch) -> None:
