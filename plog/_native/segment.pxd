@@ -56,6 +56,7 @@ cdef void segment_read_through(SegmentFiles* segment, int64_t position, int64_t 
 
 cdef class Segment:
     cdef SegmentFiles* files
+    cdef object __weakref__
 
 
 cdef class FileRange:

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from plog.cluster.partition import Partition
-from plog.errors import ErrorCode, InvalidRequest, KafkaError, UnsupportedVersion
+from plog.errors import (
+    ErrorCode,
+    InvalidRequest,
+    KafkaError,
+    KafkaStorageError,
+    UnsupportedVersion,
+)
 from plog.handlers.context import Context
 from plog.handlers.registry import handles
 from plog.protocol.messages.list_offsets import (
@@ -138,6 +144,8 @@ def _search(log: Log, timestamp: int, end: int) -> Found:
 def _segment_starts(partition: Partition, end: int, now_ms: int) -> list[SegmentStart]:
     log = partition.log
     segments = log.native.segments
+    if not segments:
+        raise KafkaStorageError(f"{log.topic_partition} is offline")
     starts = [
         SegmentStart(max(segment.base_offset, log.log_start_offset), segment.max_timestamp)
         for segment in segments

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable
+from copy import copy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -265,9 +266,13 @@ class LiveLogDir:
             now_ms=self._clock.now_ms(),
         )
         key = slot_key(tp, topic_id)
-        log.native.set_durable_slot(
-            self.durable_ends.fd, self.durable_ends.position_for(key), key.encode()
-        )
+        try:
+            log.native.set_durable_slot(
+                self.durable_ends.fd, self.durable_ends.position_for(key), key.encode()
+            )
+        except OSError:
+            log.drop()
+            raise
         return log
 
     def remember_boot(self) -> None:
@@ -353,6 +358,11 @@ class LiveLogDir:
         self._damaged.put(tp, 0)
 
     # -- the disk fails ----------------------------------------------------------------------
+
+    def note_failure(self, error: OSError) -> None:
+        """Remember why nothing can be written any more."""
+        # Without its traceback, which would keep the files open of whoever met it.
+        self.failure = copy(error)
 
     def fail(self, error: OSError) -> None:
         """Take the directory offline, and its partitions with it. Safe from any thread."""

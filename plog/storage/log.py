@@ -614,4 +614,4 @@ class Log:
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self.native.close()
+                self._segments.close()

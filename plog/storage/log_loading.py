@@ -49,7 +49,7 @@ def open_log_dirs(dirs: Mapping[Path, LiveLogDir], *, broker_id: int, cluster_id
             try:
                 live.open(broker_id, cluster_id)
             except OSError as error:
-                live.failure = error
+                live.note_failure(error)
                 _log.error("log directory %s is offline: %s", live.path, error)
     except InconsistentLogDirs:
         for live in dirs.values():
@@ -77,6 +77,13 @@ class LogLoading:
         self._topic_settings = topic_settings
         self._threads = threads
         self._abandoned = False
+        self._found = 0
+        self._left = 0
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many logs are loaded, or in hand, and of how many; (0, 0) before any was found."""
+        return self._found - self._left, self._found
 
     def abandon(self) -> None:
         """Have `load` give up after the partitions it is at."""
@@ -132,12 +139,14 @@ class LogLoading:
 
     def _load_in_threads(self, found: list[tuple[LiveLogDir, FoundPartition]]) -> None:
         queue = list(reversed(found))
+        self._found = self._left = len(queue)
         unexpected: list[tuple[TopicPartition, Exception]] = []
 
         def work() -> None:
             while not self._abandoned and not unexpected:
                 try:
                     live, partition = queue.pop()
+                    self._left = len(queue)
                 except IndexError:
                     return
                 try:

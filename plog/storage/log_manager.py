@@ -138,6 +138,11 @@ class LogManager:
         if background:
             self.scheduler.start()
 
+    @property
+    def loading_progress(self) -> tuple[int, int]:
+        """How many logs are loaded by now, and of how many. From any thread."""
+        return self._loading.progress
+
     def abandon_start(self) -> None:
         """Have `start` give up after the partitions it is at. From another thread.
 
@@ -204,9 +209,10 @@ class LogManager:
         )
 
     def add_loaded(self, log: Log) -> None:
-        """Take in a log that has been loaded."""
-        with self._lock:
-            self._logs[log.topic_partition] = log
+        """Take in a log that has been loaded, unless its directory has failed meanwhile."""
+        if not self._take_in(log, self._dirs[log.log_dir]):
+            reason = f"log directory {log.log_dir} is offline"
+            self.quarantine(log.topic_partition, log.log_dir, reason)
 
     def quarantine(self, topic_partition: TopicPartition, log_dir: Path, reason: str) -> None:
         """Take note that a partition is offline, and why; its files stay where they are."""
@@ -497,7 +503,7 @@ class LogManager:
         with self._lock:
             if live.failure is not None:
                 return
-            live.failure = error
+            live.note_failure(error)
             gone = [log for log in self._logs.values() if log.log_dir == path]
             for log in gone:
                 del self._logs[log.topic_partition]

@@ -139,7 +139,7 @@ class LogMoves:
             target.withdraw(tp)
             self._fs.rename(leaving, log.directory)
             raise KafkaStorageError(f"{tp} cannot be moved: {error}") from error
-        source.durable_ends.release(slot_key(tp, log.topic_id))
+        source.guarded(source.durable_ends.release, slot_key(tp, log.topic_id))
         self._logs.remove_tree_later(source, leaving, log.settings.file_delete_delay_ms)
         return moved
 

@@ -209,3 +209,8 @@ class LogSegments:
         for segment in ends:
             segment.sync_indexes()
         self._files.store_snapshot(native.log_end_offset, native.producers())
+
+    def close(self) -> None:
+        """Give all segments up: each closes its files with the last range that pins it."""
+        self._unsynced.clear()  # held by a log that only the garbage collector will find
+        self._native.close()

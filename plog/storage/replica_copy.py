@@ -7,6 +7,7 @@ read back and checked. Never renames a partition into place: `log_moves` does.
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 from plog._native.partition_log import Segment
@@ -76,11 +77,17 @@ class ReplicaCopy:
         for base in set(self._copied) - bases:
             self._forget(base)  # retention came by
         total = 0
-        for segment in segments:
+        there = [weakref.ref(segment) for segment in segments]
+        del segments
+        for found in there:
+            # A copy takes minutes: what is deleted meanwhile is not kept by it.
+            if (segment := found()) is None:
+                continue
             base, size = segment.base_offset, segment.size_bytes
             if self._copied.get(base, 0) > size:
                 self._forget(base)  # truncation did; its batches may be others by now
             total += self._copy(segment, size)
+            del segment
         return total
 
     def _copy(self, segment: Segment, size: int) -> int:

@@ -7,12 +7,14 @@ partition offline.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 
+from plog._native.partition_log import Segment
 from plog.errors import KafkaStorageError
 from plog.storage.log import Log
 from plog.storage.segment_files import LOG, path_of
-from plog.storage.segment_scan import BatchReader, OffsetOrder
+from plog.storage.segment_scan import BatchReader, OffsetOrder, ReadAt
 
 ROUND_INTERVAL_MS = 24 * 60 * 60 * 1000
 
@@ -55,10 +57,14 @@ class Scrub:
 
     def _check(self, log: Log) -> Iterator[int]:
         durable_end = log.durable_end
-        for segment in log.native.segments:
-            # `segment` pins the files: they stay readable when retention lets them go.
-            reader = BatchReader(segment.read, 0, segment.size_bytes)
-            order = OffsetOrder(segment.base_offset, log.gaps_legal_below)
+        for segment in [weakref.ref(segment) for segment in log.native.segments]:
+            # A round takes hours: what retention lets go, or a deleted topic, is not kept by it.
+            if (found := segment()) is None:
+                continue
+            base_offset, size_bytes = found.base_offset, found.size_bytes
+            del found
+            reader = BatchReader(_while_it_is_there(segment), 0, size_bytes)
+            order = OffsetOrder(base_offset, log.gaps_legal_below)
             fault = None
             for scanned in reader:
                 if order.expected >= durable_end or (fault := order.fault_of(scanned.header)):
@@ -67,7 +73,17 @@ class Scrub:
             if order.expected >= durable_end:
                 return  # what follows, good or bad, was written meanwhile
             fault = fault or reader.fault
-            if fault is not None and segment in log.native.segments:
-                path = path_of(log.directory, segment.base_offset, LOG)
+            if fault is not None and segment() in log.native.segments:
+                path = path_of(log.directory, base_offset, LOG)
                 self._on_damage(log, f"{path} at byte {reader.position}: {fault}")
                 return
+
+
+def _while_it_is_there(segment: weakref.ref[Segment]) -> ReadAt:
+    """Return how a segment is read for as long as somebody else has it; then it is empty."""
+
+    def read(position: int, size: int) -> bytes:
+        found = segment()
+        return b"" if found is None else found.read(position, size)
+
+    return read

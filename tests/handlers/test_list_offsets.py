@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import struct
 import time
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from plog.errors import ErrorCode
-from plog.handlers.list_offsets import EARLIEST, LATEST, SegmentStart, offsets_before
+from plog.cluster.partition import Partition
+from plog.errors import ErrorCode, KafkaStorageError
+from plog.handlers.list_offsets import (
+    EARLIEST,
+    LATEST,
+    SegmentStart,
+    _segment_starts,
+    offsets_before,
+)
 from plog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -268,3 +277,9 @@ def test_stamped_epoch_is_the_leaders(wire: Speaker, topic: str) -> None:
     (found,) = ask(wire, topic, LATEST_MS)
     produce(wire, topic, make_batch())
     assert struct.pack(">i", found.leader_epoch) == b"\0\0\0\0"
+
+
+def test_segments_of_a_log_that_is_dropped_meanwhile_are_a_storage_error() -> None:
+    dropped = SimpleNamespace(native=SimpleNamespace(segments=[]), topic_partition="t-0")
+    with pytest.raises(KafkaStorageError, match="t-0 is offline"):
+        _segment_starts(cast("Partition", SimpleNamespace(log=dropped)), 0, BEGIN)

@@ -24,6 +24,7 @@ import pytest
 from plog._native import faults
 from plog.storage.log_manager import LogManager
 from tests.agreement.harness import run_seed
+from tests.descriptors import open_at
 from tests.handlers.changers import Changer, come_and_go, cut_back, trouble_disks
 from tests.handlers.generators import Generators, TopicChanger
 from tests.handlers.running import Running
@@ -34,7 +35,7 @@ from tests.handlers.stress import (
     World,
     check_log,
 )
-from tests.handlers.wire import Speaker, speak
+from tests.handlers.wire import Speaker, eventually, speak
 
 CLIENTS = 4
 """Producers, and as many consumers."""
@@ -126,6 +127,8 @@ class Stress:
         finally:
             faults.inject([])
             self.running.stop()
+        # A move that was under way may take a moment more.
+        eventually(lambda: not open_at(self.directory), "every file is closed")
         return world.counts
 
 

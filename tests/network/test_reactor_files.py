@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from plog._native.faults import Fault, inject
+from tests.descriptors import open_at
 from tests.network.server import Server, request
 from tests.storage.partition_logs import Directory
 
@@ -46,14 +47,7 @@ class Segments:
         return self.bytes[start : start + size]
 
     def descriptors_open(self):
-        target = str(self.directory.file(0, "log"))
-        links = []
-        for fd in os.listdir("/proc/self/fd"):
-            try:
-                links.append(os.readlink(f"/proc/self/fd/{fd}"))
-            except FileNotFoundError:
-                continue  # the one that listdir had
-        return sum(link.removesuffix(" (deleted)") == target for link in links)
+        return len(open_at(self.directory.file(0, "log")))
 
     def close(self):
         self.log.close()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from plog.storage.filesystem import Filesystem
+from tests.descriptors import open_at
 
 from .storage_logs import Crash, FaultyFilesystem
 
@@ -77,10 +78,9 @@ def test_replacement_is_old_or_new_whatever_fails(tmp_path: Path, crash: bool) -
 
 
 def test_replacement_leaves_no_descriptor_open(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
     for fail_at in range(12):
         try:
             FaultyFilesystem(fail_at).replace_text(tmp_path / "f", "x")
         except OSError:
             continue
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_at(tmp_path) == []

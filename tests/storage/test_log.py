@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from plog.errors import (
 from plog.storage.leader_epochs import EpochStart, LeaderEpochs
 from plog.storage.log import Log
 from plog.storage.recovery import Known
+from tests.descriptors import open_at
 
 from .storage_logs import (
     NEVER,
@@ -699,6 +700,18 @@ def test_close_with_a_failed_disk_says_so(directory: Path, owner: Owner) -> None
     assert [error.errno for error in owner.errors] == [errno.EIO]
     with pytest.raises(KafkaStorageError):
         log.append_as_leader(batch(1), now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("end", [Log.close, Log.drop])
+def test_end_of_a_log_closes_the_descriptors_of_all_segments(
+    directory: Path, end: Callable[[Log], None]
+) -> None:
+    log = open_log(directory, Settings(**SMALL))
+    fill(log, 20)
+    assert len(log.native.segments) > 2
+    end(log)
+    # Not once the garbage collector finds the log, which may take minutes.
+    assert open_at(directory) == []
 
 
 def test_recovery_point_waits_for_the_rolled_indexes(directory: Path) -> None:

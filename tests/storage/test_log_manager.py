@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import subprocess
 import sys
@@ -26,8 +27,10 @@ from plog.storage.durable_ends import DurableEnds, SlotKey
 from plog.storage.filesystem import Filesystem
 from plog.storage.live_log_dir import LiveLogDir
 from plog.storage.log import Log
+from plog.storage.log_files import LogFiles
 from plog.storage.log_manager import LogManager, NewPartition
 from plog.types import TopicPartition
+from tests.descriptors import open_at
 
 from .log_managers import A0, A1, B0, ID_A, ID_B, SETTINGS, Start, abandon, committed, fill, lead
 from .storage_logs import NEVER, NOW_MS, batch, broker_settings, read_all
@@ -436,6 +439,65 @@ def test_directory_that_fails_while_a_log_is_made_there_does_not_get_it(
     log = manager.create(A0, ID_A, SETTINGS)
     assert (log.log_dir, manager.get(A0)) == (dirs[1], log)
     fill(lead(log), 1)
+
+
+def test_failed_directory_has_no_file_of_a_log_open(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What failed remembers why, and that must not be the traceback with all that it met.
+    manager = start()
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    fill(log, 20)
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "gone")
+
+    monkeypatch.setattr(LogFiles, "create_segment", fails)
+    logging.disable(logging.CRITICAL)  # pytest keeps the records, and with them the errors
+    try:
+        with suppress(KafkaStorageError):
+            log.roll()
+    finally:
+        logging.disable(logging.NOTSET)
+    assert manager.offline_log_dirs == [log.log_dir]
+    manager.scheduler.run_due()
+    assert open_at(log.directory) == []
+
+
+def test_log_whose_durable_end_has_no_place_is_closed(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = start()
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(DurableEnds, "position_for", full)
+    with suppress(KafkaStorageError):
+        manager.create(A0, ID_A, SETTINGS)
+    assert [name for one in dirs for name in open_at(one) if name.startswith("0000")] == []
+
+
+def test_log_that_is_loaded_as_its_directory_fails_is_not_served(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = start()
+    first = lead(manager.create(A0, ID_A, SETTINGS))
+    failing = first.log_dir
+    manager.shutdown()
+    load = LiveLogDir.load
+
+    def fails_then(self, *args, **options):
+        log = load(self, *args, **options)
+        self.fail(OSError(errno.EIO, "gone"))
+        return log
+
+    monkeypatch.setattr(LiveLogDir, "load", fails_then)
+    again = start()
+    assert again.get(A0) is None
+    assert "is offline" in again.offline[A0]
+    again.scheduler.run_due()
+    assert open_at(failing / "a-0") == []
 
 
 class FewDescriptors(Filesystem):

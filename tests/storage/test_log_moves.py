@@ -18,12 +18,15 @@ from plog.errors import (
     UnknownTopicOrPartition,
 )
 from plog.runtime.clock import ManualClock
+from plog.storage.durable_ends import DurableEnds
 from plog.storage.filesystem import Filesystem
 from plog.storage.live_log_dir import LiveLogDir
 from plog.storage.log import Log
 from plog.storage.log_manager import LogManager
 from plog.storage.log_moves import LogMoves
+from plog.storage.replica_copy import ReplicaCopy
 from plog.types import TopicPartition
+from tests.descriptors import open_at
 
 from .log_managers import A0, B0, ID_A, SETTINGS, Start, abandon, committed, fill, lead
 from .storage_logs import (
@@ -285,3 +288,49 @@ def test_move_stopped_at_any_operation_keeps_the_partition(
     else:
         pytest.fail("a move takes more operations than this test tries")
     assert fail_at > 20
+
+
+def test_copy_keeps_no_segment_open_that_is_deleted_meanwhile(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = start()
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    fill(log, 60)
+    stale: list[list[str]] = []
+    copy = ReplicaCopy._copy
+
+    def copies_while_retention_runs(self, segment, size):
+        if not stale:
+            log.update_settings(
+                Settings(segment_bytes=3000, retention_bytes=1, file_delete_delay_ms=0)
+            )
+            log.apply_retention(NOW_MS)
+        bases = {f"{one.base_offset:020d}" for one in (*log.native.segments, segment)}
+        stale.append([n for n in open_at(log.directory) if n.partition(".")[0] not in bases])
+        return copy(self, segment, size)
+
+    monkeypatch.setattr(ReplicaCopy, "_copy", copies_while_retention_runs)
+    LogMoves(manager, Filesystem()).move(A0, dirs[1])
+    assert len(stale) > 1
+    assert not any(stale)
+    assert manager.get(A0).log_dir == dirs[1]
+
+
+def test_source_that_fails_behind_a_move_does_not_undo_it(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = start()
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    fill(log, 3)
+    data = read_all(log)
+
+    def gone(*_: object) -> None:
+        raise OSError(errno.EIO, "gone")
+
+    monkeypatch.setattr(DurableEnds, "release", gone)
+    LogMoves(manager, Filesystem()).move(A0, dirs[1])
+    moved = manager.get(A0)
+    assert moved is not None
+    assert (moved.log_dir, read_all(moved)) == (dirs[1], data)
+    assert manager.offline_log_dirs == [dirs[0]]
+    fill(moved, 1, 3)

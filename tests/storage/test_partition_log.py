@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import struct
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from plog._native.partition_log import (
     PartitionLog,
 )
 from plog.errors import CorruptRecord, KafkaStorageError
+from tests.descriptors import open_at
 
 from .partition_logs import Directory, crc32c, make_batch, walk
 
@@ -540,24 +540,19 @@ def test_segment_reads_published_bytes_only(directory: Directory) -> None:
 
 
 def test_descriptors_are_closed_with_the_last_pin(directory: Directory) -> None:
-    def open_files() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
-    gc.collect()  # the logs of other tests, which would be closed meanwhile
-    before = open_files()
     log = directory.log(index_interval_bytes=61)
     for _ in range(3):
         log.append(make_batch(1, 100), NOW_MS)
     pinned = log.read(0, 1000, 3, True)
     assert pinned is not None
-    assert open_files() == before + 3
+    assert len(open_at(directory.path)) == 3
     log.close()
-    assert open_files() == before + 3
+    assert len(open_at(directory.path)) == 3
     del log
-    assert open_files() == before + 3
+    assert len(open_at(directory.path)) == 3
     assert len(pinned.read()) == 300
     del pinned
-    assert open_files() == before
+    assert open_at(directory.path) == []
 
 
 def test_segment_with_a_short_time_index_is_refused(directory: Directory) -> None:

@@ -9,7 +9,6 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from plog._native import faults
 from plog._native.faults import Fault
 from plog._native.partition_log import APPENDED, NOT_WRITABLE
 from plog.errors import KafkaStorageError
+from tests.descriptors import open_at
 
 from .partition_logs import Directory, crc32c, make_batch
 
@@ -127,37 +127,26 @@ def test_failed_directory_sync_is_final_too(directory: Directory) -> None:
         log.flush()
 
 
-def open_descriptors(path: Path) -> list[str]:
-    """Return the names of what this process has open at or below a path."""
-    found = []
-    for link in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the descriptor that lists them
-            target = link.readlink()
-            if target.is_relative_to(path):
-                found.append(target.name)
-    return sorted(found)
-
-
 def test_partition_takes_three_descriptors(directory: Directory) -> None:
     log = directory.log()
     active = [f"{0:020d}.{kind}" for kind in ("index", "log", "timeindex")]
-    assert open_descriptors(directory.path) == active
+    assert open_at(directory.path) == active
     log.append(make_batch(2, 100), 0)
     log.flush()
-    assert open_descriptors(directory.path) == active
+    assert open_at(directory.path) == active
     directory.roll(log)
     log.append(make_batch(2, 100), 0)
     log.flush()
-    assert len(open_descriptors(directory.path)) == 6
+    assert len(open_at(directory.path)) == 6
     faults.inject([Fault("fsync", errno=errno.EIO, times=1)])
     directory.roll(log)
     log.append(make_batch(2, 100), 0)
     with pytest.raises(OSError, match="Input/output error"):
         log.flush()
-    assert len(open_descriptors(directory.path)) == 9
+    assert len(open_at(directory.path)) == 9
     log.close()
     del log
-    assert open_descriptors(directory.path) == []
+    assert open_at(directory.path) == []
 
 
 @pytest.mark.parametrize("call", ["flush", "sync_names"])

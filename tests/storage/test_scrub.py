@@ -9,6 +9,7 @@ import pytest
 from plog.storage.log import Log
 from plog.storage.recovery import ANY_OFFSET, Known
 from plog.storage.scrub import ROUND_INTERVAL_MS, Scrub
+from tests.descriptors import open_at
 
 from .storage_logs import NOW_MS, Settings, batch, open_log
 
@@ -149,6 +150,22 @@ def test_segment_deleted_under_the_scrub_is_no_damage(log: Log) -> None:
     log.apply_retention(NOW_MS)
     assert scrub.step(1 << 30, 0) > 0
     assert damage == []
+
+
+def test_scrub_keeps_no_file_open_that_is_gone(log: Log) -> None:
+    # A round takes hours; space that was let go shall not come back only then.
+    first, *others = log.native.segments
+    scrub = Scrub(lambda: [log], lambda log, reason: pytest.fail(reason))
+    assert 0 < scrub.step(400, 0) < first.size_bytes
+    del first, others
+    log.update_settings(Settings(retention_bytes=1))
+    log.apply_retention(NOW_MS)
+    assert {Path(name).stem for name in open_at(log.directory)} == {
+        f"{segment.base_offset:020d}" for segment in log.native.segments
+    }
+    scrub.step(400, 0)
+    log.drop()
+    assert open_at(log.directory) == []
 
 
 def test_log_that_goes_away_ends_quietly(log: Log) -> None:
