@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,9 +23,11 @@ from plog.client.consumer import Consumer
 from plog.protocol import codec, framing
 from plog.protocol.messages.produce import (
     PartitionProduceData,
+    PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
+    TopicProduceResponse,
 )
 from plog.types import TopicPartition
 from tests.servers import BrokerProcess
@@ -36,7 +39,7 @@ import bench_load
 import bench_rounds
 import bench_rows
 import bench_servers
-from bench_report import BEGIN, END, Cell, beside_kafkas, misses
+from bench_report import BEGIN, END, Cell, beside_kafka, misses
 from rich.console import Console
 
 from plog.ops import load
@@ -157,6 +160,62 @@ def test_a_pace_is_kept(broker, tmp_path):
         "produce", port=broker.port, topic=topic, batch_file=made.path, rate=500, seconds=1
     )
     assert 450 <= figures["total"]["requests"] <= 550
+
+
+MOST_IN_FLIGHT = 1 << 16
+"""What the generator has in flight on a connection whose pace is not kept."""
+
+
+def answer_once_all_wait(listener: socket.socket, told: list[int]) -> None:
+    """Answer Produces once so many wait as one connection may have, or nothing more comes."""
+    connection, _ = listener.accept()
+    partition = PartitionProduceResponse(index=0, error_code=0, base_offset=0)
+    topic = TopicProduceResponse(name="some", partition_responses=[partition])
+    body = codec.encode(ProduceResponse(responses=[topic]), 11)
+    read, asked, answered = bytearray(), 0, 0
+    connection.settimeout(10)
+    with connection:
+        while True:
+            try:
+                got = connection.recv(1 << 20)
+            except TimeoutError:
+                told.append(asked)
+                connection.settimeout(None)
+            else:
+                if not got:
+                    return
+                read += got
+            at = 0
+            while len(read) - at >= 4 and len(read) - at >= (
+                size := 4 + int.from_bytes(read[at : at + 4])
+            ):
+                at += size
+                asked += 1
+            del read[:at]
+            if not told and asked >= MOST_IN_FLIGHT:
+                told.append(asked)
+            if told:
+                heads = [framing.encode_response_header(0, 11, n) for n in range(answered, asked)]
+                connection.sendall(
+                    b"".join((len(head) + len(body)).to_bytes(4) + head + body for head in heads)
+                )
+                answered = asked
+
+
+def test_a_pace_that_is_not_kept_waits_for_a_place(tmp_path):
+    made = load.make_batch(tmp_path / "batch", 0)
+    told: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=answer_once_all_wait, args=(listener, told))
+        server.start()
+        port = listener.getsockname()[1]
+        figures = load.run(
+            "produce", port=port, topic="some", batch_file=made.path, rate=1_000_000, seconds=3
+        )
+        server.join()
+    assert told == [MOST_IN_FLIGHT]
+    assert figures["total"]["requests"] >= MOST_IN_FLIGHT
+    assert figures["latency_us"]["max"] > figures["latency_us"]["p50"] > 0
 
 
 @pytest.mark.parametrize("sessions", [True, False], ids=["session", "no session"])
@@ -427,7 +486,8 @@ def test_bench_measures_every_contestant_in_every_round(tmp_path):
         assert server in shown
         assert len(cell["rounds"]) == 2
         for one in cell["rounds"]:
-            assert one["records"] == one["requests"] > 0
+            # A busy disk may keep all of a short round waiting.
+            assert one["records"] == one["requests"] >= (server not in ("plog", "C, fdatasync"))
             assert one["server_cpu_s"] > 0
             assert (one["by_python"] is not None) == server.startswith("plog")
     for server in ("plog", "plog, page cache"):
@@ -550,7 +610,7 @@ def test_plog_is_held_against_the_best_of_the_kafkas():
         cell("Kafka 3.9", [200, 300], [6.0, 6.0]),
         cell("Kafka 4.1, 1 GB", [300], [4.0]),
     ])  # fmt: skip
-    found = {name: beside_kafkas(cell, by_place) for (_, name), cell in by_place.items()}
+    found = {name: beside_kafka(cell, by_place) for (_, name), cell in by_place.items()}
     assert [one.measured for one in found["plog, page cache"]] == ["3.00 x", "CPU 0.15 x"]
     assert [name for name, judged in found.items() if judged] == ["plog, page cache"]
     assert not [line for line in misses(list(by_place.values())) if "Kafka" in line]

@@ -44,6 +44,7 @@ typedef struct {
 static Connection *connections;
 static int connection_count;
 static int64_t *due_of_record; /* end to end: when the record of an offset was to be sent */
+static int64_t seen_requests;  /* end to end: what the fetching side has got */
 static int epoll_fd;
 static Counts made;     /* requested */
 static Counts answered; /* of which */
@@ -142,9 +143,17 @@ static int limits_are_reached(void)
             answered.bytes - begin.counts.bytes >= options.most_bytes);
 }
 
+/* Whether there is a place for the time of one more; a pace that is not kept waits for it. */
+static int has_place(const Connection *c)
+{
+    if (due_of_record != NULL && c->is_paced && made.requests - seen_requests >= MOST_IN_FLIGHT)
+        return 0;
+    return is_unanswered(c) || c->in_flight <= c->sent_mask;
+}
+
 static int make_request(Connection *c, int64_t due_ns)
 {
-    if (stopping || limits_are_reached() || !c->mode->request(c))
+    if (stopping || limits_are_reached() || !has_place(c) || !c->mode->request(c))
         return 0;
     if (due_of_record != NULL && c->is_paced)
         due_of_record[made.requests % MOST_IN_FLIGHT] = due_ns;
@@ -152,8 +161,6 @@ static int make_request(Connection *c, int64_t due_ns)
         made.requests++;
     if (is_unanswered(c))
         return 1;
-    if (c->in_flight > c->sent_mask)
-        die("more than %d requests wait on one connection", c->sent_mask + 1);
     c->sent_ns[(c->next_correlation_id - 1) & c->sent_mask] = due_ns;
     c->in_flight++;
     return 1;
@@ -188,6 +195,7 @@ int is_borne(int16_t error, int16_t other)
 void records_seen(int64_t first, int64_t end_offset)
 {
     int64_t now = now_ns();
+    seen_requests = end_offset;
     for (; measuring && first < end_offset; first++)
         histogram_add(&latencies, now - due_of_record[first % MOST_IN_FLIGHT]);
 }

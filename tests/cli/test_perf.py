@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import TIMEOUT_S, Run, command_line, environment
+from tests.cli.conftest import TIMEOUT_S, Run, as_shells_tell, command_line, environment
 from tests.servers import BrokerProcess
 
 SHORT = ("--seconds", "1", "--json")
@@ -112,7 +112,7 @@ def test_a_signal_ends_a_run_and_removes_its_topic(
         assert len(topics()) == len(generators) == 1
         time.sleep(0.2)  # until the run is watched
         running.send_signal(number)
-        assert running.wait(TIMEOUT_S) == 128 + number
+        assert as_shells_tell(running.wait(TIMEOUT_S)) == 128 + number
     finally:
         running.kill()
         running.wait()
