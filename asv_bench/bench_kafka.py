@@ -74,15 +74,16 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <artifactId>kafka</artifactId>
   <version>1</version>
   <packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka_2.13</artifactId>
-      <version>{version}</version>
-    </dependency>
+  <dependencies>{dependencies}
   </dependencies>
 </project>
 """
+DEPENDENCY = """
+    <dependency>
+      <groupId>{}</groupId>
+      <artifactId>{}</artifactId>
+      <version>{}</version>
+    </dependency>"""
 SETTINGS = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
@@ -107,14 +108,29 @@ def _succeed(command: list[str], where: Path) -> None:
         raise load.LoadError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
 
 
+def bring_jars(release: str, where: Path, *others: tuple[str, str, str]) -> None:
+    """Have Maven put the jars of a release's broker into `where`/jars.
+
+    Args:
+        others: more to bring: group, artifact and version.
+
+    Raises:
+        LoadError: Maven cannot.
+    """
+    where.mkdir(parents=True, exist_ok=True)
+    wanted = [("org.apache.kafka", "kafka_2.13", release), *others]
+    dependencies = "".join(DEPENDENCY.format(*one) for one in wanted)
+    (where / "pom.xml").write_text(POM.format(dependencies=dependencies))
+    copy = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
+    # Where others bring a logger, the tools' own would be a second one.
+    _succeed([*copy, "-DexcludeArtifactIds=slf4j-reload4j"], where)
+
+
 def jars(version: str) -> Path:
     """Return the directory with a release's jars; Maven brings them the first time."""
     where = bench_load.ROOT / "build" / f"kafka-{version}"
     if not (where / "complete").exists():
-        where.mkdir(parents=True, exist_ok=True)
-        (where / "pom.xml").write_text(POM.format(version=version))
-        copy = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
-        _succeed(copy, where)
+        bring_jars(version, where)
         (where / "complete").touch()
     return where / "jars"
 

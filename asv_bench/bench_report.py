@@ -104,7 +104,7 @@ def held_against(cell: Cell, base: Cell | None) -> list[Judgement]:
     return judged
 
 
-def beside_kafkas(cell: Cell, by_place: dict[tuple[str, str], Cell]) -> list[Judgement]:
+def beside_kafka(cell: Cell, by_place: dict[tuple[str, str], Cell]) -> list[Judgement]:
     """Judge rate and cost, or the percentiles, beside the best that any Kafka has there.
 
     Of medians, since a Kafka's rounds may be those of another run. Only what answers as Kafka
@@ -161,20 +161,8 @@ def verdict(cell: Cell, base: Cell | None) -> tuple[str, str]:
     )
 
 
-def beside_kafka(cell: Cell, by_place: dict[tuple[str, str], Cell]) -> str:
-    """Return the rate (or p99) and the cost beside each Kafka's."""
-    if cell.contestant in KAFKAS or cell.contestant.startswith("C"):
-        return ""
-    cost, _ = _cost_of(cell.row.unit)
-    found = []
-    for name in KAFKAS:
-        its = by_place.get((cell.row.name, name))
-        if its is None:
-            continue
-        rate, paid = ratio(cell, its, cell.row.unit), ratio(cell, its, cost)
-        if rate is not None and paid is not None:
-            found.append(f"{name}: {rate:.1f} x, CPU {paid:.2f} x")
-    return "\n".join(found)
+def _texts(judged: list[Judgement]) -> str:
+    return ", ".join(one.measured for one in judged)
 
 
 def _coloured(text: str, good: bool) -> str:
@@ -199,7 +187,7 @@ def show(cells: list[Cell], console: Console) -> None:
         table.add_column("held against")
         table.add_column("goal")
         if any(cell.contestant in KAFKAS for cell in chosen):
-            table.add_column("beside Kafka")
+            table.add_column("beside the best Kafka")
         last = len(columns) + 4
         before = ""
         for cell in chosen:
@@ -221,7 +209,7 @@ def show(cells: list[Cell], console: Console) -> None:
                 f"{statistics.median(shares):.1%}" if shares else "",
                 f"{max(cell.values('rss_mb')):.0f}",
                 *verdict(cell, base),
-                *([beside_kafka(cell, by_place)] if len(table.columns) > last else []),
+                *([_texts(beside_kafka(cell, by_place))] if len(table.columns) > last else []),
             )
             before = cell.row.name
         console.print(table)
@@ -321,10 +309,6 @@ def _cost_of(unit: str) -> tuple[str, int]:
     return ("cpu_s_per_gb", 2) if unit == "MB/s" else ("cpu_us_per_request", 1)
 
 
-def _texts(judged: list[Judgement]) -> str:
-    return ", ".join(one.measured for one in judged)
-
-
 def _row_of(cell: Cell, against: str, kafka: str) -> list[str]:
     """Return a cell as the columns of its unit's table."""
     name = [cell.row.name, cell.contestant]
@@ -384,7 +368,7 @@ def misses(cells: list[Cell]) -> list[str]:
     for cell in cells:
         if cell.contestant == PREAD:
             continue  # the other way, to choose by
-        kafka = beside_kafkas(cell, by_place)
+        kafka = beside_kafka(cell, by_place)
         named = [one._replace(measured=f"{one.measured} the best Kafka") for one in kafka]
         short = [one for one in (*_held(cell, by_place), *named) if one.goal and not one.is_met]
         lines += [
@@ -421,7 +405,7 @@ def page(runs: list[dict[str, Any]], picture: str) -> str:
         for place in dict.fromkeys(order):
             cell = by_place.get(place)
             if cell is not None and cell.row.unit == unit:
-                held, kafka = _texts(_held(cell, by_place)), _texts(beside_kafkas(cell, by_place))
+                held, kafka = _texts(_held(cell, by_place)), _texts(beside_kafka(cell, by_place))
                 lines.append("| " + " | ".join(_row_of(cell, held, kafka)) + " |")
         lines.append("")
     lines += [*misses(cells), ""]

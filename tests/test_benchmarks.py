@@ -40,6 +40,7 @@ PARTS_OF = {
     "fetch_request": "reactor",
     "files": "partition_log",
     "gather": "reactor",
+    "histogram": "reactor",
     "letter_queue": "reactor",
     "log_append": "partition_log",
     "log_flush": "partition_log",
