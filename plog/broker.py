@@ -9,18 +9,22 @@ storage scheduler.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import resource
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from plog import __version__
 from plog._native import crc32c
@@ -53,7 +57,8 @@ from plog.handlers.context import Services
 from plog.handlers.dispatch import Dispatcher
 from plog.handlers.fetch_sessions import FetchSessions
 from plog.network.control_plane import ControlPlane
-from plog.network.listeners import BoundListener, bind_listeners
+from plog.network.listeners import BoundListener, bind, bind_listeners
+from plog.ops.health import PINGS_PER_INTERVAL, ServiceManager
 from plog.ops.log_lines import log_to_stderr
 from plog.runtime.clock import Clock, SystemClock
 from plog.runtime.purgatory import Purgatory
@@ -66,6 +71,9 @@ from plog.storage.log_manager import LogManager
 from plog.storage.log_moves import LogMoves
 from plog.types import TopicPartition
 
+if TYPE_CHECKING:
+    from plog.ops.metrics_page import MetricsPage
+
 log = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.0005
@@ -75,6 +83,11 @@ ASK_AGAIN_MS = 2_000
 """How often it is seen whether replicas that a full disk refused can be taken up."""
 STOP_HANDLERS_MS = 2_000
 STOP_DRAIN_MS = 2_000
+LOOK_S = 0.01
+"""How often it is seen whether the network threads have turned."""
+TELL_START_S = 10
+"""How often the log says how far a start is."""
+METRICS_BACKLOG = 8
 HALT_S = 15.0
 """So long may a stop take once no disk is left; one that hangs would keep it for ever."""
 
@@ -95,6 +108,8 @@ class Broker:
         self._listeners = settings.parsed_listeners()
         self._bound: list[BoundListener] = []
         self._broker_epoch = -1
+        self._loading: LogManager | None = None
+        self._metrics: MetricsPage | None = None
         self._reactor: Reactor | None = None
         self._disks_lost = asyncio.Event()
         # Undoes what has been started, the last thing first.
@@ -104,6 +119,17 @@ class Broker:
     def bound(self) -> Sequence[BoundListener]:
         """The listeners with their ports, once started."""
         return self._bound
+
+    @property
+    def loading_progress(self) -> tuple[int, int]:
+        """How many logs are loaded, while the broker starts, and of how many."""
+        return (0, 0) if self._loading is None else self._loading.loading_progress
+
+    @property
+    def metrics_port(self) -> int:
+        """Where the metrics page is, once started with one."""
+        assert self._metrics is not None
+        return self._metrics.port
 
     @property
     def reactor_stats(self) -> ReactorStats:
@@ -121,6 +147,19 @@ class Broker:
         except BaseException:
             await self._running.aclose()
             raise
+
+    async def is_alive(self, within_s: float) -> bool:
+        """Tell whether every network thread, knocked at, turns within a time."""
+        reactor = self._reactor
+        assert reactor is not None
+        before = reactor.turns()
+        reactor.knock()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while any(now == then for now, then in zip(reactor.turns(), before, strict=True)):
+                    await asyncio.sleep(LOOK_S)
+                return True
+        return False
 
     async def disks_lost(self) -> None:
         """Return when no log directory is left: all that the broker still can do is to stop."""
@@ -157,6 +196,7 @@ class Broker:
             fs=fs,
             locked=locked,
         )
+        self._loading = logs
         await _load(logs)
         undo.callback(lambda: logs.shutdown(self._broker_epoch))
         unknown = take_inventory(fs, logs.live_log_dirs, but=known_partitions(store))
@@ -213,6 +253,7 @@ class Broker:
             clock=self._clock,
             inter_broker_listener=next(e.name for e in self._listeners if e.is_inter_broker),
         )
+        metrics_socket = self._bind_metrics()
         self._bound = bind_listeners(self._listeners, self._static.socket_listen_backlog_size)
         undo.callback(_close_sockets, self._bound)
         self._broker_epoch = registration.register(self._broker_node())
@@ -251,9 +292,10 @@ class Broker:
             if at is not None:
                 purgatory.touch(at)
 
+        dispatcher = Dispatcher(services)
         control_plane = ControlPlane(
             reactor,
-            Dispatcher(services),
+            dispatcher,
             loop,
             touch,
             most_at_work=self._static.queued_max_requests,
@@ -265,6 +307,31 @@ class Broker:
             bound.socket.close()
         reactor.start()
         control_plane.start()
+        if metrics_socket is not None:
+            self._serve_metrics(metrics_socket, reactor, dispatcher, logs)
+
+    def _bind_metrics(self) -> socket.socket | None:
+        address = self._static.metrics_listener
+        if address is None:
+            return None
+        listening = bind("metrics.listener", address.host, address.port, METRICS_BACKLOG)
+        self._running.callback(listening.close)
+        return listening
+
+    def _serve_metrics(
+        self,
+        listening: socket.socket,
+        reactor: Reactor,
+        dispatcher: Dispatcher,
+        logs: LogManager,
+    ) -> None:
+        # Some MB and a tenth of a second, for those who want the page.
+        from plog.ops.metrics_page import BrokerCollector, MetricsPage, Sources
+
+        sources = Sources(reactor, dispatcher.times, logs)
+        page = self._metrics = MetricsPage(listening, [BrokerCollector(sources)])
+        page.start()
+        self._running.callback(page.stop)
 
     def _broker_node(self) -> BrokerNode:
         """Return what the registration says of this broker."""
@@ -350,19 +417,22 @@ def run(settings: BrokerSettings) -> None:
     log_to_stderr()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_file_limit()
-    if status := asyncio.run(_serve(Broker(settings), begun)):
+    if status := asyncio.run(_serve(Broker(settings), ServiceManager(), begun)):
         sys.exit(status)
 
 
-async def _serve(broker: Broker, begun: float) -> int:
+async def _serve(broker: Broker, manager: ServiceManager, begun: float) -> int:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     _call_on_signals(loop, (signal.SIGTERM, signal.SIGINT), stopped.set)
     start = loop.create_task(broker.start())
+    progress = loop.create_task(_tell_progress(broker, manager))
     asked = loop.create_task(stopped.wait())
     await asyncio.wait((start, asked), return_when=asyncio.FIRST_COMPLETED)
+    progress.cancel()
     if not start.done():
         log.info("stopping, before the start is complete")
+        manager.tell(STOPPING=1, STATUS="stopping, before the start is complete")
         start.cancel()
     try:
         await start
@@ -372,13 +442,19 @@ async def _serve(broker: Broker, begun: float) -> int:
     except OSError as error:
         # For want of descriptors or memory, say: nothing that a traceback would explain better.
         raise KafkaStorageError(f"the broker cannot start: {error}") from error
+    places = ", ".join(
+        f"{b.listener.name}://{b.listener.host}:{b.listener.port}" for b in broker.bound
+    )
     log.info(
         "plog %s listening on %s after %.2f s; CRC-32C by %s",
         __version__,
-        ", ".join(f"{b.listener.name}://{b.listener.host}:{b.listener.port}" for b in broker.bound),
+        places,
         time.monotonic() - begun,
         crc32c.implementation(),
     )
+    manager.tell(READY=1, STATUS=f"listening on {places}")
+    alive = partial(broker.is_alive, manager.watchdog_s / PINGS_PER_INTERVAL)
+    pings = loop.create_task(manager.ping(alive))
     lost = loop.create_task(broker.disks_lost())
     await asyncio.wait((asked, lost), return_when=asyncio.FIRST_COMPLETED)
     status = 0 if asked.done() else 1
@@ -388,10 +464,23 @@ async def _serve(broker: Broker, begun: float) -> int:
     else:
         lost.cancel()
         log.info("stopping")
+    # A disk that is slow may take longer for the last flush than the watchdog waits.
+    pings.cancel()
+    manager.tell(STOPPING=1, STATUS="stopping: flushing what is not on disk yet")
     await broker.stop()
     _log_requests(broker.reactor_stats)
     log.info("stopped")
     return status
+
+
+async def _tell_progress(broker: Broker, manager: ServiceManager) -> None:
+    """Say how far a start is: to the service manager each second, in the log now and then."""
+    for second in itertools.count():
+        loaded, found = broker.loading_progress
+        manager.tell(STATUS=f"loading logs: {loaded} of {found}" if found else "starting")
+        if second and second % TELL_START_S == 0:
+            log.info("loading logs: %d of %d", loaded, found)
+        await asyncio.sleep(1)
 
 
 def _call_on_signals(

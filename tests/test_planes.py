@@ -20,8 +20,11 @@ TESTS = Path(__file__).parent
 ONE_PLANE = {
     "handlers/test_api_versions.py": "sends no records to a broker of its own",
     "handlers/test_fast_*.py": "of the fast path alone",
+    "ops/test_doctor.py": "sends no records",
     "ops/test_log_lines.py": "sends no records",
+    "ops/test_metrics_page.py": "counts what each path answers",
     "test_load.py": "of what the load generator counts",
+    "test_systemd.py": "of the calls that both paths make, as a broker is by default",
 }
 
 

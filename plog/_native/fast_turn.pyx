@@ -17,6 +17,7 @@ from plog._native.fetch_path cimport (
 from plog._native.fetch_sessions cimport NO_SESSION_ID
 from plog._native.files cimport calls
 from plog._native.gather cimport Gathered, gather_add
+from plog._native.histogram cimport Times, times_note
 from plog._native.locks cimport store
 from plog._native.mailbox cimport mailbox_put
 from plog._native.parked cimport (
@@ -46,6 +47,10 @@ cdef inline void count(int64_t* number) noexcept nogil:
     store(number, number[0] + 1)
 
 
+cdef inline void note_time(Times* times, const RequestHead* head) noexcept nogil:
+    times_note(times, calls().monotonic_us() - head.received_us)
+
+
 cdef FastOutcome pass_on(Loop* loop, int reason) noexcept nogil:
     count(&loop.passed[reason])
     return FAST_PASSED
@@ -73,6 +78,7 @@ cdef FastOutcome fast_answer(Loop* loop, Connection* c, int64_t size) noexcept n
     if loop.shared.served == NULL or not c.may_be_fast:
         return pass_on(loop, PASSED_SWITCHED_OFF)
     p = read_head(frame, end, &head)
+    head.received_us = loop.now_us
     if c.unappended > 0:
         return hold_up(c)  # it must not be appended before them
     if p != NULL and head.api_key == PRODUCE_KEY and PRODUCE_SINCE <= head.version <= PRODUCE_UNTIL:
@@ -93,6 +99,7 @@ cdef FastOutcome fast_answer(Loop* loop, Connection* c, int64_t size) noexcept n
 
 cdef bint answer_produce(Loop* loop, Connection* c, const ProduceCall* call) noexcept nogil:
     cdef uint8_t* room
+    note_time(&loop.produce_times, &call.head)
     if call.acks == ACKS_NONE:
         return True
     room = answer_room(c, produce_answer_size(call))
@@ -138,6 +145,7 @@ cdef FastOutcome fast_conclude(Loop* loop, Gathered* gathered, int64_t now_ms, F
     elif outcome != PRODUCE_UNUSUAL_APPEND and was_parked:
         count(&loop.fast_requests)
     if outcome != PRODUCE_UNUSUAL_APPEND and call.acks == ACKS_NONE and (is_first or not was_parked):
+        note_time(&loop.produce_times, &call.head)
         if was_parked:
             parked_end(c)
         return FAST_WAITS
@@ -217,6 +225,7 @@ cdef void wait_for_safety(Loop* loop, Parked* parked) noexcept nogil:
 cdef bint answer_fetch(Loop* loop, Connection* c, FetchCall* call) noexcept nogil:
     if not fetch_answer(call, c):
         return False
+    note_time(&loop.fetch_times, &call.head)
     count(&loop.responses)
     return True
 
@@ -297,6 +306,7 @@ cdef FastOutcome put_beside(
     parked.task.ask = ASK_FINISH
     parked.task.work = work_on
     parked.in_work = True
+    parked.produce.head.received_us = loop.now_us
     c.has_one_in_work = True
     parked.served = loop.shared.served
     # Who only computes must not meet a disk, nor who waits for one, or all directories would wait with it.

@@ -11,6 +11,7 @@ from posix.unistd cimport close
 
 from plog._native.crc32c cimport crc32c_update
 from plog._native.files cimport calls, write_all
+from plog._native.histogram cimport Histogram, Times, times_note
 from plog._native.locks cimport add, load, pthread_mutex_lock, pthread_mutex_unlock, store
 from plog._native.partition cimport (
     PUBLISH_CLOSED, PUBLISH_DONE, PUBLISH_FAILED, PUBLISH_MISFIT, SLOT_KEY_BYTES, active_of, list_release,
@@ -20,6 +21,8 @@ from plog._native.wire cimport put_int32, put_int64
 
 cdef enum:
     SLOT_BYTES = 32
+
+cdef Times durations            # of every fdatasync of this process
 
 
 # --- flush ----------------------------------------------------------------------------------------
@@ -62,7 +65,7 @@ cdef int flush_pinned(
         Partition* partition, SegmentList* segments, int64_t log_end_offset) noexcept nogil:
     """Sync in order, so that what is durable is always a prefix of the log."""
     cdef SegmentFiles* segment
-    cdef int64_t number, next_offset
+    cdef int64_t number, next_offset, begun_us
     cdef int failed
     for number in range(segments.count):
         segment = segments.segments[number]
@@ -75,7 +78,9 @@ cdef int flush_pinned(
             failed = sync_names(partition, segments)
             if failed:
                 return failed
+        begun_us = calls().monotonic_us()
         failed = calls().fdatasync(segment.log_fd)
+        times_note(&durations, calls().monotonic_us() - begun_us)
         if failed:
             # The kernel may have dropped the dirty pages: a second try would lie.
             partition_go_offline(partition, -failed)
@@ -213,3 +218,9 @@ cdef PublishStatus partition_truncate(
     if status == PUBLISH_DONE:
         partition_changed(partition)
     return status
+
+
+def flush_times():
+    cdef Histogram found = Histogram()
+    found.add(&durations)
+    return found

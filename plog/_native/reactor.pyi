@@ -2,6 +2,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from plog._native.fetch_sessions import SessionCache
+from plog._native.histogram import Histogram
 from plog._native.partition_log import Appended, FileRange
 from plog._native.served import ServedPartitions
 
@@ -50,6 +51,8 @@ class ReactorStats(NamedTuple):
     fast_requests: int  # answered, or waiting to be, without Python
     handed_over: dict[str, int]  # the others, by the reason
     waiting: int  # requests that wait in the reactor, now
+    produce_times: Histogram  # from a request's coming to its answer, of those without Python
+    fetch_times: Histogram
 
 class Reactor:
     """Accepts, cuts frames and sends answers; its threads never take the interpreter lock.
@@ -112,4 +115,8 @@ class Reactor:
         """Do not read from the connection for so long (quotas); call before respond."""
     def close(self, connection_id: int, reason: str = "") -> None:
         """Close once the answers queued before are sent."""
+    def knock(self) -> None:
+        """Have every thread turn once more; nothing after `stop`."""
+    def turns(self) -> list[int]:
+        """How often each thread has looked for what is to be done."""
     def stats(self) -> ReactorStats: ...

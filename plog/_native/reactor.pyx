@@ -31,6 +31,7 @@ from plog._native.acceptor cimport door_open, door_prepare, door_release
 from plog._native.connection cimport PREFIX_BYTES, REASON_BYTES, Piece, file_piece, memory_piece, piece_bytes
 from plog._native.fetch_sessions cimport NO_SESSION_ID, SessionCache
 from plog._native.files cimport calls
+from plog._native.histogram cimport Histogram
 from plog._native.locks cimport add as atomic_add, load as atomic_load, store as atomic_store
 from plog._native.log_append cimport APPEND_DONE, APPEND_DUPLICATE
 from plog._native.mailbox cimport (
@@ -192,6 +193,8 @@ class ReactorStats(NamedTuple):
     fast_requests: int
     handed_over: dict
     waiting: int
+    produce_times: object
+    fetch_times: object
 
 
 @cython.final
@@ -485,10 +488,21 @@ cdef class Reactor:
         snprintf(command.reason, REASON_BYTES, "%s", <const char*>text)
         self._send(owner, command)
 
+    def knock(self):
+        cdef int i
+        if not self._stopped:
+            for i in range(self.shared.threads):
+                mailbox_knock(&self.shared.loops[i].inbox)
+
+    def turns(self):
+        cdef int i
+        return [atomic_load(&self.shared.loops[i].turns) for i in range(self.shared.threads)]
+
     def stats(self):
         cdef Shared* shared = &self.shared
         cdef int64_t closed = 0, requests = 0, responses = 0, bytes_in = 0, bytes_out = 0
         cdef int64_t fast_requests = 0, waiting = 0
+        cdef Histogram produce_times = Histogram(), fetch_times = Histogram()
         cdef int i
         cdef int reason
         handed_over = dict.fromkeys(REASONS.values(), 0)
@@ -500,6 +514,8 @@ cdef class Reactor:
             bytes_out += atomic_load(&shared.loops[i].bytes_out)
             fast_requests += atomic_load(&shared.loops[i].fast_requests)
             waiting += atomic_load(&shared.loops[i].waiting)
+            produce_times.add(&shared.loops[i].produce_times)
+            fetch_times.add(&shared.loops[i].fetch_times)
             for reason in range(PASSED_REASONS):
                 handed_over[REASONS[reason]] += atomic_load(&shared.loops[i].passed[reason])
         return ReactorStats(
@@ -515,4 +531,6 @@ cdef class Reactor:
             fast_requests=fast_requests,
             handed_over=handed_over,
             waiting=waiting,
+            produce_times=produce_times,
+            fetch_times=fetch_times,
         )

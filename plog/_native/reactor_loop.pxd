@@ -6,6 +6,7 @@ from plog._native.connection cimport REASON_BYTES, Budget, Connection, Link, Pie
 from plog._native.fetch_call cimport FetchCall
 from plog._native.fetch_sessions cimport SessionTable
 from plog._native.gather cimport Gather
+from plog._native.histogram cimport Times
 from plog._native.mailbox cimport Letter, Mailbox
 from plog._native.produce_path cimport ProduceCall
 from plog._native.parked cimport PASSED_REASONS
@@ -102,6 +103,7 @@ ctypedef struct Loop:
     Link by_deadline         # connections with a parked request, the first to expire first
     bint winding_down
     # Counted by this thread alone; read by others.
+    int64_t turns
     int64_t closed
     int64_t requests
     int64_t responses
@@ -110,6 +112,8 @@ ctypedef struct Loop:
     int64_t fast_requests
     int64_t waiting          # requests that are parked
     int64_t passed[PASSED_REASONS]
+    Times produce_times      # of those answered here
+    Times fetch_times
 
 # 0, or -errno. Whatever comes of it, `loop_release` frees what there is.
 cdef int loop_open(Loop* loop, Shared* shared, int index) noexcept nogil

@@ -408,6 +408,7 @@ cdef void loop_run(Loop* loop) noexcept nogil:
     while True:
         n = epoll_wait(loop.epoll_fd, events, MAX_EVENTS, patience_ms(loop))
         loop.now_us = calls().monotonic_us()
+        count_up(&loop.turns, 1)
         # Before the inbox: an answer given before stop was called is then found there.
         stopping = atomic_load(&loop.shared.stopping) != 0
         letters = stopping

@@ -24,6 +24,9 @@ COMMANDS = {
     "consume": "Print the records of a topic.",
     "configs": "Show and change the settings of topics and brokers.",
     "perf": "Measure a broker: rates and latencies of producers and consumers.",
+    "top": "Show what a broker is doing, live.",
+    "adopt": "Take over a Kafka broker's data directory, and give it back.",
+    "doctor": "Look at a host and a properties file before a broker runs.",
     "dump-log": "Print what is in a log segment, an index or a snapshot.",
 }
 

@@ -8,8 +8,10 @@ unsupported versions have an answer of their own (KIP-511).
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Awaitable
 
+from plog._native.histogram import Histogram
 from plog.errors import ErrorCode, InvalidRequest
 from plog.handlers.context import Context, Services
 from plog.handlers.registry import Answer, Handler, load
@@ -26,6 +28,8 @@ class Dispatcher:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._handlers = load()
+        self.times = {key: Histogram() for key in self._handlers}
+        """From a request's coming to its answer, of each API."""
 
     def __call__(self, connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
         """Answer one request.
@@ -63,15 +67,17 @@ class Dispatcher:
         answer = handler.function(Context(self._services, connection, header), request)
         if inspect.isawaitable(answer):
             return self._later(connection, header, answer)
-        return self._reply(header, answer)
+        return self._reply(connection, header, answer)
 
     async def _later(
         self, connection: Connection, header: RequestHeader, answer: Awaitable[Answer]
     ) -> Reply:
         answered = await answer
-        return NO_REPLY if connection.gone else self._reply(header, answered)
+        return NO_REPLY if connection.gone else self._reply(connection, header, answered)
 
-    def _reply(self, header: RequestHeader, answer: Answer) -> Reply:
+    def _reply(self, connection: Connection, header: RequestHeader, answer: Answer) -> Reply:
+        took_us = time.monotonic_ns() // 1000 - connection.received_us
+        self.times[header.api_key].note(took_us)
         if answer is None:
             return NO_REPLY
         prefix = framing.encode_response_header(

@@ -32,7 +32,7 @@ def bind_listeners(listeners: Sequence[Listener], backlog: int = 50) -> list[Bou
     bound: list[BoundListener] = []
     try:
         for listener in listeners:
-            listening = _bind(listener, backlog)
+            listening = bind(f"listener {listener.name}", listener.host, listener.port, backlog)
             port = listening.getsockname()[1]
             bound.append(
                 BoundListener(
@@ -52,23 +52,26 @@ def bind_listeners(listeners: Sequence[Listener], backlog: int = 50) -> list[Bou
     return bound
 
 
-def _bind(listener: Listener, backlog: int) -> socket.socket:
-    place = f"{listener.host or '*'}:{listener.port}"
+def bind(what: str, host: str, port: int, backlog: int) -> socket.socket:
+    """Listen on a host's port; no host is every interface.
+
+    Raises:
+        ConfigError: as `bind_listeners`; it names `what`.
+    """
+    place = f"{host or '*'}:{port}"
     try:
         # No host is every interface, by both families where the machine has both.
-        if not listener.host and socket.has_dualstack_ipv6():
+        if not host and socket.has_dualstack_ipv6():
             return socket.create_server(
-                ("", listener.port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True
+                ("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True
             )
         family, _, _, _, address = socket.getaddrinfo(
-            listener.host or None, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         return socket.create_server(address[:2], family=family, backlog=backlog)
     except socket.gaierror as error:
-        raise ConfigError(
-            f"listener {listener.name}: {listener.host!r} does not resolve: {error.strerror}"
-        ) from error
+        raise ConfigError(f"{what}: {host!r} does not resolve: {error.strerror}") from error
     except OSError as error:
         raise ConfigError(
-            f"listener {listener.name}: cannot listen on {place}: {os.strerror(error.errno or 0)}"
+            f"{what}: cannot listen on {place}: {os.strerror(error.errno or 0)}"
         ) from error

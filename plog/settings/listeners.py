@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from plog.settings.keys import Fault
+from plog.settings.keys import ConfigType, Fault, Kind
 
 
 class SecurityProtocol(Enum):
@@ -42,6 +42,32 @@ DEFAULT_PROTOCOL_MAP: Final = ",".join(f"{p.name}:{p.name}" for p in SecurityPro
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _ADDRESS = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]/]*):0*(?P<port>[0-9]+)")
 _EVERY_INTERFACE = frozenset({"0.0.0.0", "::"})
+
+
+class Address(NamedTuple):
+    """Where something else than clients is served: host:port."""
+
+    host: str
+    port: int
+
+
+def _parse_address(text: str) -> Address | None:
+    if not text:
+        return None
+    found = _ADDRESS.fullmatch(text)
+    if found is None or int(found["port"]) > 65535:
+        raise ValueError(f"{text!r} is not of the form host:port")
+    return Address(found["host"].strip("[]"), int(found["port"]))
+
+
+def _format_address(address: Address | None) -> str:
+    if address is None:
+        return ""
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"{host}:{address.port}"
+
+
+ADDRESS: Final = Kind(ConfigType.STRING, _parse_address, _format_address)
 
 
 class Endpoint(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plog.settings.keys import BOOLEAN, INT, INT_MAX, LONG, STRING, Settings, Update, key
-from plog.settings.listeners import DEFAULT_LISTENERS, DEFAULT_PROTOCOL_MAP
+from plog.settings.listeners import ADDRESS, DEFAULT_LISTENERS, DEFAULT_PROTOCOL_MAP
 
 NO_POOL = "requests are not handed to a pool of threads"
 
@@ -81,6 +81,13 @@ class NetworkKeys(Settings):
         "plog's own. Whether ordinary requests are answered by the network threads themselves. "
         "Without it every request takes the way through Python, with the same answers.",
         default=True,
+    )
+    metrics_listener = key(
+        "metrics.listener",
+        ADDRESS,
+        "plog's own. Where the page for Prometheus is served, as host:port; empty: nowhere. It is "
+        "open to whoever reaches it.",
+        default=None,
     )
     max_connections = key(
         "max.connections",

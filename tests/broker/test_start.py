@@ -21,9 +21,11 @@ from plog.broker import Broker, _serve
 from plog.client.admin import Admin
 from plog.client.producer import Producer
 from plog.errors import ConfigError, ErrorCode, KafkaStorageError
+from plog.ops.health import ServiceManager
 from plog.settings.definitions import BrokerSettings
 from plog.storage.filesystem import Filesystem
 from plog.storage.log_dir import CLEAN_SHUTDOWN_FILE, META_PROPERTIES, LogDir
+from tests.descriptors import open_at
 from tests.handlers.wire import create_topic, make_batch, produce, speak
 from tests.planes import broker_settings
 from tests.servers import BrokerProcess, free_port
@@ -378,16 +380,6 @@ def settings_of(directory: Path, port: int) -> BrokerSettings:
     return BrokerSettings({key: str(value) for key, value in settings.items()})
 
 
-def descriptors() -> set[str]:
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            found.add(os.readlink(f"/proc/self/fd/{name}"))
-        except FileNotFoundError:
-            continue
-    return found
-
-
 PARTS = [
     "plog.broker.create_persistent_paths",
     "plog.broker.take_inventory",
@@ -422,7 +414,7 @@ def test_failed_start_leaves_no_thread_and_no_lock(
                     await Broker(settings_of(tmp_path / "d", port)).start()
         left = [t for t in threading.enumerate() if t not in threads and "asyncio" not in t.name]
         assert left == []
-        assert [name for name in descriptors() if str(tmp_path) in name] == []
+        assert open_at(tmp_path) == []
         LogDir(Filesystem(), tmp_path / "d").open()  # is free; its descriptor goes with the object
         # and the directory serves
         again = Broker(settings_of(tmp_path / "e", free_port()))
@@ -457,7 +449,7 @@ def test_cancelled_start_gives_everything_back(
     for thread in threading.enumerate():
         if thread.name == "load logs":
             thread.join(TIMEOUT_S)
-    assert [name for name in descriptors() if str(tmp_path) in name] == []
+    assert open_at(tmp_path) == []
     assert not (tmp_path / CLEAN_SHUTDOWN_FILE).exists()
 
 
@@ -471,5 +463,5 @@ def test_want_of_descriptors_is_one_line_and_no_traceback(
     monkeypatch.setattr("plog.broker.Reactor", fails)
     broker = Broker(settings_of(tmp_path, free_port()))
     with pytest.raises(KafkaStorageError, match=r"cannot start: .* Too many open files"):
-        asyncio.run(_serve(broker, 0))
+        asyncio.run(_serve(broker, ServiceManager({}), 0))
     assert (tmp_path / CLEAN_SHUTDOWN_FILE).exists()

@@ -52,6 +52,7 @@ class Running:
         self.stop_broker()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
 
     @property
     def fast_requests(self) -> int:

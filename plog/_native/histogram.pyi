@@ -1,0 +1,15 @@
+def upper_bounds() -> tuple[int, ...]:
+    """Return the last microsecond that falls in each bucket but the last, which is open."""
+
+class Histogram:
+    """How often things took how long. Safe from any thread."""
+
+    def note(self, us: int) -> None:
+        """One more, that took so many microseconds; less than none is none."""
+    def __iadd__(self, other: Histogram) -> Histogram: ...
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many fell in each bucket."""
+    @property
+    def total_us(self) -> int:
+        """What all took together."""

@@ -1,0 +1,47 @@
+"""`plog doctor`: look at a host before a broker runs on it."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from plog.cli.output import json_option, print_json, print_rows
+
+
+@click.command()
+@click.argument("properties", required=False, type=click.Path(dir_okay=False))
+@click.option(
+    "--override",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set one key, over what the file says. May be given many times.",
+)
+@json_option
+def command(properties: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Look for what would keep a broker with a PROPERTIES file from running well on this host.
+
+    Looked at are the file, its log directories and listeners, limits, memory and the kernel's
+    settings. Nothing is changed, and a broker may be running. To see what the broker will see, run
+    this as its user:
+
+    \b
+      sudo -u plog plog doctor /etc/plog/server.properties
+
+    Ends with status 1 if something would keep the broker from starting.
+    """
+    from plog.ops.doctor import Verdict, examine
+
+    found = examine(properties, overrides)
+    if as_json:
+        print_json(
+            [{**one._asdict(), "verdict": one.verdict.value} for one in found],
+        )
+    else:
+        rows = [(one.verdict.value, one.what, one.text, one.advice) for one in found]
+        print_rows(rows, ("", "what", "found", "advice"), as_json=False)
+        worst = [sum(one.verdict is verdict for one in found) for verdict in Verdict]
+        click.echo(f"{worst[0]} well, {worst[1]} to look at, {worst[2]} to mend")
+    if any(one.verdict is Verdict.FAILURE for one in found):
+        sys.exit(1)

@@ -1,0 +1,172 @@
+"""`plog top`: what a broker does, as it does it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from plog.cli.output import json_option, print_json
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from plog.ops.watch import Watch
+
+DEFAULT_ADDRESS = "127.0.0.1:9095"
+MOST_TOPICS = 10
+
+
+@click.command()
+@click.option(
+    "--metrics",
+    "address",
+    default=DEFAULT_ADDRESS,
+    show_default=True,
+    envvar="PLOG_METRICS",
+    metavar="HOST:PORT",
+    help="The broker's `metrics.listener`.",
+)
+@click.option(
+    "--every",
+    "seconds",
+    type=click.FloatRange(0.1, 3600),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two readings, over which rates and percentiles are taken.",
+)
+@click.option("--count", type=click.IntRange(1), help="End after so many readings.")
+@json_option
+def command(address: str, seconds: float, count: int | None, as_json: bool) -> None:
+    """Show a broker's requests, latencies, disks and largest topics live.
+
+    The broker serves its metrics page where `metrics.listener` in its properties says, which is
+    nowhere by default:
+
+    \b
+      metrics.listener=127.0.0.1:9095
+
+    A request's time is from when it came to when its answer was ready, waiting for records or for
+    the disk included. The share "fast" is of those that were answered without Python. Ctrl-C ends.
+    """
+    from plog.ops import watch
+
+    def reading() -> watch.Reading:
+        try:
+            return watch.read(address, time.monotonic())
+        except (OSError, ValueError) as error:
+            raise click.ClickException(
+                f"no metrics page at {address}: {error} (`metrics.listener` in the broker's"
+                " properties says where it is, and without one it is nowhere)"
+            ) from error
+
+    before = reading()
+    shown = 0
+
+    def next_watch() -> watch.Watch:
+        nonlocal before
+        time.sleep(seconds)
+        after = reading()
+        seen, before = watch.Watch(before, after), after
+        return seen
+
+    if as_json:
+        while count is None or shown < count:
+            print_json(_figures(next_watch()))
+            shown += 1
+        return
+    from rich.live import Live
+
+    with Live(auto_refresh=False) as live:
+        while count is None or shown < count:
+            live.update(_screen(next_watch(), address), refresh=True)
+            shown += 1
+
+
+def _figures(seen: Watch) -> dict[str, Any]:
+    return {
+        "seconds": seen.seconds,
+        "connections": int(seen.after.value("plog_connections")),
+        "received_bytes_per_s": seen.rate("plog_received_bytes_total"),
+        "sent_bytes_per_s": seen.rate("plog_sent_bytes_total"),
+        "resident_memory_bytes": int(seen.after.value("process_resident_memory_bytes")),
+        "cpu_share": seen.rate("process_cpu_seconds_total"),
+        "open_descriptors": int(seen.after.value("process_open_fds")),
+        "offline_partitions": int(seen.after.value("plog_offline_partitions")),
+        "flush_p99_s": seen.percentiles("plog_flush_duration_seconds")[1],
+        "apis": [one._asdict() for one in seen.apis()],
+        "handed_over_per_s": {
+            reason: rate
+            for reason in seen.after.labels("plog_handed_over_total", "reason")
+            if (rate := seen.rate("plog_handed_over_total", reason=reason))
+        },
+        "topics": [
+            {
+                "topic": topic,
+                "partitions": int(seen.after.value("plog_partitions", topic=topic)),
+                "bytes": int(seen.after.value("plog_log_bytes", topic=topic)),
+                "records_per_s": seen.rate("plog_log_end_offsets_total", topic=topic),
+            }
+            for topic in _largest_topics(seen)
+        ],
+    }
+
+
+def _largest_topics(seen: Watch) -> list[str]:
+    def rank(topic: str) -> tuple[float, float]:
+        return (
+            -seen.rate("plog_log_end_offsets_total", topic=topic),
+            -seen.after.value("plog_log_bytes", topic=topic),
+        )
+
+    return sorted(seen.after.labels("plog_log_bytes", "topic"), key=rank)[:MOST_TOPICS]
+
+
+def _screen(seen: Watch, address: str) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    figures = _figures(seen)
+    head = (
+        f"plog at {address}   {figures['connections']} connections   in"
+        f" {_bytes(figures['received_bytes_per_s'])}/s"
+        f"   out {_bytes(figures['sent_bytes_per_s'])}/s"
+        f"   memory {_bytes(figures['resident_memory_bytes'])}   CPU {figures['cpu_share']:.0%}"
+        f"   flush p99 {_time(figures['flush_p99_s'])}"
+    )
+    if figures["offline_partitions"]:
+        head += f"   {figures['offline_partitions']} partitions OFFLINE"
+    apis = Table("requests", "per second", "fast", "p50", "p99", "p99.9", box=None)
+    for one in seen.apis():
+        times = [_time(seconds) for seconds in one.percentiles]
+        apis.add_row(one.api, f"{one.per_s:,.1f}", f"{one.fast_share:.1%}", *times)
+    topics = Table("topic", "partitions", "size", "records/s", box=None)
+    for one in figures["topics"]:
+        topics.add_row(
+            one["topic"],
+            str(one["partitions"]),
+            _bytes(one["bytes"]),
+            f"{one['records_per_s']:,.0f}",
+        )
+    for table in (apis, topics):
+        for column in table.columns[1:]:
+            column.justify = "right"
+    return Group(Text(head), Text(""), apis, Text(""), topics)
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} us"
+    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"

@@ -1,0 +1,130 @@
+"""What a broker did between two readings of its metrics page: rates, shares and percentiles.
+
+Owns the arithmetic of `plog top`. Never prints, and knows the page by its text alone: the broker
+may be of another release, whose families it lacks or has more of.
+"""
+
+from __future__ import annotations
+
+import urllib.request
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from plog.ops.metrics_page import FAST
+
+PERCENTILES = (0.5, 0.99, 0.999)
+READ_TIMEOUT_S = 10.0
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Reading(NamedTuple):
+    """A page, as it was at a moment.
+
+    Attributes:
+        at_s: by the monotonic clock.
+        samples: by name, then by sorted labels.
+    """
+
+    at_s: float
+    samples: Mapping[str, Mapping[Labels, float]]
+
+    def value(self, name: str, **labels: str) -> float:
+        """Return the sum of a name's samples that have such labels; 0 where there is none."""
+        wanted = set(labels.items())
+        return sum(
+            value for found, value in self.samples.get(name, {}).items() if wanted <= set(found)
+        )
+
+    def labels(self, name: str, key: str) -> list[str]:
+        """Return what a label says in a name's samples, each once, sorted."""
+        return sorted({dict(found)[key] for found in self.samples.get(name, {})})
+
+
+def parse(text: str, at_s: float) -> Reading:
+    """Read a page.
+
+    Raises:
+        ValueError: it is no page of metrics.
+    """
+    samples: dict[str, dict[Labels, float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = tuple(sorted(sample.labels.items()))
+            samples.setdefault(sample.name, {})[labels] = sample.value
+    return Reading(at_s, samples)
+
+
+def read(address: str, at_s: float) -> Reading:
+    """Read the page of a broker at host:port.
+
+    Raises:
+        OSError: nobody answers there.
+        ValueError: it is no page of metrics.
+    """
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=READ_TIMEOUT_S) as answer:
+        return parse(answer.read().decode(), at_s)
+
+
+class ApiRate(NamedTuple):
+    """One API between two readings. Times in seconds; None where there was no request."""
+
+    api: str
+    per_s: float
+    fast_share: float
+    percentiles: tuple[float | None, ...]
+
+
+class Watch(NamedTuple):
+    """Two readings of one broker, the earlier first."""
+
+    before: Reading
+    after: Reading
+
+    @property
+    def seconds(self) -> float:
+        """Between the two."""
+        return self.after.at_s - self.before.at_s
+
+    def rate(self, name: str, **labels: str) -> float:
+        """Return how fast a counter grew, by the second; what a restart took back is none."""
+        grown = self.after.value(name, **labels) - self.before.value(name, **labels)
+        return max(grown, 0.0) / self.seconds
+
+    def apis(self) -> list[ApiRate]:
+        """Return the APIs that were asked for meanwhile, the busiest first."""
+        count = "plog_request_duration_seconds_count"
+        found = []
+        for api in self.after.labels(count, "api"):
+            per_s = self.rate(count, api=api)
+            if per_s:
+                fast = self.rate(count, api=api, path=FAST) / per_s
+                times = self.percentiles("plog_request_duration_seconds", api=api)
+                found.append(ApiRate(api, per_s, fast, times))
+        return sorted(found, key=lambda one: -one.per_s)
+
+    def percentiles(self, name: str, **labels: str) -> tuple[float | None, ...]:
+        """Return the times below which those shares of a histogram's new entries lie."""
+        bounds = sorted((float(text), text) for text in self.after.labels(f"{name}_bucket", "le"))
+        counts = [
+            self.after.value(f"{name}_bucket", le=text, **labels)
+            - self.before.value(f"{name}_bucket", le=text, **labels)
+            for _, text in bounds
+        ]
+        return tuple(_percentile([bound for bound, _ in bounds], counts, p) for p in PERCENTILES)
+
+
+def _percentile(bounds: list[float], counts: list[float], share: float) -> float | None:
+    """Return the time at a share of cumulative counts, as if even within a bucket."""
+    if not counts or counts[-1] <= 0:
+        return None
+    wanted = share * counts[-1]
+    at = bisect_left(counts, wanted)
+    if at == len(bounds) - 1:  # the open one
+        return bounds[at - 1] if at else None
+    low = bounds[at - 1] if at else 0.0
+    below = counts[at - 1] if at else 0.0
+    return low + (bounds[at] - low) * (wanted - below) / (counts[at] - below)

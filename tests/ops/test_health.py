@@ -1,0 +1,174 @@
+"""What a broker tells the service manager, over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from plog._native.faults import Fault, inject
+from plog.broker import Broker
+from plog.ops.health import ServiceManager
+from plog.settings.definitions import BrokerSettings
+from tests.handlers.wire import create_topic, make_batch, produce_request, speak
+from tests.planes import broker_settings
+from tests.servers import START_TIMEOUT_S, BrokerProcess, free_port
+
+
+class Listener:
+    """A service manager's end: the assignments of each datagram."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind("\0" + name[1:] if name.startswith("@") else name)
+        self._socket.settimeout(START_TIMEOUT_S)
+
+    def heard(self) -> dict[str, str]:
+        text = self._socket.recv(1 << 16).decode()
+        return dict(line.split("=", 1) for line in text.split("\n"))
+
+    def until(self, key: str) -> tuple[dict[str, str], list[dict[str, str]]]:
+        """Return the first datagram that assigns `key`, and those before it."""
+        before: list[dict[str, str]] = []
+        while key not in (told := self.heard()):
+            before.append(told)
+        return told, before
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture(params=["path", "abstract"])
+def listener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Listener]:
+    name = str(tmp_path / "notify")
+    listener = Listener(
+        name if request.param == "path" else f"@plog-{os.getpid()}-{time.time_ns()}"
+    )
+    yield listener
+    listener.close()
+
+
+def test_start_life_and_stop_are_told(listener: Listener, tmp_path: Path) -> None:
+    environment = {"NOTIFY_SOCKET": listener.name, "WATCHDOG_USEC": "300000"}
+    with BrokerProcess(tmp_path, environment=environment) as broker:
+        ready, before = listener.until("READY")
+        assert ready == {
+            "READY": "1",
+            "STATUS": f"listening on PLAINTEXT://127.0.0.1:{broker.port}",
+        }
+        assert before
+        assert all(list(told) == ["STATUS"] for told in before)
+        assert not any("WATCHDOG" in told for told in before)
+        for _ in range(5):
+            assert listener.until("WATCHDOG") == ({"WATCHDOG": "1"}, [])
+    stopping, before = listener.until("STOPPING")
+    assert stopping["STOPPING"] == "1"
+    assert all(told == {"WATCHDOG": "1"} for told in before)
+
+
+def test_start_says_how_many_logs_are_loaded(tmp_path: Path) -> None:
+    listener = Listener(str(tmp_path / "notify"))
+    with BrokerProcess(tmp_path) as broker:
+        wire = speak(broker.port)
+        create_topic(wire, "many", 5)
+        wire.close()
+    # Each log takes a while: the indexes are read from a slow disk.
+    slow = (
+        "import sys, time\n"
+        "from plog.storage import live_log_dir\n"
+        "from plog.cli import main\n"
+        "load = live_log_dir.LiveLogDir.load\n"
+        "def slowly(*given, **named):\n"
+        "    time.sleep(0.7)\n"
+        "    return load(*given, **named)\n"
+        "live_log_dir.LiveLogDir.load = slowly\n"
+        "main(sys.argv[1:])\n"
+    )
+    again = BrokerProcess(
+        tmp_path,
+        launcher=[sys.executable, "-c", slow, "server"],
+        environment={"NOTIFY_SOCKET": listener.name},
+    )
+    with again:
+        _, before = listener.until("READY")
+    told = [one["STATUS"] for one in before]
+    assert any(text.startswith("loading logs: ") and text.endswith(" of 5") for text in told), told
+    listener.close()
+
+
+def test_nobody_listens_and_the_broker_runs(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    with BrokerProcess(tmp_path, environment={"NOTIFY_SOCKET": str(gone)}) as broker:
+        speak(broker.port).close()
+    complaints = [line for line in broker.log.splitlines() if "NOTIFY_SOCKET" in line]
+    assert len(complaints) == 1
+    assert "No such file or directory" in complaints[0]
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected_s"),
+    [
+        ({}, 0.0),
+        ({"WATCHDOG_USEC": "1000000"}, 0.0),  # nobody to tell
+        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "1500000"}, 1.5),
+        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "1500000", "WATCHDOG_PID": "1"}, 0.0),
+        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "soon"}, 0.0),
+        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": ""}, 0.0),
+        ({"NOTIFY_SOCKET": "/x"}, 0.0),
+    ],
+)
+def test_watchdog_is_for_the_process_that_is_named(
+    environment: dict[str, str], expected_s: float
+) -> None:
+    assert ServiceManager(environment).watchdog_s == expected_s
+    own = {"WATCHDOG_PID": str(os.getpid())}
+    if "WATCHDOG_PID" not in environment:
+        assert ServiceManager({**environment, **own}).watchdog_s == expected_s
+
+
+def test_text_cannot_smuggle_an_assignment_in(tmp_path: Path) -> None:
+    listener = Listener(str(tmp_path / "notify"))
+    ServiceManager({"NOTIFY_SOCKET": listener.name}).tell(STATUS="one\nREADY=1")
+    assert listener.heard() == {"STATUS": "one READY=1"}
+    listener.close()
+
+
+def test_network_thread_that_hangs_is_not_alive(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)  # of the disk, which is slow on purpose
+    port = free_port()
+    given = broker_settings(port, str(tmp_path), {})
+    broker = Broker(BrokerSettings({key: str(value) for key, value in given.items()}))
+
+    async def look() -> tuple[bool, bool, bool]:
+        await broker.start()
+        try:
+            loop = asyncio.get_running_loop()
+            wire = await loop.run_in_executor(None, speak, port)
+            await loop.run_in_executor(None, create_topic, wire, "t", 1)
+            first = produce_request([("t", 0, make_batch([b"first"]))], acks=1)
+            await loop.run_in_executor(None, wire.ask, first, 9)
+            before = await broker.is_alive(5)
+            # The first slow write keeps its thread: nobody knows yet that the disk is slow.
+            inject([Fault("pwritev", delay_us=1_000_000, times=1, path_prefix=str(tmp_path))])
+            asked = loop.run_in_executor(None, wire.ask, first, 9)
+            await asyncio.sleep(0.2)
+            during = await broker.is_alive(0.1)
+            await asked
+            after = await broker.is_alive(5)
+            wire.close()
+            return before, during, after
+        finally:
+            inject([])
+            await broker.stop()
+
+    assert asyncio.run(look()) == (True, False, True)
