@@ -1,0 +1,100 @@
+"""Apache Kafka's own tools, each in a process of its own, as its scripts start them.
+
+The jars are Maven's, in the releases that `asv_bench/bench_kafka.py` measures beside plog. Where a
+release keeps a tool's class is looked up in its jars: some have moved between packages.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.compat.made import made_once
+from tests.compat.programs import BUILT
+from tests.conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "asv_bench"))
+
+import bench_kafka
+
+RELEASES = ("3.9.1", "4.1.1")
+TIMEOUT_S = 120
+LOGGER = ("org.slf4j", "slf4j-simple", "1.7.36")
+"""Writes warnings and errors to stderr."""
+JVM_FLAGS = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-Xmx512m",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.showThreadName=false",
+)
+
+
+class Tools:
+    """The tools of one release."""
+
+    def __init__(self, release: str) -> None:
+        self.release = release
+        self._main_classes: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"Kafka {self.release}"
+
+    @property
+    def jars(self) -> Path:
+        """Where the release's jars are; Maven brings them the first time."""
+        return made_once(BUILT / f"kafka-{self.release}", self._make) / "jars"
+
+    def _make(self, made: Path) -> None:
+        try:
+            tools = ("org.apache.kafka", "kafka-tools", self.release)
+            bench_kafka.bring_jars(self.release, made, tools, LOGGER)
+        except (bench_kafka.load.LoadError, FileNotFoundError) as error:
+            pytest.skip(f"the jars of Kafka {self.release} are not to be had: {str(error)[:1000]}")
+
+    def main_class(self, name: str) -> str:
+        """Return the class of a tool, with its package."""
+        if name not in self._main_classes:
+            self._main_classes[name] = self._find(name)
+        return self._main_classes[name]
+
+    def _find(self, name: str) -> str:
+        for jar in sorted([*self.jars.glob("kafka*.jar"), *self.jars.glob("zookeeper-3*.jar")]):
+            with zipfile.ZipFile(jar) as archive:
+                for entry in archive.namelist():
+                    if entry.endswith(f"/{name}.class"):
+                        return entry.removesuffix(".class").replace("/", ".")
+        raise AssertionError(f"Kafka {self.release} has no {name}")
+
+    def command(self, name: str, *arguments: object) -> list[str]:
+        """Return the command line of a tool."""
+        return [
+            "java",
+            *JVM_FLAGS,
+            "-cp",
+            f"{self.jars}/*",
+            self.main_class(name),
+            *map(str, arguments),
+        ]
+
+    def run(self, name: str, *arguments: object, stdin: str = "", status: int = 0) -> str:
+        """Run a tool to its end; return what it printed."""
+        done = subprocess.run(
+            self.command(name, *arguments),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+        for line in done.stderr.splitlines() if status == 0 else ():
+            assert not line.startswith(("WARN", "ERROR", "FATAL")), done.stderr
+        return done.stdout
+
+
+TOOLS = [Tools(release) for release in RELEASES]

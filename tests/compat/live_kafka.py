@@ -1,0 +1,145 @@
+"""Apache Kafka 3.9 with its ZooKeeper, as processes: what plog is held against.
+
+Both are of the jars that the tools are of. The two are started on free ports of 127.0.0.1 and ended
+by their pids; a data directory may be one that plog has written, and is plog's to read afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kazoo.client import KazooClient
+
+from tests.compat.kafka_tools import TOOLS, Tools
+from tests.servers import free_port
+
+START_TIMEOUT_S = 90
+STOP_TIMEOUT_S = 60
+KAFKA_3_9 = TOOLS[0]
+ZOOKEEPER_SETTINGS = """dataDir={directory}
+clientPort={port}
+clientPortAddress=127.0.0.1
+admin.enableServer=false
+tickTime=500
+"""
+KAFKA_SETTINGS = """broker.id=0
+zookeeper.connect=127.0.0.1:{zookeeper_port}
+listeners=PLAINTEXT://127.0.0.1:{port}
+log.dirs={directory}
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+"""
+
+
+class _Server:
+    """A Java process with a port."""
+
+    def __init__(
+        self, tools: Tools, main_class: str, settings: str, where: Path, port: int
+    ) -> None:
+        where.mkdir(parents=True, exist_ok=True)
+        properties = where / "server.properties"
+        properties.write_text(settings)
+        self.port = port
+        self.log_path = where / "server.log"
+        command = tools.command(main_class, properties)
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=where
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            if self._process.poll() is not None:
+                raise AssertionError(f"{main_class} has ended:\n{self.log_path.read_text()}")
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    self.kill()
+                    raise AssertionError(
+                        f"{main_class} does not listen:\n{self.log_path.read_text()}"
+                    ) from None
+                time.sleep(0.1)
+
+    def stop(self) -> None:
+        """End it by SIGTERM, cleanly."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class ZooKeeper(_Server):
+    """One ZooKeeper server."""
+
+    def __init__(self, directory: Path) -> None:
+        port = free_port()
+        settings = ZOOKEEPER_SETTINGS.format(directory=directory / "zookeeper", port=port)
+        super().__init__(KAFKA_3_9, "ZooKeeperServerMain", settings, directory, port)
+
+    @contextmanager
+    def client(self) -> Iterator[KazooClient]:
+        """Return a client of it, started."""
+        client = KazooClient(f"127.0.0.1:{self.port}")
+        client.start(START_TIMEOUT_S)
+        try:
+            yield client
+        finally:
+            client.stop()
+            client.close()
+
+
+class Kafka(_Server):
+    """One broker of Kafka 3.9, in ZooKeeper mode, on a data directory.
+
+    Args:
+        directory: for its settings and log.
+        data: its log.dirs.
+        extra: lines of server.properties.
+    """
+
+    def __init__(self, directory: Path, data: Path, zookeeper: ZooKeeper, extra: str = "") -> None:
+        port = free_port()
+        settings = KAFKA_SETTINGS.format(zookeeper_port=zookeeper.port, port=port, directory=data)
+        super().__init__(KAFKA_3_9, "Kafka", settings + extra, directory, port)
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def complaints(self) -> list[str]:
+        """What it logged as an error, or of a log that it had to mend."""
+        text = self.log_path.read_text()
+        return re.findall(r"^(?:ERROR|FATAL).*|.*[Cc]orrupt.*", text, re.MULTILINE)
+
+
+@contextmanager
+def kafka(directory: Path, data: Path, extra: str = "") -> Iterator[tuple[Kafka, ZooKeeper]]:
+    """Run both for a while; they stop cleanly."""
+    zookeeper = ZooKeeper(directory / "zookeeper")
+    try:
+        broker = Kafka(directory / "kafka", data, zookeeper, extra)
+        try:
+            yield broker, zookeeper
+        finally:
+            broker.stop()
+    finally:
+        zookeeper.stop()

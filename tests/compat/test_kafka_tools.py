@@ -1,0 +1,233 @@
+"""Kafka's own command line tools against a broker: what is in every operator's fingers.
+
+Each release's tools are started as its scripts start them; what they change is looked at with
+another client. A JVM takes a second to start, so the tools of one purpose share a test.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plog.client.admin import TOPIC, Admin
+from plog.types import TopicPartition
+from tests.compat.clients import Confluent, Sent
+from tests.compat.kafka_tools import TOOLS, Tools
+from tests.servers import BrokerProcess
+
+pytestmark = pytest.mark.parametrize("tools", TOOLS, ids=repr)
+
+NewTopic = Callable[..., str]
+
+
+def send(broker: BrokerProcess, topic: str, count: int, partition: int = 0) -> None:
+    records = [Sent(b"k%d" % n, b"v%d" % n, (), 1_700_000_000_000 + n) for n in range(count)]
+    Confluent().produce(broker.bootstrap, topic, records, partition=partition)
+
+
+def test_topics_are_made_described_changed_and_deleted(tools: Tools, broker: BrokerProcess) -> None:
+    name = f"tools-{tools.release}"
+
+    def topics(*arguments: object) -> str:
+        return tools.run("TopicCommand", "--bootstrap-server", broker.bootstrap, *arguments)
+
+    made = topics(
+        "--create", "--topic", name, "--partitions", 3, "--replication-factor", 1,
+        "--config", "retention.ms=7200000", "--config", "cleanup.policy=compact,delete",
+    )  # fmt: skip
+    assert f"Created topic {name}." in made
+    assert name in topics("--list").split()
+    described = topics("--describe", "--topic", name)
+    assert "PartitionCount: 3" in described
+    assert "ReplicationFactor: 1" in described
+    assert "retention.ms=7200000" in described
+    assert "cleanup.policy=compact,delete" in described
+    assert re.findall(
+        r"Partition: (\d)\s+Leader: (\d)\s+Replicas: (\d)\s+Isr: (\d)", described
+    ) == [(str(n), "0", "0", "0") for n in range(3)]
+    with Admin(broker.bootstrap) as admin:
+        assert str(admin.topic(name).topic_id)  # another client knows it too
+        topics("--alter", "--topic", name, "--partitions", 5)
+        assert len(admin.topic(name).partitions) == 5
+        assert topics("--describe", "--under-replicated-partitions").strip() == ""
+        assert topics("--describe", "--unavailable-partitions").strip() == ""
+        topics("--delete", "--topic", name)
+        assert name not in admin.topics()
+
+
+def test_what_cannot_be_is_refused_with_kafkas_words(
+    tools: Tools, broker: BrokerProcess, new_topic: NewTopic
+) -> None:
+    def refused(*arguments: object) -> str:
+        return tools.run(
+            "TopicCommand", "--bootstrap-server", broker.bootstrap, *arguments, status=1
+        )
+
+    name = new_topic()
+    assert f"topic '{name}' already exists" in refused("--create", "--topic", name).lower()
+    assert "eplication factor" in refused("--create", "--topic", "three", "--replication-factor", 3)
+
+
+def test_settings_are_shown_and_changed(
+    tools: Tools, broker: BrokerProcess, new_topic: NewTopic
+) -> None:
+    name = new_topic()
+
+    def configs(*arguments: object) -> str:
+        return tools.run("ConfigCommand", "--bootstrap-server", broker.bootstrap, *arguments)
+
+    topic = ("--entity-type", "topics", "--entity-name", name)
+    added = "retention.ms=3600000,cleanup.policy=[compact,delete],max.message.bytes=2000000"
+    assert f"Completed updating config for topic {name}." in configs(
+        *topic, "--alter", "--add-config", added
+    )
+    described = configs(*topic, "--describe")
+    assert "retention.ms=3600000" in described
+    assert "cleanup.policy=compact,delete" in described
+    configs(*topic, "--alter", "--delete-config", "retention.ms,cleanup.policy")
+    described = configs(*topic, "--describe")
+    assert "retention.ms" not in described
+    assert "max.message.bytes=2000000" in described
+    everything = configs(*topic, "--describe", "--all")
+    assert "retention.ms=604800000 sensitive=false synonyms={" in everything
+    with Admin(broker.bootstrap) as admin:
+        (entry,) = admin.describe_configs(TOPIC, name, ["max.message.bytes"])
+        assert entry.value == "2000000"
+
+    node = ("--entity-type", "brokers", "--entity-name", "0")
+    every = ("--entity-type", "brokers", "--entity-default")
+    configs(*node, "--alter", "--add-config", "log.retention.ms=7000000")
+    configs(*every, "--alter", "--add-config", "log.retention.ms=8000000")
+    assert "log.retention.ms=7000000" in configs(*node, "--describe")
+    assert "log.retention.ms=8000000" in configs(*every, "--describe")
+    configs(*node, "--alter", "--delete-config", "log.retention.ms")
+    configs(*every, "--alter", "--delete-config", "log.retention.ms")
+    assert "log.retention.ms" not in configs(*node, "--describe")
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_console_writes_and_reads(
+    tools: Tools, codec: str, broker: BrokerProcess, new_topic: NewTopic
+) -> None:
+    name = new_topic()
+    lines = [f"key{n}\tvalue {n} äöü" for n in range(200)]
+    tools.run(
+        "ConsoleProducer", "--bootstrap-server", broker.bootstrap, "--topic", name,
+        "--compression-codec", codec, "--property", "parse.key=true",
+        stdin="\n".join(lines) + "\n",
+    )  # fmt: skip
+    read = tools.run(
+        "ConsoleConsumer", "--bootstrap-server", broker.bootstrap, "--topic", name,
+        "--partition", 0, "--offset", "earliest", "--max-messages", 200,
+        "--property", "print.key=true", "--timeout-ms", 60_000,
+    )  # fmt: skip
+    assert read.splitlines() == lines
+
+
+def test_offsets_are_told(tools: Tools, broker: BrokerProcess, new_topic: NewTopic) -> None:
+    name = new_topic(2)
+    send(broker, name, 10)
+
+    def offsets(time: object) -> list[str]:
+        told = tools.run(
+            "GetOffsetShell",
+            "--bootstrap-server",
+            broker.bootstrap,
+            "--topic",
+            name,
+            "--time",
+            time,
+        )
+        return sorted(told.split())
+
+    assert offsets("latest") == [f"{name}:0:10", f"{name}:1:0"]
+    assert offsets("earliest") == [f"{name}:0:0", f"{name}:1:0"]
+    assert offsets("max-timestamp") == [f"{name}:0:9"]
+    assert offsets(1_700_000_000_004) == [f"{name}:0:4"]
+
+
+def test_records_are_deleted(
+    tools: Tools, broker: BrokerProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    name = new_topic(2)
+    send(broker, name, 10)
+    given = tmp_path / "offsets.json"
+    parts = [{"topic": name, "partition": 0, "offset": 4}]
+    given.write_text(json.dumps({"partitions": parts, "version": 1}))
+    told = tools.run(
+        "DeleteRecordsCommand", "--bootstrap-server", broker.bootstrap, "--offset-json-file", given
+    )
+    assert re.search(rf"partition: {name}-0\s+low_watermark: 4", told), told
+    found = Confluent().consume(broker.bootstrap, name, 6, offset=4)
+    assert [record.value for record in found] == [b"v%d" % n for n in range(4, 10)]
+
+
+def test_log_directories_are_described(
+    tools: Tools, broker: BrokerProcess, new_topic: NewTopic
+) -> None:
+    name = new_topic(2)
+    send(broker, name, 10)
+    told = tools.run(
+        "LogDirsCommand", "--bootstrap-server", broker.bootstrap, "--describe", "--topic-list", name
+    )
+    (text,) = [line for line in told.splitlines() if line.startswith("{")]
+    (node,) = json.loads(text)["brokers"]
+    (log_dir,) = node["logDirs"]
+    assert log_dir["error"] is None
+    assert Path(log_dir["logDir"]) == broker.log_dirs[0]
+    sizes = {part["partition"]: part["size"] for part in log_dir["partitions"]}
+    with Admin(broker.bootstrap) as admin:
+        ours = {one.partition: one.size_bytes for one in admin.log_dirs([name])}
+    assert sizes == {f"{name}-{n}": ours[TopicPartition(name, n)] for n in range(2)}
+    assert sizes[f"{name}-0"] > 0 == sizes[f"{name}-1"]
+
+
+def test_performance_tool_of_producers_measures(
+    tools: Tools, broker: BrokerProcess, new_topic: NewTopic
+) -> None:
+    name = new_topic()
+    written = tools.run(
+        "ProducerPerformance", "--topic", name, "--num-records", 20_000, "--record-size", 100,
+        "--throughput", -1, "--producer-props", f"bootstrap.servers={broker.bootstrap}", "acks=all",
+    )  # fmt: skip
+    assert re.search(r"20000 records sent, [\d.]+ records/sec", written), written
+    with Admin(broker.bootstrap) as admin:
+        assert len(admin.topic(name).partitions) == 1
+    found = Confluent().consume(broker.bootstrap, name, 20_000)
+    assert len(found) == 20_000
+
+
+def test_producer_of_the_system_tests_is_acknowledged(
+    tools: Tools, broker: BrokerProcess, new_topic: NewTopic
+) -> None:
+    name = new_topic()
+    told = tools.run(
+        "VerifiableProducer", "--bootstrap-server", broker.bootstrap, "--topic", name,
+        "--max-messages", 1_000, "--acks", -1, "--value-prefix", 7,
+    )  # fmt: skip
+    events = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    sent = [event for event in events if event["name"] == "producer_send_success"]
+    assert [event["offset"] for event in sent] == list(range(1_000))
+    assert events[-1]["name"] == "tool_data"
+    assert (events[-1]["sent"], events[-1]["acked"]) == (1_000, 1_000)
+    found = Confluent().consume(broker.bootstrap, name, 1_000)
+    assert [record.value for record in found] == [b"7.%d" % n for n in range(1_000)]
+
+
+def test_compatibility_test_finds_what_there_is(
+    tools: Tools, broker: BrokerProcess, new_topic: NewTopic
+) -> None:
+    told = tools.run(
+        "ClientCompatibilityTest", "--bootstrap-server", broker.bootstrap, "--topic", new_topic(),
+        "--offsets-for-times-supported", "true", "--cluster-id-supported", "true",
+        "--expect-record-too-large-exception", "false", "--num-cluster-nodes", 1,
+        "--create-topics-supported", "true", "--describe-acls-supported", "false",
+        "--describe-configs-supported", "true", "--idempotent-producer-supported", "true",
+    )  # fmt: skip
+    assert "SUCCESS" in told, told
+    with Admin(broker.bootstrap) as admin:
+        admin.delete_topic("newtopic")  # which it leaves behind
