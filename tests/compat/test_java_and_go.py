@@ -1,4 +1,4 @@
-"""Java's own client against a broker: the old line and the newest, every codec."""
+"""Kafka's own client, the old line and the newest, and franz-go against a broker: every codec."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 
 from plog.types import TopicPartition
 from tests.compat.clients import CODECS, Confluent
-from tests.compat.programs import JAVA, Java, Run
+from tests.compat.programs import FRANZ_GO, JAVA, Program, Run
 from tests.compat.traffic import Shape, record
 from tests.servers import BrokerProcess
 
 SHAPE = Shape(partitions=12, rounds=4, records_per_round=8)
 
-# The two lines differ in how long they linger by default.
+# The two lines of Java's differ in how long they linger by default.
 SETTINGS: list[dict[str, object]] = [
     {"linger_ms": 0},
     {"linger_ms": 5},
@@ -22,9 +22,9 @@ SETTINGS: list[dict[str, object]] = [
 ]
 
 
-@pytest.mark.parametrize("client", JAVA, ids=lambda client: client.name)
-def test_java_client_writes_and_reads(
-    client: Java, broker: BrokerProcess, new_topic: Callable[..., str]
+@pytest.mark.parametrize("client", [*JAVA, FRANZ_GO], ids=lambda client: client.name)
+def test_client_writes_and_reads(
+    client: Program, broker: BrokerProcess, new_topic: Callable[..., str]
 ) -> None:
     def topics() -> list[str]:
         return [new_topic(SHAPE.partitions) for _ in range(2)]
