@@ -1,7 +1,8 @@
 """Options and rules of every test run: the long forms, both planes, and no skipping in silence.
 
-`--long` adds the tests marked `long`. With PLOG_NO_SKIP=1 in the environment, as in CI, a skip
-is a failure: what does not run there runs nowhere. `plane` is explained in tests/planes.py.
+`--long` adds the tests marked `long`, `--compatibility` writes a page of what they found. With
+PLOG_NO_SKIP=1 in the environment, as in CI, a skip is a failure: what does not run there runs
+nowhere. `plane` is explained in tests/planes.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import planes
+from tests import compatibility, planes
 from tests.planes import Plane
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,6 +26,15 @@ NO_SKIP = os.environ.get("PLOG_NO_SKIP", "") not in ("", "0")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the long forms of tests too")
+    parser.addoption(
+        "--compatibility", action="store_true", help="write docs/COMPATIBILITY.md from the results"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    is_controller = not hasattr(config, "workerinput")
+    if config.getoption("--compatibility") and is_controller:
+        config.pluginmanager.register(compatibility.Plugin())
 
 
 def pytest_report_header() -> list[str]:

@@ -7,17 +7,11 @@ import sys
 import click
 
 from plog.cli.output import json_option, print_json, print_rows
+from plog.cli.properties import takes_properties
 
 
 @click.command()
-@click.argument("properties", required=False, type=click.Path(dir_okay=False))
-@click.option(
-    "--override",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Set one key, over what the file says. May be given many times.",
-)
+@takes_properties
 @json_option
 def command(properties: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Look for what would keep a broker with a PROPERTIES file from running well on this host.

@@ -20,7 +20,7 @@ from tests.servers import BrokerProcess
 
 LAUNCH = """
 import sys, time
-from plog import broker
+from plog import broker, server
 from plog.cli import main
 from tests.crash.power_cut import fail_sync_when_told
 fail_sync_when_told()
@@ -31,7 +31,7 @@ NEVER_STOPS = """
 async def never_stops(self):
     time.sleep(3600)
 broker.Broker.stop = never_stops
-broker.HALT_S = 0.5
+server.HALT_S = 0.5
 """
 NOTHING_LEFT = "no log directory is left"
 

@@ -17,11 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from plog.broker import Broker, _serve
+from plog.broker import Broker
 from plog.client.admin import Admin
 from plog.client.producer import Producer
 from plog.errors import ConfigError, ErrorCode, KafkaStorageError
 from plog.ops.health import ServiceManager
+from plog.server import serve
 from plog.settings.definitions import BrokerSettings
 from plog.storage.filesystem import Filesystem
 from plog.storage.log_dir import CLEAN_SHUTDOWN_FILE, META_PROPERTIES, LogDir
@@ -463,5 +464,5 @@ def test_want_of_descriptors_is_one_line_and_no_traceback(
     monkeypatch.setattr("plog.broker.Reactor", fails)
     broker = Broker(settings_of(tmp_path, free_port()))
     with pytest.raises(KafkaStorageError, match=r"cannot start: .* Too many open files"):
-        asyncio.run(_serve(broker, ServiceManager({}), 0))
+        asyncio.run(serve(broker, ServiceManager({}), 0))
     assert (tmp_path / CLEAN_SHUTDOWN_FILE).exists()

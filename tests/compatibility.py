@@ -1,0 +1,304 @@
+"""What docs/COMPATIBILITY.md lists, which tests show it, and writing the page from their results.
+
+`bin/test --compatibility` counts the tests of every row by outcome when the run ends. A row of
+which nothing ran keeps what an earlier run found, so that a run of one folder, or one of the long
+forms, brings its own rows up to date.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+COMPAT = ROOT / "tests" / "compat"
+PAGE = ROOT / "docs" / "COMPATIBILITY.md"
+HEAD = """# What plog works with
+
+What other people's clients and tools do with plog, and what plog does with bad input and on bad
+hosts, as the tests found it. `bin/test --compatibility` runs them and writes this page; a part of
+them (`bin/test --compatibility tests/compat`) brings its rows up to date. `tests/compatibility.py`
+names the tests of each row. What plog does not serve yet is in [SKIPPED.md](SKIPPED.md).
+
+| of | what | release | what the tests show | tests | result | when, and of which commit |
+|---|---|---|---|---|---|---|
+"""
+COLUMNS = 7
+
+
+class Tests(NamedTuple):
+    """Tests of a file, or the one named behind `::`, whose parameters have all the words."""
+
+    path: str
+    words: tuple[str, ...] = ()
+
+    def has(self, test: str) -> bool:
+        """Tell whether a node id is one of them."""
+        name, _, parameters = test.partition("[")
+        if name != self.path and not name.startswith((f"{self.path}::", f"{self.path}/")):
+            return False
+        return all(
+            re.search(rf"(?:^|-){re.escape(word)}(?:-|$)", parameters.removesuffix("]"))
+            for word in self.words
+        )
+
+
+class Row(NamedTuple):
+    """A line of the table; `lacks` says why there is no test of it yet."""
+
+    area: str
+    name: str
+    shown: str
+    tests: tuple[Tests, ...] = ()
+    release: Callable[[], str] = str
+    lacks: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.area, self.name
+
+
+def _of(path: str, *words: str) -> Tests:
+    return Tests(f"tests/{path}", words)
+
+
+def _distribution(name: str) -> Callable[[], str]:
+    return lambda: version(name)
+
+
+def _found(path: Path, pattern: str) -> Callable[[], str]:
+    """Return what says the releases that a file pins."""
+
+    def release() -> str:
+        found = re.search(pattern, path.read_text(), re.MULTILINE)
+        assert found is not None, f"{path}: no {pattern}"
+        return ", ".join(found.groups())
+
+    return release
+
+
+def _kcat() -> str:
+    said = subprocess.run(["kcat", "-V"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"^Version ([\d.]+) .*librdkafka ([\d.]+)", said, re.MULTILINE)
+    return f"{found[1]} (librdkafka {found[2]})" if found else ""
+
+
+CLIENTS, TOOLS, FILES, INPUT, HOSTS, HOST = (
+    "clients",
+    "Kafka's tools",
+    "files",
+    "bad input",
+    "bad hosts",
+    "on a host",
+)
+BY_CLIENT = "every codec, headers, nulls, 1 byte to 10 MB, acks, idempotence, each other's records"
+TOOL_RELEASES = _found(COMPAT / "kafka_tools.py", r'^RELEASES = \("(.*)", "(.*)"\)')
+
+
+def _python(name: str) -> Row:
+    tests = (_of("compat/test_clients.py", name), _of("compat/test_replay.py", name))
+    return Row(CLIENTS, name, BY_CLIENT, tests, _distribution(name))
+
+
+def _program(name: str, parameter: str, release: Callable[[], str]) -> Row:
+    return Row(
+        CLIENTS,
+        name,
+        "every codec, many partitions, lingering or not, idempotent or not",
+        (_of("compat/test_java_and_go.py", parameter), _of("compat/test_replay.py", parameter)),
+        release,
+    )
+
+
+def _tool(name: str, shown: str, *tests: str) -> Row:
+    found = tuple(_of(f"compat/test_kafka_tools.py::{test}") for test in tests)
+    return Row(TOOLS, name, shown, found, TOOL_RELEASES)
+
+
+ROWS = [
+    _python("confluent-kafka"),
+    _python("kafka-python"),
+    _python("aiokafka"),
+    _program("Java kafka-clients 3.9", "kafka-clients-3.9.1", lambda: "3.9.1"),
+    _program("Java kafka-clients 4.4", "kafka-clients-4.4.0", lambda: "4.4.0"),
+    _program("franz-go", "franz-go", _found(COMPAT / "go/go.mod", r"franz-go v(\S+)")),
+    Row(
+        CLIENTS,
+        "sarama",
+        "makes a topic with settings, writes and reads, every codec",
+        (_of("compat/test_other_clients.py::test_sarama_makes_a_topic_writes_and_reads"),),
+        _found(COMPAT / "sarama/go.mod", r"sarama v(\S+)"),
+    ),
+    Row(
+        CLIENTS,
+        "kafkajs",
+        "makes a topic, writes, deletes records (its consumer needs groups)",
+        (_of("compat/test_other_clients.py::test_kafkajs_makes_a_topic_and_writes"),),
+        _found(COMPAT / "kafkajs/package.json", r'"kafkajs": "(\S+)"'),
+    ),
+    Row(
+        CLIENTS,
+        "kcat",
+        "writes and reads every codec, from offsets and tails, lists, queries by time",
+        (
+            _of("compat/test_other_clients.py::test_kcat_writes_and_reads"),
+            _of("compat/test_other_clients.py::test_kcat_lists_and_queries"),
+        ),
+        _kcat,
+    ),
+    Row(
+        CLIENTS,
+        "old releases",
+        "clients that know no Fetch newer than v9 read zstd",
+        (_of("compat/test_old_clients.py"),),
+        lambda: "kafka-python 2.0.2, aiokafka 0.12.0",
+    ),
+    Row(
+        CLIENTS,
+        "admin clients",
+        "topics, partitions, settings, records, offsets by time, log directories",
+        (_of("compat/test_admin.py"),),
+    ),
+    _tool("kafka-topics", "create, list, describe, alter, delete; refusals in Kafka's words",
+          "test_topics_are_made_described_changed_and_deleted",
+          "test_what_cannot_be_is_refused_with_kafkas_words"),
+    _tool("kafka-configs", "topics, a broker, all brokers: add, delete, describe",
+          "test_settings_are_shown_and_changed"),
+    _tool("console producer and consumer", "keys, with and without compression",
+          "test_console_writes_and_reads"),
+    _tool("kafka-get-offsets", "earliest, latest, by time, of all topics", "test_offsets_are_told"),
+    _tool("kafka-delete-records", "up to an offset, and all", "test_records_are_deleted"),
+    _tool("kafka-log-dirs", "describe", "test_log_directories_are_described"),
+    _tool("kafka-producer-perf-test", "measures", "test_performance_tool_of_producers_measures"),
+    _tool("VerifiableProducer", "every record acknowledged",
+          "test_producer_of_the_system_tests_is_acknowledged"),
+    _tool("ClientCompatibilityTest", "finds the features that plog has",
+          "test_compatibility_test_finds_what_there_is"),
+    Row(TOOLS, "kafka-consumer-perf-test", "", lacks="needs consumer groups"),
+    Row(TOOLS, "EndToEndLatency", "", lacks="commits offsets of a group when it ends"),
+    Row(
+        FILES,
+        "kafka-dump-log",
+        "reads what plog writes: segments of every codec, indexes, snapshots, checkpoints",
+        (_of("compat/test_kafka_files.py::test_dump_tool_reads_what_plog_writes"),),
+        TOOL_RELEASES,
+    ),
+    Row(
+        FILES,
+        "a data directory from Kafka to plog and back",
+        "records, topic settings (`plog adopt`), producers' state; Kafka complains of nothing",
+        (_of("compat/test_kafka_files.py"), _of("compat/test_kafka_log.py")),
+        lambda: "3.9.1",
+    ),
+    Row(
+        HOST,
+        "systemd's checks",
+        "units, sysusers, tmpfiles verified; exposure; no call is made that the unit forbids",
+        (_of("test_systemd.py"),),
+    ),
+    Row(
+        HOST,
+        "service manager",
+        "READY, STATUS, STOPPING, WATCHDOG over a socket; a hung thread is not alive",
+        (_of("ops/test_health.py"),),
+    ),
+    Row(
+        HOST,
+        "wheel",
+        "carries its codec libraries, works alone",
+        (_of("test_packages.py::test_wheel_carries_its_libraries_and_works_alone"),),
+    ),
+    Row(
+        HOST,
+        "Debian package",
+        "in a chroot: installed, upgraded and back with data in place, removed, purged",
+        (_of("test_packages.py::test_package_is_installed_upgraded_and_removed"),),
+    ),
+    Row(
+        HOST,
+        "`plog doctor`",
+        "properties, directories, listeners, limits, kernel settings",
+        (_of("ops/test_doctor.py"),),
+    ),
+    Row(
+        HOST,
+        "metrics page, `plog top`",
+        "rates, times, the fast path's share, bytes, flushes, memory; readers that say nothing",
+        (_of("ops/test_metrics_page.py"),),
+    ),
+]  # fmt: skip
+
+
+def rows_of(page: str) -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield the key and the line of every row of a page."""
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) == COLUMNS + 2 and not set(cells[1]) <= {"-"} and cells[1] != "of":
+            yield (cells[1], cells[2]), line
+
+
+def _result(outcomes: Counter[str]) -> str:
+    if not set(outcomes) - {"passed"}:
+        return "passed"
+    return ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+
+
+def _line(row: Row, outcomes: Counter[str], when: str, last: str | None) -> str:
+    if row.lacks:
+        cells = ["", row.shown, "0", f"not yet: {row.lacks}", ""]
+    elif outcomes:
+        release = row.release()
+        cells = [release, row.shown, str(outcomes.total()), _result(outcomes), when]
+    elif last is not None:
+        return last
+    else:
+        cells = ["", row.shown, "0", "not run", ""]
+    return f"| {' | '.join([*row.key, *cells])} |"
+
+
+def page_of(outcomes: dict[str, str], last_page: str, when: str) -> str:
+    """Return the page after a run, by the outcome of every test and the page before it."""
+    last = dict(rows_of(last_page))
+    lines = []
+    for row in ROWS:
+        found = (one for test, one in outcomes.items() if any(t.has(test) for t in row.tests))
+        lines.append(_line(row, Counter(found), when, last.get(row.key)))
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def _commit() -> str:
+    said = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return said.stdout.strip() or "no commit"
+
+
+class Plugin:
+    """Gathers outcomes on the process that hears of all tests, and writes the page at the end."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A test has failed when any part of it has."""
+        if report.when == "call" or not report.passed:
+            known = self._outcomes.get(report.nodeid, report.outcome)
+            self._outcomes[report.nodeid] = known if known == "failed" else report.outcome
+
+    def pytest_sessionfinish(self) -> None:
+        """Write what was found."""
+        last = PAGE.read_text() if PAGE.exists() else ""
+        today = datetime.datetime.now(datetime.UTC).date()
+        PAGE.write_text(page_of(self._outcomes, last, f"{today}, {_commit()}"))
