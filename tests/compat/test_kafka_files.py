@@ -184,6 +184,15 @@ def test_plog_goes_on_where_kafka_stopped_and_kafka_where_plog_did(
     finally:
         again.stop()
     assert again.complaints == []
+    # That it would complain of what is wrong: one bit of the newest segment, behind no clean stop.
+    newest = max((data / "all-0").glob("*.log"))
+    damaged = bytearray(newest.read_bytes())
+    damaged[-1] ^= 1
+    newest.write_bytes(damaged)
+    (data / ".kafka_cleanshutdown").unlink()
+    last = Kafka(tmp_path / "last", data, zookeeper)
+    last.stop()
+    assert last.complaints
 
 
 def read_committed(bootstrap: str, topic: str, count: int) -> list[bytes]:
