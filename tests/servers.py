@@ -16,8 +16,8 @@ from pathlib import Path
 
 from tests.planes import FAST_PATH, Plane, broker_settings
 
-START_TIMEOUT_S = 30
-STOP_TIMEOUT_S = 30
+START_TIMEOUT_S = 90
+STOP_TIMEOUT_S = 90
 
 
 def _ports() -> Iterator[int]:

@@ -58,7 +58,7 @@ def make(plane: Plane, tmp_path: Path) -> Iterator[Make]:
 
 
 def wait_for(broker: BrokerProcess, words: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while words not in broker.log:
         assert time.monotonic() < deadline, f"not in the log: {words}\n{broker.log}"
         time.sleep(0.01)

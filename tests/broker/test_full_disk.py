@@ -17,7 +17,7 @@ from plog.errors import LeaderNotAvailable
 from plog.types import TopicPartition
 from tests.servers import BrokerProcess
 
-TIMEOUT_S = 30
+TIMEOUT_S = 90
 FILLER = "filler"
 
 

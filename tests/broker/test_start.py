@@ -31,7 +31,7 @@ from tests.handlers.wire import create_topic, make_batch, produce, speak
 from tests.planes import broker_settings
 from tests.servers import BrokerProcess, free_port
 
-TIMEOUT_S = 30
+TIMEOUT_S = 90
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -36,7 +36,7 @@ from plog.types import TopicPartition
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 
-TIMEOUT_S = 30
+TIMEOUT_S = 90
 STORE = "plog-store.sqlite"
 TOPICS = {"flights": 3, "airports.v2": 1}
 

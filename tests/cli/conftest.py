@@ -16,7 +16,7 @@ from plog.cli import main
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 

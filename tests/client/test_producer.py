@@ -26,7 +26,7 @@ from plog.errors import (
 )
 from tests.servers import BrokerProcess, free_port
 
-WAIT_S = 30
+WAIT_S = 60
 
 
 def read_all(bootstrap: str, topic: str) -> dict[int, list]:

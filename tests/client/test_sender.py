@@ -21,7 +21,7 @@ from plog.protocol.messages.produce import ProduceRequest
 from plog.protocol.messages.producers import InitProducerIdRequest
 from tests.client.fake_broker import CLOSE, SILENCE, ProduceBroker
 
-WAIT_S = 30
+WAIT_S = 60
 PARTITIONS = 3
 SEEDS = [1, 2, 3, 4, 5, 6]
 

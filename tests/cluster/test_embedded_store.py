@@ -23,7 +23,7 @@ from plog.cluster.store_copy import FILE_NAME, StoreCopy
 from plog.errors import InconsistentLogDirs
 from plog.runtime.clock import ManualClock, SystemClock
 
-WAIT_S = 10
+WAIT_S = 40
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from plog.protocol.messages.replication import (
 )
 from plog.types import TopicPartition
 
-WAIT_S = 10
+WAIT_S = 40
 ID, OTHER = uuid.UUID(int=5), uuid.UUID(int=6)
 
 

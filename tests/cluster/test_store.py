@@ -26,7 +26,7 @@ from plog.cluster.store import (
 )
 from plog.runtime.clock import ManualClock
 
-WAIT_S = 10
+WAIT_S = 40
 
 
 def test_created_node_has_its_data_and_a_fresh_stat(store: Store, clock: ManualClock) -> None:

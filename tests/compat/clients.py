@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+PATIENCE_S = 120
+"""What anything may take on a machine that is busy with other tests."""
 LARGEST_REQUEST = 12 * 1024 * 1024
 
 
@@ -69,7 +71,7 @@ class Confluent:
                 on_delivery=delivered,
             )
             producer.poll(0)
-        assert producer.flush(60) == 0, "records are unacknowledged"
+        assert producer.flush(PATIENCE_S) == 0, "records are unacknowledged"
         assert not errors, errors
         return [offsets[index] for index in range(len(records))]
 
@@ -91,7 +93,7 @@ class Confluent:
         try:
             consumer.assign([TopicPartition(topic, partition, offset)])
             while len(found) < count:
-                messages = consumer.consume(count - len(found), 30)
+                messages = consumer.consume(count - len(found), PATIENCE_S)
                 assert messages, f"{len(found)} of {count} records came"
                 for message in messages:
                     assert message.error() is None, message.error()
@@ -146,7 +148,7 @@ class KafkaPython:
                 )
                 for record in records
             ]
-            producer.flush(60)
+            producer.flush(PATIENCE_S)
             return [future.get(60).offset for future in futures]
         finally:
             producer.close(30)
@@ -291,8 +293,8 @@ class Plog:
                 )
                 for record in records
             ]
-            producer.flush(60)
-            return [delivery.result(60).offset for delivery in deliveries]
+            producer.flush(PATIENCE_S)
+            return [delivery.result(PATIENCE_S).offset for delivery in deliveries]
 
     def consume(
         self, bootstrap: str, topic: str, count: int, *, partition: int = 0, offset: int = 0

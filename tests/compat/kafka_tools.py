@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "asv_bench"))
 import bench_kafka
 
 RELEASES = ("3.9.1", "4.1.1")
-TIMEOUT_S = 120
+TIMEOUT_S = 240
 LOGGER = ("org.slf4j", "slf4j-simple", "1.7.36")
 """Writes warnings and errors to stderr."""
 JVM_FLAGS = (

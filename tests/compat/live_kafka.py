@@ -20,8 +20,8 @@ from kazoo.client import KazooClient
 from tests.compat.kafka_tools import TOOLS, Tools
 from tests.servers import free_port
 
-START_TIMEOUT_S = 90
-STOP_TIMEOUT_S = 60
+START_TIMEOUT_S = 150
+STOP_TIMEOUT_S = 120
 KAFKA_3_9 = TOOLS[0]
 ZOOKEEPER_SETTINGS = """dataDir={directory}
 clientPort={port}

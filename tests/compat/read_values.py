@@ -10,7 +10,7 @@ import asyncio
 import json
 import sys
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 def read_with_kafka_python(bootstrap: str, topic: str, count: int) -> list[bytes]:

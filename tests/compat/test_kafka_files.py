@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from plog.client.admin import TOPIC, Admin
 from plog.types import TopicPartition
-from tests.compat.clients import CODECS, Confluent, Sent
+from tests.compat.clients import CODECS, PATIENCE_S, Confluent, Sent
 from tests.compat.kafka_tools import TOOLS, Tools
 from tests.compat.live_kafka import KAFKA_3_9, Kafka, ZooKeeper
 from tests.planes import Plane
@@ -103,19 +103,19 @@ def make_topics(bootstrap: str) -> None:
         NewTopic("tx", 1, 1),
     ]
     for made in admin.create_topics(topics).values():
-        made.result(30)
+        made.result(PATIENCE_S)
 
 
 def write_transactions(bootstrap: str, topic: str) -> None:
     """One that commits and one that is aborted, in turn."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t", "linger.ms": 0})
-    producer.init_transactions(60)
+    producer.init_transactions(PATIENCE_S)
     for number in range(6):
         producer.begin_transaction()
         for at in range(3):
             producer.produce(topic, b"%d-%d" % (number, at), partition=0, timestamp=STAMP)
-        producer.flush(60)
-        (producer.abort_transaction if number % 2 else producer.commit_transaction)(60)
+        producer.flush(PATIENCE_S)
+        (producer.abort_transaction if number % 2 else producer.commit_transaction)(PATIENCE_S)
 
 
 def values(bootstrap: str, topic: str, count: int, **more: int) -> list[bytes | None]:
@@ -210,7 +210,7 @@ def read_committed(bootstrap: str, topic: str, count: int) -> list[bytes]:
     )
     consumer.assign([Place(topic, 0, 0)])
     found: list[bytes] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         message = consumer.poll(5)
         if message is None:
@@ -228,6 +228,6 @@ def plog(*arguments: object) -> str:
     import sys
 
     command = [sys.executable, "-m", "plog", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

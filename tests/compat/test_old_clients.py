@@ -78,7 +78,7 @@ def test_old_clients_read_zstd(
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(directory)},
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from plog.types import TopicPartition
 from tests.compat.clients import Sent
 
-PATIENCE_S = 30
+PATIENCE_S = 90
 LARGE = 100_000
 
 

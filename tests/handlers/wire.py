@@ -33,7 +33,7 @@ from plog.protocol.schema import Struct
 from plog.types import ZERO_UUID
 
 NOW_MS = int(time.time() * 1000)
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 
 names = itertools.count()
 

@@ -12,7 +12,7 @@ from plog.network.control_plane import ControlPlane
 from plog.network.listeners import bind_listeners
 from plog.settings import BrokerSettings
 
-WAIT_S = 10
+WAIT_S = 40
 
 
 def request(correlation: int, body: bytes = b"") -> bytes:

@@ -387,7 +387,7 @@ def test_flood_of_refused_connections_is_told_of_once_a_second():
     reactor.start()
     for _ in range(100):
         Client(listening.getsockname()).close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while reactor.stats().refused < 100 and time.monotonic() < deadline:
         time.sleep(0.01)
     events = reactor.take(1000)
@@ -691,7 +691,7 @@ def test_frame_outlives_its_connection_and_its_reactor():
 def test_events_beyond_the_limit_keep_the_eventfd_readable():
     reactor, client = reactor_with_client()
     client.sendall(request(1))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while reactor.stats().requests < 1 and time.monotonic() < deadline:
         time.sleep(0.01)
     import select
