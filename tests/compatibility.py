@@ -219,8 +219,14 @@ ROWS = [
     Row(
         HOST,
         "Debian package",
-        "in a chroot: installed, upgraded and back with data in place, removed, purged",
+        "in a chroot: installed, upgraded and back with its data, removed, purged",
         (_of("test_packages.py::test_package_is_installed_upgraded_and_removed"),),
+    ),
+    Row(
+        HOST,
+        "another release of plog",
+        "what an older one wrote is served, stopped or killed; with `--long` the way back too",
+        (_of("broker/test_releases.py"),),
     ),
     Row(
         HOST,

@@ -1,0 +1,153 @@
+"""What an older release of plog has written, and that release itself, built from its commit.
+
+`tests/golden/releases/` holds data directories as the older release left them, one after a clean
+stop and one after SIGKILL. They are made by `python -m tests.broker.releases`, and not made again
+when plog changes: hosts will have such files. A format that changes adds a release here.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from plog.client.admin import Admin
+from plog.types import TopicPartition
+from tests.compat.clients import CODECS, Confluent, Sent
+from tests.compat.made import made_once
+from tests.conftest import ROOT
+from tests.planes import FAST_PATH
+from tests.servers import BrokerProcess
+
+OLDER = "4ec5ce4"
+"""The first commit of version 0.1.0 that was fit to be used."""
+HELD = ROOT / "tests" / "golden" / "releases"
+BUILT = ROOT / ".venv" / "built-releases"
+BUILD_TIMEOUT_S = 900
+TOPIC = "written"
+SEGMENT_BYTES = "4000"
+"""So that there are several segments."""
+FIRST_KEPT = 3
+"""The records below it are deleted."""
+OLD_STAMP = 1_700_000_000_000
+
+
+def records(first: int, count: int) -> list[Sent]:
+    """Return records by their offsets; nothing compresses them."""
+    return [
+        Sent(b"k%d" % n, random.Random(n).randbytes(250), (("n", b"%d" % n),), OLD_STAMP + n)
+        for n in range(first, first + count)
+    ]
+
+
+def write(bootstrap: str, first: int) -> int:
+    """Write a batch of each codec, the first at this offset; return the end."""
+    for codec in CODECS:
+        sent = records(first, 10)
+        offsets = Confluent().produce(
+            bootstrap, TOPIC, sent, codec=codec, partition=1, idempotent=True
+        )
+        assert offsets == list(range(first, first + 10))
+        first += 10
+    return first
+
+
+def begin(bootstrap: str) -> int:
+    """Make the topic, several segments of it, and delete its first records; return the end."""
+    with Admin(bootstrap) as admin:
+        configs = {
+            "segment.bytes": SEGMENT_BYTES,
+            "index.interval.bytes": "100",
+            "retention.ms": "-1",
+        }
+        admin.create_topic(TOPIC, partitions=2, configs=configs)
+        end = write(bootstrap, 0)
+        admin.delete_records({TopicPartition(TOPIC, 1): FIRST_KEPT})
+    return end
+
+
+def verify(bootstrap: str, end: int) -> None:
+    """Read the topic from its first kept record to this end."""
+    with Admin(bootstrap) as admin:
+        (entry,) = admin.describe_configs(2, TOPIC, ["segment.bytes"])
+        assert entry.value == SEGMENT_BYTES
+    count = end - FIRST_KEPT
+    found = Confluent().consume(bootstrap, TOPIC, count, offset=FIRST_KEPT, partition=1)
+    assert found == records(FIRST_KEPT, count)
+
+
+def older_broker(directory: Path, release: Path) -> BrokerProcess:
+    """Return a broker of a release that was built into a directory; it knows no fast path."""
+    broker = BrokerProcess(
+        directory,
+        launcher=[sys.executable, "-P", "-m", "plog", "server"],
+        environment={"PYTHONPATH": str(release)},
+    )
+    broker.overrides.pop(FAST_PATH, None)
+    return broker
+
+
+def built(commit: str) -> Path:
+    """Return a directory with that commit and its kernels; make it the first time.
+
+    Skips where the checkout has no such commit.
+    """
+
+    def build(made: Path) -> None:
+        archive = made / "release.tar"
+        told = subprocess.run(
+            ["git", "archive", "--output", archive, commit],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if told.returncode:
+            pytest.skip(f"this checkout does not hold {commit}: {told.stderr.strip()}")
+        with tarfile.open(archive) as tar:
+            tar.extractall(made, filter="data")
+        archive.unlink()
+        built = subprocess.run(
+            [sys.executable, "setup.py", "build_ext", "--inplace"],
+            cwd=made,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=BUILD_TIMEOUT_S,
+            check=False,
+        )
+        assert built.returncode == 0, built.stderr[-2000:]
+
+    return made_once(BUILT / commit, build)
+
+
+def without_reserve(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Leave out the room that the store keeps for a full disk: a megabyte of noise, made anew."""
+    return None if member.name.endswith(".reserve") else member
+
+
+def main() -> None:
+    """Write the data directories anew, by the older release."""
+    release = built(OLDER)
+    HELD.mkdir(exist_ok=True)
+    for ended in ("stopped", "killed"):
+        where = Path(tempfile.mkdtemp())
+        try:
+            broker = older_broker(where, release).start()
+            begin(broker.bootstrap)
+            broker.stop() if ended == "stopped" else broker.kill()
+            with tarfile.open(HELD / f"{OLDER}-{ended}.tar.xz", "w:xz") as tar:
+                tar.add(where / "data0", "data0", filter=without_reserve)
+        finally:
+            broker.kill()
+            shutil.rmtree(where)
+
+
+if __name__ == "__main__":
+    main()
