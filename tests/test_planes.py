@@ -20,6 +20,7 @@ TESTS = Path(__file__).parent
 ONE_PLANE = {
     "handlers/test_api_versions.py": "sends no records to a broker of its own",
     "handlers/test_fast_*.py": "of the fast path alone",
+    "ops/test_adoption.py": "sends no records",
     "ops/test_doctor.py": "sends no records",
     "ops/test_log_lines.py": "sends no records",
     "ops/test_metrics_page.py": "counts what each path answers",

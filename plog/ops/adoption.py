@@ -34,6 +34,8 @@ from plog.types import TopicPartition
 
 CONNECT_TIMEOUT_S = 15.0
 CONFIG_KINDS = ("topics", "brokers", "clients", "users", "ips")
+SHARED = "/plog/shared_topics"
+"""Has a child for each topic that was carried over: of those, one that is gone was deleted here."""
 
 
 class AdoptionError(PlogError):
@@ -108,6 +110,7 @@ def _adopt_topic(
     if not here:
         return Carried(name, 0, configs, "none of its partitions is in these log directories")
     if store.exists(znodes.topic_path(name)) is not None:
+        store.ensure(f"{SHARED}/{name}")
         return Carried(name, 0, configs, "it is known here already, and left as it is")
     node = TopicNode.decode(data)
     missing = sorted(set(node.partitions) - set(here))
@@ -117,6 +120,7 @@ def _adopt_topic(
         adding_replicas={},
         removing_replicas={},
     )
+    elsewhere = sorted({one for all_ in node.partitions.values() for one in all_} - {broker_id})
     ops: list[Op] = [
         CreateOp(znodes.topic_path(name), ours.encode()),
         CreateOp(entity.path, znodes.encode_config(configs)),
@@ -132,15 +136,20 @@ def _adopt_topic(
         ops.append(CreateOp(znodes.partition_path(at)))
         ops.append(CreateOp(znodes.partition_state_path(at), led.encode()))
     store.multi(ops)
-    remark = f"not here, and made empty: partitions {missing}" if missing else ""
-    return Carried(name, len(ours.partitions), configs, remark)
+    store.ensure(f"{SHARED}/{name}")
+    remarks = [
+        f"not here, and made empty: partitions {missing}" if missing else "",
+        f"replicas stay behind on brokers {elsewhere}" if elsewhere else "",
+    ]
+    return Carried(name, len(ours.partitions), configs, "; ".join(filter(None, remarks)))
 
 
 def give_back(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
     """Write the store's cluster id, topics and configs into a ZooKeeper, for a Kafka broker.
 
     What is there already is overwritten if it is of the same cluster: so the topics that were made
-    or changed since `adopt` come back to where they were taken from.
+    or changed since `adopt` come back to where they were taken from. Topics that were carried over
+    and are here no more are deleted there; others of that ZooKeeper are left alone.
 
     Raises:
         AdoptionError: ZooKeeper does not answer or is another cluster's, or the store knows none.
@@ -168,11 +177,16 @@ def give_back(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
             node = TopicNode.decode(store.get(znodes.topic_path(name))[0])
             entity = ConfigEntity.topic(name).path
             configs = znodes.decode_config(store.get(entity)[0]) if store.exists(entity) else {}
+            store.ensure(f"{SHARED}/{name}")
             carried.append(Carried(name, len(node.partitions), configs))
         for gone in sorted(set(_children(client, znodes.TOPICS)) - {one.topic for one in carried}):
+            if store.exists(f"{SHARED}/{gone}") is None:
+                carried.append(Carried(gone, 0, {}, "it is not from here, and left as it is"))
+                continue
             client.delete(znodes.topic_path(gone), recursive=True)
             if client.exists(ConfigEntity.topic(gone).path):
                 client.delete(ConfigEntity.topic(gone).path)
+            store.delete(f"{SHARED}/{gone}")
             carried.append(Carried(gone, 0, {}, "deleted since, and taken out of ZooKeeper"))
         return carried
 
