@@ -183,7 +183,8 @@ ROWS = [
     _tool("ClientCompatibilityTest", "finds the features that plog has",
           "test_compatibility_test_finds_what_there_is"),
     Row(TOOLS, "kafka-consumer-perf-test", "", lacks="needs consumer groups"),
-    Row(TOOLS, "EndToEndLatency", "", lacks="commits offsets of a group when it ends"),
+    _tool("EndToEndLatency", "measures; the group's commit with which it ends fails",
+          "test_latency_from_end_to_end_is_measured_and_not_committed_yet"),
     Row(
         FILES,
         "kafka-dump-log",
