@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plog._native.reactor import Reactor, ReactorStats
+from plog.cluster.adoption_state import check_may_start
 from plog.cluster.broker_registration import (
     BrokerRegistration,
     create_persistent_paths,
@@ -160,6 +161,7 @@ class Broker:
         known = common_identity(locked, self._static.broker_id)
         store = EmbeddedStore([log_dir.path for log_dir in locked], clock=self._clock)
         undo.callback(store.close)
+        check_may_start(store)
         create_persistent_paths(store)
         is_new = store.exists(CLUSTER_ID) is None
         broker_id = self._broker_id(known, store)

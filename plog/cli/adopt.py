@@ -32,10 +32,11 @@ def command(properties: str, zookeeper: str, give_back: bool, as_json: bool) -> 
       plog server /etc/plog/server.properties
 
     Without this, plog serves the same records, but finds topics by their directories alone: it
-    draws no configs, and switches their retention off. May be done again: topics that plog knows
-    are left as they are.
+    knows no configs, and switches their retention off. May be done again: topics that plog knows
+    keep their configs. Topics with a part on another broker are refused, and with them all.
 
-    With --give-back, a Kafka broker can go on where plog has stopped.
+    With --give-back, a Kafka broker can go on where plog has stopped; plog does not start there
+    again before it has adopted once more.
     """
     from plog.ops import adoption
     from plog.settings.server_properties import read

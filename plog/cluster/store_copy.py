@@ -20,6 +20,8 @@ from plog.cluster.space_reserve import SpaceReserve
 from plog.cluster.store import StoreError
 
 FILE_NAME = "plog-store.sqlite"
+FILES = "plog-store*"
+"""What a copy has in its directory: itself, what SQLite keeps beside it, and its reserve."""
 APPLICATION_ID = 0x706C6F67  # "plog", in the SQLite header: file(1) and we tell whose it is
 FORMAT = 1
 

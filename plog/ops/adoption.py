@@ -4,14 +4,17 @@ A broker of ZooKeeper mode keeps in ZooKeeper which topics there are, their conf
 its cluster's id; its log directories hold the rest. `adopt` writes that into the embedded
 store of the same directories, `give_back` writes the store's into ZooKeeper. The nodes are
 the same in both, so that what is carried over is read and checked but not translated.
-Neither touches a segment, and of neither may a broker be running.
+Neither touches a segment, and of neither may a broker be running, Kafka's or plog's.
+
+What is not wholly this broker's is refused before anything is written: plog brokers run
+alone, and a topic whose other half stays elsewhere could only lose it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,23 +22,32 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from plog.cluster import znodes
+from plog.cluster import store_copy, znodes
+from plog.cluster.adoption_state import (
+    AdoptionState,
+    is_shared,
+    read_state,
+    share,
+    unshare,
+    write_state,
+)
 from plog.cluster.broker_registration import create_persistent_paths
 from plog.cluster.embedded_store import EmbeddedStore
-from plog.cluster.store import CreateOp, Op, SetOp, Store
-from plog.cluster.znodes import ConfigEntity, PartitionStateNode, TopicNode
+from plog.cluster.store import CreateOp, DeleteOp, Op, SetOp, Store
+from plog.cluster.store_rebuild import KEEP_EVERYTHING
+from plog.cluster.znodes import ConfigEntity, PartitionStateNode, ProducerIdBlock, TopicNode
 from plog.errors import PlogError
 from plog.runtime.clock import SystemClock
 from plog.settings.definitions import BrokerSettings
 from plog.storage.filesystem import Filesystem
 from plog.storage.inventory import take_inventory
-from plog.storage.log_dir import common_identity, lock_log_dirs
+from plog.storage.log_dir import LOCK_FILE, LogDir, common_identity, lock_log_dirs
 from plog.types import TopicPartition
 
 CONNECT_TIMEOUT_S = 15.0
 CONFIG_KINDS = ("topics", "brokers", "clients", "users", "ips")
-SHARED = "/plog/shared_topics"
-"""Has a child for each topic that was carried over: of those, one that is gone was deleted here."""
+MOST_NAMED = 5
+"""So many partitions are named where some stand in the way."""
 
 
 class AdoptionError(PlogError):
@@ -60,73 +72,130 @@ class Carried(NamedTuple):
 def adopt(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
     """Write what ZooKeeper knows of this broker's topics into the store of its log directories.
 
-    Topics that the store has already are left alone, so that this can be done again. Partitions
-    that have no directory here stay behind: a broker that is alone leads what it has.
+    May be done again, when it was cut short or plog has run since: topics that are known keep
+    their configs, but for those that a broker had to make up. Behind `give_back` the topics are
+    Kafka's, and all are carried over anew.
 
     Args:
         settings: those that the broker will run with: log.dirs and broker.id.
         zookeeper: host:port, several with commas, and a chroot behind them: as zookeeper.connect.
 
     Raises:
-        AdoptionError: ZooKeeper does not answer, knows no cluster, or another one.
+        AdoptionError: ZooKeeper does not answer, knows no cluster, another one, or brokers that
+            run; a log directory cannot be used, or there is none with a partition; partitions
+            of this broker are missing, or have replicas on other brokers.
         InconsistentLogDirs: a directory is in use, or another broker's.
         KafkaStorageError: no log directory can be used.
         StoreError: the store cannot be written.
     """
-    with (
-        _stopped(settings) as (store, broker_id, paths, cluster_id),
-        _zookeeper(zookeeper) as client,
-    ):
-        found = _required(client, znodes.CLUSTER_ID, "it knows no cluster")
-        theirs = znodes.decode_cluster_id(found)
-        if cluster_id not in (None, theirs):
+    with _zookeeper(zookeeper) as client, _locked(settings) as stopped:
+        cluster_id = _required(client, znodes.CLUSTER_ID, "it knows no cluster")
+        theirs = znodes.decode_cluster_id(cluster_id)
+        if stopped.cluster_id not in (None, theirs):
             raise AdoptionError(
-                f"the log directories are of cluster {cluster_id}, ZooKeeper's is {theirs}"
+                f"the log directories are of cluster {stopped.cluster_id}, ZooKeeper's is {theirs}"
             )
-        create_persistent_paths(store)
-        store.ensure("/cluster")
-        _put(store, znodes.CLUSTER_ID, found)
-        for path in _config_paths(lambda path: _children(client, path)):
-            if not path.startswith("/config/topics/"):
-                _put(store, path, client.get(path)[0])
-        if block := _optional(client, znodes.PRODUCER_ID_BLOCK):
-            _put(store, znodes.PRODUCER_ID_BLOCK, block)
-        here: dict[str, list[int]] = {}
-        for one in take_inventory(Filesystem(), paths):
-            here.setdefault(one.topic_partition.topic, []).append(one.topic_partition.partition)
-        topics = sorted({*_children(client, znodes.TOPICS), *here})
-        return [_adopt_topic(store, client, name, here.get(name, []), broker_id) for name in topics]
+        _refuse_running(client)
+        here = _partitions_here(stopped.paths)
+        nodes = {
+            name: TopicNode.decode(client.get(znodes.topic_path(name))[0])
+            for name in _children(client, znodes.TOPICS)
+        }
+        _refuse_parts(nodes, here, stopped.broker_id)
+        with _store(stopped) as store:
+            if read_state(store) is AdoptionState.GIVEN_BACK:
+                _forget_topics(store)
+            write_state(store, AdoptionState.ADOPTING)
+            create_persistent_paths(store)
+            store.ensure("/cluster")
+            _put(store, znodes.CLUSTER_ID, cluster_id)
+            for path in _config_paths(lambda path: _children(client, path)):
+                if not path.startswith("/config/topics/") and store.exists(path) is None:
+                    _put(store, path, client.get(path)[0])
+            _raise_producer_ids(store, _optional(client, znodes.PRODUCER_ID_BLOCK))
+            carried = [
+                _adopt_topic(store, client, name, nodes.get(name), here, stopped.broker_id)
+                for name in sorted({*nodes, *here})
+            ]
+            write_state(store, AdoptionState.ADOPTED)
+            return carried
+
+
+def _partitions_here(paths: Sequence[Path]) -> dict[str, set[int]]:
+    here: dict[str, set[int]] = {}
+    for one in take_inventory(Filesystem(), paths):
+        here.setdefault(one.topic_partition.topic, set()).add(one.topic_partition.partition)
+    if not here:
+        places = ", ".join(map(str, paths))
+        raise AdoptionError(f"there is no partition in {places}: is it the broker's log.dirs?")
+    return here
+
+
+def _refuse_running(client: KazooClient) -> None:
+    if running := _children(client, znodes.BROKER_IDS):
+        raise AdoptionError(
+            f"brokers of this ZooKeeper are running ({', '.join(running)}): stop them first"
+        )
+
+
+def _refuse_parts(
+    nodes: Mapping[str, TopicNode], here: Mapping[str, set[int]], broker_id: int
+) -> None:
+    """Refuse topics of which a part is elsewhere, or should be here and is not."""
+    missing: list[str] = []
+    elsewhere: list[str] = []
+    for name, node in sorted(nodes.items()):
+        for partition, replicas in sorted(node.partitions.items()):
+            is_here = partition in here.get(name, ())
+            if broker_id in replicas and not is_here:
+                missing.append(f"{name}-{partition}")
+            if set(replicas) - {broker_id} and (is_here or name in here):
+                elsewhere.append(f"{name}-{partition}")
+    if missing:
+        raise AdoptionError(
+            f"{_some(missing)} of this broker are in none of its log directories: is a disk not"
+            " mounted? Topics that are not needed can be deleted in Kafka"
+        )
+    if elsewhere:
+        raise AdoptionError(
+            f"{_some(elsewhere)} have replicas on other brokers: have Kafka move them to broker"
+            f" {broker_id} alone, or to the others (kafka-reassign-partitions)"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def _adopt_topic(
-    store: Store, client: KazooClient, name: str, here: Sequence[int], broker_id: int
+    store: Store,
+    client: KazooClient,
+    name: str,
+    node: TopicNode | None,
+    here: Mapping[str, set[int]],
+    broker_id: int,
 ) -> Carried:
-    data = _optional(client, znodes.topic_path(name))
-    if data is None:
+    if node is None:
         return Carried(name, 0, {}, "ZooKeeper does not know it; its retention will be off")
     entity = ConfigEntity.topic(name)
     written = _optional(client, entity.path)
     configs = znodes.decode_config(written) if written else {}
-    if not here:
-        return Carried(name, 0, configs, "none of its partitions is in these log directories")
+    if name not in here:
+        return Carried(name, 0, configs, "it is another broker's, and left as it is")
     if store.exists(znodes.topic_path(name)) is not None:
-        store.ensure(f"{SHARED}/{name}")
-        return Carried(name, 0, configs, "it is known here already, and left as it is")
-    node = TopicNode.decode(data)
-    missing = sorted(set(node.partitions) - set(here))
-    ours = replace(
-        node,
-        partitions=dict.fromkeys(sorted({*node.partitions, *here}), (broker_id,)),
-        adding_replicas={},
-        removing_replicas={},
-    )
-    elsewhere = sorted({one for all_ in node.partitions.values() for one in all_} - {broker_id})
+        share(store, name)
+        own = znodes.decode_config(store.get(entity.path)[0]) if store.exists(entity.path) else {}
+        if own.items() >= KEEP_EVERYTHING.items():
+            _put(store, entity.path, znodes.encode_config(configs))
+            return Carried(name, len(here[name]), configs, "it had made up configs")
+        return Carried(name, 0, own, "it is known here already, and left as it is")
     ops: list[Op] = [
-        CreateOp(znodes.topic_path(name), ours.encode()),
+        CreateOp(znodes.topic_path(name), TopicNode(node.topic_id, node.partitions).encode()),
         CreateOp(entity.path, znodes.encode_config(configs)),
         CreateOp(znodes.partitions_path(name)),
     ]
-    for partition in ours.partitions:
+    for partition in node.partitions:
         at = TopicPartition(name, partition)
         state = _optional(client, znodes.partition_state_path(at))
         epoch = PartitionStateNode.decode(state).leader_epoch if state else 0
@@ -136,12 +205,27 @@ def _adopt_topic(
         ops.append(CreateOp(znodes.partition_path(at)))
         ops.append(CreateOp(znodes.partition_state_path(at), led.encode()))
     store.multi(ops)
-    store.ensure(f"{SHARED}/{name}")
-    remarks = [
-        f"not here, and made empty: partitions {missing}" if missing else "",
-        f"replicas stay behind on brokers {elsewhere}" if elsewhere else "",
-    ]
-    return Carried(name, len(ours.partitions), configs, "; ".join(filter(None, remarks)))
+    share(store, name)
+    return Carried(name, len(node.partitions), configs)
+
+
+def _forget_topics(store: Store) -> None:
+    """Take the topics and configs out that were given back: Kafka may have changed any of them."""
+    for name in store.children(znodes.TOPICS):
+        for path in store.descendants(znodes.topic_path(name)):
+            store.multi([DeleteOp(path)])
+    for path in reversed(list(_config_paths(_children_in(store)))):
+        if store.exists(path) is not None:
+            store.multi([DeleteOp(path) for path in store.descendants(path)])
+
+
+def _raise_producer_ids(store: Store, theirs: bytes | None) -> None:
+    """Take Kafka's block of producer ids, unless plog has given out higher ones since."""
+    if not theirs:
+        return
+    ours = store.get(znodes.PRODUCER_ID_BLOCK)[0]
+    if not ours or ProducerIdBlock.decode(ours).last < ProducerIdBlock.decode(theirs).last:
+        _put(store, znodes.PRODUCER_ID_BLOCK, theirs)
 
 
 def give_back(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
@@ -149,15 +233,23 @@ def give_back(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
 
     What is there already is overwritten if it is of the same cluster: so the topics that were made
     or changed since `adopt` come back to where they were taken from. Topics that were carried over
-    and are here no more are deleted there; others of that ZooKeeper are left alone.
+    and are here no more are deleted there; others of that ZooKeeper are left alone. Behind it no
+    plog broker starts on these directories before another `adopt`.
 
     Raises:
-        AdoptionError: ZooKeeper does not answer or is another cluster's, or the store knows none.
+        AdoptionError: ZooKeeper does not answer, is another cluster's or its brokers run; the store
+            knows no cluster, or `adopt` was cut short.
         InconsistentLogDirs, KafkaStorageError, StoreError: as `adopt`.
     """
-    with _stopped(settings) as (store, _, _, _), _zookeeper(zookeeper) as client:
+    with (
+        _zookeeper(zookeeper) as client,
+        _locked(settings) as stopped,
+        _store(stopped) as store,
+    ):
         if store.exists(znodes.CLUSTER_ID) is None:
             raise AdoptionError("no broker has run on these log directories")
+        if read_state(store) is AdoptionState.ADOPTING:
+            raise AdoptionError("plog adopt was cut short: run it again, without --give-back")
         own = store.get(znodes.CLUSTER_ID)[0]
         theirs = _optional(client, znodes.CLUSTER_ID)
         if theirs is not None and znodes.decode_cluster_id(theirs) != znodes.decode_cluster_id(own):
@@ -165,10 +257,9 @@ def give_back(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
                 f"ZooKeeper's cluster is {znodes.decode_cluster_id(theirs)}, these log directories'"
                 f" {znodes.decode_cluster_id(own)}"
             )
-        if _children(client, znodes.BROKER_IDS):
-            raise AdoptionError("brokers of this ZooKeeper are running: stop them first")
+        _refuse_running(client)
         paths = [znodes.CLUSTER_ID, znodes.CONTROLLER_EPOCH, znodes.PRODUCER_ID_BLOCK]
-        for path in [*paths, *_config_paths(store_children(store))]:
+        for path in [*paths, *_config_paths(_children_in(store))]:
             if store.exists(path) is not None:
                 _write(client, path, store.get(path)[0])
         carried = []
@@ -177,46 +268,79 @@ def give_back(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
             node = TopicNode.decode(store.get(znodes.topic_path(name))[0])
             entity = ConfigEntity.topic(name).path
             configs = znodes.decode_config(store.get(entity)[0]) if store.exists(entity) else {}
-            store.ensure(f"{SHARED}/{name}")
+            share(store, name)
             carried.append(Carried(name, len(node.partitions), configs))
         for gone in sorted(set(_children(client, znodes.TOPICS)) - {one.topic for one in carried}):
-            if store.exists(f"{SHARED}/{gone}") is None:
+            if not is_shared(store, gone):
                 carried.append(Carried(gone, 0, {}, "it is not from here, and left as it is"))
                 continue
             client.delete(znodes.topic_path(gone), recursive=True)
             if client.exists(ConfigEntity.topic(gone).path):
                 client.delete(ConfigEntity.topic(gone).path)
-            store.delete(f"{SHARED}/{gone}")
+            unshare(store, gone)
             carried.append(Carried(gone, 0, {}, "deleted since, and taken out of ZooKeeper"))
+        write_state(store, AdoptionState.GIVEN_BACK)
         return carried
 
 
 # -- both sides --------------------------------------------------------------------------------
 
 
+class _Stopped(NamedTuple):
+    """Log directories that no broker uses, and whose they are."""
+
+    broker_id: int
+    cluster_id: str | None
+    locked: list[LogDir]
+
+    @property
+    def paths(self) -> list[Path]:
+        return [log_dir.path for log_dir in self.locked]
+
+
 @contextmanager
-def _stopped(
-    settings: BrokerSettings,
-) -> Iterator[tuple[Store, int, list[Path], str | None]]:
-    """Give the store of directories that no broker uses, whose they are, and the directories."""
+def _locked(settings: BrokerSettings) -> Iterator[_Stopped]:
+    """Lock the log directories, every one of them."""
     with ExitStack() as undo:
-        fs = Filesystem()
-        locked = lock_log_dirs(fs, [Path(text).absolute() for text in settings.log_dirs])
+        paths = [Path(text).absolute() for text in settings.log_dirs]
+        locked = lock_log_dirs(Filesystem(), paths)
         for log_dir in locked:
             undo.callback(log_dir.unlock)
+        undo.callback(_give_to_owners, [log_dir.path for log_dir in locked])
+        if unusable := set(paths) - {log_dir.path for log_dir in locked}:
+            raise AdoptionError(f"log directory {min(unusable)} cannot be used")
         known = common_identity(locked, settings.broker_id)
         broker_id = settings.broker_id if known.broker_id is None else known.broker_id
         if broker_id < 0:
             raise AdoptionError("neither broker.id nor meta.properties says which broker this is")
-        paths = [log_dir.path for log_dir in locked]
-        store = EmbeddedStore(paths, clock=SystemClock())
-        undo.callback(store.close)
-        yield store, broker_id, paths, known.cluster_id
+        yield _Stopped(broker_id, known.cluster_id, locked)
+
+
+def _give_to_owners(paths: Sequence[Path]) -> None:
+    """Give the files that root has made here to whom the directories belong to."""
+    if os.geteuid() != 0:
+        return
+    for path in paths:
+        owner = path.stat()
+        for file in [*path.glob(LOCK_FILE), *path.glob(store_copy.FILES)]:
+            os.chown(file, owner.st_uid, owner.st_gid)
+
+
+@contextmanager
+def _store(stopped: _Stopped) -> Iterator[Store]:
+    store = EmbeddedStore(stopped.paths, clock=SystemClock())
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 @contextmanager
 def _zookeeper(connect: str) -> Iterator[KazooClient]:
-    client = KazooClient(hosts=connect, timeout=CONNECT_TIMEOUT_S)
+    try:
+        client = KazooClient(hosts=connect, timeout=CONNECT_TIMEOUT_S)
+    except ValueError as error:
+        raise AdoptionError(f"{connect!r} is no address of a ZooKeeper: {error}") from error
     try:
         client.start(CONNECT_TIMEOUT_S)
         yield client
@@ -252,7 +376,7 @@ def _children(client: KazooClient, path: str) -> list[str]:
     return names
 
 
-def store_children(store: Store) -> Callable[[str], list[str]]:
+def _children_in(store: Store) -> Callable[[str], list[str]]:
     """Return a function that lists a node's children, none where there is no node."""
     return lambda path: [] if store.exists(path) is None else store.children(path)
 

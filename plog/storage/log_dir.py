@@ -9,6 +9,8 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
+import os
+import struct
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,6 +24,9 @@ _log = logging.getLogger(__name__)
 META_PROPERTIES = "meta.properties"
 LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+_FLOCK = "hhqqi"
+"""C's struct flock: type, whence, start, length, pid."""
+_WHOLE_FILE = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 BOOT_ID_FILE = "boot-id"
 """The kernel's boot id of the broker that last had the directory open, as text."""
 
@@ -108,7 +113,7 @@ class LogDir:
             self._fs.sync_directory(directory.parent)
         lock_fd = self._fs.open_file(self.path / LOCK_FILE, create=True)
         try:
-            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(lock_fd)
         except BlockingIOError as error:
             self._fs.close(lock_fd)
             raise InconsistentLogDirs(
@@ -218,6 +223,32 @@ class LogDir:
             self._fs.unlink(path, missing_ok=True)
         elif not self._fs.exists(path) or self._fs.read_text(path).strip() != current:
             self._fs.replace_text(path, current + "\n")
+
+
+def is_locked(path: Path) -> bool:
+    """Tell whether a broker, plog or Kafka, has the directory's lock file locked."""
+    try:
+        fd = os.open(path / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        held: int = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _WHOLE_FILE))[0]
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return held != fcntl.F_UNLCK
+
+
+def _lock(fd: int) -> None:
+    """Lock a file against plog and against Kafka. Raises BlockingIOError.
+
+    Java's locks are POSIX's: they and those of flock do not see each other, those of an open file
+    description do. An older plog knows flock alone.
+    """
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
 
 
 def lock_log_dirs(fs: Filesystem, paths: Sequence[Path]) -> list[LogDir]:

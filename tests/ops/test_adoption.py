@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import itertools
+import os
+import shutil
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 
-from plog.client.admin import Admin
+from plog.client.admin import TOPIC, Admin
 from plog.cluster import znodes
-from plog.cluster.znodes import TopicNode
+from plog.cluster.adoption_state import share
+from plog.cluster.store import Store
+from plog.cluster.znodes import ProducerIdBlock, TopicNode
 from plog.errors import InconsistentLogDirs, PlogError
 from plog.ops.adoption import AdoptionError, Carried, adopt, give_back
+from plog.protocol.messages.producers import InitProducerIdRequest
 from plog.settings.definitions import BrokerSettings
+from plog.storage.log_dir import is_locked
 from tests.compat.live_kafka import ZooKeeper
+from tests.handlers.wire import eventually, speak
 from tests.servers import BrokerProcess, free_port
 
 OTHERS = "on-another-broker"
+NOBODY = 65534
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +91,22 @@ class Nodes:
         self.client.close()
 
 
-def add_topic_of_others(zookeeper: str, replicas: tuple[int, ...] = (7,)) -> None:
+def add_topic_of_others(zookeeper: str) -> None:
     with Nodes(zookeeper) as nodes:
-        node = TopicNode.decode(nodes.get(znodes.topic_path("kept"))[0])
-        other = TopicNode(partitions={0: replicas}, topic_id=None)
-        assert node.partitions
+        other = TopicNode(partitions={0: (7,)}, topic_id=None)
         nodes.create(znodes.topic_path(OTHERS), other.encode())
+
+
+def set_config(zookeeper: str, topic: str, **configs: str) -> None:
+    named = {key.replace("_", "."): value for key, value in configs.items()}
+    with Nodes(zookeeper) as nodes:
+        nodes.set(f"/config/topics/{topic}", znodes.encode_config(named))
+
+
+def config_of(broker: BrokerProcess, topic: str, name: str) -> str | None:
+    with Admin(broker.bootstrap) as admin:
+        (entry,) = admin.describe_configs(TOPIC, topic, [name])
+        return entry.value
 
 
 def test_nobody_answers(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,14 +137,6 @@ def test_broker_that_runs_is_refused_both_ways(broker: BrokerProcess, zookeeper:
                 carry(settings_of(broker), zookeeper)
 
 
-def test_nothing_is_given_to_brokers_that_run(broker: BrokerProcess, zookeeper: str) -> None:
-    with Nodes(zookeeper) as nodes:
-        nodes.create(znodes.broker_path(0), b"{}", makepath=True)
-        with pytest.raises(AdoptionError, match="stop them first"):
-            give_back(settings_of(broker), zookeeper)
-        assert nodes.exists(znodes.CLUSTER_ID) is None
-
-
 def test_directories_of_nobody_are_refused(tmp_path: Path, zookeeper: str) -> None:
     with pytest.raises(PlogError, match="no broker has run"):
         give_back(BrokerSettings({"log.dirs": str(tmp_path), "broker.id": "0"}), zookeeper)
@@ -139,7 +153,7 @@ def test_topics_of_other_brokers_outlive_the_way_there_and_back(
     assert remarks(adopt(settings_of(broker), zookeeper)) == {
         "gone": "",
         "kept": "",
-        OTHERS: "none of its partitions is in these log directories",
+        OTHERS: "it is another broker's, and left as it is",
     }
     with broker, Admin(broker.bootstrap) as admin:
         assert set(admin.topics()) == {"kept", "gone"}
@@ -156,6 +170,7 @@ def test_topics_of_other_brokers_outlive_the_way_there_and_back(
 
 def test_topic_that_is_known_is_left_as_it_is(broker: BrokerProcess, zookeeper: str) -> None:
     give_back(settings_of(broker), zookeeper)
+    adopt(settings_of(broker), zookeeper)
     with broker, Admin(broker.bootstrap) as admin:
         admin.create_partitions("kept", 3)
     found = remarks(adopt(settings_of(broker), zookeeper))
@@ -164,14 +179,151 @@ def test_topic_that_is_known_is_left_as_it_is(broker: BrokerProcess, zookeeper: 
         assert len(admin.topic("kept").partitions) == 3
 
 
-def test_replicas_of_other_brokers_are_told(broker: BrokerProcess, zookeeper: str) -> None:
+@pytest.mark.parametrize(
+    ("replicas", "why"),
+    [
+        ({0: (0, 7), 1: (7, 0)}, r"kept-0, kept-1 have replicas on other brokers"),
+        ({0: (0,), 1: (0,), 2: (7,)}, r"kept-2 have replicas on other brokers"),
+        ({0: (0,), 1: (0,), 2: (0,)}, r"kept-2 of this broker are in none of its log directories"),
+    ],
+    ids=["replicas", "partition elsewhere", "partition lost"],
+)
+def test_topics_that_are_here_in_part_are_refused_before_anything_is_written(
+    broker: BrokerProcess, zookeeper: str, replicas: dict[int, tuple[int, ...]], why: str
+) -> None:
     give_back(settings_of(broker), zookeeper)
     with Nodes(zookeeper) as nodes:
         path = znodes.topic_path("kept")
-        node = TopicNode.decode(nodes.get(path)[0])
-        more = TopicNode(partitions={0: (0, 7), 1: (7, 0), 2: (7,)}, topic_id=node.topic_id)
-        nodes.set(path, more.encode())
+        topic_id = TopicNode.decode(nodes.get(path)[0]).topic_id
+        nodes.set(path, TopicNode(partitions=replicas, topic_id=topic_id).encode())
     forget(broker)
-    assert remarks(adopt(settings_of(broker), zookeeper))["kept"] == (
-        "not here, and made empty: partitions [2]; replicas stay behind on brokers [7]"
-    )
+    with pytest.raises(AdoptionError, match=why):
+        adopt(settings_of(broker), zookeeper)
+    assert not list(broker.log_dirs[0].glob("plog-store*"))
+
+
+def test_directory_that_cannot_be_used_is_refused(
+    broker: BrokerProcess, zookeeper: str, tmp_path: Path
+) -> None:
+    give_back(settings_of(broker), zookeeper)
+    (tmp_path / "file").write_text("")
+    both = f"{broker.log_dirs[0]},{tmp_path / 'file' / 'data'}"
+    with pytest.raises(AdoptionError, match="cannot be used"):
+        adopt(BrokerSettings({"log.dirs": both, "broker.id": "0"}), zookeeper)
+
+
+def test_directory_without_partitions_is_refused(
+    broker: BrokerProcess, zookeeper: str, tmp_path: Path
+) -> None:
+    give_back(settings_of(broker), zookeeper)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(AdoptionError, match=r"is it the broker's log\.dirs\?"):
+        adopt(BrokerSettings({"log.dirs": str(tmp_path / "other"), "broker.id": "0"}), zookeeper)
+
+
+def test_kafka_that_runs_is_refused_both_ways(broker: BrokerProcess, zookeeper: str) -> None:
+    """By its registration, or where that is not to be seen by its lock, which is Java's kind."""
+    give_back(settings_of(broker), zookeeper)
+    with Nodes(zookeeper) as nodes:
+        nodes.create(znodes.broker_path(0), b"{}", makepath=True)
+        for carry in (adopt, give_back):
+            with pytest.raises(AdoptionError, match="stop them first"):
+                carry(settings_of(broker), zookeeper)
+        nodes.delete(znodes.broker_path(0))
+    with (broker.log_dirs[0] / ".lock").open("r+") as lock:
+        child = os.fork()
+        if child == 0:
+            fcntl.lockf(lock, fcntl.LOCK_EX)
+            time.sleep(3600)
+        try:
+            eventually(lambda: is_locked(broker.log_dirs[0]), "locked")
+            for carry in (adopt, give_back):
+                with pytest.raises(InconsistentLogDirs):
+                    carry(settings_of(broker), zookeeper)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def test_adoption_that_was_cut_short_is_finished_before_anything_else(
+    broker: BrokerProcess, zookeeper: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_back(settings_of(broker), zookeeper)
+    forget(broker)
+    carried = itertools.count()
+
+    def dies(store: Store, topic: str) -> None:
+        if next(carried):
+            raise KeyboardInterrupt
+        share(store, topic)
+
+    monkeypatch.setattr("plog.ops.adoption.share", dies)
+    with pytest.raises(KeyboardInterrupt):
+        adopt(settings_of(broker), zookeeper)
+    monkeypatch.undo()
+    with pytest.raises(AdoptionError, match="cut short"):
+        give_back(settings_of(broker), zookeeper)
+    with pytest.raises(AssertionError, match="plog adopt was cut short"):
+        broker.start()
+    adopt(settings_of(broker), zookeeper)
+    with broker, Admin(broker.bootstrap) as admin:
+        assert set(admin.topics()) == {"kept", "gone"}
+        assert config_of(broker, "kept", "retention.ms") == "7000000"
+
+
+def test_what_kafka_changes_in_between_is_taken_over(broker: BrokerProcess, zookeeper: str) -> None:
+    give_back(settings_of(broker), zookeeper)
+    with pytest.raises(AssertionError, match="the topics were given back to Kafka"):
+        broker.start()
+    set_config(zookeeper, "kept", retention_ms="8000000")
+    with Nodes(zookeeper) as nodes:
+        nodes.delete(znodes.topic_path("gone"), recursive=True)
+    for partition in range(2):
+        shutil.rmtree(broker.log_dirs[0] / f"gone-{partition}")
+    assert remarks(adopt(settings_of(broker), zookeeper)) == {"kept": ""}
+    with broker, Admin(broker.bootstrap) as admin:
+        assert set(admin.topics()) == {"kept"}
+        assert config_of(broker, "kept", "retention.ms") == "8000000"
+
+
+def test_what_root_makes_belongs_to_whom_the_directory_does(
+    broker: BrokerProcess, zookeeper: str
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    give_back(settings_of(broker), zookeeper)
+    forget(broker)
+    os.chown(broker.log_dirs[0], NOBODY, NOBODY)
+    adopt(settings_of(broker), zookeeper)
+    made = [broker.log_dirs[0] / ".lock", *broker.log_dirs[0].glob("plog-store*")]
+    assert len(made) > 2
+    assert {path.stat().st_uid for path in made} == {NOBODY}
+
+
+def test_configs_that_a_broker_had_to_make_up_are_replaced(
+    broker: BrokerProcess, zookeeper: str
+) -> None:
+    give_back(settings_of(broker), zookeeper)
+    forget(broker)
+    with broker:
+        assert config_of(broker, "kept", "retention.ms") == "-1"
+    assert set(remarks(adopt(settings_of(broker), zookeeper)).values()) == {
+        "it had made up configs"
+    }
+    with broker:
+        assert config_of(broker, "kept", "retention.ms") == "7000000"
+
+
+def test_producer_ids_are_given_out_once_and_settings_stay(
+    broker: BrokerProcess, zookeeper: str
+) -> None:
+    give_back(settings_of(broker), zookeeper)
+    with Nodes(zookeeper) as nodes:
+        nodes.set(znodes.PRODUCER_ID_BLOCK, ProducerIdBlock(0, 5000, 5999).encode())
+    taken = []
+    for _ in range(2):
+        adopt(settings_of(broker), zookeeper)
+        with broker, contextlib.closing(speak(broker.port)) as wire:
+            request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
+            taken.append(wire.ask(request, 4).producer_id)
+    assert 5999 < taken[0] < taken[1]

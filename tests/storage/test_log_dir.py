@@ -9,7 +9,14 @@ import pytest
 from plog._native import faults
 from plog.errors import InconsistentLogDirs, KafkaStorageError
 from plog.storage.filesystem import Filesystem
-from plog.storage.log_dir import LogDir, common_identity, decode_properties, lock_log_dirs
+from plog.storage.log_dir import (
+    LOCK_FILE,
+    LogDir,
+    common_identity,
+    decode_properties,
+    is_locked,
+    lock_log_dirs,
+)
 
 from .storage_logs import Crash
 
@@ -43,6 +50,35 @@ def test_second_broker_on_one_directory_is_refused(log_dir: LogDir) -> None:
     again = LogDir(Filesystem(), log_dir.path)
     again.open()
     again.unlock()
+
+
+POSIX_LOCK = """
+import fcntl, sys
+lock = open(sys.argv[1], "r+")
+fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_lock_of_javas_kind_and_ours_exclude_each_other(log_dir: LogDir) -> None:
+    log_dir.open()
+    assert is_locked(log_dir.path)
+    command = [sys.executable, "-c", POSIX_LOCK, str(log_dir.path / LOCK_FILE)]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "BlockingIOError" in refused.stderr
+    log_dir.unlock()
+    assert not is_locked(log_dir.path)
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        assert is_locked(log_dir.path)
+        with pytest.raises(InconsistentLogDirs):
+            log_dir.open()
+    finally:
+        holder.kill()
+        holder.communicate()
 
 
 def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
