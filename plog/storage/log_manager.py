@@ -34,7 +34,7 @@ from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.storage.durable_ends import SlotKey
 from plog.storage.filesystem import Filesystem
 from plog.storage.flush_retries import FlushRetries
-from plog.storage.full_log_dirs import FullLogDirs
+from plog.storage.full_log_dirs import LOOK_MS, FullLogDirs
 from plog.storage.group_commit import Done
 from plog.storage.housekeeping import Housekeeping
 from plog.storage.live_log_dir import LiveLogDir, slot_key
@@ -101,7 +101,7 @@ class LogManager:
         self._damage_callbacks: list[Callable[[TopicPartition, str], None]] = []
         self.placement_lock = threading.Lock()
         self.scheduler = Scheduler(clock, "storage tasks")
-        self._full = FullLogDirs(self.scheduler)
+        self._full = FullLogDirs(settings.log_dir_reserve_bytes)
         self._flush_retries = FlushRetries(self.scheduler, self.commit)
         self.checkpoints = LogCheckpoints(self._live, self._logs_in, self._offline_among)
         self._housekeeping = Housekeeping(settings, clock, self.logs, self)
@@ -130,9 +130,11 @@ class LogManager:
                 self._fs, self._clock, path, self.fail_log_dir, self._locked.get(path)
             )
         open_log_dirs(self._dirs, broker_id=self._broker_id, cluster_id=self._cluster_id)
+        self._look_at_space()
         self._require_live_dir()
         self._load_all()
         self._require_live_dir()
+        self.scheduler.every(LOOK_MS, self._look_at_space)
         self.checkpoints.plan(self.scheduler, self._settings)
         self._housekeeping.plan(self.scheduler)
         if background:
@@ -265,6 +267,10 @@ class LogManager:
         dirs = self._live() if log is None else [self._dirs[log.log_dir]]
         return bool(dirs) and all(live.has_space() for live in dirs)
 
+    def _look_at_space(self) -> None:
+        for live in self._live():
+            self._full.look(live)
+
     def _live(self) -> list[LiveLogDir]:
         return [live for live in self._dirs.values() if live.failure is None]
 
@@ -281,6 +287,8 @@ class LogManager:
         leader_epoch: int = 0,
     ) -> Log:
         """Return the partition's log, made in the live directory with the fewest partitions.
+
+        A full directory is taken only when every one is.
 
         Raises:
             InconsistentTopicId: the log that is here belongs to another topic of this name.
@@ -377,7 +385,7 @@ class LogManager:
         live = self._live()
         if not live:
             raise KafkaStorageError("every log directory is offline")
-        return min(live, key=lambda candidate: counts[candidate.path])
+        return min(live, key=lambda one: (one.room.left <= 0, counts[one.path]))
 
     def delete(self, tp: TopicPartition) -> None:
         """Remove a partition: at once for everyone, from the disk after file.delete.delay.ms.

@@ -134,7 +134,7 @@ def open_log(
         high_watermark=high_watermark,
         owner=owner,
         fs=fs,
-        now_ms=NOW_MS,
+        monotonic_ms=0,
     )
     if leader:
         log.become_leader(max(log.leader_epochs.latest, 0), sole_replica=True)
