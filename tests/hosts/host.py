@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from plog.client.consumer import Consumer
 from plog.types import TopicPartition
 from tests.servers import BrokerProcess
@@ -71,6 +73,28 @@ class Host:
 
     def close(self) -> None:
         self._map.close()
+
+
+@contextmanager
+def mounted(place: Path, *arguments: object) -> Iterator[None]:
+    """Mount something at an empty directory, which is made, for the length of a block."""
+    place.mkdir()
+    mount(place, *arguments)
+    try:
+        yield
+    finally:
+        unmount(place)
+
+
+def mount(place: Path, *arguments: object) -> None:
+    command = ["mount", *map(str, arguments), str(place)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+
+
+def unmount(place: Path) -> None:
+    subprocess.run(["umount", "--lazy", place], check=True)
 
 
 def memory(broker: BrokerProcess, kind: str) -> int:

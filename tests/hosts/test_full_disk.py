@@ -6,7 +6,6 @@ Clients' records leave `log.dir.reserve.bytes` free, a tenth of a disk as small 
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -23,7 +22,7 @@ from plog.types import TopicPartition
 from tests.broker.test_lost_replicas import partition_state
 from tests.crash.writer import Writer
 from tests.handlers.wire import create_topic, eventually, fetch_one, make_batch, produce, speak
-from tests.hosts.host import EAGER_BROKER, MIB, memory_bounded, read_all, wait_until
+from tests.hosts.host import EAGER_BROKER, MIB, memory_bounded, mounted, read_all, wait_until
 from tests.servers import BrokerProcess
 
 TIMEOUT_S = 30
@@ -35,16 +34,8 @@ FILLER = "filler"
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 24 MB; what must also be seen without one is tested at the store."""
     disk = tmp_path / "disk"
-    disk.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "none", disk], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
-    yield disk
-    subprocess.run(["umount", disk], check=True)
+    with mounted(disk, "-t", "tmpfs", "-o", "size=24m", "none"):
+        yield disk
 
 
 def fill(disk: Path) -> None:
