@@ -104,6 +104,7 @@ class LiveLogDir:
         self.log_start_offsets = OffsetCheckpoint(fs, path / LOG_START_OFFSET_FILE)
         self._cleaner_offsets = OffsetCheckpoint(fs, path / CLEANER_OFFSET_FILE)
         self._damaged = OffsetCheckpoint(fs, path / DAMAGED_PARTITIONS_FILE)
+        self._unmade: set[Path] = set()  # partition directories that are nobody's
         self.group_commit = GroupCommit(f"commit {path}")
         self.room = DiskRoom()  # for clients' records
 
@@ -315,12 +316,18 @@ class LiveLogDir:
             if tp in checkpoint.stored:
                 checkpoint.drop(tp)
         directory = self.path / str(tp)
+        if directory in self._unmade:
+            self._fs.remove_tree(directory)
+            self._unmade.discard(directory)
         self._fs.make_directory(directory)
         try:
             return self._create_in(directory, tp, topic_id, settings, owner)
         except OSError:
-            # What is there was never anyone's; left behind, it would be in the way.
+            # What is there was never anyone's; left behind, it would be in the way. Removing it
+            # takes a descriptor, and the want of one may be why it was not made.
+            self._unmade.add(directory)
             self._fs.remove_tree(directory)
+            self._unmade.discard(directory)
             raise
 
     def _create_in(

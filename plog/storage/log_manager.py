@@ -49,6 +49,9 @@ from plog.types import TopicPartition, counted
 
 _log = logging.getLogger(__name__)
 
+SAY_AGAIN_MS = 60_000
+"""How often a want of descriptors is told of, however many requests it refuses."""
+
 LogDirFailure = Callable[[Path, str], None]
 
 
@@ -99,6 +102,7 @@ class LogManager:
         self._offline_dirs: dict[TopicPartition, Path] = {}
         self._failure_callbacks: list[LogDirFailure] = []
         self._damage_callbacks: list[Callable[[TopicPartition, str], None]] = []
+        self._said_no_descriptor_ms: int | None = None
         self.placement_lock = threading.Lock()
         self.scheduler = Scheduler(clock, "storage tasks")
         self._full = FullLogDirs(settings.log_dir_reserve_bytes)
@@ -480,6 +484,20 @@ class LogManager:
     def on_disk_full(self, log: Log, error: OSError) -> None:
         """Say once that the directory takes no writes, and later that it does again."""
         self._full.on_refused_write(self._dirs[log.log_dir], error)
+
+    def on_no_descriptor(self, log: Log) -> None:
+        """Say what could not be done for want of a descriptor, once in a while."""
+        now_ms = self._clock.monotonic_ms()
+        with self._lock:
+            silent = self._said_no_descriptor_ms
+            is_due = silent is None or now_ms - silent >= SAY_AGAIN_MS
+            if is_due:
+                self._said_no_descriptor_ms = now_ms
+        if is_due:
+            _log.error(
+                "%s: no file descriptor is left, what needs one is refused (here and elsewhere)",
+                log.topic_partition,
+            )
 
     def on_damage(self, log: Log, reason: str) -> None:
         """Take one partition offline; its files stay as they are."""
