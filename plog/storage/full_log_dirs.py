@@ -59,8 +59,7 @@ class FullLogDirs:
             _log.info("log directory %s has space again, no writes are refused", live.path)
 
     def on_refused_write(self, live: LiveLogDir, error: OSError) -> None:
-        """Say once that the directory takes no writes, and refuse them all until the next look."""
-        live.room.left = 0
+        """Say once that the directory takes no writes, and later that it does again."""
         with self._lock:
             begins = live.path not in self._full
             self._full.add(live.path)
