@@ -34,6 +34,10 @@ class Space(NamedTuple):
     total_bytes: int
 
 
+ENDLESS = Space(1 << 62, 1 << 62)
+"""Of a file system that does not tell (ramfs, some of those over a network)."""
+
+
 class Filesystem:
     """The operating system's files."""
 
@@ -129,6 +133,8 @@ class Filesystem:
     def space(self, path: Path) -> Space:
         """Return the room on the file system of `path`."""
         found = os.statvfs(path)
+        if not found.f_blocks:
+            return ENDLESS
         return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
     # -- the machine -------------------------------------------------------------------------
