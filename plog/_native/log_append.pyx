@@ -4,7 +4,7 @@ Owns their order, the sequence numbers that are looked at meanwhile (KIP-98) and
 a segment is full. Never rolls, and never decides what an unusual producer means.
 """
 
-from libc.errno cimport ENOMEM
+from libc.errno cimport ENOMEM, ENOSPC
 from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport realloc
 from libc.string cimport memset
@@ -13,6 +13,7 @@ from plog._native.batch_fields cimport (
     AT_ATTRIBUTES, AT_BASE_SEQUENCE, AT_BATCH_LENGTH, AT_LAST_OFFSET_DELTA, AT_LEADER_EPOCH,
     AT_MAGIC, AT_MAX_TIMESTAMP, AT_PRODUCER_EPOCH, AT_PRODUCER_ID, ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_BYTES)
+from plog._native.disk_room cimport room_has, room_take
 from plog._native.locks cimport (
     load, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, store)
 from plog._native.part_list cimport part_add, parts_release
@@ -187,6 +188,11 @@ cdef void group_add(
             if judged != ORDINARY:
                 return
 
+    # Before any roll, which would take of the reserve too.
+    if not room_has(partition.room, group.size_bytes + size):
+        out.status = APPEND_WRITE_FAILED
+        out.error = ENOSPC
+        return
     active = active_of(partition.segments)
     if partition.roll_asked or roll_is_due(group, active, size, last_offset, max_timestamp, now_ms):
         # Nothing is let in behind, even if it would fit, so that the new segment's base offset,
@@ -282,6 +288,7 @@ cdef int group_write(AppendGroup* group) noexcept nogil:
         if broken:
             partition_go_offline(partition, group.error)
         return group.error
+    room_take(partition.room, group.size_bytes)
     pthread_mutex_lock(&partition.lock)
     segment_publish(active, batch_of(group, 0), group.batches.count)
     store(&partition.log_end_offset, group.end_offset)

@@ -5,6 +5,7 @@
 # truncation, producers, leadership), lock (numbers and the segment list; held for some instructions, never over I/O).
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from plog._native.disk_room cimport Room
 from plog._native.locks cimport pthread_mutex_t
 from plog._native.mailbox cimport Letter
 from plog._native.producers cimport Producer, ProducerTable
@@ -58,6 +59,7 @@ ctypedef struct Partition:
     CommitAsked commit_asked
 
     pthread_mutex_t write_lock
+    Room* room                   # a pin, of the log directory; NULL: without end
     ProducerTable producers
     int64_t segment_bytes        # atomic, as `writable`: the reactors look without the lock
     int64_t segment_ms
@@ -127,6 +129,7 @@ cdef void partition_set_limits(
     int64_t index_interval_bytes) noexcept nogil
 cdef void partition_set_leader(
     Partition* partition, int32_t leader_epoch, bint writable, bint sole_replica) noexcept nogil
+cdef void partition_set_room(Partition* partition, Room* room) noexcept nogil
 # False when it lies past the end.
 cdef bint partition_set_log_start_offset(Partition* partition, int64_t offset) noexcept nogil
 cdef void partition_close(Partition* partition) noexcept nogil

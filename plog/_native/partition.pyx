@@ -15,6 +15,7 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport strdup
 
+from plog._native.disk_room cimport room_release, room_retain
 from plog._native.locks cimport (
     add, load_ordered, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
     store)
@@ -77,6 +78,7 @@ cdef void partition_release(Partition* partition) noexcept nogil:
     if partition == NULL or add(&partition.references, -1) > 0:
         return
     list_release(partition.segments)
+    room_release(partition.room)
     producers_free(&partition.producers)
     free(partition.ending)
     free(partition.directory)
@@ -205,6 +207,14 @@ cdef void partition_set_limits(
     partition.index_interval_bytes = index_interval_bytes
     partition.roll_asked = False
     pthread_mutex_unlock(&partition.write_lock)
+
+
+cdef void partition_set_room(Partition* partition, Room* room) noexcept nogil:
+    room_retain(room)
+    pthread_mutex_lock(&partition.write_lock)
+    partition.room, room = room, partition.room
+    pthread_mutex_unlock(&partition.write_lock)
+    room_release(room)
 
 
 cdef void partition_set_leader(

@@ -2,6 +2,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from plog._native.disk_room import DiskRoom
 from plog._native.producers import ProducerEntry as ProducerEntry
 from plog._native.producers import SequencedBatch as SequencedBatch
 from plog._native.segment import FileRange as FileRange
@@ -94,6 +95,9 @@ class PartitionLog:
         segment_jitter_ms: int,
         index_interval_bytes: int,
     ) -> None: ...
+    def set_room(self, room: DiskRoom) -> None:
+        """Append only what there is room for: the rest is WRITE_FAILED with ENOSPC."""
+
     def set_leader(self, leader_epoch: int, *, writable: bool, sole_replica: bool) -> None: ...
     def set_log_start_offset(self, offset: int) -> None: ...
     def advance_high_watermark(self, offset: int) -> bool: ...

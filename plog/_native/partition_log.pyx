@@ -13,6 +13,7 @@ from libc.stdlib cimport free
 import os
 from typing import NamedTuple
 
+from plog._native.disk_room cimport DiskRoom
 from plog._native.files cimport calls
 from plog._native.locks cimport load, pthread_mutex_lock, pthread_mutex_unlock
 from plog._native.log_append cimport (
@@ -28,7 +29,7 @@ from plog._native.partition cimport (
     partition_copy_producer, partition_copy_producers, partition_go_offline, partition_load_producers,
     partition_new, partition_put_producer, partition_release, partition_remove_producer,
     partition_replace_segments, partition_set_leader, partition_set_limits,
-    partition_set_log_start_offset, partition_watch, settle)
+    partition_set_log_start_offset, partition_set_room, partition_watch, settle)
 from plog._native.producers cimport (
     Producer, ProducerTable, producer_entry, producers_assign, producers_free, producers_init,
     producers_obtain, read_producer_entry)
@@ -238,6 +239,10 @@ cdef class PartitionLog:
         with nogil:
             partition_set_limits(
                 p, segment_bytes, segment_ms, segment_jitter_ms, index_interval_bytes)
+
+    def set_room(self, DiskRoom room not None):
+        """Append only what there is room for, and take from it what is appended."""
+        partition_set_room(self.partition, room.room)
 
     def set_leader(self, int32_t leader_epoch, *, bint writable, bint sole_replica):
         """Set the epoch to stamp, whether appends are allowed, and whether they commit at once.

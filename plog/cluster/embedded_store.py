@@ -42,6 +42,10 @@ from plog.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
 
+LATEST_OPENING = (1 << 31) - (1 << 20)
+"""Transaction numbers have 64 bits and a sign, and a clock may say anything: what it says beyond
+2038 must leave numbers to count further."""
+
 CopyFailed = Callable[[Path, Exception], None]
 DataCallback = Callable[[WatchEvent], None]
 
@@ -82,7 +86,7 @@ class EmbeddedStore(Store):
         # As in ZooKeeper, the high half of a transaction number says under whose rule it was
         # made: here, which opening. It follows the clock, so that a copy that was away and
         # holds one more unacknowledged transaction never ties with what was written since.
-        opening = max((self._tree.zxid >> 32) + 1, clock.now_ms() // 1000)
+        opening = max((self._tree.zxid >> 32) + 1, min(clock.now_ms() // 1000, LATEST_OPENING))
         self._tree.zxid = self._session_id = opening << 32
         stale = self._tree.ephemerals()
         if stale:

@@ -206,7 +206,10 @@ class ReplicaManager:
                         (leading if partition.is_leader else following).append(partition)
                     except KafkaError as refusal:
                         code = refusal.code
-                        told = was_refused and at in self._without_space
+                        # Why one is offline was said when it went, for all of a directory at once.
+                        told = at in self._logs.offline or (
+                            was_refused and at in self._without_space
+                        )
                         if code != ErrorCode.STALE_CONTROLLER_EPOCH and not told:
                             log.error("can not take up %s: %s", at, refusal)
                     errors.append(

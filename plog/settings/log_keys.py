@@ -316,6 +316,15 @@ class LogKeys(Settings):
         default=1048576,
         at_least=0,
     )
+    log_dir_reserve_bytes = key(
+        "log.dir.reserve.bytes",
+        LONG,
+        "plog's own. Space on the disk of each log directory, a tenth of it at most, that records "
+        "leave free, so that what gives space back can always be written. Below it producers get "
+        "`KAFKA_STORAGE_ERROR`, and try again.",
+        default=67108864,
+        at_least=0,
+    )
     producer_id_expiration_ms = key(
         "producer.id.expiration.ms",
         INT,

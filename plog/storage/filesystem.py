@@ -16,6 +16,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from plog._native import files
 from plog.types import Buffer
@@ -26,10 +27,15 @@ SPACE_BYTES = 1 << 20
 """Less is as good as nothing: a segment's indexes take more."""
 
 
-def has_space(path: Path) -> bool:
-    """Tell whether the file system of `path` has room to speak of. Raises OSError."""
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize >= SPACE_BYTES
+class Space(NamedTuple):
+    """What a file system has room for."""
+
+    free_bytes: int  # for who is not root
+    total_bytes: int
+
+
+ENDLESS = Space(1 << 62, 1 << 62)
+"""Of a file system that does not tell (ramfs, some of those over a network)."""
 
 
 class Filesystem:
@@ -119,6 +125,17 @@ class Filesystem:
         except FileNotFoundError:
             if not missing_ok:
                 raise
+
+    def is_at(self, fd: int, path: Path) -> bool:
+        """Tell whether a path leads to what is open."""
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+
+    def space(self, path: Path) -> Space:
+        """Return the room on the file system of `path`."""
+        found = os.statvfs(path)
+        if not found.f_blocks:
+            return ENDLESS
+        return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
     # -- the machine -------------------------------------------------------------------------
 

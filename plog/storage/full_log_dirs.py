@@ -1,10 +1,12 @@
-"""Which log directories' disks are full.
+"""Which log directories' disks are full, and how much clients may write to the others.
 
-Owns what has been said of it: once that a directory takes no writes, and later that it
-does again. Never refuses a write itself, and a full disk never takes a directory
-offline: reads, retention and deletions go on.
+Owns the reserve: what clients' records leave free is for whatever gives space back, which
+has to write first (renames, leader epochs, checkpoints, the coordination store), and for a
+start. Owns also what is said of it: once that a directory takes no records, and later that
+it does again. Never refuses a write itself (the append does, when there is no room), and a
+full disk never takes a directory offline: reads, retention and deletions go on.
 
-Locks: `_lock` guards the two sets, and nothing is called while it is held: logs tell of a
+Locks: `_lock` guards the sets, and nothing is called while it is held: logs tell of a
 refused write with their own lock held.
 """
 
@@ -12,26 +14,49 @@ from __future__ import annotations
 
 import logging
 import threading
-from functools import partial
 from pathlib import Path
 
 from plog.storage.live_log_dir import LiveLogDir
-from plog.storage.scheduler import Scheduler
 
 _log = logging.getLogger(__name__)
 
-FULL_CHECK_MS = 1_000
+LOOK_MS = 1_000
+RESERVE_SHARE = 10
+"""The reserve is this part of a disk at most: a small one must hold records too."""
+ENOUGH_SHARE = 4
+ENOUGH_BYTES = 1 << 20
+"""A full disk has space again when this part of the reserve, and so much, is free beside it: else
+records and refusals would take turns."""
 
 
 class FullLogDirs:
-    """The full ones among a broker's log directories; the scheduler looks when that ends."""
+    """The full ones among a broker's log directories; `look` is to be called every LOOK_MS."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+    def __init__(self, reserve_bytes: int) -> None:
+        self._reserve_bytes = reserve_bytes
         self._lock = threading.Lock()
         # Directories whose disk is full, and those where that was noticed since the last look.
         self._full: set[Path] = set()
         self._refused: set[Path] = set()
+
+    def look(self, live: LiveLogDir) -> None:
+        """Say how much clients may write to a directory until the next look."""
+        try:
+            free_bytes, disk_bytes = live.space()
+        except OSError as error:
+            live.fail(error)
+            return
+        reserve = min(self._reserve_bytes, disk_bytes // RESERVE_SHARE)
+        with self._lock:
+            was_full = live.path in self._full
+            refused = live.path in self._refused
+            self._refused.discard(live.path)
+        enough = reserve + (max(reserve // ENOUGH_SHARE, ENOUGH_BYTES) if was_full else 0)
+        live.room.left = free_bytes - reserve if free_bytes >= enough else 0
+        if was_full and free_bytes >= enough and not refused:
+            with self._lock:
+                self._full.discard(live.path)
+            _log.info("log directory %s has space again, no writes are refused", live.path)
 
     def on_refused_write(self, live: LiveLogDir, error: OSError) -> None:
         """Say once that the directory takes no writes, and later that it does again."""
@@ -40,18 +65,9 @@ class FullLogDirs:
             self._full.add(live.path)
             self._refused.add(live.path)
         if begins:
-            _log.error("log directory %s is full, writes are refused: %s", live.path, error)
-            self._scheduler.after(FULL_CHECK_MS, partial(self._look, live))
-
-    def _look(self, live: LiveLogDir) -> None:
-        if live.failure is not None:
-            return
-        with self._lock:
-            refused = live.path in self._refused
-            self._refused.discard(live.path)
-        if not refused and live.has_space():
-            with self._lock:
-                self._full.discard(live.path)
-            _log.info("log directory %s has space again, no writes are refused", live.path)
-        else:
-            self._scheduler.after(FULL_CHECK_MS, partial(self._look, live))
+            _log.error(
+                "log directory %s is full, writes are refused (log.dir.reserve.bytes is kept"
+                " for what makes room): %s",
+                live.path,
+                error,
+            )

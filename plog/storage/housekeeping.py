@@ -12,6 +12,7 @@ from functools import partial
 
 from plog.errors import KafkaStorageError
 from plog.runtime.clock import Clock
+from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings
 from plog.storage.log import Log
 from plog.storage.log_owner import LogOwner, report_nothing
@@ -40,6 +41,7 @@ class Housekeeping:
     ) -> None:
         self._settings = settings
         self._clock = clock
+        self._trusted_time = TrustedTime(clock)
         self._logs = logs
         self._owner = owner
         self._scrub = Scrub(logs, owner.on_damage)
@@ -62,9 +64,10 @@ class Housekeeping:
     def apply_retention(self) -> int:
         """Apply retention to every log; return how many rules found segments to delete."""
         count = 0
+        now_ms = self._trusted_time.now_ms()
         for log in self._logs():
             try:
-                lines = log.apply_retention(self._clock.now_ms())
+                lines = log.apply_retention(now_ms)
             except KafkaStorageError as error:
                 _log.error("retention of %s: %s", log.topic_partition, error)
                 continue
@@ -75,13 +78,13 @@ class Housekeeping:
 
     def expire_producers(self) -> None:
         """Forget the producers that have been silent for long."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._trusted_time.now_ms()
         for log in self._logs():
             log.expire_producers(now_ms, self._settings.producer_id_expiration_ms)
 
     def flush_due_logs(self) -> None:
         """Ask for a flush of every log for which flush.messages or flush.ms say so."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.monotonic_ms()
         for log in self._logs():
             if log.is_flush_due(now_ms):
                 log.last_flush_ms = now_ms

@@ -15,6 +15,7 @@ from copy import copy
 from pathlib import Path
 from typing import NamedTuple
 
+from plog._native.disk_room import DiskRoom
 from plog.errors import KafkaStorageError, LogDamaged
 from plog.runtime.clock import Clock
 from plog.settings.definitions import TopicSettings
@@ -29,7 +30,7 @@ from plog.storage.checkpoints import (
     store_topic_id,
 )
 from plog.storage.durable_ends import DURABLE_ENDS_FILE, DurableEnds, SlotKey
-from plog.storage.filesystem import Filesystem, has_space
+from plog.storage.filesystem import SPACE_BYTES, Filesystem, Space
 from plog.storage.group_commit import GroupCommit
 from plog.storage.log import Log
 from plog.storage.log_dir import LogDir
@@ -103,7 +104,9 @@ class LiveLogDir:
         self.log_start_offsets = OffsetCheckpoint(fs, path / LOG_START_OFFSET_FILE)
         self._cleaner_offsets = OffsetCheckpoint(fs, path / CLEANER_OFFSET_FILE)
         self._damaged = OffsetCheckpoint(fs, path / DAMAGED_PARTITIONS_FILE)
+        self._unmade: set[Path] = set()  # partition directories that are nobody's
         self.group_commit = GroupCommit(f"commit {path}")
+        self.room = DiskRoom()  # for clients' records
 
     def open(self, broker_id: int, cluster_id: str) -> None:
         """Lock the directory, check whose it is, and read what it says of its partitions.
@@ -263,8 +266,9 @@ class LiveLogDir:
             high_watermark=high_watermark,
             owner=owner,
             fs=self._fs,
-            now_ms=self._clock.now_ms(),
+            monotonic_ms=self._clock.monotonic_ms(),
         )
+        log.native.set_room(self.room)
         key = slot_key(tp, topic_id)
         try:
             log.native.set_durable_slot(
@@ -312,12 +316,18 @@ class LiveLogDir:
             if tp in checkpoint.stored:
                 checkpoint.drop(tp)
         directory = self.path / str(tp)
+        if directory in self._unmade:
+            self._fs.remove_tree(directory)
+            self._unmade.discard(directory)
         self._fs.make_directory(directory)
         try:
             return self._create_in(directory, tp, topic_id, settings, owner)
         except OSError:
-            # What is there was never anyone's; left behind, it would be in the way.
+            # What is there was never anyone's; left behind, it would be in the way. Removing it
+            # takes a descriptor, and the want of one may be why it was not made.
+            self._unmade.add(directory)
             self._fs.remove_tree(directory)
+            self._unmade.discard(directory)
             raise
 
     def _create_in(
@@ -388,10 +398,19 @@ class LiveLogDir:
             return False
         return True
 
+    def space(self) -> Space:
+        """Return how much is free here.
+
+        Raises:
+            OSError: that cannot be told, or another directory, or none, is where this one was.
+        """
+        self.log_dir.check_place()
+        return self._fs.space(self.path)
+
     def has_space(self) -> bool:
-        """Tell whether anything could be written here, as far as space goes."""
+        """Tell whether anything could be written here, as far as space goes: the reserve too."""
         try:
-            return has_space(self.path)
+            return self.space().free_bytes >= SPACE_BYTES
         except OSError as error:
             self.fail(error)
             return False

@@ -93,7 +93,7 @@ class Log:
         aborted: AbortedTransactions,
         owner: LogOwner,
         fs: Filesystem,
-        now_ms: int,
+        monotonic_ms: int,
         gaps_legal_below: int = 0,
         unsynced: Sequence[Segment] = (),
         draw: Callable[[int], int] = random.randrange,
@@ -101,7 +101,7 @@ class Log:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.native = native
-        self.last_flush_ms = now_ms
+        self.last_flush_ms = monotonic_ms
         self.gaps_legal_below = gaps_legal_below
         self._settings = settings
         self._owner = owner
@@ -562,15 +562,16 @@ class Log:
                 self._segments.sync_rolled(durable_end)
             return durable_end
 
-    def is_flush_due(self, now_ms: int) -> bool:
+    def is_flush_due(self, monotonic_ms: int) -> bool:
         """Tell whether flush.messages or flush.ms ask for a flush."""
         unflushed = self.native.log_end_offset - self.native.durable_end
         if unflushed <= 0:
-            self.last_flush_ms = now_ms
+            self.last_flush_ms = monotonic_ms
             return False
         settings = self._settings
         return (
-            unflushed >= settings.flush_messages or now_ms - self.last_flush_ms >= settings.flush_ms
+            unflushed >= settings.flush_messages
+            or monotonic_ms - self.last_flush_ms >= settings.flush_ms
         )
 
     # -- producers ---------------------------------------------------------------------------

@@ -6,6 +6,7 @@ partitions' directories.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -93,6 +94,8 @@ class LogDir:
         self._fs = fs
         self.path = path
         self._lock_fd = -1
+        # Held, so that nothing else can be taken for it.
+        self._directory_fd = -1
 
     def open(self) -> None:
         """Make the directory when it is missing, and lock it; locked by us, it stays so.
@@ -114,6 +117,7 @@ class LogDir:
         lock_fd = self._fs.open_file(self.path / LOCK_FILE, create=True)
         try:
             _lock(lock_fd)
+            self._directory_fd = self._fs.open_directory(self.path)
         except BlockingIOError as error:
             self._fs.close(lock_fd)
             raise InconsistentLogDirs(
@@ -130,6 +134,16 @@ class LogDir:
         if self._lock_fd >= 0:
             lock_fd, self._lock_fd = self._lock_fd, -1
             self._fs.close(lock_fd)
+            self._fs.close(self._directory_fd)
+
+    def check_place(self) -> None:
+        """Check that the path still leads to the directory that is open.
+
+        Raises:
+            OSError: it was renamed or removed, or its disk is not mounted (here) any more.
+        """
+        if not self._fs.is_at(self._directory_fd, self.path):
+            raise OSError(errno.ESTALE, "another directory is in its place", str(self.path))
 
     # -- identity ----------------------------------------------------------------------------
 

@@ -49,9 +49,11 @@ class LogFaults:
             self._owner.on_io_error(self._log, error)
 
     def failed(self, error: OSError) -> KafkaStorageError:
-        """Tell the owner of a failed or full disk; return what to raise."""
+        """Tell the owner of a failed or full disk, or of no descriptor; return what to raise."""
         if error.errno in DISK_FULL:
             self._owner.on_disk_full(self._log, error)
+        elif error.errno in NO_DESCRIPTORS:
+            self._owner.on_no_descriptor(self._log)
         else:
             self.disk_failed(error)
         return KafkaStorageError(f"{self._log.topic_partition}: {error}")

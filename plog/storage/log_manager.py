@@ -34,7 +34,7 @@ from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.storage.durable_ends import SlotKey
 from plog.storage.filesystem import Filesystem
 from plog.storage.flush_retries import FlushRetries
-from plog.storage.full_log_dirs import FullLogDirs
+from plog.storage.full_log_dirs import LOOK_MS, FullLogDirs
 from plog.storage.group_commit import Done
 from plog.storage.housekeeping import Housekeeping
 from plog.storage.live_log_dir import LiveLogDir, slot_key
@@ -48,6 +48,9 @@ from plog.storage.scheduler import Scheduler
 from plog.types import TopicPartition, counted
 
 _log = logging.getLogger(__name__)
+
+SAY_AGAIN_MS = 60_000
+"""How often a want of descriptors is told of, however many requests it refuses."""
 
 LogDirFailure = Callable[[Path, str], None]
 
@@ -99,9 +102,10 @@ class LogManager:
         self._offline_dirs: dict[TopicPartition, Path] = {}
         self._failure_callbacks: list[LogDirFailure] = []
         self._damage_callbacks: list[Callable[[TopicPartition, str], None]] = []
+        self._said_no_descriptor_ms: int | None = None
         self.placement_lock = threading.Lock()
         self.scheduler = Scheduler(clock, "storage tasks")
-        self._full = FullLogDirs(self.scheduler)
+        self._full = FullLogDirs(settings.log_dir_reserve_bytes)
         self._flush_retries = FlushRetries(self.scheduler, self.commit)
         self.checkpoints = LogCheckpoints(self._live, self._logs_in, self._offline_among)
         self._housekeeping = Housekeeping(settings, clock, self.logs, self)
@@ -130,9 +134,11 @@ class LogManager:
                 self._fs, self._clock, path, self.fail_log_dir, self._locked.get(path)
             )
         open_log_dirs(self._dirs, broker_id=self._broker_id, cluster_id=self._cluster_id)
+        self._look_at_space()
         self._require_live_dir()
         self._load_all()
         self._require_live_dir()
+        self.scheduler.every(LOOK_MS, self._look_at_space)
         self.checkpoints.plan(self.scheduler, self._settings)
         self._housekeeping.plan(self.scheduler)
         if background:
@@ -265,6 +271,10 @@ class LogManager:
         dirs = self._live() if log is None else [self._dirs[log.log_dir]]
         return bool(dirs) and all(live.has_space() for live in dirs)
 
+    def _look_at_space(self) -> None:
+        for live in self._live():
+            self._full.look(live)
+
     def _live(self) -> list[LiveLogDir]:
         return [live for live in self._dirs.values() if live.failure is None]
 
@@ -281,6 +291,8 @@ class LogManager:
         leader_epoch: int = 0,
     ) -> Log:
         """Return the partition's log, made in the live directory with the fewest partitions.
+
+        A full directory is taken only when every one is.
 
         Raises:
             InconsistentTopicId: the log that is here belongs to another topic of this name.
@@ -377,7 +389,7 @@ class LogManager:
         live = self._live()
         if not live:
             raise KafkaStorageError("every log directory is offline")
-        return min(live, key=lambda candidate: counts[candidate.path])
+        return min(live, key=lambda one: (one.room.left <= 0, counts[one.path]))
 
     def delete(self, tp: TopicPartition) -> None:
         """Remove a partition: at once for everyone, from the disk after file.delete.delay.ms.
@@ -472,6 +484,20 @@ class LogManager:
     def on_disk_full(self, log: Log, error: OSError) -> None:
         """Say once that the directory takes no writes, and later that it does again."""
         self._full.on_refused_write(self._dirs[log.log_dir], error)
+
+    def on_no_descriptor(self, log: Log) -> None:
+        """Say what could not be done for want of a descriptor, once in a while."""
+        now_ms = self._clock.monotonic_ms()
+        with self._lock:
+            silent = self._said_no_descriptor_ms
+            is_due = silent is None or now_ms - silent >= SAY_AGAIN_MS
+            if is_due:
+                self._said_no_descriptor_ms = now_ms
+        if is_due:
+            _log.error(
+                "%s: no file descriptor is left, what needs one is refused (here and elsewhere)",
+                log.topic_partition,
+            )
 
     def on_damage(self, log: Log, reason: str) -> None:
         """Take one partition offline; its files stay as they are."""

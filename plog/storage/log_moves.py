@@ -74,6 +74,10 @@ class LogMoves:
             raise UnknownTopicOrPartition(f"{tp} is not here")
         if log.log_dir == log_dir:
             return
+        if target.room.left < log.size_bytes:
+            raise KafkaStorageError(
+                f"{tp} cannot be moved: {log_dir} has no room for its {log.size_bytes} bytes"
+            )
         with self._lock:
             if tp in self._moving:
                 raise ReassignmentInProgress(f"{tp} is being moved to {self._moving[tp]}")

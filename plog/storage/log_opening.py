@@ -30,7 +30,7 @@ def open_log(
     high_watermark: int,
     owner: LogOwner,
     fs: Filesystem,
-    now_ms: int,
+    monotonic_ms: int,
 ) -> Log:
     """Open the files that recovery left. Raises OSError."""
     native = PartitionLog(
@@ -63,7 +63,7 @@ def open_log(
         aborted=recovered.aborted,
         owner=owner,
         fs=fs,
-        now_ms=now_ms,
+        monotonic_ms=monotonic_ms,
         gaps_legal_below=recovered.gaps_legal_below,
         unsynced=unsynced,
     )

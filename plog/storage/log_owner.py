@@ -34,6 +34,9 @@ class LogOwner(Protocol):
     def on_disk_full(self, log: Log, error: OSError) -> None:
         """Take note that a write was refused: the log directory's disk is full."""
 
+    def on_no_descriptor(self, log: Log) -> None:
+        """Take note that something was refused for want of a descriptor."""
+
     def on_damage(self, log: Log, reason: str) -> None:
         """Take the partition offline: its bytes are not what was written."""
 

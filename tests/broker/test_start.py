@@ -85,19 +85,28 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 # -- refused ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("plane")
 def test_second_broker_on_a_log_directory_is_refused_before_it_writes(
-    broker: BrokerProcess,
+    broker: BrokerProcess, tmp_path: Path
 ) -> None:
     broker.start()
     with Admin(broker.bootstrap) as admin:
-        admin.controller_id()  # answered once the start has written what it writes
+        admin.create_topic("t", partitions=1)  # answered once the start has written what it writes
+    with Producer(broker.bootstrap) as producer:
+        producer.send("t", b"before").result(TIMEOUT_S)
     before = content(broker.log_dirs[0])
-    line = refusal(run(*overrides(log_dirs=broker.log_dirs[0], broker_id=7)))
+    log_dirs = f"{tmp_path / 'own'},{broker.log_dirs[0]}"
+    line = refusal(run(*overrides(log_dirs=log_dirs, broker_id=7)))
     assert line == (
         f"plog: log directory {broker.log_dirs[0]} is in use by another broker process"
         " (its file .lock is locked)"
     )
     assert content(broker.log_dirs[0]) == before
+    # Who has both the directory and the port is not disturbed either.
+    again = run(*overrides(log_dirs=broker.log_dirs[0], listeners=broker.overrides["listeners"]))
+    assert refusal(again) == line
+    with Producer(broker.bootstrap) as producer:
+        assert producer.send("t", b"after").result(TIMEOUT_S).offset == 1
     broker.stop()
 
 

@@ -59,6 +59,21 @@ def test_reopened_store_has_everything_but_ephemerals(reopen) -> None:
     assert again.exists("/q_0000000003").czxid > again.session_id
 
 
+@pytest.mark.parametrize("years", [12, 100, 10_000])
+def test_clock_far_ahead_at_a_start_leaves_room_for_the_next_ones(
+    log_dirs: list[Path], years: int
+) -> None:
+    session_ids = []
+    now_ms = SystemClock().now_ms()
+    for at_ms in (now_ms, now_ms + years * 365 * 86_400_000, now_ms, 0):
+        store = EmbeddedStore(log_dirs, clock=ManualClock(at_ms))
+        store.create("/q_", sequential=True)
+        store.close()
+        session_ids.append(store.session_id)
+    assert session_ids == sorted(set(session_ids))
+    assert session_ids[-1] < 1 << 63
+
+
 def test_ephemerals_of_a_killed_process_go_on_opening(log_dirs: list[Path], clock) -> None:
     run_writer(log_dirs, "store.create('/e', ephemeral=True); kill()")
     store = EmbeddedStore(log_dirs, clock=clock)

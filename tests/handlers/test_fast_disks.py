@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from plog._native.disk_room import DiskRoom
 from plog._native.faults import Fault
 from plog.errors import ErrorCode
 from plog.protocol.messages.fetch import FetchResponse
@@ -19,6 +20,8 @@ from plog.protocol.messages.topics import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from plog.storage.full_log_dirs import FullLogDirs
+from plog.storage.live_log_dir import LiveLogDir
 from plog.storage.log import Log
 from plog.storage.log_moves import LogMoves
 from plog.types import TopicPartition
@@ -231,6 +234,36 @@ def test_write_that_fails_is_told_as_the_handler_tells_it(tmp_path: Path, error:
         one.stop()
     assert answers[0] == (ErrorCode.KAFKA_STORAGE_ERROR, -1, [])
     assert answers[:2] == answers[2:]
+
+
+@pytest.mark.parametrize("fast_path", ["true", "false"])
+@pytest.mark.parametrize("acks", [1, -1])
+def test_partition_that_there_is_no_room_for_is_refused_and_its_neighbours_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acks: int, fast_path: str
+) -> None:
+    rooms: dict[Path, DiskRoom] = {}
+
+    def look(_: FullLogDirs, live: LiveLogDir) -> None:
+        rooms[live.path] = live.room
+
+    monkeypatch.setattr(FullLogDirs, "look", look)
+    disks = [tmp_path / "disk0", tmp_path / "disk1"]
+    one = Running(tmp_path, log_dirs=",".join(map(str, disks)), fast_path_enable=fast_path)
+    create_topic(one.wire, "t", 4)
+    full, *_ = (n for n in range(4) if (disks[0] / f"t-{n}").exists())
+    first, last = (n for n in range(4) if (disks[1] / f"t-{n}").exists())
+    batch = make_batch([b"v" * 1000])
+    for offset in range(3):
+        rooms[disks[0]].left = offset * len(batch) + len(batch) // 2
+        parts = [("t", number, batch) for number in (first, full, last)]
+        answers = flat(decoded(ProduceResponse, 9, one.ask(produce_request(parts, acks=acks), 9)))
+        refused = (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+        expected = [(0, offset), (0, offset - 1) if offset else refused, (0, offset)]
+        assert [(part.error_code, part.base_offset) for part in answers] == expected
+        taken = len(batch) if offset else 0
+        assert rooms[disks[0]].left == offset * len(batch) + len(batch) // 2 - taken
+    assert one.fast_requests == (2 if fast_path == "true" else 0)
+    one.stop()
 
 
 # -- moves to another log directory

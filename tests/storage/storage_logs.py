@@ -58,6 +58,7 @@ class Owner:
     lowered: list[int] = field(default_factory=list)
     commits: int = 0
     full: int = 0
+    without_descriptor: int = 0
 
     def commit(self, log: Log, done: Callable[[OSError | None], None]) -> None:
         self.commits += 1
@@ -76,6 +77,9 @@ class Owner:
 
     def on_disk_full(self, log: Log, error: OSError) -> None:
         self.full += 1
+
+    def on_no_descriptor(self, log: Log) -> None:
+        self.without_descriptor += 1
 
     def on_damage(self, log: Log, reason: str) -> None:
         self.damage.append(reason)
@@ -134,7 +138,7 @@ def open_log(
         high_watermark=high_watermark,
         owner=owner,
         fs=fs,
-        now_ms=NOW_MS,
+        monotonic_ms=0,
     )
     if leader:
         log.become_leader(max(log.leader_epochs.latest, 0), sole_replica=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plog.storage.filesystem import Filesystem
+from plog.storage.filesystem import ENDLESS, Filesystem
 from tests.descriptors import open_at
 
 from .storage_logs import Crash, FaultyFilesystem
@@ -84,3 +84,13 @@ def test_replacement_leaves_no_descriptor_open(tmp_path: Path) -> None:
         except OSError:
             continue
     assert open_at(tmp_path) == []
+
+
+def test_file_system_that_tells_of_no_space_has_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Filesystem().space(tmp_path)
+    assert 0 < found.free_bytes < found.total_bytes < ENDLESS.total_bytes
+    nothing = os.statvfs_result([4096, 4096, 0, 0, 0, 0, 0, 0, 0, 255])
+    monkeypatch.setattr(os, "statvfs", lambda path: nothing)
+    assert Filesystem().space(tmp_path) == ENDLESS

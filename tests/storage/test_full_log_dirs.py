@@ -9,8 +9,39 @@ from plog._native import faults
 from plog._native.faults import Fault
 from plog.errors import KafkaStorageError
 from plog.runtime.clock import ManualClock
+from plog.storage.filesystem import Filesystem, Space
+from plog.storage.full_log_dirs import ENOUGH_BYTES, LOOK_MS
+from plog.storage.log_moves import LogMoves
 
-from .log_managers import A0, ID_A, SETTINGS, Start, fill, lead
+from .log_managers import A0, A1, B0, ID_A, ID_B, SETTINGS, Start, fill, lead
+
+RESERVE = 1 << 20
+DISK = 100 << 20
+ENOUGH = RESERVE + ENOUGH_BYTES
+
+
+class SmallDisk(Filesystem):
+    """Has as much space as a test says, for one log directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.free_bytes = self.total_bytes = DISK
+
+    def space(self, path: Path) -> Space:
+        return (
+            Space(self.free_bytes, self.total_bytes) if path == self.path else super().space(path)
+        )
+
+
+@pytest.fixture
+def disk(dirs: list[Path]) -> SmallDisk:
+    return SmallDisk(dirs[0])
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[bool]:
+    """Return which of the lines about writes say that a directory is full."""
+    lines = [record.getMessage() for record in caplog.records]
+    return ["is full" in line for line in lines if "writes are refused" in line]
 
 
 def test_full_disk_is_told_once_and_so_is_its_end(
@@ -20,25 +51,117 @@ def test_full_disk_is_told_once_and_so_is_its_end(
     manager = start([dirs[0]])
     log = lead(manager.create(A0, ID_A, SETTINGS))
     fill(log, 1)
-
-    def told() -> list[bool]:
-        lines = [record.getMessage() for record in caplog.records]
-        return ["is full" in line for line in lines if "writes are refused" in line]
-
     for expected in ([True], [True, False, True]):
         faults.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0]))])
         for _ in range(3):
             for _ in range(2):
                 with pytest.raises(KafkaStorageError):
                     fill(log, 1, 1)
-            assert told() == expected
-            clock.advance(1000)
+            assert told(caplog) == expected
+            clock.advance(LOOK_MS)
             manager.scheduler.run_due()
         faults.inject([])
-        assert told() == expected
-        clock.advance(1000)
+        assert told(caplog) == expected
+        clock.advance(LOOK_MS)
         manager.scheduler.run_due()
-        assert told() == [*expected, False]
-        clock.advance(1000)
+        assert told(caplog) == [*expected, False]
+        clock.advance(LOOK_MS)
         manager.scheduler.run_due()
-    assert told() == [True, False, True, False]
+    assert told(caplog) == [True, False, True, False]
+
+
+def test_records_leave_the_reserve_free_and_what_makes_room_may_use_it(
+    start: Start,
+    dirs: list[Path],
+    disk: SmallDisk,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    manager = start(fs=disk, log_dir_reserve_bytes=RESERVE)
+    log, other = lead(manager.create(A0, ID_A, SETTINGS)), lead(manager.create(A1, ID_A, SETTINGS))
+    assert [one.log_dir for one in (log, other)] == dirs
+    fill(log, 10)
+    # Somebody else takes the rest of the disk.
+    disk.free_bytes = RESERVE + 2000
+    clock.advance(LOOK_MS)
+    manager.scheduler.run_due()
+    before = log.size_bytes
+    with pytest.raises(KafkaStorageError, match="No space left"):
+        fill(log, 10, 10)  # nobody looks meanwhile
+    assert before < log.size_bytes <= before + 2000
+    end, size = log.log_end_offset, log.size_bytes
+    for free_bytes in (RESERVE, 0, RESERVE - 1, ENOUGH - 1):
+        disk.free_bytes = free_bytes
+        clock.advance(LOOK_MS)
+        manager.scheduler.run_due()
+        with pytest.raises(KafkaStorageError):
+            fill(log, 1, end // 10)
+        # A repeated batch is there already, and is no write.
+        fill(log, 1, end // 10 - 1)
+        fill(other, 1, other.log_end_offset // 10)
+        log.become_follower(1 + log.leader_epochs.latest)
+        log.become_leader(1 + log.leader_epochs.latest, sole_replica=True)
+        log.delete_records_before(log.log_start_offset + 1)
+        log.roll()
+        assert (log.log_end_offset, log.size_bytes) == (end, size)
+    assert told(caplog) == [True]
+    disk.free_bytes = ENOUGH
+    for expected in ([True], [True, False]):  # something was refused in the second before
+        clock.advance(LOOK_MS)
+        manager.scheduler.run_due()
+        fill(log, 1, log.log_end_offset // 10)
+        assert told(caplog) == expected
+
+
+def test_reserve_is_a_tenth_of_a_small_disk(start: Start, disk: SmallDisk) -> None:
+    disk.total_bytes = disk.free_bytes = 5 << 20
+    manager = start(fs=disk)
+    assert manager.dirs[disk.path].room.left == (5 << 20) - (5 << 20) // 10
+
+
+def test_start_below_the_reserve_serves_all_but_records(start: Start, disk: SmallDisk) -> None:
+    disk.free_bytes = 10
+    manager = start([disk.path], fs=disk)
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    with pytest.raises(KafkaStorageError):
+        fill(log, 1)
+
+
+def test_full_directory_gets_no_partition_while_another_is_not(
+    start: Start, dirs: list[Path], disk: SmallDisk, clock: ManualClock
+) -> None:
+    manager = start(fs=disk)
+    moving = manager.create(A0, ID_A, SETTINGS)
+    assert moving.log_dir == dirs[0]
+    disk.free_bytes = 0
+    clock.advance(LOOK_MS)
+    manager.scheduler.run_due()
+    made = [manager.create(*one, SETTINGS) for one in ((A1, ID_A), (B0, ID_B))]
+    assert {log.log_dir for log in made} == {dirs[1]}
+    fill(lead(made[0]), 1)
+    with pytest.raises(KafkaStorageError, match="has no room for its"):
+        LogMoves(manager, disk).move(A1, dirs[0])
+    LogMoves(manager, disk).move(A0, dirs[1])
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("harm", ["renamed", "removed"])
+def test_directory_that_is_gone_is_offline_in_a_second(
+    start: Start, dirs: list[Path], clock: ManualClock, harm: str, replaced: bool
+) -> None:
+    manager = start()
+    log, other = lead(manager.create(A0, ID_A, SETTINGS)), lead(manager.create(A1, ID_A, SETTINGS))
+    if harm == "renamed":
+        dirs[0].rename(dirs[0].with_name("elsewhere"))
+    else:
+        Filesystem().remove_tree(dirs[0])
+    if replaced:
+        dirs[0].mkdir()
+    clock.advance(LOOK_MS)
+    manager.scheduler.run_due()
+    assert manager.offline_log_dirs == [dirs[0]]
+    with pytest.raises(KafkaStorageError):
+        fill(log, 1)
+    fill(other, 1)
+    assert not replaced or list(dirs[0].iterdir()) == []

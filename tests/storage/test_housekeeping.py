@@ -45,3 +45,20 @@ def test_flush_ms_is_obeyed(start: Start, dirs: list[Path], clock: ManualClock) 
         manager.scheduler.run_due()
     assert committed(manager, manager.create(A1, ID_A, SETTINGS)) is None  # the queue is done
     assert log.durable_end == 10
+
+
+def test_flush_ms_is_of_time_that_passes_whatever_the_clock_says(
+    start: Start, dirs: list[Path], clock: ManualClock
+) -> None:
+    manager = start([dirs[0]])
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    log.update_settings(Settings(flush_ms=2000))
+    clock.jump_to(0)
+    fill(log, 1)
+    for _ in range(4):
+        clock.advance(1000)
+        manager.scheduler.run_due()
+    assert committed(manager, log) is None  # behind those that were asked for
+    assert log.durable_end == 10
+    clock.jump_to(1 << 50)
+    assert not log.is_flush_due(clock.monotonic_ms())

@@ -28,7 +28,7 @@ from plog.storage.filesystem import Filesystem
 from plog.storage.live_log_dir import LiveLogDir
 from plog.storage.log import Log
 from plog.storage.log_files import LogFiles
-from plog.storage.log_manager import LogManager, NewPartition
+from plog.storage.log_manager import SAY_AGAIN_MS, LogManager, NewPartition
 from plog.types import TopicPartition
 from tests.descriptors import open_at
 
@@ -531,6 +531,47 @@ def test_want_of_descriptors_is_not_the_disks_fault(start: Start, dirs: list[Pat
     assert dict(manager.offline) == {}
     assert manager.get(A1) is not None
     fill(log, 20, end)
+
+
+class NoDescriptors(Filesystem):
+    """Opens nothing while `left` is False."""
+
+    left = True
+
+    def open_file(self, *args: object, **options: object) -> int:
+        self._take_one()
+        return super().open_file(*args, **options)  # type: ignore[arg-type]
+
+    def list_directory(self, path: Path) -> list[str]:
+        self._take_one()
+        return super().list_directory(path)
+
+    def _take_one(self) -> None:
+        if not self.left:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_partition_that_no_descriptor_was_left_to_make_is_made_later(
+    start: Start, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    fs = NoDescriptors()
+    manager = start(fs=fs)
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    for _ in range(2):
+        fs.left = False
+        for _ in range(2):
+            with pytest.raises(KafkaStorageError, match="Too many open files"):
+                manager.create(A1, ID_A, SETTINGS)
+            with pytest.raises(KafkaStorageError, match="Too many open files"):
+                fill(log, 20, log.log_end_offset // 10)  # rolls
+        fs.left = True
+        fill(lead(manager.create(A1, ID_A, SETTINGS)), 1)
+        fill(log, 1, log.log_end_offset // 10)
+        manager.delete(A1)
+        clock.advance(SAY_AGAIN_MS)
+    lines = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert len(lines) == 2
+    assert all("a-0: no file descriptor is left" in line for line in lines)
 
 
 # -- background ------------------------------------------------------------------------------------

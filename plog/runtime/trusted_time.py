@@ -1,0 +1,50 @@
+"""Wall time for what cannot be taken back: records that go for their age, producers forgotten.
+
+Owns the doubt in a clock that is suddenly ahead. Set wrongly for a moment, it would take
+every record with it; a clock that is right is still so an hour later. Time that was set
+back only keeps things longer, and is believed at once, as is that of the start.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from plog.runtime.clock import Clock
+
+_log = logging.getLogger(__name__)
+
+STEP_MS = 60_000
+"""A clock that is corrected bit by bit gains less between two looks."""
+DOUBT_MS = 3_600_000
+
+
+class TrustedTime:
+    """Wall time, but for a while not what it has been set ahead. Not thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._believed_ms = clock.now_ms()
+        self._at_ms = clock.monotonic_ms()
+        self._doubted_since_ms: int | None = None
+
+    def now_ms(self) -> int:
+        """Return milliseconds since 1970 UTC, as far as they are believed."""
+        now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
+        expected_ms = self._believed_ms + monotonic_ms - self._at_ms
+        ahead_ms = now_ms - expected_ms
+        if ahead_ms > STEP_MS:
+            if self._doubted_since_ms is None:
+                self._doubted_since_ms = monotonic_ms
+                _log.warning(
+                    "the clock was set ahead by %d s: no record goes for its age by it, and no"
+                    " producer is forgotten, unless it is so for another %d s",
+                    ahead_ms // 1000,
+                    DOUBT_MS // 1000,
+                )
+            if monotonic_ms - self._doubted_since_ms < DOUBT_MS:
+                return expected_ms
+        if self._doubted_since_ms is not None:
+            self._doubted_since_ms = None
+            _log.info("the clock is believed again")
+        self._believed_ms, self._at_ms = now_ms, monotonic_ms
+        return now_ms

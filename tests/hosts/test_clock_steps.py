@@ -1,0 +1,151 @@
+"""A wall clock that is set while the broker runs: ten years ahead, an hour back, to 1970."""
+
+from __future__ import annotations
+
+import struct
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from plog.client.consumer import Consumer
+from plog.client.producer import Producer
+from plog.errors import ErrorCode
+from plog.protocol.messages.fetch import FetchRequest
+from plog.types import TopicPartition
+from tests.crash.writer import Writer
+from tests.handlers.wire import (
+    Speaker,
+    create_topic,
+    fetch_one,
+    fetch_request,
+    make_batch,
+    produce,
+    speak,
+    walk_all,
+)
+from tests.hosts.host import EAGER_BROKER, MIB, Host, memory_bounded, read_all, wait_until
+from tests.servers import BrokerProcess
+
+HOUR_MS = 3_600_000
+TEN_YEARS_MS = 10 * 365 * 24 * HOUR_MS
+MOST_SKEW_MS = 600_000
+"""Between the broker's clock and the test's; more than a slow machine makes."""
+CHECK_MS = 100
+AHEAD = "the clock was set ahead by"
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@pytest.fixture
+def steps() -> dict[str, int]:
+    """How far from the machine's clock, one after the other."""
+    return {
+        "ten years ahead": TEN_YEARS_MS,
+        "right again": 0,
+        "an hour back": -HOUR_MS,
+        "1970": -now_ms(),
+        "right at last": 0,
+    }
+
+
+def time_indexes(directory: Path) -> list[list[tuple[int, ...]]]:
+    """Return a partition's time indexes: timestamps, and offsets within the segment."""
+    return [
+        list(struct.iter_unpack(">qi", path.read_bytes()))
+        for path in sorted(directory.glob("*.timeindex"))
+    ]
+
+
+def waited_ms(client: Speaker, request: FetchRequest) -> float:
+    begun = time.monotonic()
+    client.ask(request, 12, wait_ms=request.max_wait_ms)
+    return (time.monotonic() - begun) * 1000
+
+
+@pytest.mark.usefixtures("plane")
+def test_clock_steps_change_timestamps_and_nothing_else(
+    tmp_path: Path, host: Host, steps: dict[str, int]
+) -> None:
+    broker = BrokerProcess(
+        tmp_path,
+        environment=host.environment,
+        launcher=EAGER_BROKER,
+        overrides={
+            "log.retention.check.interval.ms": CHECK_MS,
+            "producer.id.expiration.check.interval.ms": CHECK_MS,
+            "log.segment.delete.delay.ms": CHECK_MS,
+            "log.index.interval.bytes": 1,
+        },
+    )
+    with (
+        broker,
+        closing(speak(broker.port)) as client,
+        Producer(broker.bootstrap, linger_ms=0) as producer,
+        memory_bounded(broker, "clock steps", 32 * MIB),
+        ExitStack() as stack,
+    ):
+        create_topic(client, "created", segment_bytes=100_000)
+        create_topic(client, "not-after", message_timestamp_after_max_ms=2 * HOUR_MS)
+        create_topic(client, "not-before", message_timestamp_before_max_ms=2 * HOUR_MS)
+        create_topic(client, "stamped", message_timestamp_type="LogAppendTime", flush_ms=50)
+        create_topic(client, "idle")
+        writer = stack.enter_context(Writer(broker.bootstrap, "created", 1, pause_s=0.01))
+        # A producer that says nothing meanwhile must be known afterwards.
+        idle = make_batch([b"i"], producer=(4242, 0, 0))
+        assert produce(client, "idle", idle).base_offset == 0
+        stamps: list[int] = []
+        for what, shift_ms in steps.items():
+            host.set_clock_ahead(shift_ms)
+            answer = produce(client, "stamped", make_batch([what.encode()]))
+            assert answer.error_code == ErrorCode.NONE
+            stamps.append(answer.log_append_time_ms)
+            assert abs(stamps[-1] - now_ms() - shift_ms) < MOST_SKEW_MS, what
+            for topic, is_refused in (
+                ("not-after", what == "1970"),
+                ("not-before", what == "ten years ahead"),
+            ):
+                batch = make_batch([b"v"], timestamps=[now_ms()])
+                code = produce(client, topic, batch).error_code
+                expected = ErrorCode.INVALID_TIMESTAMP if is_refused else ErrorCode.NONE
+                assert code == expected, (what, topic)
+            producer.send("idle", what.encode()).result(30)
+            writer.wait_for_more(20)
+            # Who waits does so for as long as was asked.
+            end = fetch_one(client, "idle", 0).high_watermark
+            waited = waited_ms(client, fetch_request(("idle", 0, end), max_wait_ms=300))
+            assert 290 <= waited < MOST_SKEW_MS, what
+            # Retention and the expiry of producers come by several times.
+            time.sleep(5 * CHECK_MS / 1000)
+        wait_until(lambda: "the clock is believed again" in broker.log, "believed", broker)
+        # Its retry is the first copy's.
+        assert produce(client, "idle", idle).base_offset == 0
+        writer.stop()
+        assert broker.log.count(AHEAD) == 2  # ten years, and from 1970 back to now
+        data = walk_all(fetch_one(client, "stamped", 0).records)
+        assert [record.value for record in data] == [what.encode() for what in steps]
+        with Consumer(broker.bootstrap) as consumer:
+            at = TopicPartition("stamped", 0)
+            for asked in (0, *stamps):
+                found = consumer.offsets_for_times({at: asked})[at]
+                first = next(n for n, stamp in enumerate(stamps) if stamp >= asked)
+                assert (found.offset, found.timestamp) == (first, stamps[first])
+            later = consumer.offsets_for_times({at: max(stamps) + 1})[at]
+            assert (later.offset, later.timestamp) == (-1, -1)
+        assert read_all(broker, "created") == writer.acknowledged[0]
+    assert "deleted" not in broker.log
+    assert "Traceback" not in broker.log
+    for topic in ("created", "stamped"):
+        indexes = time_indexes(broker.log_dirs[0] / f"{topic}-0")
+        assert any(indexes)
+        for entries in indexes:
+            assert entries == sorted(set(entries))
+            assert [offset for _, offset in entries] == sorted(offset for _, offset in entries)
+    assert not writer.failures
+    host.set_clock_ahead(-now_ms())
+    with broker:
+        assert read_all(broker, "created") == writer.acknowledged[0]
+        assert len(read_all(broker, "stamped")) == len(steps)

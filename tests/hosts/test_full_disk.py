@@ -1,0 +1,214 @@
+"""A broker whose disk is full: it starts, refuses records early, serves what is there, and goes on.
+
+Clients' records leave `log.dir.reserve.bytes` free, a tenth of a disk as small as these.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from plog.client.admin import SET, TOPIC, Admin
+from plog.client.consumer import Consumer
+from plog.client.producer import Producer
+from plog.errors import ErrorCode, LeaderNotAvailable
+from plog.types import TopicPartition
+from tests.broker.test_lost_replicas import partition_state
+from tests.crash.writer import Writer
+from tests.handlers.wire import create_topic, eventually, fetch_one, make_batch, produce, speak
+from tests.hosts.host import EAGER_BROKER, MIB, memory_bounded, mounted, read_all, wait_until
+from tests.servers import BrokerProcess
+
+TIMEOUT_S = 30
+IS_FULL, HAS_SPACE = "is full, writes are refused", "has space again"
+FILLER = "filler"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MB; what must also be seen without one is tested at the store."""
+    disk = tmp_path / "disk"
+    with mounted(disk, "-t", "tmpfs", "-o", "size=24m", "none"):
+        yield disk
+
+
+def fill(disk: Path) -> None:
+    """Take every free byte."""
+    with (disk / FILLER).open("ab", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            try:
+                while file.write(b"x" * size) == size:
+                    pass
+            except OSError:
+                continue
+
+
+@pytest.mark.usefixtures("plane")
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_broker_starts_on_a_full_disk_and_goes_on_when_there_is_space(
+    small_disk: Path, end: str
+) -> None:
+    broker = BrokerProcess(small_disk.parent, overrides={"log.dirs": small_disk})
+    try:
+        broker.start()
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topic("t")
+        with Producer(broker.bootstrap) as producer:
+            producer.send("t", b"before").result(TIMEOUT_S)
+        for _ in range(3):
+            fill(small_disk)
+            getattr(broker, end)()
+            fill(small_disk)
+            broker.start()
+        assert os.statvfs(small_disk).f_bavail < 64
+        with Consumer(broker.bootstrap) as consumer:
+            consumer.assign([TopicPartition("t", 0)])
+            (small_disk / FILLER).unlink()
+            if "no space to recover it" in broker.log:
+                broker.stop()
+                broker.start()
+            deadline = time.monotonic() + TIMEOUT_S
+            while True:
+                try:
+                    consumer.seek_to_beginning()
+                    break
+                except LeaderNotAvailable:  # its epoch could not be written down
+                    assert time.monotonic() < deadline, broker.log
+                    time.sleep(0.1)
+            assert [one.value for one in consumer.poll(TIMEOUT_S * 1000)] == [b"before"]
+        with Producer(broker.bootstrap) as producer:
+            assert producer.send("t", b"after").result(TIMEOUT_S).offset == 1
+        broker.stop()
+    finally:
+        broker.kill()
+
+
+def fill_but(disk: Path, size: int) -> None:
+    """Take every free byte but so many."""
+    with (disk / FILLER).open("ab", buffering=0) as file:
+        while free_bytes(disk) > size:
+            file.write(bytes(64 << 10))
+
+
+def free_bytes(disk: Path) -> int:
+    found = os.statvfs(disk)
+    return found.f_bavail * found.f_frsize
+
+
+@pytest.mark.usefixtures("plane")
+def test_disk_that_others_fill_is_refused_early_and_taken_again(small_disk: Path) -> None:
+    log_dirs = (small_disk / "data", small_disk.parent / "other")
+    overrides: dict[str, object] = {"log.dirs": ",".join(map(str, log_dirs))}
+    with (
+        BrokerProcess(small_disk.parent, overrides=overrides) as broker,
+        closing(speak(broker.port)) as client,
+        memory_bounded(broker, "a disk that others fill", 32 * MIB),
+    ):
+        (full, _), (other, _) = create_topic(client), create_topic(client)
+        assert (log_dirs[0] / f"{full}-0").is_dir()
+        batch = make_batch([b"v" * 100])
+        for offset in range(3):
+            assert produce(client, full, batch).base_offset == offset
+        fill_but(small_disk, 2 * MIB)
+        taken = 3
+
+        def is_refused() -> bool:
+            nonlocal taken
+            code = produce(client, full, batch).error_code
+            taken += code == ErrorCode.NONE
+            return code == ErrorCode.KAFKA_STORAGE_ERROR
+
+        eventually(is_refused, "refused")
+        for acks in (1, -1):
+            for _ in range(20):
+                answer = produce(client, full, batch, acks=acks)
+                assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert free_bytes(small_disk) > MIB
+        # It leads all the same, and does whatever is no record.
+        assert partition_state(client, full) == (ErrorCode.NONE, 0, [])
+        records = fetch_one(client, full, 0).records
+        assert records is not None
+        assert len(records) == taken * len(batch)
+        assert produce(client, other, batch).error_code == ErrorCode.NONE
+        with Admin(broker.bootstrap) as admin:
+            at = TopicPartition(full, 0)
+            assert admin.delete_records({at: 2}) == {at: 2}
+            admin.delete_topic(create_topic(client)[0])
+        with Producer(broker.bootstrap) as producer:
+            waiting = producer.send(full, b"waits")
+            wait_until(lambda: broker.log.count(IS_FULL) == 1, "told", broker)
+            assert not waiting.done()
+            (small_disk / FILLER).unlink()
+            assert waiting.result(TIMEOUT_S).offset == taken
+        assert produce(client, full, batch).base_offset == taken + 1
+        wait_until(lambda: HAS_SPACE in broker.log, "told", broker)
+        assert broker.log.count(IS_FULL) == broker.log.count(HAS_SPACE) == 1
+
+
+@pytest.mark.usefixtures("plane")
+def test_producers_go_on_by_themselves_whatever_gives_the_space_back(small_disk: Path) -> None:
+    log_dirs = (small_disk / "data", small_disk.parent / "other")
+    broker = BrokerProcess(
+        small_disk.parent,
+        overrides={
+            "log.dirs": ",".join(map(str, log_dirs)),
+            "log.retention.check.interval.ms": 300,
+            "log.segment.bytes": MIB,
+            "log.segment.delete.delay.ms": 100,
+        },
+        launcher=EAGER_BROKER,
+    )
+    at = TopicPartition("t", 0)
+
+    def told(words: str, times: int) -> None:
+        wait_until(lambda: broker.log.count(words) >= times, f"told: {words}", broker)
+
+    with broker, Admin(broker.bootstrap) as admin:
+        for name in ("ballast", "other", "t"):
+            admin.create_topic(name, partitions=1)
+        assert {path.name for path in log_dirs[0].glob("*-0")} == {"ballast-0", "t-0"}
+        with Producer(broker.bootstrap) as producer:
+            for topic, count in (("ballast", 30), ("t", 120)):
+                for _ in range(count):
+                    producer.send(topic, b"b" * 100_000)
+            producer.flush()
+
+        def retain(key: str, value: int) -> None:
+            admin.alter_configs(TOPIC, "t", [(key, SET, str(value))])
+
+        ways: list[Callable[[], object]] = [
+            lambda: admin.delete_topic("ballast"),
+            lambda: admin.delete_records({at: 50}),
+            partial(retain, "retention.bytes", 4 * MIB),
+            partial(retain, "retention.ms", 1),
+        ]
+        with (
+            memory_bounded(broker, "a disk that is full four times", 64 * MIB),
+            Writer(broker.bootstrap, "t", 1, padding=1000, pause_s=0.005) as writer,
+            Writer(broker.bootstrap, "other", 1, pause_s=0.01) as bystander,
+        ):
+            for times, give_back in enumerate(ways, 1):
+                fill_but(small_disk, 2 * MIB)
+                told(IS_FULL, times)
+                assert free_bytes(small_disk) > MIB
+                bystander.wait_for_more(20)
+                assert read_all(broker, "t")
+                give_back()
+                told(HAS_SPACE, times)
+                writer.wait_for_more(100)
+            writer.stop()
+            bystander.stop()
+        kept = [value for value in read_all(broker, "t") if value.startswith("0-")]
+        assert read_all(broker, "other") == bystander.acknowledged[0]
+    assert not writer.failures
+    assert not bystander.failures
+    assert kept == writer.acknowledged[0][len(writer.acknowledged[0]) - len(kept) :]
+    lines = [line for line in broker.log.splitlines() if IS_FULL in line or HAS_SPACE in line]
+    assert [IS_FULL in line for line in lines] == [True, False] * len(ways)
+    assert "Traceback" not in broker.log
