@@ -278,6 +278,7 @@ class Broker:
             purgatory=purgatory,
             fetch_sessions=FetchSessions(self._static.max_incremental_fetch_session_cache_slots),
         )
+        undo.callback(services.expanders.shutdown)
         # A client that comes in must find the brokers and topics that there are, and their leaders.
         with suppress(TimeoutError):
             async with asyncio.timeout(READY_TIMEOUT_S):
