@@ -57,7 +57,7 @@ from plog.handlers.context import Services
 from plog.handlers.dispatch import Dispatcher
 from plog.handlers.fetch_sessions import FetchSessions
 from plog.network.control_plane import ControlPlane
-from plog.network.listeners import BoundListener, bind, bind_listeners
+from plog.network.listeners import BoundListener, bind, bind_listeners, cap_by_address
 from plog.ops.health import PINGS_PER_INTERVAL, ServiceManager
 from plog.ops.log_lines import log_to_stderr
 from plog.runtime.clock import Clock, SystemClock
@@ -360,6 +360,9 @@ class Broker:
             queued_max_bytes=settings.queued_max_request_bytes,
             max_connections=settings.max_connections,
             max_connections_per_ip=settings.max_connections_per_ip,
+            max_connections_per_ip_overrides=cap_by_address(
+                settings.max_connections_per_ip_overrides
+            ),
             idle_timeout_ms=settings.connections_max_idle_ms,
             send_buffer_bytes=settings.socket_send_buffer_bytes,
             receive_buffer_bytes=settings.socket_receive_buffer_bytes,

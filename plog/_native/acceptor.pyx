@@ -93,6 +93,9 @@ cdef void door_release(Door* door) noexcept nogil:
             count = next_count
     free(door.buckets)
     door.buckets = NULL
+    free(door.overrides)
+    door.overrides = NULL
+    door.override_count = 0
     if door.spare_fd >= 0:
         close(door.spare_fd)
         door.spare_fd = -1
@@ -108,7 +111,20 @@ cdef inline uint32_t bucket_of(const uint8_t* address) noexcept nogil:
     return (value ^ (value >> 15)) % BUCKETS
 
 
-cdef int count_in(Door* door, const uint8_t* address) noexcept nogil:
+cdef inline bint counts_addresses(const Door* door) noexcept nogil:
+    return door.max_connections_per_ip < UNLIMITED or door.override_count > 0
+
+
+cdef int64_t most_of(const Door* door, const uint8_t* address) noexcept nogil:
+    """How many connections the address may have."""
+    cdef int64_t at
+    for at in range(door.override_count):
+        if memcmp(door.overrides[at].address, address, ADDRESS_BYTES) == 0:
+            return door.overrides[at].most
+    return door.max_connections_per_ip
+
+
+cdef int count_in(Door* door, const uint8_t* address, int64_t most) noexcept nogil:
     """1: counted; 0: the address has all it may have; -1: no memory."""
     cdef AddressCount** at
     cdef AddressCount* count
@@ -119,7 +135,7 @@ cdef int count_in(Door* door, const uint8_t* address) noexcept nogil:
     while count != NULL and memcmp(count.address, address, ADDRESS_BYTES) != 0:
         count = count.next
     if count == NULL:
-        if door.max_connections_per_ip <= 0:
+        if most <= 0:
             found = 0
         else:
             count = <AddressCount*>malloc(sizeof(AddressCount))
@@ -130,7 +146,7 @@ cdef int count_in(Door* door, const uint8_t* address) noexcept nogil:
                 count.connections = 1
                 count.next = at[0]
                 at[0] = count
-    elif count.connections >= door.max_connections_per_ip:
+    elif count.connections >= most:
         found = 0
     else:
         count.connections += 1
@@ -142,7 +158,7 @@ cdef void door_leave(Door* door, const uint8_t* address) noexcept nogil:
     cdef AddressCount** at
     cdef AddressCount* count
     atomic_add(&door.connections, -1)
-    if door.max_connections_per_ip >= UNLIMITED:
+    if not counts_addresses(door):
         return
     pthread_mutex_lock(&door.mutex)
     at = &door.buckets[bucket_of(address)]
@@ -209,6 +225,7 @@ cdef int turn_away(Door* door, Guest* guest) noexcept nogil:
 cdef int door_admit(Door* door, int listening_fd, Guest* guest) noexcept nogil:
     cdef sockaddr_storage name
     cdef socklen_t size = sizeof(name)
+    cdef int64_t most
     cdef int error
     cdef int counted
     cdef bint out_of_descriptors = False
@@ -246,11 +263,13 @@ cdef int door_admit(Door* door, int listening_fd, Guest* guest) noexcept nogil:
         snprintf(guest.reason, sizeof(guest.reason), "max.connections (%lld) reached",
                  <long long>door.max_connections)
         return turn_away(door, guest)
-    if door.max_connections_per_ip < UNLIMITED:
-        counted = count_in(door, guest.address)
+    if counts_addresses(door):
+        most = most_of(door, guest.address)
+        counted = count_in(door, guest.address, most)
         if counted == 0:
-            snprintf(guest.reason, sizeof(guest.reason), "max.connections.per.ip (%lld) reached",
-                     <long long>door.max_connections_per_ip)
+            snprintf(guest.reason, sizeof(guest.reason), "max.connections.per.ip%s (%lld) reached",
+                     <const char*>b"" if most == door.max_connections_per_ip else <const char*>b".overrides",
+                     <long long>most)
             return turn_away(door, guest)
         if counted < 0:
             snprintf(guest.reason, sizeof(guest.reason), "out of memory")

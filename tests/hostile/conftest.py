@@ -13,12 +13,16 @@ from tests.hostile.watch import MIB, Siege, siege
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 
+BACKLOG = 1000
+"""Hundreds connect at once here; with Kafka's 50 some would wait a second for their next try."""
+
 Besiege = Callable[..., contextlib.AbstractContextManager[Siege]]
 
 
 @pytest.fixture(scope="package")
 def broker(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("hostile")) as running:
+    backlog = {"socket.listen.backlog.size": BACKLOG}
+    with BrokerProcess(tmp_path_factory.mktemp("hostile"), overrides=backlog) as running:
         yield running
     assert "met a bug" not in running.log, running.log
 
@@ -29,7 +33,8 @@ def own_broker(plane: Plane, tmp_path: Path) -> Iterator[Callable[..., BrokerPro
     started: list[BrokerProcess] = []
 
     def start(*, launcher: list[str] | None = None, **overrides: object) -> BrokerProcess:
-        settings = {key.replace("_", "."): value for key, value in overrides.items()}
+        given = {key.replace("_", "."): value for key, value in overrides.items()}
+        settings = {"socket.listen.backlog.size": BACKLOG, **given}
         one = BrokerProcess(
             tmp_path / f"broker{len(started)}", overrides=settings, launcher=launcher
         )
