@@ -52,6 +52,14 @@ cdef extern from "<netinet/tcp.h>" nogil:
     enum:
         TCP_NODELAY
 
+cdef extern from "<sys/resource.h>" nogil:
+    ctypedef unsigned long rlim_t
+    struct rlimit:
+        rlim_t rlim_cur
+    int getrlimit(int resource, rlimit* limit)
+    enum:
+        RLIMIT_NOFILE
+
 cdef extern from "<arpa/inet.h>" nogil:
     const char* inet_ntop(int family, const void* address, char* text, socklen_t size)
     uint16_t ntohs(uint16_t value)
@@ -59,6 +67,10 @@ cdef extern from "<arpa/inet.h>" nogil:
 cdef enum:
     BUCKETS = 4096
     UNLIMITED = 2147483647
+    # Of its descriptors the process keeps from clients one in so many, but no more than so many in all. A log that
+    # rolls needs some; without, whoever opens connections and says nothing would keep all others from writing.
+    RESERVED_ONE_IN = 16
+    MOST_RESERVED = 256
 
 cdef const uint8_t* MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"
 
@@ -215,6 +227,14 @@ cdef void set_options(int fd) noexcept nogil:
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on))
 
 
+cdef bint is_reserved(int fd) noexcept nogil:
+    """Is it among the last descriptors? The kernel gives out the lowest that is free."""
+    cdef rlimit limit
+    if getrlimit(RLIMIT_NOFILE, &limit) < 0 or limit.rlim_cur > UNLIMITED:
+        return False
+    return fd >= <int>(limit.rlim_cur - min(limit.rlim_cur // RESERVED_ONE_IN, <rlim_t>MOST_RESERVED))
+
+
 cdef int turn_away(Door* door, Guest* guest) noexcept nogil:
     atomic_add(&door.refused, 1)  # before the client can know
     close(guest.fd)
@@ -259,6 +279,9 @@ cdef int door_admit(Door* door, int listening_fd, Guest* guest) noexcept nogil:
         turn_away(door, guest)
         door.spare_fd = c_open(b"/dev/null", O_RDONLY | O_CLOEXEC)
         return DOOR_REFUSED
+    if is_reserved(guest.fd):
+        snprintf(guest.reason, sizeof(guest.reason), "the process has no file descriptor left for clients")
+        return turn_away(door, guest)
     if atomic_load(&door.connections) >= door.max_connections:
         snprintf(guest.reason, sizeof(guest.reason), "max.connections (%lld) reached",
                  <long long>door.max_connections)

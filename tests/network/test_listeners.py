@@ -81,5 +81,5 @@ def test_caps_of_hosts_go_by_their_addresses_and_the_first_holds():
 
 
 def test_cap_of_a_host_that_does_not_resolve_is_refused():
-    with pytest.raises(ConfigError, match="'nowhere[.]invalid' does not resolve"):
+    with pytest.raises(ConfigError, match=r"'nowhere[.]invalid' does not resolve"):
         cap_by_address([HostCap("nowhere.invalid", 1)])
