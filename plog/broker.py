@@ -47,7 +47,7 @@ from plog.handlers.context import Services
 from plog.handlers.dispatch import Dispatcher
 from plog.handlers.fetch_sessions import FetchSessions
 from plog.network.control_plane import ControlPlane
-from plog.network.listeners import BoundListener, bind, bind_listeners
+from plog.network.listeners import BoundListener, bind, bind_listeners, cap_by_address
 from plog.runtime.clock import Clock, SystemClock
 from plog.runtime.purgatory import Purgatory
 from plog.settings.definitions import BrokerSettings
@@ -261,6 +261,7 @@ class Broker:
             purgatory=purgatory,
             fetch_sessions=FetchSessions(self._static.max_incremental_fetch_session_cache_slots),
         )
+        undo.callback(services.expanders.shutdown)
         # A client that comes in must find the brokers and topics that there are, and their leaders.
         with suppress(TimeoutError):
             async with asyncio.timeout(READY_TIMEOUT_S):
@@ -342,6 +343,9 @@ class Broker:
             queued_max_bytes=settings.queued_max_request_bytes,
             max_connections=settings.max_connections,
             max_connections_per_ip=settings.max_connections_per_ip,
+            max_connections_per_ip_overrides=cap_by_address(
+                settings.max_connections_per_ip_overrides
+            ),
             idle_timeout_ms=settings.connections_max_idle_ms,
             send_buffer_bytes=settings.socket_send_buffer_bytes,
             receive_buffer_bytes=settings.socket_receive_buffer_bytes,

@@ -68,6 +68,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell the figures that tests measured (`record_property("figures", text)`), passed or not."""
+    told = [
+        str(text)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for name, text in report.user_properties
+        if name == "figures"
+    ]
+    if told:
+        terminalreporter.section("figures")
+        for text in told:
+            terminalreporter.write_line(text)
+
+
 # Of a package, so that brokers may be: a folder's tests run on the one, then all on the other.
 @pytest.fixture(scope="package", params=list(Plane), ids=lambda plane: plane.name.lower())
 def plane(request: pytest.FixtureRequest) -> Plane:

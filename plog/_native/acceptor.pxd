@@ -19,9 +19,16 @@ ctypedef struct AddressCount:
     uint8_t address[ADDRESS_BYTES]
     int64_t connections
 
+# How many connections one address may have, if not as many as others.
+ctypedef struct AddressLimit:
+    uint8_t address[ADDRESS_BYTES]
+    int64_t most
+
 ctypedef struct Door:
     int64_t max_connections
     int64_t max_connections_per_ip
+    AddressLimit* overrides   # few; freed by `door_release`
+    int64_t override_count
     int send_buffer_bytes     # -1: the system's
     int receive_buffer_bytes
     int64_t connections       # atomic: those inside

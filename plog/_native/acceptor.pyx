@@ -52,6 +52,14 @@ cdef extern from "<netinet/tcp.h>" nogil:
     enum:
         TCP_NODELAY
 
+cdef extern from "<sys/resource.h>" nogil:
+    ctypedef unsigned long rlim_t
+    struct rlimit:
+        rlim_t rlim_cur
+    int getrlimit(int resource, rlimit* limit)
+    enum:
+        RLIMIT_NOFILE
+
 cdef extern from "<arpa/inet.h>" nogil:
     const char* inet_ntop(int family, const void* address, char* text, socklen_t size)
     uint16_t ntohs(uint16_t value)
@@ -59,6 +67,10 @@ cdef extern from "<arpa/inet.h>" nogil:
 cdef enum:
     BUCKETS = 4096
     UNLIMITED = 2147483647
+    # Of its descriptors the process keeps from clients one in so many, but no more than so many in all. A log that
+    # rolls needs some; without, whoever opens connections and says nothing would keep all others from writing.
+    RESERVED_ONE_IN = 16
+    MOST_RESERVED = 256
 
 cdef const uint8_t* MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"
 
@@ -93,6 +105,9 @@ cdef void door_release(Door* door) noexcept nogil:
             count = next_count
     free(door.buckets)
     door.buckets = NULL
+    free(door.overrides)
+    door.overrides = NULL
+    door.override_count = 0
     if door.spare_fd >= 0:
         close(door.spare_fd)
         door.spare_fd = -1
@@ -108,7 +123,20 @@ cdef inline uint32_t bucket_of(const uint8_t* address) noexcept nogil:
     return (value ^ (value >> 15)) % BUCKETS
 
 
-cdef int count_in(Door* door, const uint8_t* address) noexcept nogil:
+cdef inline bint counts_addresses(const Door* door) noexcept nogil:
+    return door.max_connections_per_ip < UNLIMITED or door.override_count > 0
+
+
+cdef int64_t most_of(const Door* door, const uint8_t* address) noexcept nogil:
+    """How many connections the address may have."""
+    cdef int64_t at
+    for at in range(door.override_count):
+        if memcmp(door.overrides[at].address, address, ADDRESS_BYTES) == 0:
+            return door.overrides[at].most
+    return door.max_connections_per_ip
+
+
+cdef int count_in(Door* door, const uint8_t* address, int64_t most) noexcept nogil:
     """1: counted; 0: the address has all it may have; -1: no memory."""
     cdef AddressCount** at
     cdef AddressCount* count
@@ -119,7 +147,7 @@ cdef int count_in(Door* door, const uint8_t* address) noexcept nogil:
     while count != NULL and memcmp(count.address, address, ADDRESS_BYTES) != 0:
         count = count.next
     if count == NULL:
-        if door.max_connections_per_ip <= 0:
+        if most <= 0:
             found = 0
         else:
             count = <AddressCount*>malloc(sizeof(AddressCount))
@@ -130,7 +158,7 @@ cdef int count_in(Door* door, const uint8_t* address) noexcept nogil:
                 count.connections = 1
                 count.next = at[0]
                 at[0] = count
-    elif count.connections >= door.max_connections_per_ip:
+    elif count.connections >= most:
         found = 0
     else:
         count.connections += 1
@@ -142,7 +170,7 @@ cdef void door_leave(Door* door, const uint8_t* address) noexcept nogil:
     cdef AddressCount** at
     cdef AddressCount* count
     atomic_add(&door.connections, -1)
-    if door.max_connections_per_ip >= UNLIMITED:
+    if not counts_addresses(door):
         return
     pthread_mutex_lock(&door.mutex)
     at = &door.buckets[bucket_of(address)]
@@ -199,6 +227,14 @@ cdef void set_options(int fd) noexcept nogil:
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on))
 
 
+cdef bint is_reserved(int fd) noexcept nogil:
+    """Is it among the last descriptors? The kernel gives out the lowest that is free."""
+    cdef rlimit limit
+    if getrlimit(RLIMIT_NOFILE, &limit) < 0 or limit.rlim_cur > UNLIMITED:
+        return False
+    return fd >= <int>(limit.rlim_cur - min(limit.rlim_cur // RESERVED_ONE_IN, <rlim_t>MOST_RESERVED))
+
+
 cdef int turn_away(Door* door, Guest* guest) noexcept nogil:
     atomic_add(&door.refused, 1)  # before the client can know
     close(guest.fd)
@@ -209,6 +245,7 @@ cdef int turn_away(Door* door, Guest* guest) noexcept nogil:
 cdef int door_admit(Door* door, int listening_fd, Guest* guest) noexcept nogil:
     cdef sockaddr_storage name
     cdef socklen_t size = sizeof(name)
+    cdef int64_t most
     cdef int error
     cdef int counted
     cdef bint out_of_descriptors = False
@@ -242,15 +279,20 @@ cdef int door_admit(Door* door, int listening_fd, Guest* guest) noexcept nogil:
         turn_away(door, guest)
         door.spare_fd = c_open(b"/dev/null", O_RDONLY | O_CLOEXEC)
         return DOOR_REFUSED
+    if is_reserved(guest.fd):
+        snprintf(guest.reason, sizeof(guest.reason), "the process has no file descriptor left for clients")
+        return turn_away(door, guest)
     if atomic_load(&door.connections) >= door.max_connections:
         snprintf(guest.reason, sizeof(guest.reason), "max.connections (%lld) reached",
                  <long long>door.max_connections)
         return turn_away(door, guest)
-    if door.max_connections_per_ip < UNLIMITED:
-        counted = count_in(door, guest.address)
+    if counts_addresses(door):
+        most = most_of(door, guest.address)
+        counted = count_in(door, guest.address, most)
         if counted == 0:
-            snprintf(guest.reason, sizeof(guest.reason), "max.connections.per.ip (%lld) reached",
-                     <long long>door.max_connections_per_ip)
+            snprintf(guest.reason, sizeof(guest.reason), "max.connections.per.ip%s (%lld) reached",
+                     <const char*>b"" if most == door.max_connections_per_ip else <const char*>b".overrides",
+                     <long long>most)
             return turn_away(door, guest)
         if counted < 0:
             snprintf(guest.reason, sizeof(guest.reason), "out of memory")

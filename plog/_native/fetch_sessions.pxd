@@ -1,6 +1,6 @@
 # The broker's table of fetch sessions (KIP-227): what clients are fetching, kept so that they need not say it again.
 # One table under one lock, for the reactors and the handlers alike; nothing here reads a log.
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from plog._native.locks cimport pthread_mutex_t
 from plog._native.served cimport Served
@@ -43,6 +43,7 @@ ctypedef struct Session:
     SessionPart** buckets
     int64_t bucket_count         # a power of two
     int64_t count
+    int64_t bytes                # what its partitions count
     Session* next_in_bucket
     Session* less_recent         # in the order of use
     Session* more_recent
@@ -51,6 +52,9 @@ ctypedef struct SessionTable:
     pthread_mutex_t lock
     int64_t slots
     int64_t count
+    int64_t most_bytes
+    int64_t bytes                # of all sessions in it
+    uint32_t hash_seed
     Session** buckets
     int64_t bucket_count         # a power of two
     Session by_use               # head of the circle: more_recent is the one that was unused for longest

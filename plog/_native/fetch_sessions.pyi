@@ -17,6 +17,11 @@ MIXED_NAMES: Final = 6
 EVICT_AFTER_MS: Final = 120_000
 """A full table gives up a session unused for longer; else one that is older and smaller than the
 session that wants its place."""
+PART_BYTES: Final = 256
+"""What a partition counts, besides its topic's name."""
+MOST_BYTES: Final = 1 << 28
+"""What the partitions of all sessions may count together. A new session that has no room gets none,
+as when there is no slot; one that grows beyond it is over (UNKNOWN)."""
 
 Name = tuple[bytes, bytes, int]
 """(topic, topic id, partition): a partition as requests name it, by name (the id is zeros) or by id
@@ -30,7 +35,9 @@ came to."""
 class SessionCache:
     """The broker's fetch sessions (KIP-227), shared with the reactor. Thread-safe."""
 
-    def __init__(self, slots: int, *, seed: int | None = None) -> None: ...
+    def __init__(
+        self, slots: int, *, most_bytes: int = MOST_BYTES, seed: int | None = None
+    ) -> None: ...
     def __len__(self) -> int: ...
     def begin(
         self,

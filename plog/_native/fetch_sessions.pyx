@@ -22,6 +22,10 @@ cdef enum:
     # A full table gives up a session unused for longer; else one that is older than this and smaller than the
     # session that wants its place, so that large fetches gain the most by the table.
     EVICT_AFTER_MS_ = 120000
+    # What a partition counts besides its topic's name, and what all sessions may come to: names are as long as
+    # clients like, and so are lists of them.
+    PART_BYTES_ = 256
+    MOST_BYTES_ = 256 * 1024 * 1024
 
 NONE = SESSION_NONE
 NEW = SESSION_NEW
@@ -31,20 +35,24 @@ UNKNOWN = SESSION_UNKNOWN
 WRONG_EPOCH = SESSION_WRONG_EPOCH
 MIXED_NAMES = SESSION_MIXED_NAMES
 EVICT_AFTER_MS = EVICT_AFTER_MS_
+PART_BYTES = PART_BYTES_
+MOST_BYTES = MOST_BYTES_
 
 
 # --- the partitions of a session ------------------------------------------------------------------
 
-cdef inline uint32_t hash_of(const PartitionName* name) noexcept nogil:
-    # FNV-1a, as the table of served partitions.
-    cdef uint32_t mixed = 2166136261
+cdef inline uint32_t hash_of(uint32_t seed, const PartitionName* name) noexcept nogil:
+    # FNV-1a, as the table of served partitions, from a start that is drawn: who chose names that share a bucket
+    # would keep the lock for as long as their chain is.
+    cdef uint32_t mixed = seed
     cdef int32_t at
     for at in range(name.topic_size):
         mixed = (mixed ^ name.topic[at]) * 16777619
     for at in range(TOPIC_ID_BYTES):
         mixed = (mixed ^ name.topic_id[at]) * 16777619
     mixed = (mixed ^ <uint32_t>name.index) * 16777619
-    return mixed ^ (mixed >> 15)
+    mixed = (mixed ^ (mixed >> 15)) * 2654435769u
+    return mixed ^ (mixed >> 13)
 
 
 cdef inline bint is_same(const PartitionName* one, const PartitionName* other) noexcept nogil:
@@ -55,7 +63,8 @@ cdef inline bint is_same(const PartitionName* one, const PartitionName* other) n
 
 cdef SessionPart** place_of(Session* session, const PartitionName* name) noexcept nogil:
     """Where the partition is linked, or where it would be."""
-    cdef SessionPart** at = &session.buckets[hash_of(name) & (session.bucket_count - 1)]
+    cdef SessionPart** at = &session.buckets[
+        hash_of(session.table.hash_seed, name) & (session.bucket_count - 1)]
     while at[0] != NULL and not is_same(&at[0].wanted.name, name):
         at = &at[0].next_in_bucket
     return at
@@ -113,7 +122,7 @@ cdef void grow_session(Session* session) noexcept nogil:
     session.bucket_count = count
     part = session.line.next
     while part != &session.line:
-        at = &fresh[hash_of(&part.wanted.name) & (count - 1)]
+        at = &fresh[hash_of(session.table.hash_seed, &part.wanted.name) & (count - 1)]
         part.next_in_bucket = at[0]
         at[0] = part
         part = part.next
@@ -135,6 +144,7 @@ cdef bint take_in(Session* session, const Wanted* wanted) noexcept nogil:
     at[0] = part
     join_line(session, part)
     session.count += 1
+    session.bytes += PART_BYTES_ + wanted.name.topic_size
     if session.count > session.bucket_count:
         grow_session(session)
     return True
@@ -148,6 +158,7 @@ cdef void forget(Session* session, const PartitionName* name) noexcept nogil:
     at[0] = part.next_in_bucket
     leave_line(part)
     session.count -= 1
+    session.bytes -= PART_BYTES_ + part.wanted.name.topic_size
     part_free(part)
 
 
@@ -199,8 +210,10 @@ cdef void session_let_go(Session* session) noexcept nogil:
 
 # --- the table; all under `lock` ------------------------------------------------------------------
 
-cdef int table_open(SessionTable* table, int64_t slots, uint64_t seed) noexcept nogil:
+cdef int table_open(SessionTable* table, int64_t slots, int64_t most_bytes, uint64_t seed) noexcept nogil:
     table.slots = slots
+    table.most_bytes = most_bytes
+    table.hash_seed = <uint32_t>(seed >> 32) | 1
     table.bucket_count = FEWEST_BUCKETS
     while table.bucket_count < min(slots, <int64_t>(1 << 20)):
         table.bucket_count *= 2
@@ -248,6 +261,7 @@ cdef void give_up(SessionTable* table, Session* session) noexcept nogil:
     session.more_recent.less_recent = session.less_recent
     session.epoch = 0  # who holds a pin finds it over
     table.count -= 1
+    table.bytes -= session.bytes
     session_release(session)
 
 
@@ -291,7 +305,7 @@ cdef SessionOutcome open_session(
         if not take_in(fresh, &asked[number]):
             session_release(fresh)
             return SESSION_NO_MEMORY
-    if table.count >= table.slots:
+    while table.count >= table.slots or table.bytes + fresh.bytes > table.most_bytes:
         victim = least_worth(table, fresh.count, now_ms)
         if victim == NULL:
             session_release(fresh)
@@ -302,6 +316,7 @@ cdef SessionOutcome open_session(
     at[0] = fresh
     note_use(table, fresh, now_ms)
     table.count += 1
+    table.bytes += fresh.bytes
     out[0] = fresh
     return SESSION_NEW
 
@@ -310,17 +325,24 @@ cdef SessionOutcome next_of_session(
         SessionTable* table, Session* session, int32_t session_epoch, const Wanted* asked, int64_t asked_count,
         const PartitionName* forgotten, int64_t forgotten_count, bint by_id, int64_t now_ms) noexcept nogil:
     cdef int64_t number
+    cdef int64_t before
     if session == NULL:
         return SESSION_UNKNOWN
+    before = session.bytes
     if session.epoch != session_epoch:
         return SESSION_WRONG_EPOCH
     if session.by_id != by_id:
         return SESSION_MIXED_NAMES
     for number in range(asked_count):
         if not take_in(session, &asked[number]):
+            table.bytes += session.bytes - before
             return SESSION_NO_MEMORY
     for number in range(forgotten_count):
         forget(session, &forgotten[number])
+    table.bytes += session.bytes - before
+    if table.bytes > table.most_bytes and session.bytes > before:
+        give_up(table, session)  # its client begins anew, with a session if there is room for one
+        return SESSION_UNKNOWN
     if session.count == 0:
         give_up(table, session)
         return SESSION_ENDED
@@ -395,10 +417,10 @@ cdef class SessionCache:
     def __cinit__(self):
         self.table.buckets = NULL
 
-    def __init__(self, int64_t slots, *, seed=None):
+    def __init__(self, int64_t slots, *, int64_t most_bytes=MOST_BYTES_, seed=None):
         if self.table.buckets != NULL:
             raise RuntimeError("a SessionCache is initialised once")
-        if table_open(&self.table, slots, random.Random(seed).getrandbits(64)) < 0:
+        if table_open(&self.table, slots, most_bytes, random.Random(seed).getrandbits(64)) < 0:
             raise MemoryError
 
     def __dealloc__(self):

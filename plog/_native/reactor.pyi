@@ -74,6 +74,7 @@ class Reactor:
         queued_max_bytes: int = 536870912,
         max_connections: int = 2147483647,
         max_connections_per_ip: int = 2147483647,
+        max_connections_per_ip_overrides: Sequence[tuple[bytes, int]] = (),
         idle_timeout_ms: int = 600000,
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,

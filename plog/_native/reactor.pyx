@@ -27,7 +27,8 @@ import os
 import threading
 from typing import NamedTuple
 
-from plog._native.acceptor cimport door_open, door_prepare, door_release
+from plog._native.acceptor cimport (
+    ADDRESS_BYTES, AddressLimit, Door, door_open, door_prepare, door_release)
 from plog._native.connection cimport PREFIX_BYTES, REASON_BYTES, Piece, file_piece, memory_piece, piece_bytes
 from plog._native.fetch_sessions cimport NO_SESSION_ID, SessionCache
 from plog._native.files cimport calls
@@ -268,6 +269,7 @@ cdef class Reactor:
         int64_t queued_max_bytes=DEFAULT_QUEUED_MAX_BYTES,
         int64_t max_connections=2147483647,
         int64_t max_connections_per_ip=2147483647,
+        max_connections_per_ip_overrides=(),
         int64_t idle_timeout_ms=600000,
         int send_buffer_bytes=-1,
         int receive_buffer_bytes=-1,
@@ -312,6 +314,8 @@ cdef class Reactor:
         error = mailbox_open(&self.shared.events)
         if error == 0:
             error = door_open(&self.shared.door)
+        if error == 0:
+            self._override(list(max_connections_per_ip_overrides))
         for i in range(threads):
             if error == 0:
                 error = loop_open(&loops[i], &self.shared, i)
@@ -319,6 +323,23 @@ cdef class Reactor:
             raise OSError(-error, os.strerror(-error))
         if served is not None:
             table_set_listener(&served.table, post_change, &self.shared)
+
+    cdef int _override(self, list overrides) except -1:
+        """Set the caps of single addresses: (16 bytes, how many)."""
+        cdef Door* door = &self.shared.door
+        cdef bytes address
+        cdef Py_ssize_t at
+        door.overrides = <AddressLimit*>calloc(len(overrides) + 1, sizeof(AddressLimit))
+        if door.overrides == NULL:
+            raise MemoryError
+        for at in range(len(overrides)):
+            address, most = overrides[at]
+            if len(address) != ADDRESS_BYTES:
+                raise ValueError(f"an address of {len(address)} bytes")
+            memcpy(door.overrides[at].address, <const uint8_t*>address, ADDRESS_BYTES)
+            door.overrides[at].most = most
+        door.override_count = len(overrides)
+        return 0
 
     def __dealloc__(self):
         cdef int i

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 NONE, NEW, NEXT, ENDED, UNKNOWN, WRONG_EPOCH, MIXED_NAMES = range(7)
 EVICT_AFTER_MS = 120_000
+PART_BYTES = 256
+MOST_BYTES = 1 << 28
 
 NO_SESSION_ID = 0
 INITIAL_EPOCH = 0
@@ -49,8 +51,11 @@ class Session:
 class SessionCache:
     """The broker's table of fetch sessions."""
 
-    def __init__(self, slots: int, *, seed: int | None = None) -> None:
+    def __init__(
+        self, slots: int, *, most_bytes: int = MOST_BYTES, seed: int | None = None
+    ) -> None:
         self._slots = slots
+        self._most_bytes = most_bytes
         self._sessions: OrderedDict[int, Session] = OrderedDict()  # least recently used first
         self._random = random.Random(seed)
 
@@ -83,11 +88,15 @@ class SessionCache:
             return WRONG_EPOCH, NO_SESSION_ID, 0
         if session.by_id != by_id:
             return MIXED_NAMES, NO_SESSION_ID, 0
+        before = _bytes_of(session.partitions)
         for part in asked:
             known = session.partitions.setdefault(part[:3], Remembered(part[3:]))
             known.wanted = part[3:]
         for name in forgotten:
             session.partitions.pop(name, None)
+        if self._bytes() > self._most_bytes and _bytes_of(session.partitions) > before:
+            del self._sessions[session_id]
+            return UNKNOWN, NO_SESSION_ID, 0
         if not session.partitions:
             del self._sessions[session_id]
             return ENDED, NO_SESSION_ID, 0
@@ -99,13 +108,18 @@ class SessionCache:
     def _open(
         self, partitions: OrderedDict[Name, Remembered], by_id: bool, now_ms: int
     ) -> tuple[int, int, int]:
-        if len(self._sessions) >= self._slots and not self._evict_for(len(partitions), now_ms):
-            return NONE, NO_SESSION_ID, 0
+        size = _bytes_of(partitions)
+        while len(self._sessions) >= self._slots or self._bytes() + size > self._most_bytes:
+            if not self._evict_for(len(partitions), now_ms):
+                return NONE, NO_SESSION_ID, 0
         session_id = NO_SESSION_ID
         while session_id == NO_SESSION_ID or session_id in self._sessions:
             session_id = self._random.randint(1, 2**31 - 1)
         self._sessions[session_id] = Session(session_id, by_id, partitions, now_ms, now_ms)
         return NEW, session_id, 1
+
+    def _bytes(self) -> int:
+        return sum(_bytes_of(session.partitions) for session in self._sessions.values())
 
     def _evict_for(self, size: int, now_ms: int) -> bool:
         """Make room for a session of `size` partitions, if it is worth more than another."""
@@ -143,6 +157,10 @@ class SessionCache:
     def _at(self, session_id: int, epoch: int) -> Session | None:
         session = self._sessions.get(session_id)
         return session if session is not None and session.epoch == epoch else None
+
+
+def _bytes_of(partitions: OrderedDict[Name, Remembered]) -> int:
+    return sum(PART_BYTES + len(topic) for topic, _, _ in partitions)
 
 
 def _tell_one(session: Session, fact: Fact) -> bool:

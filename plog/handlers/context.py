@@ -7,8 +7,10 @@ reaches them, calls that block); decides nothing of its own.
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,6 +39,9 @@ from plog.types import TopicPartition
 P = ParamSpec("P")
 T = TypeVar("T")
 
+MOST_EXPANDERS = 8
+"""As many threads expand batches for the handlers, or as many as there are processors."""
+
 
 class Node(NamedTuple):
     """A live broker, as the clients of one listener reach it."""
@@ -45,6 +50,10 @@ class Node(NamedTuple):
     host: str
     port: int
     rack: str | None
+
+
+def _expanders() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(MOST_EXPANDERS, os.cpu_count() or 1), "expand")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +75,8 @@ class Services:
     purgatory: Purgatory[TopicPartition]
     fetch_sessions: FetchSessions
     replica_moves: ReplicaMoves = field(default_factory=ReplicaMoves)
+    expanders: ThreadPoolExecutor = field(default_factory=_expanders)
+    """For what may expand to 128 times max.message.bytes: its threads bound what bombs can take."""
 
 
 @contextmanager
@@ -103,6 +114,13 @@ class Context:
         loop = asyncio.get_running_loop()
         with store_refusals():
             return await loop.run_in_executor(None, partial(call, *arguments, **options))
+
+    async def in_expander(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        """Make a call that expands batches, when there is a thread for it."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self.services.expanders, partial(call, *arguments, **options)
+        )
 
     async def at_disk(
         self, log_dir: Path, call: Callable[P, T], *arguments: P.args, **options: P.kwargs

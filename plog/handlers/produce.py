@@ -114,7 +114,7 @@ async def produce(ctx: Context, request: ProduceRequest) -> ProduceResponse | No
     if slow is not None:
         topics = await ctx.at_disk(slow, _append_all, ctx, request)
     elif _is_large(request):
-        topics = await ctx.in_thread(_append_all, ctx, request)
+        topics = await ctx.in_expander(_append_all, ctx, request)
     else:
         topics = _append_all(ctx, request)
     parts = [part for _, topic_parts in topics for part in topic_parts]

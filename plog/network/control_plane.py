@@ -18,6 +18,7 @@ from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from plog._native.reactor import CHANGED, CLOSED, OPENED, REFUSED, REQUEST, Event, Reactor
+from plog.network.bounded_lines import BoundedLines
 from plog.network.listeners import BoundListener
 from plog.settings.listeners import Listener, SecurityProtocol
 
@@ -33,6 +34,13 @@ HEADER_BYTES: Final = 8
 EVENTS_AT_ONCE: Final = 256
 
 MOST_BYTES_AT_WORK: Final = 4 << 20
+
+CLOSINGS_AT_ONCE: Final = 100
+CLOSINGS_PER_S: Final = 10
+BUGS_AT_ONCE: Final = 10
+BUGS_PER_S: Final = 1
+"""Lines of the log that clients can cause: so many together, and so many a second in the long run.
+The rest is told in numbers."""
 
 
 class _NoReply(Enum):
@@ -267,6 +275,16 @@ class ControlPlane:
         self._connections: dict[int, Connection] = {}
         self._tasks: set[asyncio.Task[Reply]] = set()
         self._taking = False
+        self._closings = BoundedLines(
+            log,
+            loop,
+            "%d further connections were closed for what they sent, or for a failure",
+            at_once=CLOSINGS_AT_ONCE,
+            per_s=CLOSINGS_PER_S,
+        )
+        self._bugs = BoundedLines(
+            log, loop, "%d further requests met a bug", at_once=BUGS_AT_ONCE, per_s=BUGS_PER_S
+        )
 
     @property
     def connections(self) -> Sequence[Connection]:
@@ -317,6 +335,8 @@ class ControlPlane:
             for event in events:
                 if event.kind == CLOSED:
                     self._connections.pop(event.connection_id, None)
+        self._closings.tell_rest()
+        self._bugs.tell_rest()
 
     # --- events ------------------------------------------------------------------------------
 
@@ -359,7 +379,7 @@ class ControlPlane:
         connection.gone = True
         if not connection.closing:
             connection.closing = True
-            log.log(
+            self._closings.log(
                 logging.WARNING if event.abnormal else logging.DEBUG,
                 "closing connection from %s on %s: %s",
                 connection.peer,
@@ -455,7 +475,8 @@ class ControlPlane:
             self._close(connection, str(error))
             return
         if not connection.closing:
-            log.error(
+            self._bugs.log(
+                logging.ERROR,
                 "closing connection from %s on %s: its request met a bug",
                 connection.peer,
                 connection.listener.name,
@@ -463,7 +484,12 @@ class ControlPlane:
             )
             connection.closing = True
         else:
-            log.error("a request of %s, which is gone, met a bug", connection.peer, exc_info=error)
+            self._bugs.log(
+                logging.ERROR,
+                "a request of %s, which is gone, met a bug",
+                connection.peer,
+                exc_info=error,
+            )
         self._reactor.close(connection.id, "internal error")
 
     def _close(self, connection: Connection, reason: str, level: int = logging.WARNING) -> None:
@@ -471,7 +497,7 @@ class ControlPlane:
         if connection.closing:
             return
         connection.closing = True
-        log.log(
+        self._closings.log(
             level,
             "closing connection from %s on %s: %s",
             connection.peer,

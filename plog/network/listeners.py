@@ -13,7 +13,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from plog.errors import ConfigError
-from plog.settings.listeners import Listener
+from plog.settings.listeners import HostCap, Listener
+
+IPV4_MAPPED = bytes(10) + b"\xff\xff"
 
 
 class BoundListener(NamedTuple):
@@ -75,3 +77,23 @@ def bind(what: str, host: str, port: int, backlog: int) -> socket.socket:
         raise ConfigError(
             f"{what}: cannot listen on {place}: {os.strerror(error.errno or 0)}"
         ) from error
+
+
+def cap_by_address(caps: Sequence[HostCap]) -> list[tuple[bytes, int]]:
+    """Return each host's cap by its addresses, as IPv6 has them; the first cap of an address holds.
+
+    Raises:
+        ConfigError: a host does not resolve.
+    """
+    found: dict[bytes, int] = {}
+    for host, most in caps:
+        try:
+            resolved = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            raise ConfigError(
+                f"max.connections.per.ip.overrides: {host!r} does not resolve: {error.strerror}"
+            ) from error
+        for family, _, _, _, name in resolved:
+            packed = socket.inet_pton(family, str(name[0]).partition("%")[0])
+            found.setdefault(packed if len(packed) == 16 else IPV4_MAPPED + packed, most)
+    return list(found.items())

@@ -96,7 +96,6 @@ KAFKA_ONLY: Final = frozenset(
         "log.local.retention.bytes",
         "log.local.retention.ms",
         "max.connection.creation.rate",
-        "max.connections.per.ip.overrides",
         "max.request.partition.size.limit",
         "metadata.log.dir",
         "metadata.log.max.record.bytes.between.snapshots",

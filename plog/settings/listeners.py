@@ -41,6 +41,7 @@ DEFAULT_PROTOCOL_MAP: Final = ",".join(f"{p.name}:{p.name}" for p in SecurityPro
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _ADDRESS = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]/]*):0*(?P<port>[0-9]+)")
+_CAP = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]/\s]+)\s*:\s*(?P<most>[0-9]{1,9})")
 _EVERY_INTERFACE = frozenset({"0.0.0.0", "::"})
 
 
@@ -68,6 +69,32 @@ def _format_address(address: Address | None) -> str:
 
 
 ADDRESS: Final = Kind(ConfigType.STRING, _parse_address, _format_address)
+
+
+class HostCap(NamedTuple):
+    """One entry of `max.connections.per.ip.overrides`: host:count."""
+
+    host: str
+    most: int
+
+
+def _parse_caps(text: str) -> tuple[HostCap, ...]:
+    found = []
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        cap = _CAP.fullmatch(entry)
+        if cap is None:
+            raise ValueError(f"{entry!r} is not of the form host:count")
+        found.append(HostCap(cap["host"].strip("[]"), int(cap["most"])))
+    return tuple(found)
+
+
+def _format_caps(caps: tuple[HostCap, ...]) -> str:
+    return ",".join(
+        f"[{cap.host}]:{cap.most}" if ":" in cap.host else f"{cap.host}:{cap.most}" for cap in caps
+    )
+
+
+HOST_CAPS: Final = Kind(ConfigType.STRING, _parse_caps, _format_caps)
 
 
 class Endpoint(NamedTuple):

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from plog.settings.keys import BOOLEAN, INT, INT_MAX, LONG, STRING, Settings, Update, key
-from plog.settings.listeners import ADDRESS, DEFAULT_LISTENERS, DEFAULT_PROTOCOL_MAP
+from plog.settings.listeners import (
+    ADDRESS,
+    DEFAULT_LISTENERS,
+    DEFAULT_PROTOCOL_MAP,
+    HOST_CAPS,
+)
 
 NO_POOL = "requests are not handed to a pool of threads"
 
@@ -102,6 +107,13 @@ class NetworkKeys(Settings):
         "How many connections one address may have at once; further ones are closed.",
         default=INT_MAX,
         at_least=0,
+    )
+    max_connections_per_ip_overrides = key(
+        "max.connections.per.ip.overrides",
+        HOST_CAPS,
+        "What `max.connections.per.ip` is for single hosts, by name or address: host:count, with "
+        "commas between; an IPv6 address in brackets. Names are looked up once, at the start.",
+        default=(),
     )
     connections_max_idle_ms = key(
         "connections.max.idle.ms",

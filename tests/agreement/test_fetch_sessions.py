@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -186,6 +187,51 @@ def test_table_without_slots_opens_no_session(engine: Any) -> None:
     assert create(engine.SessionCache(0), ONE, now_ms=10 * EVICT_AFTER_MS) == 0
 
 
+ONE_PART = native.PART_BYTES + len(ONE[0])
+
+
+def test_engines_count_partitions_alike() -> None:
+    assert reference.PART_BYTES == native.PART_BYTES
+    assert reference.MOST_BYTES == native.MOST_BYTES
+
+
+def test_session_that_has_no_room_is_not_opened(engine: Any) -> None:
+    table = engine.SessionCache(10, most_bytes=3 * ONE_PART)
+    assert create(table, ONE, TWO, THREE, FOUR) == 0
+    assert create(table, ONE, TWO)
+    assert create(table, ONE, TWO) == 0
+    assert create(table, (ONE[0] + b"long", NO_ID, 0)) == 0
+    assert create(table, ONE)
+    assert len(table) == 2
+
+
+def test_sessions_unused_for_long_make_room(engine: Any) -> None:
+    table = engine.SessionCache(10, most_bytes=4 * ONE_PART)
+    first, second = create(table, ONE, TWO), create(table, THREE)
+    assert create(table, ONE, TWO, THREE, FOUR, now_ms=EVICT_AFTER_MS + 1)
+    assert [begin(table, (one, 1))[0] for one in (first, second)] == [engine.UNKNOWN] * 2
+
+
+def test_session_that_outgrows_the_room_is_over_and_gives_it_back(engine: Any) -> None:
+    table = engine.SessionCache(10, most_bytes=3 * ONE_PART)
+    small, growing = create(table, ONE), create(table, ONE)
+    assert begin(table, (growing, 1), asking(TWO))[0] == engine.NEXT
+    assert begin(table, (growing, 2), asking(ONE, TWO))[0] == engine.NEXT
+    assert begin(table, (growing, 3), asking(THREE, FOUR), (ONE,))[0] == engine.UNKNOWN
+    assert begin(table, (small, 1))[0] == engine.NEXT
+    assert create(table, ONE, TWO)
+
+
+def test_what_is_forgotten_makes_room(engine: Any) -> None:
+    table = engine.SessionCache(10, most_bytes=3 * ONE_PART)
+    number = create(table, ONE, TWO, THREE)
+    assert begin(table, (number, 1), asking(FOUR), (ONE,))[0] == engine.NEXT
+    assert begin(table, (number, 2), (), (TWO, THREE))[0] == engine.NEXT
+    assert create(table, ONE, TWO)
+    assert begin(table, (number, 3), (), (FOUR,))[0] == engine.ENDED
+    assert create(table, ONE)
+
+
 def test_large_session_remembers_everything(engine: Any) -> None:
     table = engine.SessionCache(1)
     names = [(b"topic-%d" % (n % 40), NO_ID, n // 40) for n in range(2000)]
@@ -194,6 +240,34 @@ def test_large_session_remembers_everything(engine: Any) -> None:
     begin(table, (number, 1), asking(*names[::2], offset=5), tuple(names[1::4]))
     kept = [name for n, name in enumerate(names) if n % 4 != 1]
     assert names_of(table, number, 2) == kept
+
+
+def clashing_partitions(topic: bytes) -> list[int]:
+    """Partitions of one bucket by a FNV-1a that starts as it should, in tables of up to 2**17."""
+    mask, prime = 0xFFFFFFFF, 16777619
+    mixed = 2166136261
+    for byte in topic + NO_ID:
+        mixed = (mixed ^ byte) * prime & mask
+    inverse = pow(prime, -1, 1 << 32)
+    found = []
+    for high in range(1 << 15):
+        hashed = high << 17
+        for bit in range(16, -1, -1):  # hashed ^ hashed >> 15 is 0 in its last 17 bits
+            hashed |= (hashed >> 15 & 1 << bit) & 1 << bit
+        assert (hashed ^ hashed >> 15) & 0x1FFFF == 0
+        number = (hashed * inverse & mask) ^ mixed
+        found.append(number - (1 << 32) if number >> 31 else number)
+    return found
+
+
+def test_partitions_that_were_chosen_to_clash_are_found_as_quickly_as_others() -> None:
+    topics = (b"t", b"u", b"v")
+    names = [(topic, NO_ID, index) for topic in topics for index in clashing_partitions(topic)]
+    assert len(set(names)) == 3 << 15
+    before = time.process_time()
+    assert create(native.SessionCache(1), *names)
+    # In one chain they are compared five thousand million times.
+    assert time.process_time() - before < 5
 
 
 # -- what is told
@@ -272,9 +346,11 @@ STEPS = st.lists(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(0, 3), STEPS)
-def test_native_agrees_with_reference(slots: int, steps: list[tuple]) -> None:
-    kernel, model = native.SessionCache(slots, seed=1), reference.SessionCache(slots, seed=1)
+@given(st.integers(0, 3), st.sampled_from([native.MOST_BYTES, 6 * ONE_PART, 3 * ONE_PART]), STEPS)
+def test_native_agrees_with_reference(slots: int, most_bytes: int, steps: list[tuple]) -> None:
+    kernel, model = (
+        engine.SessionCache(slots, most_bytes=most_bytes, seed=1) for engine in (native, reference)
+    )
     numbers: list[tuple[int, int]] = []  # of the same sessions, in either
     epochs: dict[tuple[int, int], int] = {}
     now_ms = 0

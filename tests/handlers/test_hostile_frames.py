@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -21,9 +19,8 @@ from plog.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from tests.handlers.wire import WAIT_MS, eventually, exchange, speak
-from tests.servers import BrokerProcess
+from tests.hostile.watch import MIB, forget_peak, memory
 
-MIB = 1 << 20
 LARGEST = 100 * MIB
 """`socket.request.max.bytes` by default."""
 BESIDES = 64 * MIB
@@ -64,18 +61,6 @@ def tags(size: int) -> bytes:
 def header_tags(size: int) -> bytes:
     head = encode_request_header(ApiKey.API_VERSIONS, 3, 1, "hostile")[:-1]
     return (head + uvarint(size // 4)).ljust(size, b"\0")
-
-
-def memory(broker: BrokerProcess, kind: str) -> int:
-    """Bytes resident now (VmRSS) or at most since `forget_peak` (VmHWM)."""
-    text = Path(f"/proc/{broker.pid}/status").read_text()
-    found = re.search(rf"^{kind}:\s+(\d+) kB", text, re.M)
-    assert found is not None
-    return int(found[1]) << 10
-
-
-def forget_peak(broker: BrokerProcess) -> None:
-    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")
 
 
 @contextlib.contextmanager

@@ -5,9 +5,9 @@ import socket
 import pytest
 
 from plog.errors import ConfigError
-from plog.network.listeners import bind_listeners
+from plog.network.listeners import bind_listeners, cap_by_address
 from plog.settings import BrokerSettings
-from plog.settings.listeners import Listener
+from plog.settings.listeners import HostCap, Listener
 
 
 def parse(listeners: str, advertised: str = "") -> list[Listener]:
@@ -71,3 +71,15 @@ def test_host_of_another_machine_is_refused():
 def test_host_that_does_not_resolve_is_refused():
     with pytest.raises(ConfigError, match=r"^listener PLAINTEXT: 'nowhere\.invalid' does not"):
         bind_listeners(parse("PLAINTEXT://nowhere.invalid:0"))
+
+
+def test_caps_of_hosts_go_by_their_addresses_and_the_first_holds():
+    caps = [HostCap("127.0.0.1", 3), HostCap("::5", 0), HostCap("127.0.0.1", 9)]
+    mapped = bytes(10) + b"\xff\xff\x7f\0\0\1"
+    assert cap_by_address(caps) == [(mapped, 3), (bytes(15) + b"\5", 0)]
+    assert (mapped, 7) in cap_by_address([HostCap("localhost", 7)])
+
+
+def test_cap_of_a_host_that_does_not_resolve_is_refused():
+    with pytest.raises(ConfigError, match=r"'nowhere[.]invalid' does not resolve"):
+        cap_by_address([HostCap("nowhere.invalid", 1)])

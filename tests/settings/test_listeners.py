@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from plog.settings import BrokerSettings
-from plog.settings.listeners import Endpoint, SecurityProtocol, parse_endpoints, parse_protocol_map
+from plog.settings.listeners import (
+    HOST_CAPS,
+    Endpoint,
+    SecurityProtocol,
+    parse_endpoints,
+    parse_protocol_map,
+)
 
 LISTENERS = "listeners"
 ADVERTISED = "advertised.listeners"
@@ -266,3 +272,17 @@ ALONE = [
 @pytest.mark.parametrize(("given", "key"), ALONE)
 def test_what_only_follows_from_a_fault_is_not_reported(given, key):
     assert [fault.key for fault in BrokerSettings.faults(given)] == [key]
+
+
+def test_caps_of_hosts_are_read_and_written_back():
+    text = "a.example:5, 127.0.0.1 : 0,[::1]:200,"
+    caps = HOST_CAPS.parse(text)
+    assert caps == (("a.example", 5), ("127.0.0.1", 0), ("::1", 200))
+    assert HOST_CAPS.parse(HOST_CAPS.format(caps)) == caps
+    assert HOST_CAPS.parse("") == ()
+
+
+@pytest.mark.parametrize("text", ["a", "a:", ":5", "a:-1", "a:x", "::1:5", "a:1;b:2", "a b:1"])
+def test_cap_of_no_such_form_is_refused(text):
+    with pytest.raises(ValueError, match="is not of the form host:count"):
+        HOST_CAPS.parse(text)

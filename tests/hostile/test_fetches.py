@@ -1,0 +1,123 @@
+"""Fetches that ask for everything, for nothing or for ever, and sessions without end."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Callable
+
+from plog._native.fetch_sessions import MOST_BYTES, PART_BYTES
+from plog.errors import ErrorCode
+from plog.protocol.framing import encode_request_header
+from plog.protocol.messages.fetch import FetchResponse
+from tests.handlers.running import decoded
+from tests.handlers.wire import (
+    create_topic,
+    exchange,
+    fetch_one,
+    fetch_request,
+    make_batch,
+    produce,
+    speak,
+)
+from tests.hostile.conftest import Besiege
+from tests.hostile.frames import INT_MAX
+from tests.hostile.watch import MIB
+from tests.servers import BrokerProcess
+
+OUT_OF_RANGE = ErrorCode.OFFSET_OUT_OF_RANGE
+LONG_MAX = 2**63 - 1
+# What is asked, and what is answered: a code, and whether records come.
+ABSURD: dict[str, tuple[dict[str, int], ErrorCode, bool]] = {
+    "offset -1": ({"offset": -1}, OUT_OF_RANGE, False),
+    "offset -2**63": ({"offset": -LONG_MAX - 1}, OUT_OF_RANGE, False),
+    "offset 2**63-1": ({"offset": LONG_MAX}, OUT_OF_RANGE, False),
+    "offset past the end": ({"offset": 2}, OUT_OF_RANGE, False),
+    "every limit at its most": (
+        {"max_bytes": INT_MAX, "partition_max_bytes": INT_MAX, "min_bytes": INT_MAX},
+        ErrorCode.NONE,
+        True,
+    ),
+    "a wait of -1": ({"max_wait_ms": -1, "min_bytes": INT_MAX}, ErrorCode.NONE, True),
+    "a wait of -2**31": ({"max_wait_ms": -INT_MAX - 1, "min_bytes": 1}, ErrorCode.NONE, True),
+    "min_bytes -2**31": ({"min_bytes": -INT_MAX - 1}, ErrorCode.NONE, True),
+    "an isolation that there is not": ({"isolation_level": 7}, ErrorCode.NONE, True),
+    "a leader epoch to come": (
+        {"leader_epoch": INT_MAX},
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        False,
+    ),
+    "a replica that there is not": ({"replica_id": 77}, ErrorCode.NOT_LEADER_OR_FOLLOWER, False),
+}
+
+
+def test_absurd_fetches_are_answered_within_bounds(broker: BrokerProcess, besiege: Besiege) -> None:
+    with besiege(broker) as under, contextlib.closing(speak(broker.port)) as wire:
+        topic, _ = create_topic(wire)
+        assert produce(wire, topic, make_batch([b"v"])).error_code == 0
+        for name, (asked, code, has_records) in ABSURD.items():
+            given = {"offset": 0, **asked}
+            part = fetch_one(wire, topic, given.pop("offset"), **given)
+            assert ErrorCode(part.error_code) is code, name
+            assert bool(part.records) is has_records, name
+    assert not under.lines.grave()
+
+
+def test_sessions_beyond_the_slots_are_not_opened_and_fetches_are_answered(
+    own_broker: Callable[..., BrokerProcess], besiege: Besiege
+) -> None:
+    broker = own_broker(max_incremental_fetch_session_cache_slots=100)
+    with besiege(broker, growth=16 * MIB), contextlib.closing(speak(broker.port)) as wire:
+        topic, _ = create_topic(wire)
+        assert produce(wire, topic, make_batch([b"v"])).error_code == 0
+        opened = 0
+        for _ in range(5000):
+            answer = wire.ask(fetch_request((topic, 0, 0), session=(0, 0)), 12)
+            assert answer.error_code == 0
+            assert answer.responses[0].partitions[0].records
+            opened += answer.session_id != 0
+        assert opened == 100
+        # Nor does asking for one that nobody has cost anything.
+        for number in range(1, 2000):
+            answer = wire.ask(fetch_request(session=(number, 7)), 12)
+            assert answer.error_code in (
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+            )
+
+
+TOPICS, NAME_BYTES = 1000, 32_000
+
+
+def large_session() -> bytes:
+    """A Fetch v11 without its length that opens a session of many topics with long names."""
+    head = encode_request_header(1, 11, 7, "hostile")
+    fixed = struct.pack(">iiiibii", -1, 0, 0, INT_MAX, 0, 0, 0)
+    parts = b"".join(
+        struct.pack(">h", NAME_BYTES)
+        + (b"%08d" % number).ljust(NAME_BYTES, b"n")
+        + struct.pack(">i", 1)
+        + struct.pack(">iiqqi", 0, -1, 0, -1, 1 << 20)
+        for number in range(TOPICS)
+    )
+    return head + fixed + struct.pack(">i", TOPICS) + parts + struct.pack(">ih", 0, 0)
+
+
+def test_sessions_of_any_size_take_bounded_memory(
+    own_broker: Callable[..., BrokerProcess], besiege: Besiege
+) -> None:
+    broker = own_broker()
+    each = TOPICS * (PART_BYTES + NAME_BYTES)
+    frame = large_session()
+    outcomes = []
+    with besiege(broker, growth=MOST_BYTES + 160 * MIB) as under:
+        for _ in range(MOST_BYTES // each + 4):
+            answer = exchange(broker.port, frame)
+            assert answer is not None
+            told = decoded(FetchResponse, 11, answer)
+            assert told.error_code == 0
+            outcomes.append(told.session_id != 0)
+        under.bystander.go_on(10)
+    assert outcomes.count(True) == MOST_BYTES // each
+    # Once there is no room there is none for others either.
+    assert not any(outcomes[outcomes.count(True) :])
