@@ -32,17 +32,20 @@ SOURCES = {
 }
 
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+COVERAGE = "-fsanitize=fuzzer-no-link"
 COMPILE = {
     "release": ["-O3", "-fno-strict-aliasing", "-Wall", "-Wno-unused-function"],
     "debug": ["-O1", "-g", "-fno-strict-aliasing", "-UNDEBUG"],
     "asan": ["-O1", "-g", "-fno-strict-aliasing", "-UNDEBUG", *SANITIZERS],
     "tsan": ["-O1", "-g", "-fno-strict-aliasing", "-UNDEBUG", "-fsanitize=thread"],
+    "fuzz": ["-O1", "-gline-tables-only", "-fno-strict-aliasing", "-w", *SANITIZERS, COVERAGE],
 }
 LINK = {
     "release": ["-pthread"],
     "debug": ["-pthread"],
     "asan": ["-pthread", *SANITIZERS],
     "tsan": ["-pthread", "-fsanitize=thread"],
+    "fuzz": ["-pthread", *SANITIZERS, COVERAGE],
 }
 DIRECTIVES = {
     "language_level": 3,
@@ -86,11 +89,12 @@ def kernels() -> list[Extension]:
     translated: list[Extension] = cythonize(
         extensions(),
         compiler_directives=DIRECTIVES,
-        force=is_another_build(),
+        force=BUILD != "fuzz" and is_another_build(),
         nthreads=os.cpu_count() or 1,
     )
     LAST_BUILD.parent.mkdir(exist_ok=True)
-    LAST_BUILD.write_text(BUILD)
+    if BUILD != "fuzz":
+        LAST_BUILD.write_text(BUILD)
     return translated
 
 
