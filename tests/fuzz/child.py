@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import sys
 import traceback
 from types import FrameType
@@ -31,8 +32,8 @@ class Lines:
         self._places = (ctypes.c_size_t * (2 * PLACES))(*range(1, 2 * PLACES + 1))
         self._numbers: dict[tuple[Any, int], int] = {}
         for announce, table in (
-            (engine.__sanitizer_cov_8bit_counters_init, self._counters),
-            (engine.__sanitizer_cov_pcs_init, self._places),
+            (engine["__sanitizer_cov_8bit_counters_init"], self._counters),
+            (engine["__sanitizer_cov_pcs_init"], self._places),
         ):
             start = ctypes.addressof(table)
             announce(ctypes.c_void_p(start), ctypes.c_void_p(start + ctypes.sizeof(table)))
@@ -57,9 +58,9 @@ def main(name: str, kernels: str, options: list[str]) -> None:
 
     assert not kernels or str(wire.__file__).startswith(kernels), wire.__file__
 
-    from tests.fuzz.targets import IN_PYTHON, TARGETS, planted
+    from tests.fuzz.targets import IN_PYTHON, PLANTED, TARGETS
 
-    target = (TARGETS | {"planted": planted})[name]
+    target = (TARGETS | PLANTED)[name]
     engine = ctypes.CDLL(None)
     view = ctypes.pythonapi.PyMemoryView_FromMemory
     view.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
@@ -81,7 +82,9 @@ def main(name: str, kernels: str, options: list[str]) -> None:
             sys.settrace(None)
         return 0
 
-    arguments = [word.encode() for word in (sys.argv[0], *options)]
+    # To merge corpora, libFuzzer has the shell start such processes anew.
+    itself = shlex.join([sys.executable, "-m", "tests.fuzz.child", name, kernels])
+    arguments = [word.encode() for word in (itself, *options)]
     count = ctypes.c_int(len(arguments))
     vector = (ctypes.c_char_p * (len(arguments) + 1))(*arguments, None)
     pointer = ctypes.cast(vector, ctypes.c_void_p)

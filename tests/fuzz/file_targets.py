@@ -22,6 +22,7 @@ from plog.storage.transaction_index import AbortedTransactions, decode_aborted, 
 from tests.storage.storage_logs import open_log
 
 from .common import agree, exact, said, with_right_crcs
+from .request_targets import memory_log
 
 _INDEX = native_index, reference_index
 NAME = "00000000000000000000"
@@ -51,14 +52,18 @@ def _aborted(data: bytes) -> None:
         assert len(found.below(entry.last_offset)) < len(found)
 
 
+_log = functools.cache(memory_log)
+
+
 def _snapshot(data: bytes) -> None:
     for each in (data, data[:2] + struct.pack(">I", crc32c(data[6:])) + data[6:]):
         entries = said(decode_snapshot, each)
         if isinstance(entries, str):
             assert entries.startswith("CorruptRecord: ")
             continue
-        again = decode_snapshot(encode_snapshot(entries))
-        assert again == sorted(entries)
+        assert decode_snapshot(encode_snapshot(entries)) == sorted(entries)
+        _log().load_producers(entries)
+        assert {one.producer_id for one in _log().producers()} == {e.producer_id for e in entries}
 
 
 def _text(decode: Callable[[str, str], Any], encode: Callable[[Any], str]) -> Callable[..., None]:

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ ENGINE = BUILT / "libfuzzer.so"
 STAMP = BUILT / "stamp"
 CORPUS = ROOT / "tests" / "fuzz" / "corpus"
 FOUND = ROOT / "tests" / "fuzz" / "found"
+FINDINGS = BUILT / "found"
 LEARNT = BUILT / "corpus"
 """What runs have found new on this machine; where the next one begins beside the corpus."""
 
@@ -45,6 +47,15 @@ class Run(NamedTuple):
     output: str
     found: list[Path]
     """Inputs that crashed, hung or took too much memory."""
+
+    def report(self) -> str:
+        """Return what went wrong: from the traceback or the sanitizer's report on, and the bytes."""
+        begin = re.search(r"Traceback|==\d+==ERROR|==\d+== ERROR|runtime error", self.output)
+        told = self.output[begin.start() if begin else 0 :]
+        # Of the stack, what is the kernels' own: the interpreter's is long and says nothing.
+        lines = [x for x in told.splitlines() if not x.startswith("    #") or "__pyx" in x]
+        told = "\n".join(lines)
+        return "\n".join([told[:6000], *(f"{p.name}: {p.read_bytes().hex()}" for p in self.found)])
 
     @property
     def executions(self) -> int:
@@ -69,7 +80,10 @@ def find_clang() -> str:
 
 def runtime(clang: str, name: str) -> Path:
     """Return one of clang's own libraries; they bear the machine's name, or lie in its folder."""
-    for form in (f"libclang_rt.{name}", f"libclang_rt.{name}".replace(f"-{os.uname().machine}", "")):
+    for form in (
+        f"libclang_rt.{name}",
+        f"libclang_rt.{name}".replace(f"-{os.uname().machine}", ""),
+    ):
         said = subprocess.run(
             [clang, f"-print-file-name={form}"], capture_output=True, text=True, check=True
         )
@@ -129,9 +143,8 @@ def fuzz(target: str, *options: str, corpora: list[Path], kernels: Path | None =
     What it learns goes to the first of `corpora`; with no `kernels`, those of the checkout are
     fuzzed, which tell it nothing.
     """
-    findings = BUILT / "found" / target
-    findings.mkdir(parents=True, exist_ok=True)
-    before = set(findings.iterdir())
+    FINDINGS.mkdir(parents=True, exist_ok=True)
+    findings = Path(tempfile.mkdtemp(prefix=f"{target}-", dir=FINDINGS))
     command = [sys.executable, "-m", "tests.fuzz.child", target, str(kernels or "")]
     limits = [
         f"-timeout={TIMEOUT_S}",
@@ -152,7 +165,30 @@ def fuzz(target: str, *options: str, corpora: list[Path], kernels: Path | None =
         errors="replace",
         check=False,
     )
-    return Run(done.returncode, done.stdout, sorted(set(findings.iterdir()) - before))
+    return Run(done.returncode, done.stdout, sorted(findings.iterdir()))
+
+
+def fuzz_for(target: str, seconds: int) -> Run:
+    """Fuzz a target, beginning with all that is known; findings are kept with the tests."""
+    learnt = LEARNT / target
+    learnt.mkdir(parents=True, exist_ok=True)
+    known = [path for path in (CORPUS / target, FOUND / target) if path.is_dir()]
+    run = fuzz(target, f"-max_total_time={seconds}", corpora=[learnt, *known])
+    kept = []
+    for path in run.found:
+        kept.append(FOUND / target / path.name)
+        kept[-1].parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, kept[-1])
+    return run._replace(found=kept)
+
+
+def keep(target: str) -> int:
+    """Take into the corpus what reaches more than it does; return how many inputs that were."""
+    corpus = CORPUS / target
+    corpus.mkdir(parents=True, exist_ok=True)
+    before = set(corpus.iterdir())
+    fuzz(target, "-set_cover_merge=1", corpora=[corpus, LEARNT / target])
+    return len(set(corpus.iterdir()) - before)
 
 
 def _environment() -> dict[str, str]:

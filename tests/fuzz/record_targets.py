@@ -89,9 +89,7 @@ def validation(data: memoryview) -> None:
     }
     one = exact(as_one_batch(data[1:]) if data[0] & 8 else data[1:])
     with zstd_for_the_twin():
-        found = agree(
-            (native_validation, reference_validation), "validate_produced", one, **rules
-        )
+        found = agree((native_validation, reference_validation), "validate_produced", one, **rules)
         if found.error == 0:
             assert len(native_records.walk(one)) == native_batch.check_batch(one).records_count
 

@@ -97,47 +97,49 @@ def fetch_requests(data: memoryview) -> None:
     ]
 
 
+def memory_log() -> PartitionLog:
+    """Return an empty partition whose files have no names."""
+    files = [os.memfd_create(name) for name in ("log", "index", "timeindex")]
+    segment = Segment(
+        0,
+        log_fd=files[0],
+        offset_index_fd=files[1],
+        time_index_fd=files[2],
+        size_bytes=0,
+        next_offset=0,
+        offset_entries=0,
+        time_entries=0,
+        max_timestamp=-1,
+        max_timestamp_offset=0,
+        bytes_since_index_entry=0,
+        first_append_ms=-1,
+        max_index_bytes=4096,
+    )
+    log = PartitionLog(
+        [segment],
+        log_start_offset=0,
+        high_watermark=0,
+        durable_end=0,
+        leader_epoch=0,
+        directory=Path("/"),
+        index_interval_bytes=4096,
+    )
+    log.set_limits(
+        segment_bytes=1 << 30, segment_ms=1 << 40, segment_jitter_ms=0, index_interval_bytes=4096
+    )
+    return log
+
+
 @functools.cache
 def served() -> ServedPartitions:
-    """Return what the fast path serves here: partitions without a broker, and without names."""
+    """Return what the fast path serves here: TOPICS, without a broker."""
     partitions = ServedPartitions(WorkThread())
     for number, ((topic, index), key_required) in enumerate(TOPICS.items()):
-        files = [os.memfd_create(name) for name in ("log", "index", "timeindex")]
-        segment = Segment(
-            0,
-            log_fd=files[0],
-            offset_index_fd=files[1],
-            time_index_fd=files[2],
-            size_bytes=0,
-            next_offset=0,
-            offset_entries=0,
-            time_entries=0,
-            max_timestamp=-1,
-            max_timestamp_offset=0,
-            bytes_since_index_entry=0,
-            first_append_ms=-1,
-            max_index_bytes=4096,
-        )
-        log = PartitionLog(
-            [segment],
-            log_start_offset=0,
-            high_watermark=0,
-            durable_end=0,
-            leader_epoch=0,
-            directory=Path("/"),
-            index_interval_bytes=4096,
-        )
-        log.set_limits(
-            segment_bytes=1 << 30,
-            segment_ms=1 << 40,
-            segment_jitter_ms=0,
-            index_interval_bytes=4096,
-        )
         partitions.publish(
             topic,
             bytes(15) + bytes([number + 1]),
             index,
-            log,
+            memory_log(),
             CommitThread(),
             WorkThread(),
             number=number,

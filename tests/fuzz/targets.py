@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 from plog._native import records
@@ -32,14 +33,26 @@ TARGETS: dict[str, Target] = {
 IN_PYTHON = {"messages", "small_files"}
 """Their parsers are Python: lines of that count as places reached, too."""
 
-THREE_RECORDS = bytes.fromhex(
-    "0000000000000000 00000000 ffffffff 02 00000000 0000 00000002 0000000000000000"
-    "0000000000000000 ffffffffffffffff ffff ffffffff 00000003"
+ONE_RECORD = bytes.fromhex(
+    "0000000000000000 00000000 ffffffff 02 00000000 0000 00000000 0000000000000000"
+    "0000000000000000 ffffffffffffffff ffff ffffffff 00000001"
 )
-"""The header of a batch that promises as many."""
+"""The header of a batch that promises one."""
 
 
 def planted(data: memoryview) -> None:
-    """A mistake made on purpose, behind records that are right, byte by byte and one by one."""
-    found = said(records.walk, exact(as_one_batch(THREE_RECORDS + data)))
-    assert not isinstance(found, list), "this was to be found"
+    """A mistake made on purpose: it takes a record, right from byte to byte, with a key."""
+    found = said(records.walk, exact(as_one_batch(ONE_RECORD + data)))
+    assert isinstance(found, str) or not found[0].key, "this was to be found"
+
+
+def planted_overrun(data: memoryview) -> None:
+    """Read one byte more than there are, as C does that takes no `end`."""
+    held = exact(data)
+    if len(held) > 3:
+        whole = (ctypes.c_char * len(held)).from_buffer(held)
+        ctypes.memmove(ctypes.create_string_buffer(len(held) + 1), whole, len(held) + 1)
+
+
+PLANTED: dict[str, Target] = {"planted": planted, "planted_overrun": planted_overrun}
+"""Targets that do what they must not, to see that it is found."""
