@@ -19,9 +19,9 @@ from typing import Any
 import plog._native
 
 CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
-PLACES = 1 << 14
-PARSERS = ("plog/protocol/", "plog/storage/", "Request v", "Response v")
-"""In the file names of what is Python and parses: modules, and functions that codecs compile."""
+PLACES = 1 << 16
+PARSERS = ("plog/protocol/", "plog/storage/", "<decode ")
+"""In the file names of what is Python and parses: modules, and what the codec compiles."""
 
 
 class Lines:

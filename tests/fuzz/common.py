@@ -54,7 +54,7 @@ def zstd_for_the_twin() -> Iterator[None]:
 
 
 def with_right_crcs(data: Buffer) -> bytearray:
-    """Stamp the CRC of every batch as far as their lengths lead: behind it is what is looked for."""
+    """Stamp the CRC of every batch, as far as their lengths lead: most faults lie behind it."""
     stamped = bytearray(data)
     at = 0
     while at + HEADER_BYTES <= len(stamped):

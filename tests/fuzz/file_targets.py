@@ -1,4 +1,4 @@
-"""Targets over files that a broker finds at its start: indexes, snapshots, checkpoints, segments."""
+"""Targets over files that a broker finds at its start: segments and what stands beside them."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Run(NamedTuple):
     """Inputs that crashed, hung or took too much memory."""
 
     def report(self) -> str:
-        """Return what went wrong: from the traceback or the sanitizer's report on, and the bytes."""
+        """Return the traceback or the sanitizer's report, and the inputs' bytes."""
         begin = re.search(r"Traceback|==\d+==ERROR|==\d+== ERROR|runtime error", self.output)
         told = self.output[begin.start() if begin else 0 :]
         # Of the stack, what is the kernels' own: the interpreter's is long and says nothing.
