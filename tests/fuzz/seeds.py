@@ -63,12 +63,16 @@ def of_records() -> Seeds:
     for data in [*batches(), log, log[:-5]]:
         yield "batches", data
         yield "records", data
+        yield "appends", data
         for rules in (0, 1, 6, 12, 14):
             yield "validation", bytes([rules]) + data
         for asked in ((0, 9, 100, 9000, 0, 0), (1, 9, 2, 9000, 5, 1), (0, 9, 100, 60, 0, 0)):
             yield "columns", struct.pack(">BHBHBB", *asked) + data
         for head in (bytes(6), bytes([1, 0, 0, 6, 0, 1]), bytes([2, 0, 0, 3, 0, 1])):
             yield "segments", head + data
+    idempotent = [build(SMALL, producer=(5, 0, sequence)) for sequence in (0, 3, 3, 7, 0)]
+    opened = build(SMALL, producer=(5, 1, 0), transactional=True)
+    yield "appends", b"".join([*idempotent, opened, opened, idempotent[0]])
     index = struct.pack(">iiii", 2, 78, 5, 240)
     times = struct.pack(">qi", NOW_MS + 5, 1)
     for how in (0, 1, 4):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from plog._native import records
 
-from . import file_targets, record_targets, request_targets
+from . import file_targets, log_targets, record_targets, request_targets
 from .common import as_one_batch, exact, said
 
 Target = Callable[[memoryview], None]
@@ -27,6 +27,7 @@ TARGETS: dict[str, Target] = {
         file_targets.indexes,
         file_targets.small_files,
         file_targets.segments,
+        log_targets.appends,
     )
 }
 
