@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import instrumented
+from . import corpora, instrumented
 from .targets import TARGETS
 
 
@@ -37,7 +37,7 @@ def main() -> int:
         return 2
     broken = False
     for name in options.targets or TARGETS:
-        run = instrumented.fuzz_for(name, options.seconds)
+        run = corpora.fuzz_for(name, options.seconds)
         edges, features = run.reached
         print(f"{name}: {run.executions} inputs, {edges} edges, {features} features", flush=True)
         for path in run.found:
@@ -46,7 +46,7 @@ def main() -> int:
             print(run.output)
         broken = broken or run.status != 0
         if options.keep:
-            print(f"{name}: {instrumented.keep(name)} inputs taken", flush=True)
+            print(f"{name}: {corpora.keep(name)} inputs taken", flush=True)
     return int(broken)
 
 

@@ -16,6 +16,7 @@ from plog._reference import index as reference_index
 from plog.errors import CorruptRecord, LogDamaged
 from plog.storage import checkpoints, durable_ends, leader_epochs
 from plog.storage.filesystem import Filesystem
+from plog.storage.leader_epochs import LEADER_EPOCH_FILE
 from plog.storage.producer_snapshot import decode_snapshot, encode_snapshot
 from plog.storage.recovery import Known, recover
 from plog.storage.transaction_index import AbortedTransactions, decode_aborted, encode_aborted
@@ -109,21 +110,22 @@ def _directory() -> tuple[Any, Path]:
     return made, path
 
 
+HEAD_BYTES = 9
+BESIDE = ("index", "timeindex", "txnindex", "snapshot", "epochs")
+
+
 def segments(data: memoryview) -> None:
-    """What ended the last broker, sizes of the indexes, known end; indexes; then a `.log` file."""
-    if len(data) < 6:
+    """What ended the last broker and what it knew, 4 bytes; sizes of five files; them; the log."""
+    if len(data) < HEAD_BYTES:
         return
-    how, offset_bytes, time_bytes, known_end, log_start, part = data[:6]
-    log = data[6 + offset_bytes + time_bytes :]
+    how, known_end, log_start, part = data[:4]
+    files, at = {}, HEAD_BYTES
+    for kind, size in zip(BESIDE, data[4:HEAD_BYTES], strict=True):
+        files[kind] = bytes(data[at : at + size])
+        at += size
+    files["log"] = bytes(data[at:] if how & 8 else with_right_crcs(data[at:]))
     directory = _directory()[1]
-    _clear(directory)
-    files = {
-        "index": data[6 : 6 + offset_bytes],
-        "timeindex": data[6 + offset_bytes : 6 + offset_bytes + time_bytes],
-        "log": log if how & 8 else with_right_crcs(log),
-    }
-    for kind, content in files.items():
-        (directory / f"{NAME}.{kind}").write_bytes(content)
+    fill(directory, files, how, part)
     known = Known(
         clean_shutdown=bool(how & 1),
         machine_restarted=bool(how & 2),
@@ -149,6 +151,18 @@ def segments(data: memoryview) -> None:
             batch.scan(segment.read_bytes())
 
 
+def fill(directory: Path, files: dict[str, bytes], how: int, snapshot_offset: int) -> None:
+    """Write what a broker finds; what is empty is not there, but for the log."""
+    for path in directory.iterdir():
+        path.unlink()
+    for kind, content in files.items():
+        if kind == "snapshot" and not how & 32 and len(content) > 6:
+            content = content[:2] + struct.pack(">I", crc32c(content[6:])) + content[6:]
+        name = {"snapshot": f"{snapshot_offset:020}.snapshot", "epochs": LEADER_EPOCH_FILE}
+        if content or kind == "log":
+            (directory / name.get(kind, f"{NAME}.{kind}")).write_bytes(content)
+
+
 def read(opened: Any, offset: int) -> None:
     """Look for an offset and a timestamp, and read: what is not whole says so."""
     for at in {opened.log_start_offset, offset, max(opened.log_end_offset - 1, 0)}:
@@ -161,8 +175,3 @@ def read(opened: Any, offset: int) -> None:
         for timestamp in (0, segment.max_timestamp, 1_700_000_000_000):
             said(segment.lookup_time, timestamp)
         said(segment.lookup_offset, offset)
-
-
-def _clear(directory: Path) -> None:
-    for path in directory.iterdir():
-        path.unlink()

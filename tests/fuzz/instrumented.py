@@ -22,11 +22,7 @@ BUILT = ROOT / "build" / "fuzz"
 KERNELS = BUILT / "plog" / "_native"
 ENGINE = BUILT / "libfuzzer.so"
 STAMP = BUILT / "stamp"
-CORPUS = ROOT / "tests" / "fuzz" / "corpus"
-FOUND = ROOT / "tests" / "fuzz" / "found"
 FINDINGS = BUILT / "found"
-LEARNT = BUILT / "corpus"
-"""What runs have found new on this machine; where the next one begins beside the corpus."""
 
 TIMEOUT_S = 20
 """For one input: instrumented, and on a machine that is busy."""
@@ -166,29 +162,6 @@ def fuzz(target: str, *options: str, corpora: list[Path], kernels: Path | None =
         check=False,
     )
     return Run(done.returncode, done.stdout, sorted(findings.iterdir()))
-
-
-def fuzz_for(target: str, seconds: int) -> Run:
-    """Fuzz a target, beginning with all that is known; findings are kept with the tests."""
-    learnt = LEARNT / target
-    learnt.mkdir(parents=True, exist_ok=True)
-    known = [path for path in (CORPUS / target, FOUND / target) if path.is_dir()]
-    run = fuzz(target, f"-max_total_time={seconds}", corpora=[learnt, *known])
-    kept = []
-    for path in run.found:
-        kept.append(FOUND / target / path.name)
-        kept[-1].parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, kept[-1])
-    return run._replace(found=kept)
-
-
-def keep(target: str) -> int:
-    """Take into the corpus what reaches more than it does; return how many inputs that were."""
-    corpus = CORPUS / target
-    corpus.mkdir(parents=True, exist_ok=True)
-    before = set(corpus.iterdir())
-    fuzz(target, "-set_cover_merge=1", corpora=[corpus, LEARNT / target])
-    return len(set(corpus.iterdir()) - before)
 
 
 def _environment() -> dict[str, str]:

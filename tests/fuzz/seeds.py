@@ -1,23 +1,21 @@
-"""Where the corpora begin: what other libraries write, and what the other tests make.
-
-`python -m tests.fuzz.seeds` prints nothing and writes them where `bin/fuzz --keep` looks for new
-inputs; it is run again when a target is added or takes its bytes in another form.
-"""
+"""Where the fuzzer begins: what other libraries write, and what the other tests make."""
 
 from __future__ import annotations
 
-import hashlib
+import functools
+import itertools
 import random
 import struct
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
+from plog._native.partition_log import ProducerEntry, SequencedBatch
 from plog._native.records import control_batch
 from plog.protocol import codec, framing
 from plog.protocol.messages.fetch import FetchRequest
 from plog.protocol.messages.produce import ProduceRequest
-from plog.storage import checkpoints, durable_ends, leader_epochs
+from plog.storage import checkpoints, durable_ends
 from plog.storage.producer_snapshot import encode_snapshot
 from plog.storage.transaction_index import AbortedTransaction, encode_aborted
 from tests.agreement.batches import (
@@ -34,10 +32,17 @@ from tests.handlers.wire import fetch_request, produce_request
 from tests.protocol.instances import VERSIONS, sample
 from tests.protocol.test_golden import GOLDEN
 
-from .instrumented import LEARNT
+from .file_targets import BESIDE
 from .request_targets import TOPICS
 
 Seeds = Iterator[tuple[str, bytes]]
+
+EPOCHS = b"0\n2\n0 0\n3 4\n"
+_BATCH = SequencedBatch(0, 2, 2, 2, NOW_MS)
+SNAPSHOT = encode_snapshot(
+    ProducerEntry(number, 0, (_BATCH,), NOW_MS, -1, transaction)
+    for number, transaction in ((5, -1), (6, 1))
+)
 
 
 def batches() -> Iterator[bytes]:
@@ -58,6 +63,12 @@ def batches() -> Iterator[bytes]:
         yield malformed(name)
 
 
+def start(known: tuple[int, ...], log: bytes, **beside: bytes) -> bytes:
+    """Return what a broker finds: the target `segments` says what the numbers are."""
+    files = [beside.get(kind, b"") for kind in BESIDE]
+    return bytes([*known, *map(len, files)]) + b"".join(files) + log
+
+
 def of_records() -> Seeds:
     log = b"".join(build(SMALL, n % 5, base_offset=3 * n) for n in range(6))
     for data in [*batches(), log, log[:-5]]:
@@ -68,15 +79,23 @@ def of_records() -> Seeds:
             yield "validation", bytes([rules]) + data
         for asked in ((0, 9, 100, 9000, 0, 0), (1, 9, 2, 9000, 5, 1), (0, 9, 100, 60, 0, 0)):
             yield "columns", struct.pack(">BHBHBB", *asked) + data
-        for head in (bytes(6), bytes([1, 0, 0, 6, 0, 1]), bytes([2, 0, 0, 3, 0, 1])):
-            yield "segments", head + data
+        for known in ((0, 0, 0, 0), (1, 6, 0, 1), (2, 3, 0, 1)):
+            yield "segments", start(known, data)
     idempotent = [build(SMALL, producer=(5, 0, sequence)) for sequence in (0, 3, 3, 7, 0)]
     opened = build(SMALL, producer=(5, 1, 0), transactional=True)
     yield "appends", b"".join([*idempotent, opened, opened, idempotent[0]])
-    index = struct.pack(">iiii", 2, 78, 5, 240)
-    times = struct.pack(">qi", NOW_MS + 5, 1)
-    for how in (0, 1, 4):
-        yield "segments", bytes([how, len(index), len(times), 3, 0, 1]) + index + times + log
+    beside = {
+        "index": struct.pack(">iiii", 2, 78, 5, 240),
+        "timeindex": struct.pack(">qi", NOW_MS + 5, 1),
+        "txnindex": encode_aborted([AbortedTransaction(5, 0, 5, 6)]),
+        "snapshot": SNAPSHOT,
+        "epochs": EPOCHS,
+    }
+    for how in (0, 1, 2, 4):
+        for data in (log, b"".join([*idempotent[:2], opened])):
+            yield "segments", start((how, 3, 0, 3), data, **beside)
+            for kind, content in beside.items():
+                yield "segments", start((how, 3, 0, 6), data, **{kind: content})
     for number, compress in COMPRESS.items():
         for data in (b"", b"a", b"plog" * 20, random.Random(1).randbytes(50), bytes(3000)):
             yield "codecs", bytes([number]) + compress(data)
@@ -131,32 +150,22 @@ def of_files() -> Seeds:
             yield "indexes", struct.pack(">qq", 100, target) + entries
     aborted = [AbortedTransaction(1, 0, 5, 6), AbortedTransaction(2, 3, 9, 20)]
     key = durable_ends.SlotKey(uuid.UUID(int=5), 3)
-    epochs = "0\n2\n0 0\n3 100\n"
     files = [
         encode_aborted(aborted),
-        encode_snapshot([]) + bytes(4),
+        SNAPSHOT,
         b"0\n2\nflights 0 17\nflights 1 4\n",
-        epochs.encode(),
+        EPOCHS,
         checkpoints.encode_partition_metadata(uuid.UUID(int=77)).encode(),
         durable_ends.encode_slot(key, 1000),
     ]
-    assert leader_epochs.decode_leader_epochs(epochs, "file")
-    snapshot = struct.pack(">hIi", 1, 0, 2)
-    for producer in (5, 6):
-        snapshot += struct.pack(">qhiqiqiq", producer, 0, 9, 17, 2, NOW_MS, -1, -1)
-    files.append(b"")
-    for number, content in enumerate(files[:-1]):
+    for number, content in enumerate(files):
         yield "small_files", bytes([number]) + content
-    yield "small_files", b"\x01" + snapshot
 
 
-def write(directory: Path) -> None:
-    for seeds in (of_records, of_frames, of_files):
-        for target, data in seeds():
-            path = directory / target / hashlib.sha1(data).hexdigest()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-
-
-if __name__ == "__main__":
-    write(LEARNT)
+@functools.cache
+def seeds() -> dict[str, list[bytes]]:
+    """Return the seeds of each target."""
+    found = defaultdict(list)
+    for target, data in itertools.chain(of_records(), of_frames(), of_files()):
+        found[target].append(data)
+    return {target: sorted(set(inputs)) for target, inputs in found.items()}

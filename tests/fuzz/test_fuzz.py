@@ -10,31 +10,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from tests.agreement.harness import forked
-from tests.fuzz import instrumented
+from tests.fuzz import corpora, instrumented
 from tests.fuzz.common import exact
+from tests.fuzz.corpora import Known
 from tests.fuzz.targets import TARGETS, planted
 
 SECONDS = int(os.environ.get("PLOG_FUZZ_SECONDS", "5"))
 LONG_SECONDS = int(os.environ.get("PLOG_FUZZ_SECONDS", "300"))
 
 each_target = pytest.mark.parametrize("name", TARGETS)
-
-
-class Known:
-    """The inputs that are kept for a target, the same each time they are asked for."""
-
-    def __init__(self, name: str) -> None:
-        self.directories = [instrumented.CORPUS / name, instrumented.FOUND / name]
-
-    def __iter__(self) -> Iterator[tuple[str, bytes]]:
-        for directory in self.directories:
-            for path in sorted(directory.glob("*")):
-                yield path.name, path.read_bytes()
 
 
 @each_target
@@ -55,11 +43,11 @@ def kernels() -> None:
 
 
 def look_for(name: str, seconds: int) -> None:
-    run = instrumented.fuzz_for(name, seconds)
+    run = corpora.fuzz_for(name, seconds)
     edges, features = run.reached
     print(f"{name}: {run.executions} inputs, {edges} edges, {features} features")
     if run.status or run.found:
-        pytest.fail(f"{name}, kept in {instrumented.FOUND}:\n{run.report()}", pytrace=False)
+        pytest.fail(f"{name}, kept in {corpora.FOUND}:\n{run.report()}", pytrace=False)
     assert run.executions > len(list(Known(name)))
 
 
