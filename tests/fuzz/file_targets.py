@@ -17,6 +17,7 @@ from plog.errors import CorruptRecord, LogDamaged
 from plog.storage import checkpoints, durable_ends, leader_epochs
 from plog.storage.filesystem import Filesystem
 from plog.storage.leader_epochs import LEADER_EPOCH_FILE
+from plog.storage.log_dir import LogDirIdentity
 from plog.storage.producer_snapshot import decode_snapshot, encode_snapshot
 from plog.storage.recovery import Known, recover
 from plog.storage.transaction_index import AbortedTransactions, decode_aborted, encode_aborted
@@ -85,6 +86,13 @@ def _slot(data: bytes) -> None:
     durable_ends.decode_slot(data)
 
 
+def _identity(data: bytes) -> None:
+    text = data.decode("utf-8", errors="replace")
+    found = said(LogDirIdentity.decode, text, "file")
+    if isinstance(found, str):
+        assert found.startswith(("IdentityDamaged: ", "InconsistentLogDirs: ")), found
+
+
 SMALL_FILES = [
     _aborted,
     _snapshot,
@@ -92,6 +100,7 @@ SMALL_FILES = [
     _text(leader_epochs.decode_leader_epochs, leader_epochs.encode_leader_epochs),
     _text(checkpoints.decode_partition_metadata, checkpoints.encode_partition_metadata),
     _slot,
+    _identity,
 ]
 
 

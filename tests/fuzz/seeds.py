@@ -157,6 +157,7 @@ def of_files() -> Seeds:
         EPOCHS,
         checkpoints.encode_partition_metadata(uuid.UUID(int=77)).encode(),
         durable_ends.encode_slot(key, 1000),
+        b"#Mon\nversion=1\nnode.id=3\ncluster.id=x\\u0041\ndirectory.id: y\n",
     ]
     for number, content in enumerate(files):
         yield "small_files", bytes([number]) + content

@@ -19,7 +19,7 @@ from tests.fuzz.common import exact
 from tests.fuzz.corpora import Known
 from tests.fuzz.targets import TARGETS, planted
 
-SECONDS = int(os.environ.get("PLOG_FUZZ_SECONDS", "5"))
+SECONDS = int(os.environ.get("PLOG_FUZZ_SECONDS", "3"))
 LONG_SECONDS = int(os.environ.get("PLOG_FUZZ_SECONDS", "300"))
 
 each_target = pytest.mark.parametrize("name", TARGETS)
