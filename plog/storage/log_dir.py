@@ -69,7 +69,7 @@ class LogDirIdentity:
         if key is None:
             raise InconsistentLogDirs(f"{name}: version 0 or 1 expected, not {version!r}")
         broker_id = values.get(key)
-        digits = (broker_id or "0").removeprefix("-")
+        digits = ("0" if broker_id is None else broker_id).removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 10):
             raise IdentityDamaged(f"{name}: {key}={broker_id!r} is not a broker id")
         return cls(

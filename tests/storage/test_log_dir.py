@@ -115,7 +115,15 @@ LONG_ID = f"version=0\nbroker.id={'9' * 5000}\n"  # more digits than int() takes
 
 
 @pytest.mark.parametrize(
-    "text", ["", "\0\0\0", "version=\xb2\n", "version=0\nbroker.id=seven\n", LONG_ID]
+    "text",
+    [
+        "",
+        "\0\0\0",
+        "version=\xb2\n",
+        "version=0\nbroker.id=seven\n",
+        "version=0\nbroker.id=\n",
+        LONG_ID,
+    ],
 )
 def test_damaged_identity_is_written_anew_and_reported(
     log_dir: LogDir, text: str, caplog: pytest.LogCaptureFixture
