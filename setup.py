@@ -3,8 +3,9 @@
 PLOG_BUILD chooses the build: `release` (the default), `debug` (bounds checks,
 uninitialised views and C assertions), `asan` (debug under AddressSanitizer and
 UndefinedBehaviorSanitizer) or `tsan` (debug under ThreadSanitizer); docs/TESTING.md
-says how to run the last two. Directives live here and not in file headers, so that
-one switch changes them all.
+says how to run the last two. `fuzz` is clang's, and tests/fuzz has it made beside the
+others, of the same C. Directives live here and not in file headers, so that one switch
+changes them all.
 """
 
 import os
@@ -32,24 +33,35 @@ SOURCES = {
 }
 
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+COVERAGE = "-fsanitize=fuzzer-no-link"
 COMPILE = {
     "release": ["-O3", "-fno-strict-aliasing", "-Wall", "-Wno-unused-function"],
     "debug": ["-O1", "-g", "-fno-strict-aliasing", "-UNDEBUG"],
     "asan": ["-O1", "-g", "-fno-strict-aliasing", "-UNDEBUG", *SANITIZERS],
     "tsan": ["-O1", "-g", "-fno-strict-aliasing", "-UNDEBUG", "-fsanitize=thread"],
+    "fuzz": ["-O1", "-gline-tables-only", "-fno-strict-aliasing", "-w", *SANITIZERS, COVERAGE],
 }
 LINK = {
     "release": ["-pthread"],
     "debug": ["-pthread"],
     "asan": ["-pthread", *SANITIZERS],
     "tsan": ["-pthread", "-fsanitize=thread"],
+    "fuzz": ["-pthread", *SANITIZERS, COVERAGE],
 }
+
+
+def last_build() -> str:
+    """Return the kind of build that the C files are there for."""
+    return LAST_BUILD.read_text() if LAST_BUILD.exists() else "release"
+
+
+KIND = last_build() if BUILD == "fuzz" else BUILD
 DIRECTIVES = {
     "language_level": 3,
-    "boundscheck": BUILD != "release",
+    "boundscheck": KIND != "release",
     "wraparound": False,
     "cdivision": True,
-    "initializedcheck": BUILD != "release",
+    "initializedcheck": KIND != "release",
     "embedsignature": False,
 }
 
@@ -76,21 +88,19 @@ def extensions() -> list[Extension]:
     ]
 
 
-def is_another_build() -> bool:
-    """Whether the last build here was of another kind: its objects would hide what this is for."""
-    return (LAST_BUILD.read_text() if LAST_BUILD.exists() else "release") != BUILD
-
-
 def kernels() -> list[Extension]:
-    """Translate what has changed, or everything for another build; gcc follows the C files."""
+    """Translate what has changed, or everything for another build; gcc follows the C files.
+
+    What another kind of build has left would hide what this one is for.
+    """
     translated: list[Extension] = cythonize(
         extensions(),
         compiler_directives=DIRECTIVES,
-        force=is_another_build(),
+        force=last_build() != KIND,
         nthreads=os.cpu_count() or 1,
     )
     LAST_BUILD.parent.mkdir(exist_ok=True)
-    LAST_BUILD.write_text(BUILD)
+    LAST_BUILD.write_text(KIND)
     return translated
 
 

@@ -53,6 +53,7 @@ PARTS_OF = {
     "produce_rules": "validation",
     "producers": "partition_log",
     "record_view": "records",
+    "request_forms": "reactor",
     "segment": "partition_log",
     "segment_append": "partition_log",
     "segment_walk": "partition_log",

@@ -157,6 +157,22 @@ strace strace
 systemd-analyze systemd
 debootstrap debootstrap
 TOOLS
+    can_fuzz || ! can_install || (install_clang) || true
+}
+
+# Whether clang is there with libFuzzer and its sanitizers, which are a package of their own.
+can_fuzz() {
+    command -v clang >/dev/null &&
+        printf 'int LLVMFuzzerTestOneInput(const char *p, unsigned long n) { return 0; }' |
+        clang -x c -fsanitize=fuzzer,address -o /dev/null - 2>/dev/null
+}
+
+install_clang() {
+    local libraries
+    apt_update
+    libraries=$(first_available libclang-rt-dev || true)
+    # shellcheck disable=SC2086 # none, where clang comes with them
+    apt_install clang $libraries
 }
 
 # -- .venv

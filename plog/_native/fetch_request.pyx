@@ -10,7 +10,7 @@ from plog._native.fetch_call cimport (
     FETCH_FLEXIBLE_SINCE, FETCH_IDS_SINCE, FETCH_LOG_START_SINCE, FETCH_RACK_SINCE, FETCH_SESSIONS_SINCE)
 from plog._native.fetch_sessions cimport FINAL_EPOCH, NO_SESSION_ID, PartitionName, Wanted
 from plog._native.part_list cimport PartList, part_add
-from plog._native.request cimport read_length, read_no_tags, read_string, skip_client_id
+from plog._native.request cimport is_ascii, read_length, read_no_tags, read_string, skip_client_id
 from plog._native.served cimport TOPIC_ID_BYTES
 from plog._native.wire cimport read_int8, read_int32, read_int64
 
@@ -54,18 +54,10 @@ cdef const uint8_t* read_topic_name(
     name.index = 0
     if version < FETCH_IDS_SINCE:
         p = read_string(p, end, version >= FETCH_FLEXIBLE_SINCE, &name.topic, &name.topic_size)
-        return p if name.topic_size >= 0 and is_ascii(name) else NULL
+        # Without a cursor the size is no more than what the frame claims.
+        return p if p != NULL and name.topic_size >= 0 and is_ascii(name.topic, name.topic_size) else NULL
     name.topic_id = p
     return p + TOPIC_ID_BYTES if end - p >= TOPIC_ID_BYTES else NULL
-
-
-cdef bint is_ascii(const PartitionName* name) noexcept nogil:
-    """Else it may not be UTF-8, which Python refuses."""
-    cdef int32_t at
-    for at in range(name.topic_size):
-        if name.topic[at] >= 0x80:
-            return False
-    return True
 
 
 cdef const uint8_t* read_topics(
@@ -137,7 +129,7 @@ cdef bint fetch_read_request(
         p = read_string(p, end, flexible, &rack, &rack_size)
     if p != NULL and flexible:
         p = read_no_tags(p, end)
-    if p != end or p == NULL or rack_size < 0 or replica_id != CONSUMER:
+    if p != end or p == NULL or rack_size < 0 or replica_id != CONSUMER or not is_ascii(rack, rack_size):
         return False
     call.read_committed = isolation_level == READ_COMMITTED
     call.max_bytes = min(<int64_t>max_bytes, largest_bytes)

@@ -61,6 +61,15 @@ cdef inline const uint8_t* read_bytes(
     return p if size[0] < 0 else p + size[0]
 
 
+# Else it may not be UTF-8, which Python refuses.
+cdef inline bint is_ascii(const uint8_t* text, int32_t size) noexcept nogil:
+    cdef int32_t at
+    for at in range(size):
+        if text[at] >= 0x80:
+            return False
+    return True
+
+
 # API key, version and correlation id, which stand first in every header.
 cdef inline const uint8_t* read_head(const uint8_t* p, const uint8_t* end, RequestHead* out) noexcept nogil:
     p = read_int16(p, end, &out.api_key)
@@ -75,13 +84,9 @@ cdef inline const uint8_t* read_head(const uint8_t* p, const uint8_t* end, Reque
 cdef inline const uint8_t* skip_client_id(const uint8_t* p, const uint8_t* end, bint flexible) noexcept nogil:
     cdef const uint8_t* text = NULL
     cdef int32_t size = 0
-    cdef int32_t at
     p = read_string(p, end, False, &text, &size)
-    if p == NULL:
+    if p == NULL or not is_ascii(text, size):
         return NULL
-    for at in range(size):
-        if text[at] >= 0x80:  # it may not be UTF-8, which Python refuses
-            return NULL
     return read_no_tags(p, end) if flexible else p
 
 

@@ -66,17 +66,18 @@ def _line(lines: list[str], number: int) -> str:
 
 
 def integer(word: str, where: str, *, low: int = 0) -> int:
-    """Read a decimal number of a checkpoint, at least `low`.
+    """Read a decimal number of a checkpoint, at least `low` and of 64 bits.
 
     Raises:
         CheckpointDamaged: anything else; `where` is in the message.
     """
-    digits = word.strip().removeprefix("-")
+    number = word.strip()  # int() strips less of what splits lines and words
+    digits = number.removeprefix("-")
     # int() would also take "1_000", "+1" and digits of other scripts.
     whole = digits.isascii() and digits.isdigit() and len(digits) <= 19
-    if not whole or int(word) < low:
+    if not whole or not low <= int(number) < 1 << 63:
         raise CheckpointDamaged(f"{where}: a number of at least {low} expected, not {word!r}")
-    return int(word)
+    return int(number)
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> str:

@@ -75,8 +75,8 @@ class LogDirIdentity:
         if key is None:
             raise InconsistentLogDirs(f"{name}: version 0 or 1 expected, not {version!r}")
         broker_id = values.get(key)
-        digits = (broker_id or "0").removeprefix("-")
-        if not (digits.isascii() and digits.isdigit()):
+        digits = ("0" if broker_id is None else broker_id).removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 10):
             raise IdentityDamaged(f"{name}: {key}={broker_id!r} is not a broker id")
         return cls(
             broker_id=None if broker_id is None else int(broker_id),

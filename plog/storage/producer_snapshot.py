@@ -52,7 +52,8 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
     """Decode a snapshot.
 
     Raises:
-        CorruptRecord: cut, extended, another version, or the CRC does not match.
+        CorruptRecord: cut, extended, another version, the CRC does not match, or an entry that no
+            producer can have.
     """
     if len(data) < _HEAD.size + _COUNT.size:
         raise CorruptRecord(f"producer snapshot of {len(data)} bytes")
@@ -79,6 +80,11 @@ def _entry(
     coordinator_epoch: int,
     current_txn_first_offset: int,
 ) -> ProducerEntry:
+    if producer_id < 0 or current_txn_first_offset < NO_OFFSET:
+        raise CorruptRecord(
+            f"producer snapshot: producer {producer_id},"
+            f" in a transaction from offset {current_txn_first_offset}"
+        )
     newest = ONLY_ZERO_NEXT
     if last_offset != NO_OFFSET:
         newest = SequencedBatch(

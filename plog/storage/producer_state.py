@@ -22,7 +22,7 @@ from plog.errors import (
     InvalidTxnState,
     OutOfOrderSequenceNumber,
 )
-from plog.types import NO_EPOCH, NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP
+from plog.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
 
 BATCHES_REMEMBERED = 5
 """A client may have so many requests in flight and still retry each of them."""
@@ -67,11 +67,16 @@ def next_sequence(sequence: int, by: int = 1) -> int:
     return (sequence + by) % (MAX_SEQUENCE + 1)
 
 
+def has_producer(header: BatchHeader) -> bool:
+    """Tell whether a batch names a producer. As in Kafka no negative id does, not -1 alone."""
+    return header.producer_id >= 0
+
+
 def check(
     entry: ProducerEntry | None, header: BatchHeader
 ) -> tuple[Verdict, SequencedBatch | None]:
     """Apply the ordinary rule; with DUPLICATE comes the first copy."""
-    if header.producer_id == NO_PRODUCER_ID:
+    if not has_producer(header):
         return Verdict.ORDINARY, None
     if entry is None or header.producer_epoch != entry.producer_epoch or header.base_sequence < 0:
         return Verdict.UNUSUAL, None
@@ -218,12 +223,14 @@ class ProducerReplay:
 
     def on_batch(self, header: BatchHeader) -> None:
         """Take a data batch."""
-        if header.producer_id != NO_PRODUCER_ID:
+        if has_producer(header):
             known = self.entries.get(header.producer_id)
             self.entries[header.producer_id] = apply(known, header)
 
     def on_marker(self, header: BatchHeader, marker: Marker) -> CompletedTransaction | None:
         """Take a control batch."""
+        if not has_producer(header):
+            return None
         known = self.entries.get(header.producer_id)
         entry, completed = complete(known, header, marker)
         self.entries[header.producer_id] = entry

@@ -44,6 +44,8 @@ def test_offsets_round_trip() -> None:
         ("0\n1_0\n", "f:2"),
         ("0\n²\n", "f:2"),
         ("0\n" + "9" * 5000 + "\n", "f:2"),
+        ("0\n\x1f1\n", "1 entries announced, 0 found"),  # which int() does not strip
+        ("0\n1\na 0 9223372036854775808\n", "at least 0"),
         ("0\n1\n", "1 entries announced, 0 found"),
         ("0\n0\na 0 1\n", "0 entries announced, 1 found"),
         ("0\n1\na 0\n", "f:3: 3 words"),

@@ -147,7 +147,20 @@ def test_identity_of_a_later_version_is_refused(log_dir: LogDir, text: str) -> N
     log_dir.unlock()
 
 
-@pytest.mark.parametrize("text", ["", "\0\0\0", "version=\xb2\n", "version=0\nbroker.id=seven\n"])
+LONG_ID = f"version=0\nbroker.id={'9' * 5000}\n"  # more digits than int() takes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\0\0\0",
+        "version=\xb2\n",
+        "version=0\nbroker.id=seven\n",
+        "version=0\nbroker.id=\n",
+        LONG_ID,
+    ],
+)
 def test_damaged_identity_is_written_anew_and_reported(
     log_dir: LogDir, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -63,6 +63,15 @@ def test_every_prefix_extension_and_flipped_bit_is_refused() -> None:
             decode_snapshot(bytes(flipped))
 
 
+@pytest.mark.parametrize(
+    "entry", [PLAIN._replace(producer_id=-2), PLAIN._replace(current_txn_first_offset=-2)]
+)
+def test_entry_that_no_producer_can_have_is_refused(entry: ProducerEntry) -> None:
+    """The struct refuses it too, and by then the log could not be opened without it."""
+    with pytest.raises(CorruptRecord, match="producer snapshot: producer "):
+        decode_snapshot(encode_snapshot([entry]))
+
+
 @pytest.mark.parametrize("count", [-1, 0, 2, 1 << 30])
 def test_wrong_count_with_a_right_crc_is_refused(count: int) -> None:
     body = struct.pack(">i", count) + encode_snapshot([PLAIN])[10:]

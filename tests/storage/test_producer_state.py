@@ -103,6 +103,17 @@ def test_batch_without_producer_is_ordinary() -> None:
     assert check(None, read_header(batch(1))) == (Verdict.ORDINARY, None)
 
 
+@pytest.mark.parametrize("producer_id", [-1, -2, -(1 << 63)])
+def test_negative_producer_id_is_none(producer_id: int) -> None:
+    """As for Kafka, and for the struct: a batch in the log may have any."""
+    nobodys = header(0, transactional=True)._replace(producer_id=producer_id)
+    assert check(None, nobodys) == (Verdict.ORDINARY, None)
+    replay = ProducerReplay()
+    replay.on_batch(nobodys)
+    assert replay.on_marker(nobodys, Marker(abort=True, coordinator_epoch=0)) is None
+    assert replay.entries == {}
+
+
 def test_duplicate_comes_with_its_first_copy() -> None:
     assert check(entry(*FIVE), header(20)) == (Verdict.DUPLICATE, FIVE[2])
 

@@ -1,0 +1,35 @@
+from typing import NamedTuple
+
+from plog._native.served import ServedPartitions
+from plog.types import Buffer
+
+# For tests only: nothing in plog imports it.
+
+class FetchForm(NamedTuple):
+    """What an ordinary Fetch says; bytes are as they stand in the frame."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    read_committed: bool
+    session_id: int
+    session_epoch: int
+    # topic, its id, index, leader epoch, offset, last fetched epoch, max bytes
+    asked: list[tuple[bytes, bytes, int, int, int, int, int]]
+    forgotten: list[tuple[bytes, bytes, int]]
+
+class ProduceForm(NamedTuple):
+    """What an ordinary Produce says, and the answer's form before anything is appended."""
+
+    acks: int
+    timeout_ms: int
+    parts: list[tuple[bool, int, int, int]]  # begins its topic, index, position in the frame, size
+    answer: bytes  # with its length prefix
+
+def read_fetch(frame: Buffer, largest_bytes: int) -> FetchForm | None:
+    """Read a frame (from the API key on); None: the fast path leaves it to Python."""
+
+def check_produce(
+    served: ServedPartitions, frame: Buffer, now_ms: int, in_reactor: bool
+) -> ProduceForm | None:
+    """Read a frame and check its batches, whose max_timestamp it restamps; None as `read_fetch`."""

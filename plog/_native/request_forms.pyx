@@ -1,0 +1,100 @@
+"""What the fast path reads in a frame of Produce or Fetch, as Python objects: for tests.
+
+Owns nothing: the forms are `produce_path`'s and `fetch_request`'s, called here as the reactor
+calls them, on a frame that no connection has sent. Nothing is appended, and nothing read.
+"""
+
+from typing import NamedTuple
+
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+
+from plog._native.fetch_call cimport FETCH_KEY, FETCH_SINCE, FETCH_UNTIL, FetchCall
+from plog._native.fetch_path cimport fetch_init, fetch_release
+from plog._native.fetch_request cimport fetch_read_request
+from plog._native.fetch_sessions cimport PartitionName, Wanted
+from plog._native.produce_path cimport (
+    PRODUCE_ANSWERED, PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL, ProduceCall, ProducePart, produce_answer_size,
+    produce_check, produce_encode_answer, produce_init, produce_part, produce_release)
+from plog._native.request cimport RequestHead, read_head
+from plog._native.served cimport TOPIC_ID_BYTES, ServedPartitions
+
+
+class FetchForm(NamedTuple):
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    read_committed: bool
+    session_id: int
+    session_epoch: int
+    asked: list
+    forgotten: list
+
+
+class ProduceForm(NamedTuple):
+    acks: int
+    timeout_ms: int
+    parts: list
+    answer: bytes
+
+
+cdef tuple name_of(const PartitionName* name):
+    return name.topic[:name.topic_size], name.topic_id[:TOPIC_ID_BYTES], name.index
+
+
+def read_fetch(const uint8_t[::1] frame not None, int64_t largest_bytes):
+    cdef const uint8_t* p = &frame[0] if len(frame) else NULL
+    cdef const uint8_t* end = p + len(frame)
+    cdef FetchCall call
+    cdef const Wanted* wanted
+    cdef int64_t number
+    fetch_init(&call)
+    try:
+        p = read_head(p, end, &call.head)
+        if p == NULL or call.head.api_key != FETCH_KEY or not FETCH_SINCE <= call.head.version <= FETCH_UNTIL:
+            return None
+        if not fetch_read_request(&call, largest_bytes, p, end):
+            return None
+        asked = []
+        for number in range(call.asked.count):
+            wanted = &(<const Wanted*>call.asked.items)[number]
+            asked.append((
+                *name_of(&wanted.name), wanted.leader_epoch, wanted.offset, wanted.last_epoch, wanted.max_bytes))
+        return FetchForm(
+            call.max_wait_ms, call.min_bytes, call.max_bytes, bool(call.read_committed), call.session_id,
+            call.session_epoch, asked,
+            [name_of(&(<const PartitionName*>call.forgotten.items)[number]) for number in range(call.forgotten.count)])
+    finally:
+        fetch_release(&call)
+
+
+def check_produce(
+        ServedPartitions served not None, uint8_t[::1] frame not None, int64_t now_ms, bint in_reactor):
+    cdef uint8_t* start = &frame[0] if len(frame) else NULL
+    cdef const uint8_t* end = start + len(frame)
+    cdef const uint8_t* p
+    cdef ProduceCall call
+    cdef const ProducePart* part
+    cdef uint8_t* answer = NULL  # of its exact size, so that a sanitizer sees a byte too many
+    cdef int64_t size
+    cdef int64_t number
+    produce_init(&call)
+    try:
+        p = read_head(start, end, &call.head)
+        if p == NULL or call.head.api_key != PRODUCE_KEY or not PRODUCE_SINCE <= call.head.version <= PRODUCE_UNTIL:
+            return None
+        if produce_check(&served.table, &call, p, end, now_ms, in_reactor) != PRODUCE_ANSWERED:
+            return None
+        parts = []
+        for number in range(call.parts.count):
+            part = produce_part(&call, number)
+            parts.append((bool(part.begins_topic), part.served.index, part.records - start, part.size))
+        size = produce_answer_size(&call)
+        answer = <uint8_t*>malloc(size)
+        if answer == NULL:
+            raise MemoryError
+        produce_encode_answer(&call, answer)
+        return ProduceForm(call.acks, call.timeout_ms, parts, answer[:size])
+    finally:
+        free(answer)
+        produce_release(&call)

@@ -1,0 +1,242 @@
+"""Targets over frames: messages in Python, and Produce and Fetch as the fast path reads them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+from plog._native import batch, request_forms, validation
+from plog._native.commit_queue import CommitThread
+from plog._native.partition_log import PartitionLog, Segment
+from plog._native.served import ServedPartitions
+from plog._native.work_queue import WorkThread
+from plog._reference import codec as reference
+from plog.protocol import codec, framing
+from plog.protocol.messages.fetch import FetchRequest
+from plog.protocol.messages.produce import ProduceRequest, ProduceResponse
+from plog.types import Buffer
+
+from .common import AT_ATTRIBUTES, AT_CRC, AT_LENGTH, HEADER_BYTES, crc32c, exact, said
+from .record_targets import LIMIT, NOW_MS
+
+LARGEST_ANSWER = 50 << 20
+MOST_MESSAGE_BYTES = 4096
+TOPICS = {("t", 0): False, ("t", 1): True, ("topic-with-a-name", 0): False}
+"""What the fast path serves, and whether records need keys."""
+
+
+def messages(data: memoryview) -> None:
+    """What it is, a byte; then a request with its header, or a response behind key and version."""
+    if len(data) < 5:
+        return
+    is_request = data[0] & 1 == 0
+    body = data[1:]
+    if is_request:
+        header = said(framing.decode_request_header, body)
+        if isinstance(header, str):
+            return
+        (key, version, _, _), at = header
+        cls = framing.request_class(key)
+    else:
+        key, version = struct.unpack_from(">hh", body)
+        at = 4
+        cls = framing.response_class(key)
+    if cls is None:
+        return
+    low, high = cls.api.versions.low, cls.api.versions.high
+    version = low + (version - low) % (high - low + 1)
+    found, expected = (said(one.decode, cls, version, body, at) for one in (codec, reference))
+    assert found == expected, f"{cls.__name__} v{version}: {found!r}, its twin: {expected!r}"
+    if isinstance(found, str):
+        assert found.startswith("InvalidRequest: ")
+        return
+    message, end = found
+    assert end <= len(body)
+    wire = codec.encode(message, version)
+    assert wire == reference.encode(message, version)
+    # Unless nothing in it was a NaN.
+    again, size = codec.decode(cls, version, wire)
+    assert size == len(wire)
+    assert codec.encode(again, version) == wire
+
+
+def fetch_requests(data: memoryview) -> None:
+    """A frame: what the fast path takes, Python reads as the same."""
+    form = request_forms.read_fetch(data, LARGEST_ANSWER)
+    if form is None:
+        return
+    header, at = framing.decode_request_header(data)
+    request, end = codec.decode(FetchRequest, header.api_version, data, at)
+    assert end == len(data)
+    assert request.replica_id == request.replica_state.replica_id == -1
+    assert form.read_committed is (request.isolation_level == 1)
+    assert form.max_wait_ms == request.max_wait_ms
+    assert form.max_bytes == min(request.max_bytes, LARGEST_ANSWER)
+    assert form.min_bytes == min(request.min_bytes, form.max_bytes)
+    assert (form.session_id, form.session_epoch) == (request.session_id, request.session_epoch)
+    assert form.asked == [
+        (
+            topic.topic.encode(),
+            topic.topic_id.bytes,
+            part.partition,
+            max(part.current_leader_epoch, -1),
+            part.fetch_offset,
+            max(part.last_fetched_epoch, -1),
+            part.partition_max_bytes,
+        )
+        for topic in request.topics
+        for part in topic.partitions
+    ]
+    assert form.forgotten == [
+        (topic.topic.encode(), topic.topic_id.bytes, index)
+        for topic in request.forgotten_topics_data
+        for index in topic.partitions
+    ]
+
+
+def memory_log() -> PartitionLog:
+    """Return an empty partition whose files have no names."""
+    files = [os.memfd_create(name) for name in ("log", "index", "timeindex")]
+    segment = Segment(
+        0,
+        log_fd=files[0],
+        offset_index_fd=files[1],
+        time_index_fd=files[2],
+        size_bytes=0,
+        next_offset=0,
+        offset_entries=0,
+        time_entries=0,
+        max_timestamp=-1,
+        max_timestamp_offset=0,
+        bytes_since_index_entry=0,
+        first_append_ms=-1,
+        max_index_bytes=4096,
+    )
+    log = PartitionLog(
+        [segment],
+        log_start_offset=0,
+        high_watermark=0,
+        durable_end=0,
+        leader_epoch=0,
+        directory=Path("/"),
+        index_interval_bytes=4096,
+    )
+    log.set_limits(
+        segment_bytes=1 << 30, segment_ms=1 << 40, segment_jitter_ms=0, index_interval_bytes=4096
+    )
+    return log
+
+
+@functools.cache
+def served() -> ServedPartitions:
+    """Return what the fast path serves here: TOPICS, without a broker."""
+    partitions = ServedPartitions(WorkThread())
+    for number, ((topic, index), key_required) in enumerate(TOPICS.items()):
+        partitions.publish(
+            topic,
+            bytes(15) + bytes([number + 1]),
+            index,
+            memory_log(),
+            CommitThread(),
+            WorkThread(),
+            number=number,
+            max_message_bytes=MOST_MESSAGE_BYTES,
+            decompressed_limit=LIMIT,
+            before_max_ms=10_000,
+            after_max_ms=1_000,
+            flush_messages=1 << 60,
+            flush_before_ack=False,
+            key_required=key_required,
+            enough_in_sync=True,
+            has_aborted=False,
+        )
+    return partitions
+
+
+def produce_requests(data: memoryview) -> None:
+    """A frame: what the fast path takes, Python reads as the same, and finds nothing wrong with."""
+    check_produce(exact(data))
+    check_produce(exact(with_right_records(data)))
+
+
+def with_right_records(data: Buffer) -> Buffer:
+    """Have each batch of a request be one in length and CRC, as far as the request can be read."""
+    found = bytearray(data)
+    request = read_produce(found)
+    if request is None:
+        return found
+    for topic in request[0].topic_data:
+        for part in topic.partition_data:
+            if part.records is not None and len(part.records) >= HEADER_BYTES:
+                records = part.records
+                struct.pack_into(">i", records, AT_LENGTH, len(records) - 12)
+                crc = crc32c(bytes(records[AT_ATTRIBUTES:]))
+                struct.pack_into(">I", records, AT_CRC, crc)
+    return found
+
+
+def read_produce(frame: Buffer) -> tuple[ProduceRequest, int, int] | None:
+    """Read a frame as the handlers do: the request, its version and its end."""
+    header = said(framing.decode_request_header, frame)
+    if isinstance(header, str) or header[0].api_key != 0:
+        return None
+    found = said(codec.decode, ProduceRequest, header[0].api_version, frame, header[1])
+    return None if isinstance(found, str) else (found[0], header[0].api_version, found[1])
+
+
+def check_produce(frame: memoryview) -> None:
+    """Compare the fast path with Python on one frame."""
+    before = exact(frame)
+    in_reactor = request_forms.check_produce(served(), exact(frame), NOW_MS, True)
+    form = request_forms.check_produce(served(), frame, NOW_MS, False)
+    if form is None:
+        assert in_reactor is None, "what the reactor takes, the thread beside it must take too"
+        return
+    assert in_reactor is None or in_reactor == form
+    found = read_produce(before)
+    assert found is not None, "Python cannot read what the fast path takes"
+    request, version, end = found
+    assert end == len(frame)
+    assert request.transactional_id is None
+    assert (form.acks, form.timeout_ms) == (request.acks, request.timeout_ms)
+    parts = [
+        (number == 0, topic.name, part)
+        for topic in request.topic_data
+        for number, part in enumerate(topic.partition_data)
+    ]
+    assert len(parts) == len(form.parts)
+    for (begins, name, part), (began, index, at, size) in zip(parts, form.parts, strict=True):
+        assert (began, index, size) == (begins, part.index, len(part.records))
+        judged = judge(part.records, TOPICS[name, index])
+        assert judged.error == 0, judged
+        stamped = batch.check_batch(frame[at : at + size])
+        assert stamped.max_timestamp == judged.max_timestamp
+    check_answer(form.answer, version, [(name, part.index) for _, name, part in parts])
+
+
+def judge(records: Buffer, key_required: bool) -> Any:
+    return validation.validate_produced(
+        records,
+        now_ms=NOW_MS,
+        before_max_ms=10_000,
+        after_max_ms=1_000,
+        log_append_time=False,
+        key_required=key_required,
+        decompressed_limit=LIMIT,
+    )
+
+
+def check_answer(answer: bytes, version: int, expected: list[tuple[str, int]]) -> None:
+    """Read the answer's form as a client does."""
+    assert struct.unpack_from(">i", answer) == (len(answer) - 4,)
+    _, at = framing.decode_response_header(0, version, answer[4:])
+    response, end = codec.decode(ProduceResponse, version, answer[4:], at)
+    assert end == len(answer) - 4
+    assert expected == [
+        (topic.name, part.index)
+        for topic in response.responses
+        for part in topic.partition_responses
+    ]

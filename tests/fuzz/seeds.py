@@ -1,0 +1,172 @@
+"""Where the fuzzer begins: what other libraries write, and what the other tests make."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+import struct
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+
+from plog._native.partition_log import ProducerEntry, SequencedBatch
+from plog._native.records import control_batch
+from plog.protocol import codec, framing
+from plog.protocol.messages.fetch import FetchRequest
+from plog.protocol.messages.produce import ProduceRequest
+from plog.storage import checkpoints, durable_ends
+from plog.storage.producer_snapshot import encode_snapshot
+from plog.storage.transaction_index import AbortedTransaction, encode_aborted
+from tests.agreement.batches import (
+    CODECS,
+    COMPRESS,
+    MALFORMED_RECORDS,
+    NOW_MS,
+    SMALL,
+    build,
+    malformed,
+    stamped,
+)
+from tests.handlers.wire import fetch_request, produce_request
+from tests.protocol.instances import VERSIONS, sample
+from tests.protocol.test_golden import GOLDEN
+
+from .file_targets import BESIDE
+from .request_targets import TOPICS
+
+Seeds = Iterator[tuple[str, bytes]]
+
+EPOCHS = b"0\n2\n0 0\n3 4\n"
+_BATCH = SequencedBatch(0, 2, 2, 2, NOW_MS)
+SNAPSHOT = encode_snapshot(
+    ProducerEntry(number, 0, (_BATCH,), NOW_MS, -1, transaction)
+    for number, transaction in ((5, -1), (6, 1))
+)
+
+
+def batches() -> Iterator[bytes]:
+    for codec_number in CODECS:
+        yield build(SMALL, codec_number)
+    yield build(SMALL, producer=(5, 0, 17), transactional=True)
+    yield stamped(build(SMALL), attributes=0x08, max_timestamp=NOW_MS)
+    for abort in (False, True):
+        yield control_batch(
+            abort=abort,
+            offset=3,
+            timestamp=NOW_MS,
+            producer_id=5,
+            producer_epoch=0,
+            coordinator_epoch=1,
+        )
+    for name in MALFORMED_RECORDS:
+        yield malformed(name)
+
+
+def start(known: tuple[int, ...], log: bytes, **beside: bytes) -> bytes:
+    """Return what a broker finds: the target `segments` says what the numbers are."""
+    files = [beside.get(kind, b"") for kind in BESIDE]
+    return bytes([*known, *map(len, files)]) + b"".join(files) + log
+
+
+def of_records() -> Seeds:
+    log = b"".join(build(SMALL, n % 5, base_offset=3 * n) for n in range(6))
+    for data in [*batches(), log, log[:-5]]:
+        yield "batches", data
+        yield "records", data
+        yield "appends", data
+        for rules in (0, 1, 6, 12, 14):
+            yield "validation", bytes([rules]) + data
+        for asked in ((0, 9, 100, 9000, 0, 0), (1, 9, 2, 9000, 5, 1), (0, 9, 100, 60, 0, 0)):
+            yield "columns", struct.pack(">BHBHBB", *asked) + data
+        for known in ((0, 0, 0, 0), (1, 6, 0, 1), (2, 3, 0, 1)):
+            yield "segments", start(known, data)
+    idempotent = [build(SMALL, producer=(5, 0, sequence)) for sequence in (0, 3, 3, 7, 0)]
+    opened = build(SMALL, producer=(5, 1, 0), transactional=True)
+    yield "appends", b"".join([*idempotent, opened, opened, idempotent[0]])
+    beside = {
+        "index": struct.pack(">iiii", 2, 78, 5, 240),
+        "timeindex": struct.pack(">qi", NOW_MS + 5, 1),
+        "txnindex": encode_aborted([AbortedTransaction(5, 0, 5, 6)]),
+        "snapshot": SNAPSHOT,
+        "epochs": EPOCHS,
+    }
+    for how in (0, 1, 2, 4):
+        for data in (log, b"".join([*idempotent[:2], opened])):
+            yield "segments", start((how, 3, 0, 3), data, **beside)
+            for kind, content in beside.items():
+                yield "segments", start((how, 3, 0, 6), data, **{kind: content})
+    for number, compress in COMPRESS.items():
+        for data in (b"", b"a", b"plog" * 20, random.Random(1).randbytes(50), bytes(3000)):
+            yield "codecs", bytes([number]) + compress(data)
+            yield "codecs", bytes([number]) + 2 * compress(data)
+    for data in ("00", "7f", "ffffffff0f", "ffffffffffffffffff01", "80808080808000"):
+        yield "varints", bytes.fromhex(data)
+
+
+def of_frames() -> Seeds:
+    rng = random.Random(1)
+    for golden in GOLDEN:
+        yield from of_message(golden.cls, golden.version, golden.wire)
+    for cls, version in VERSIONS:
+        yield from of_message(cls, version, codec.encode(sample(cls, version, rng), version))
+    for version in range(4, 18):
+        for parts in ([("t", 0, 5)], [("t", 0, 5), ("t", 1, 0), ("topic-with-a-name", 0, 9)]):
+            named = [(uuid.UUID(int=n + 1) if version > 12 else name, index, offset)
+                     for n, (name, index, offset) in enumerate(parts)]  # fmt: skip
+            forgotten = [at[:2] for at in named] if version > 6 else []
+            session = (7, 3) if version > 6 else (0, -1)
+            request = fetch_request(*named, session=session, forgotten=forgotten)
+            yield "fetch_requests", framed(FetchRequest, version, codec.encode(request, version))
+    for version in range(3, 12):
+        for number in CODECS if version > 6 else range(4):
+            data = build([(NOW_MS, b"k", b"v" * 30, [("h", b"1")])], number)
+            request = produce_request([(topic, index, data) for topic, index in TOPICS])
+            frame = framed(ProduceRequest, version, codec.encode(request, version))
+            yield "produce_requests", frame
+
+
+def of_message(cls: type, version: int, wire: bytes) -> Seeds:
+    if cls.__name__.endswith("Response"):
+        yield "messages", b"\x01" + struct.pack(">hh", cls.api.key, version) + wire
+        return
+    frame = framed(cls, version, wire)
+    yield "messages", b"\x00" + frame
+    if cls is FetchRequest:
+        yield "fetch_requests", frame
+    if cls is ProduceRequest:
+        yield "produce_requests", frame
+
+
+def framed(cls: type, version: int, wire: bytes) -> bytes:
+    return framing.encode_request_header(cls.api.key, version, 7, "client") + wire
+
+
+def of_files() -> Seeds:
+    offsets = struct.pack(">iiiiii", 0, 0, 5, 4096, 9, 9000)
+    times = struct.pack(">qiqiqi", 1, 2, 5, 6, 7, 6)
+    for entries in (b"", offsets, times, offsets[:12], offsets + bytes(8)):
+        for target in (0, 105, 1 << 40):
+            yield "indexes", struct.pack(">qq", 100, target) + entries
+    aborted = [AbortedTransaction(1, 0, 5, 6), AbortedTransaction(2, 3, 9, 20)]
+    key = durable_ends.SlotKey(uuid.UUID(int=5), 3)
+    files = [
+        encode_aborted(aborted),
+        SNAPSHOT,
+        b"0\n2\nflights 0 17\nflights 1 4\n",
+        EPOCHS,
+        checkpoints.encode_partition_metadata(uuid.UUID(int=77)).encode(),
+        durable_ends.encode_slot(key, 1000),
+        b"#Mon\nversion=1\nnode.id=3\ncluster.id=x\\u0041\ndirectory.id: y\n",
+    ]
+    for number, content in enumerate(files):
+        yield "small_files", bytes([number]) + content
+
+
+@functools.cache
+def seeds() -> dict[str, list[bytes]]:
+    """Return the seeds of each target."""
+    found = defaultdict(list)
+    for target, data in itertools.chain(of_records(), of_frames(), of_files()):
+        found[target].append(data)
+    return {target: sorted(set(inputs)) for target, inputs in found.items()}
