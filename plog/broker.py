@@ -306,7 +306,7 @@ class Broker:
         dispatcher: Dispatcher,
         logs: LogManager,
     ) -> None:
-        # Some MB and a tenth of a second, for those who want the page.
+        # For those who want the page.
         from plog.ops.metrics_page import MetricsPage, Sources
 
         sources = Sources(reactor, dispatcher.times, logs)

@@ -8,15 +8,18 @@ follow Prometheus' rules: seconds and bytes, counters and they alone end in _tot
 from __future__ import annotations
 
 import logging
+import os
+import resource
 import shutil
 import socket
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
+from pathlib import Path
 from typing import NamedTuple
-
-from prometheus_client import ProcessCollector
 
 from plog import __version__
 from plog._native.histogram import Histogram, upper_bounds
@@ -72,16 +75,37 @@ def write(families: Iterable[Family], names: Collection[str] = ()) -> str:
     return "\n".join([*written, ""])
 
 
-def collect(sources: Sources, process: ProcessCollector) -> Iterator[Family]:
+def collect(sources: Sources) -> Iterator[Family]:
     """Yield every family, the fullest last. From any thread."""
-    for found in process.collect():
-        (sample,) = found.samples
-        line = f"{sample.name} {sample.value}"
-        yield Family(sample.name, found.type, found.documentation, [line])
     yield Family(BUILD, "gauge", "The release.", [f'{BUILD}{{version="{__version__}"}} 1'])
+    yield from _process()
     yield from _network(sources)
     yield from _disks(sources.logs)
     yield from _topics(sources.logs)
+
+
+def _process() -> Iterator[Family]:
+    # By the names that Prometheus' clients of every language give them.
+    pages = Path("/proc/self/statm").read_text().split()
+    in_page = resource.getpagesize()
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for name, text, value in (
+        ("cpu_seconds_total", "CPU time of all threads.", time.process_time()),
+        ("resident_memory_bytes", "Memory in use.", int(pages[1]) * in_page),
+        ("virtual_memory_bytes", "Address space in use.", int(pages[0]) * in_page),
+        ("start_time_seconds", "When it began, since 1970.", _started_s()),
+        ("open_fds", "Descriptors open now.", len(os.listdir("/proc/self/fd"))),
+        ("max_fds", "Descriptors that it may have.", most),
+    ):
+        yield _one(f"process_{name}", text, value)
+
+
+@cache
+def _started_s() -> float:
+    # Ticks since the machine's start; once, as the wall clock may be set meanwhile.
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return round(time.time() - age_s, 2)
 
 
 def _network(sources: Sources) -> Iterator[Family]:
@@ -95,7 +119,7 @@ def _network(sources: Sources) -> Iterator[Family]:
         ("received_bytes_total", "Bytes read from clients.", stats.bytes_in),
         ("sent_bytes_total", "Bytes written to clients.", stats.bytes_out),
     ):
-        yield _one(name, text, value)
+        yield _one(f"plog_{name}", text, value)
     yield Family(
         "plog_handed_over_total",
         "counter",
@@ -118,8 +142,8 @@ def _network(sources: Sources) -> Iterator[Family]:
 
 def _disks(logs: LogManager) -> Iterator[Family]:
     records, size = appended()
-    yield _one("appended_records_total", "Records appended to logs.", records)
-    yield _one("appended_bytes_total", "Bytes of batches appended to logs.", size)
+    yield _one("plog_appended_records_total", "Records appended to logs.", records)
+    yield _one("plog_appended_bytes_total", "Bytes of batches appended to logs.", size)
     name = "plog_flush_duration_seconds"
     lines = _buckets(name, "", flush_times())
     yield Family(name, "histogram", "How long each fdatasync of a log took.", lines)
@@ -132,7 +156,7 @@ def _disks(logs: LogManager) -> Iterator[Family]:
                 free.append(f"plog_log_dir_free_bytes{labels} {shutil.disk_usage(path).free}")
     yield Family("plog_log_dir_online", "gauge", "Whether a log directory works.", online)
     yield Family("plog_log_dir_free_bytes", "gauge", "Space left on its file system.", free)
-    yield _one("offline_partitions", "Partitions that cannot be served.", len(logs.offline))
+    yield _one("plog_offline_partitions", "Partitions that cannot be served.", len(logs.offline))
 
 
 def _topics(logs: LogManager) -> Iterator[Family]:
@@ -161,9 +185,9 @@ def _topics(logs: LogManager) -> Iterator[Family]:
         yield Family(name, "gauge", text, lines)
 
 
-def _one(name: str, text: str, value: int) -> Family:
+def _one(name: str, text: str, value: float) -> Family:
     kind = "counter" if name.endswith("_total") else "gauge"
-    return Family(f"plog_{name}", kind, text, [f"plog_{name} {value}"])
+    return Family(name, kind, text, [f"{name} {value}"])
 
 
 def _buckets(name: str, labels: str, histogram: Histogram) -> list[str]:
@@ -192,10 +216,9 @@ class MetricsPage:
 
     def __init__(self, listening: socket.socket, sources: Sources) -> None:
         self._host, self._port = listening.getsockname()[:2]
-        process = ProcessCollector(registry=None)
 
         def page(names: Collection[str]) -> str:
-            return write(collect(sources, process), names)
+            return write(collect(sources), names)
 
         self._server = PageServer(listening, PATH, page)
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from prometheus_client import ProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
 from plog.client.admin import Admin
@@ -198,6 +199,25 @@ def test_names_follow_prometheus_rules_and_the_docs_know_them(broker: Measured) 
     }
     text = OPERATIONS.read_text("utf-8")
     assert set(re.findall(r"`(plog_[a-z_]+)", text)) == found
+
+
+def test_process_is_told_as_other_programs_tell_theirs(broker: Measured) -> None:
+    seen = broker.reading()
+    theirs = ProcessCollector(registry=None, pid=lambda: broker.pid).collect()
+    families = {one.name: one for one in text_string_to_metric_families(page_of(broker.address))}
+    assert {one.name for one in theirs} == {one for one in families if one.startswith("process_")}
+    expected = {sample.name: sample.value for one in theirs for sample in one.samples}
+    for one in theirs:
+        assert families[one.name].type == one.type
+    assert seen.value("process_max_fds") == expected["process_max_fds"]
+    for name, by in (
+        ("process_start_time_seconds", 2),
+        ("process_resident_memory_bytes", 100e6),
+        ("process_virtual_memory_bytes", 1e9),
+        ("process_cpu_seconds_total", TIMEOUT_S),
+        ("process_open_fds", 20),
+    ):
+        assert seen.value(name) == pytest.approx(expected[name], abs=by)
 
 
 @pytest.fixture
