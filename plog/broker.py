@@ -309,13 +309,13 @@ class Broker:
         dispatcher: Dispatcher,
         logs: LogManager,
     ) -> None:
-        # Some MB and a tenth of a second, for those who want the page.
-        from plog.ops.metrics_page import BrokerCollector, MetricsPage, Sources
+        # For those who want the page.
+        from plog.ops.metrics_page import MetricsPage, Sources
 
         sources = Sources(reactor, dispatcher.times, logs)
-        page = self._metrics = MetricsPage(listening, [BrokerCollector(sources)])
+        page = self._metrics = MetricsPage(listening, sources)
         page.start()
-        self._running.callback(page.stop)
+        self._running.push_async_callback(asyncio.to_thread, page.stop)
 
     def _broker_node(self) -> BrokerNode:
         """Return what the registration says of this broker."""

@@ -102,6 +102,7 @@ ctypedef struct Connection:
     bint abnormal          # it ends by a broken rule or a failure, not by anyone's wish
     bint dead              # closed; the struct lives to the end of the reactor's round
     int64_t muted_until_us
+    int64_t received_us    # when it was last read: when the frames that are whole since then came
     int64_t active_us      # when bytes last passed, or an answer was queued
     char reason[REASON_BYTES]
     # What Python hears of its beginning and its end, allocated while there was memory for it.

@@ -78,7 +78,7 @@ cdef FastOutcome fast_answer(Loop* loop, Connection* c, int64_t size) noexcept n
     if loop.shared.served == NULL or not c.may_be_fast:
         return pass_on(loop, PASSED_SWITCHED_OFF)
     p = read_head(frame, end, &head)
-    head.received_us = loop.now_us
+    head.received_us = c.received_us
     if c.unappended > 0:
         return hold_up(c)  # it must not be appended before them
     if p != NULL and head.api_key == PRODUCE_KEY and PRODUCE_SINCE <= head.version <= PRODUCE_UNTIL:
@@ -306,7 +306,7 @@ cdef FastOutcome put_beside(
     parked.task.ask = ASK_FINISH
     parked.task.work = work_on
     parked.in_work = True
-    parked.produce.head.received_us = loop.now_us
+    parked.produce.head.received_us = c.received_us
     c.has_one_in_work = True
     parked.served = loop.shared.served
     # Who only computes must not meet a disk, nor who waits for one, or all directories would wait with it.

@@ -6,7 +6,6 @@ class Histogram:
 
     def note(self, us: int) -> None:
         """One more, that took so many microseconds; less than none is none."""
-    def __iadd__(self, other: Histogram) -> Histogram: ...
     @property
     def counts(self) -> tuple[int, ...]:
         """How many fell in each bucket."""

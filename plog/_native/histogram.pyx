@@ -50,10 +50,6 @@ cdef class Histogram:
             add(&self.times.counts[number], load(&times.counts[number]))
         add(&self.times.total_us, load(&times.total_us))
 
-    def __iadd__(self, Histogram other not None):
-        self.add(&other.times)
-        return self
-
     @property
     def counts(self):
         cdef int number

@@ -35,6 +35,7 @@ ctypedef struct AppendGroup:
     PartList batches             # of SegmentBatch
     PartList undos               # of what to undo of the producers if the write fails
     int64_t size_bytes
+    int64_t record_count         # without control records
     int64_t since_entry_bytes
     int64_t offset_entries       # that they will have
     int64_t time_entries         # at most

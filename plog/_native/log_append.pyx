@@ -15,7 +15,7 @@ from plog._native.batch_fields cimport (
     ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_BYTES)
 from plog._native.disk_room cimport room_has, room_take
 from plog._native.locks cimport (
-    load, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, store)
+    add, load, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, store)
 from plog._native.part_list cimport part_add, parts_release
 from plog._native.partition cimport (
     EndingTransaction, active_of, partition_changed, partition_go_offline, settle)
@@ -29,6 +29,10 @@ from plog._native.wire cimport be16, be32, be64, put_int32, put_int64
 
 cdef enum:
     LOG_OVERHEAD_BYTES = 12
+
+# By every append of this process, of either plane.
+cdef int64_t appended_records
+cdef int64_t appended_bytes
 
 
 # What a producer was before a batch of it was taken in.
@@ -227,6 +231,8 @@ cdef void group_add(
     out.last_offset = last_offset
     out.timestamp = max_timestamp
     group.size_bytes += size
+    if not attributes & ATTRIBUTE_CONTROL:
+        group.record_count += last_offset_delta + 1
     group.end_offset = last_offset + 1
     # A time entry needs that time has moved on since the one before.
     if max_timestamp > group.latest_timestamp:
@@ -247,7 +253,7 @@ cdef bint group_open(AppendGroup* group, Partition* partition, GroupOpening how)
         return False
     group.partition = partition
     group.batches.count = group.undos.count = 0
-    group.size_bytes = group.offset_entries = group.time_entries = group.since_entry_bytes = 0
+    group.size_bytes = group.record_count = group.offset_entries = group.time_entries = group.since_entry_bytes = 0
     if partition.segments != NULL:
         group.since_entry_bytes = active_of(partition.segments).bytes_since_index_entry
         group.latest_timestamp = active_of(partition.segments).max_timestamp
@@ -301,6 +307,8 @@ cdef int group_write(AppendGroup* group) noexcept nogil:
     settle(partition)
     pthread_mutex_unlock(&partition.lock)
     group.written = True
+    add(&appended_records, group.record_count)
+    add(&appended_bytes, group.size_bytes)
     return 0
 
 
@@ -330,3 +338,7 @@ cdef void partition_append(
         out.base_offset = out.last_offset = out.timestamp = -1
     group_close(&group)
     group_release(&group)
+
+
+def appended():
+    return load(&appended_records), load(&appended_bytes)

@@ -30,7 +30,7 @@ class Event(NamedTuple):
     frame: memoryview | None
     peer: str
     reason: str  # CLOSED, REFUSED: why
-    received_us: int  # REQUEST: when its last byte came, monotonic
+    received_us: int  # REQUEST: when its last byte was read, monotonic
     abnormal: bool  # CLOSED: for a broken rule or a failure, not because one side wished to
     appended: tuple[
         Appended | None, ...
@@ -51,7 +51,7 @@ class ReactorStats(NamedTuple):
     fast_requests: int  # answered, or waiting to be, without Python
     handed_over: dict[str, int]  # the others, by the reason
     waiting: int  # requests that wait in the reactor, now
-    produce_times: Histogram  # from a request's coming to its answer, of those without Python
+    produce_times: Histogram  # from when a request was read to its answer, of those without Python
     fetch_times: Histogram
 
 class Reactor:

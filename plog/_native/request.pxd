@@ -11,7 +11,7 @@ ctypedef struct RequestHead:
     int16_t api_key
     int16_t version
     int32_t correlation_id
-    int64_t received_us          # by the reactor's clock; not in the request
+    int64_t received_us          # when its last byte was read, monotonic; not in the request
 
 cdef enum:
     NULL_LENGTH = -1

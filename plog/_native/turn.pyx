@@ -239,7 +239,7 @@ cdef bint hand_over_frame(Loop* loop, Connection* c, Frame* frame) noexcept nogi
     note.capacity = frame.capacity
     note.session_id = loop.session_id
     note.session_epoch = loop.session_epoch
-    note.received_us = loop.now_us
+    note.received_us = c.received_us
     add_note(loop, note)
     return True
 
@@ -337,6 +337,7 @@ cdef void read_on(Loop* loop, Connection* c) noexcept nogil:
         reads += 1
         if n > 0:
             count_up(&loop.bytes_in, n)
+            c.received_us = loop.now_us
             touch(loop, c)
         elif n == 0:
             begin_close(loop, c, b"closed by the peer" if c.start == c.end

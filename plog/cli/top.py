@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 DEFAULT_ADDRESS = "127.0.0.1:9095"
 MOST_TOPICS = 10
+NOTHING_FOLDS = 10_000
+"""Columns."""
 
 
 @click.command()
@@ -47,8 +50,10 @@ def command(address: str, seconds: float, count: int | None, as_json: bool) -> N
     \b
       metrics.listener=127.0.0.1:9095
 
-    A request's time is from when it came to when its answer was ready, waiting for records or for
-    the disk included. The share "fast" is of those that were answered without Python. Ctrl-C ends.
+    A request's time is from when the broker read it to when its answer was ready, waiting for
+    records or for the disk included. The share "fast" is of those that were answered without
+    Python. A topic's offsets count what its log ends have grown by. Ctrl-C ends; into a pipe or a
+    file the readings are printed one after another.
     """
     from plog.ops import watch
 
@@ -74,6 +79,12 @@ def command(address: str, seconds: float, count: int | None, as_json: bool) -> N
     if as_json:
         while count is None or shown < count:
             print_json(_figures(next_watch()))
+            sys.stdout.flush()
+            shown += 1
+        return
+    if not sys.stdout.isatty():
+        while count is None or shown < count:
+            _print(_screen(next_watch(), address))
             shown += 1
         return
     from rich.live import Live
@@ -84,12 +95,24 @@ def command(address: str, seconds: float, count: int | None, as_json: bool) -> N
             shown += 1
 
 
+def _print(screen: RenderableType) -> None:
+    """Print one reading where there is no screen: as wide as it is, and now."""
+    from rich.console import Console
+
+    console = Console(width=NOTHING_FOLDS)
+    for line in console.render_lines(screen, pad=False):
+        print("".join(segment.text for segment in line).rstrip())
+    print(flush=True)
+
+
 def _figures(seen: Watch) -> dict[str, Any]:
     return {
         "seconds": seen.seconds,
         "connections": int(seen.after.value("plog_connections")),
         "received_bytes_per_s": seen.rate("plog_received_bytes_total"),
         "sent_bytes_per_s": seen.rate("plog_sent_bytes_total"),
+        "appended_records_per_s": seen.rate("plog_appended_records_total"),
+        "appended_bytes_per_s": seen.rate("plog_appended_bytes_total"),
         "resident_memory_bytes": int(seen.after.value("process_resident_memory_bytes")),
         "cpu_share": seen.rate("process_cpu_seconds_total"),
         "open_descriptors": int(seen.after.value("process_open_fds")),
@@ -106,7 +129,7 @@ def _figures(seen: Watch) -> dict[str, Any]:
                 "topic": topic,
                 "partitions": int(seen.after.value("plog_partitions", topic=topic)),
                 "bytes": int(seen.after.value("plog_log_bytes", topic=topic)),
-                "records_per_s": seen.rate("plog_log_end_offsets_total", topic=topic),
+                "offsets_per_s": seen.rate("plog_log_end_offsets", topic=topic),
             }
             for topic in _largest_topics(seen)
         ],
@@ -116,7 +139,7 @@ def _figures(seen: Watch) -> dict[str, Any]:
 def _largest_topics(seen: Watch) -> list[str]:
     def rank(topic: str) -> tuple[float, float]:
         return (
-            -seen.rate("plog_log_end_offsets_total", topic=topic),
+            -seen.rate("plog_log_end_offsets", topic=topic),
             -seen.after.value("plog_log_bytes", topic=topic),
         )
 
@@ -133,6 +156,8 @@ def _screen(seen: Watch, address: str) -> RenderableType:
         f"plog at {address}   {figures['connections']} connections   in"
         f" {_bytes(figures['received_bytes_per_s'])}/s"
         f"   out {_bytes(figures['sent_bytes_per_s'])}/s"
+        f"   appended {figures['appended_records_per_s']:,.0f} records/s"
+        f" ({_bytes(figures['appended_bytes_per_s'])}/s)"
         f"   memory {_bytes(figures['resident_memory_bytes'])}   CPU {figures['cpu_share']:.0%}"
         f"   flush p99 {_time(figures['flush_p99_s'])}"
     )
@@ -142,13 +167,13 @@ def _screen(seen: Watch, address: str) -> RenderableType:
     for one in seen.apis():
         times = [_time(seconds) for seconds in one.percentiles]
         apis.add_row(one.api, f"{one.per_s:,.1f}", f"{one.fast_share:.1%}", *times)
-    topics = Table("topic", "partitions", "size", "records/s", box=None)
+    topics = Table("topic", "partitions", "size", "offsets/s", box=None)
     for one in figures["topics"]:
         topics.add_row(
             one["topic"],
             str(one["partitions"]),
             _bytes(one["bytes"]),
-            f"{one['records_per_s']:,.0f}",
+            f"{one['offsets_per_s']:,.0f}",
         )
     for table in (apis, topics):
         for column in table.columns[1:]:

@@ -29,7 +29,7 @@ class Dispatcher:
         self._services = services
         self._handlers = load()
         self.times = {key: Histogram() for key in self._handlers}
-        """From a request's coming to its answer, of each API."""
+        """From when a request was read to its answer, of each API."""
 
     def __call__(self, connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
         """Answer one request.

@@ -145,7 +145,8 @@ class Connection:
         """Of the request in hand: the session and its epoch, if it is a Fetch that the reactor has
         counted in its session, before it met something that it leaves to the handler."""
         self.received_us = 0
-        """When the request in hand had come whole, by the monotonic clock."""
+        """When the last byte of the request in hand was read, by the monotonic clock: before those
+        ahead of it were answered, if they came together."""
         self.size = 0
         """Bytes of the request in hand."""
         self.throttle_ms = 0

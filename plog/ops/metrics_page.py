@@ -1,49 +1,44 @@
 """What the broker counts, as a page that Prometheus reads.
 
-Owns the names and the HTTP server. Everything is asked for when the page is read, in the thread
-that serves it, so that counting costs requests nothing beyond the counters they keep anyhow. Names
-follow Prometheus' rules: seconds and bytes, counters end in _total.
+Owns the names and the text. Everything is asked for when the page is read, in the thread that
+serves it, so that counting costs requests nothing beyond the counters they keep anyhow. Names
+follow Prometheus' rules: seconds and bytes, counters and they alone end in _total.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import resource
 import shutil
 import socket
-import threading
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from socketserver import ThreadingMixIn
-from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
-
-from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
-from prometheus_client.registry import Collector
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
 
 from plog import __version__
 from plog._native.histogram import Histogram, upper_bounds
+from plog._native.log_append import appended
 from plog._native.log_flush import flush_times
 from plog._native.reactor import Reactor
+from plog.ops.page_server import PageServer
 from plog.protocol.api_keys import ApiKey
 from plog.storage.log_manager import LogManager
 
 log = logging.getLogger(__name__)
 
+PATH = "/metrics"
+BUILD = "plog_build_info"
 FAST, PYTHON = "fast", "python"
 """Which plane answered."""
 BOUNDS = range(19, 103, 2)
 """Of the histograms' buckets, those whose upper bounds the page names: two in each octave, from
 64 us to two minutes. What is below the first and between them counts in the next."""
-READERS = 8
-"""Who may read the page at once; a further one waits."""
-READER_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -56,173 +51,188 @@ class Sources:
     logs: LogManager
 
 
-class BrokerCollector(Collector):
-    """Asks a broker's parts for what they have counted. From any thread."""
+class Family(NamedTuple):
+    """One metric: its name, what Prometheus takes it for, what it says, its samples' lines."""
 
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield every family, the fullest last."""
-        yield InfoMetricFamily("plog_build", "The release.", {"version": __version__})
-        yield from self._network()
-        yield from self._disks()
-        yield from self._topics()
-
-    def _network(self) -> Iterator[Metric]:
-        stats = self._sources.reactor.stats()
-        for name, text, value in (
-            ("connections", "Client connections open now.", stats.connections),
-            ("request_memory_bytes", "Memory of requests and receive buffers.", stats.queued_bytes),
-            ("requests_waiting", "Requests that wait in the network threads.", stats.waiting),
-        ):
-            yield GaugeMetricFamily(f"plog_{name}", text, value)
-        for name, text, value in (
-            ("connections_accepted", "Connections that came, those refused too.", stats.accepted),
-            ("connections_refused", "Connections closed at the door.", stats.refused),
-            ("received_bytes", "Bytes read from clients.", stats.bytes_in),
-            ("sent_bytes", "Bytes written to clients.", stats.bytes_out),
-        ):
-            yield CounterMetricFamily(f"plog_{name}", text, value)
-        handed_over = CounterMetricFamily(
-            "plog_handed_over", "Requests that the fast path left to Python.", labels=["reason"]
-        )
-        for reason, count in stats.handed_over.items():
-            handed_over.add_metric([reason], count)
-        yield handed_over
-        times = HistogramMetricFamily(
-            "plog_request_duration_seconds",
-            "From a request's coming to its answer.",
-            labels=["api", "path"],
-        )
-        for api, path, histogram in (
-            (ApiKey.PRODUCE, FAST, stats.produce_times),
-            (ApiKey.FETCH, FAST, stats.fetch_times),
-            *((api, PYTHON, found) for api, found in sorted(self._sources.handlers.items())),
-        ):
-            _add(times, [_name(api), path], histogram)
-        yield times
-
-    def _disks(self) -> Iterator[Metric]:
-        times = HistogramMetricFamily(
-            "plog_flush_duration_seconds", "How long each fdatasync of a log took."
-        )
-        _add(times, [], flush_times())
-        yield times
-        online = GaugeMetricFamily(
-            "plog_log_dir_online", "Whether a log directory works.", labels=["log_dir"]
-        )
-        free = GaugeMetricFamily(
-            "plog_log_dir_free_bytes", "Space left on its file system.", labels=["log_dir"]
-        )
-        for path, live in list(self._sources.logs.dirs.items()):
-            online.add_metric([str(path)], live.failure is None)
-            if live.failure is None:
-                free.add_metric([str(path)], shutil.disk_usage(path).free)
-        yield online
-        yield free
-        yield GaugeMetricFamily(
-            "plog_offline_partitions",
-            "Partitions that cannot be served.",
-            len(self._sources.logs.offline),
-        )
-
-    def _topics(self) -> Iterator[Metric]:
-        labels = ["topic", "log_dir"]
-        partitions = GaugeMetricFamily("plog_partitions", "Partitions held.", labels=labels)
-        sizes = GaugeMetricFamily("plog_log_bytes", "Bytes of their segments.", labels=labels)
-        segments = GaugeMetricFamily("plog_log_segments", "Their segments.", labels=labels)
-        ends = CounterMetricFamily(
-            "plog_log_end_offsets", "The sum of their log end offsets.", labels=labels
-        )
-        totals: dict[tuple[str, str], list[int]] = {}
-        for held in self._sources.logs.logs():
-            state = held.native.state()
-            total = totals.setdefault((held.topic_partition.topic, str(held.log_dir)), [0, 0, 0, 0])
-            counted = (1, state.size_bytes, state.segment_count, state.log_end_offset)
-            for at, number in enumerate(counted):
-                total[at] += number
-        for place, total in sorted(totals.items()):
-            partitions.add_metric(place, total[0])
-            sizes.add_metric(place, total[1])
-            segments.add_metric(place, total[2])
-            ends.add_metric(place, total[3])
-        yield from (partitions, sizes, segments, ends)
+    name: str
+    kind: str
+    text: str
+    lines: list[str]
 
 
-def _name(api: int) -> str:
+def write(families: Iterable[Family], names: Collection[str] = ()) -> str:
+    """Return the page, of the samples of those names only, if there are any."""
+    written = []
+    for family in families:
+        lines = family.lines
+        if names:
+            lines = [line for line in lines if line.partition(" ")[0].partition("{")[0] in names]
+            if not lines:
+                continue
+        written.append(f"# HELP {family.name} {family.text}")
+        written.append(f"# TYPE {family.name} {family.kind}")
+        written.extend(lines)
+    return "\n".join([*written, ""])
+
+
+def collect(sources: Sources) -> Iterator[Family]:
+    """Yield every family, the fullest last. From any thread."""
+    yield Family(BUILD, "gauge", "The release.", [f'{BUILD}{{version="{__version__}"}} 1'])
+    yield from _process()
+    yield from _network(sources)
+    yield from _disks(sources.logs)
+    yield from _topics(sources.logs)
+
+
+def _process() -> Iterator[Family]:
+    # By the names that Prometheus' clients of every language give them.
+    pages = Path("/proc/self/statm").read_text().split()
+    in_page = resource.getpagesize()
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for name, text, value in (
+        ("cpu_seconds_total", "CPU time of all threads.", time.process_time()),
+        ("resident_memory_bytes", "Memory in use.", int(pages[1]) * in_page),
+        ("virtual_memory_bytes", "Address space in use.", int(pages[0]) * in_page),
+        ("start_time_seconds", "When it began, since 1970.", _started_s()),
+        ("open_fds", "Descriptors open now.", len(os.listdir("/proc/self/fd"))),
+        ("max_fds", "Descriptors that it may have.", most),
+    ):
+        yield _one(f"process_{name}", text, value)
+
+
+@cache
+def _started_s() -> float:
+    # Ticks since the machine's start; once, as the wall clock may be set meanwhile.
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return round(time.time() - age_s, 2)
+
+
+def _network(sources: Sources) -> Iterator[Family]:
+    stats = sources.reactor.stats()
+    for name, text, value in (
+        ("connections", "Client connections open now.", stats.connections),
+        ("request_memory_bytes", "Memory of requests and receive buffers.", stats.queued_bytes),
+        ("requests_waiting", "Requests that wait in the network threads.", stats.waiting),
+        ("connections_accepted_total", "Connections that came, those refused too.", stats.accepted),
+        ("connections_refused_total", "Connections closed at the door.", stats.refused),
+        ("received_bytes_total", "Bytes read from clients.", stats.bytes_in),
+        ("sent_bytes_total", "Bytes written to clients.", stats.bytes_out),
+    ):
+        yield _one(f"plog_{name}", text, value)
+    yield Family(
+        "plog_handed_over_total",
+        "counter",
+        "Requests that the fast path left to Python.",
+        [
+            f'plog_handed_over_total{{reason="{_escaped(reason)}"}} {count}'
+            for reason, count in stats.handed_over.items()
+        ],
+    )
+    name = "plog_request_duration_seconds"
+    lines = []
+    for api, path, histogram in (
+        (ApiKey.PRODUCE, FAST, stats.produce_times),
+        (ApiKey.FETCH, FAST, stats.fetch_times),
+        *((api, PYTHON, found) for api, found in sorted(sources.handlers.items())),
+    ):
+        lines += _buckets(name, f'api="{_api_name(api)}",path="{path}"', histogram)
+    yield Family(name, "histogram", "From when a request was read to its answer.", lines)
+
+
+def _disks(logs: LogManager) -> Iterator[Family]:
+    records, size = appended()
+    yield _one("plog_appended_records_total", "Records appended to logs.", records)
+    yield _one("plog_appended_bytes_total", "Bytes of batches appended to logs.", size)
+    name = "plog_flush_duration_seconds"
+    lines = _buckets(name, "", flush_times())
+    yield Family(name, "histogram", "How long each fdatasync of a log took.", lines)
+    online, free = [], []
+    for path, live in list(logs.dirs.items()):
+        labels = f'{{log_dir="{_escaped(str(path))}"}}'
+        online.append(f"plog_log_dir_online{labels} {int(live.failure is None)}")
+        if live.failure is None:
+            with suppress(OSError):  # it is gone, and the next who needs it will say so
+                free.append(f"plog_log_dir_free_bytes{labels} {shutil.disk_usage(path).free}")
+    yield Family("plog_log_dir_online", "gauge", "Whether a log directory works.", online)
+    yield Family("plog_log_dir_free_bytes", "gauge", "Space left on its file system.", free)
+    yield _one("plog_offline_partitions", "Partitions that cannot be served.", len(logs.offline))
+
+
+def _topics(logs: LogManager) -> Iterator[Family]:
+    # By their labels' text: strings and numbers are nothing to the garbage collector, which a page
+    # of some thousand topics would else have look through all that the broker holds.
+    partitions: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    segments: dict[str, int] = {}
+    ends: dict[str, int] = {}
+    for held in logs.logs():
+        state = held.native.state()
+        topic, log_dir = held.topic_partition.topic, _escaped(str(held.log_dir))
+        labels = f'topic="{topic}",log_dir="{log_dir}"'
+        partitions[labels] = partitions.get(labels, 0) + 1
+        sizes[labels] = sizes.get(labels, 0) + state.size_bytes
+        segments[labels] = segments.get(labels, 0) + state.segment_count
+        ends[labels] = ends.get(labels, 0) + state.log_end_offset
+    places = sorted(partitions)
+    for name, text, found in (
+        ("plog_partitions", "Partitions held.", partitions),
+        ("plog_log_bytes", "Bytes of their segments.", sizes),
+        ("plog_log_segments", "Their segments.", segments),
+        ("plog_log_end_offsets", "The sum of their log end offsets.", ends),
+    ):
+        lines = [f"{name}{{{labels}}} {found[labels]}" for labels in places]
+        yield Family(name, "gauge", text, lines)
+
+
+def _one(name: str, text: str, value: float) -> Family:
+    kind = "counter" if name.endswith("_total") else "gauge"
+    return Family(name, kind, text, [f"{name} {value}"])
+
+
+def _buckets(name: str, labels: str, histogram: Histogram) -> list[str]:
+    uppers, below = upper_bounds(), list(accumulate(histogram.counts))
+    before = f"{name}_bucket{{{labels}{labels and ','}le="
+    whole = f"{{{labels}}}" if labels else ""
+    return [
+        *(f'{before}"{(uppers[at] + 1) / 1e6}"}} {below[at]}' for at in BOUNDS),
+        f'{before}"+Inf"}} {below[-1]}',
+        f"{name}_sum{whole} {histogram.total_us / 1e6}",
+        f"{name}_count{whole} {below[-1]}",
+    ]
+
+
+def _api_name(api: int) -> str:
     """Return a key as Kafka writes it: ApiVersions."""
     return "".join(word.capitalize() for word in ApiKey(api).name.split("_"))
 
 
-def _add(family: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:
-    counts, uppers = histogram.counts, upper_bounds()
-    named = [(str((uppers[at] + 1) / 1e6), sum(counts[: at + 1])) for at in BOUNDS]
-    family.add_metric(labels, [*named, ("+Inf", sum(counts))], histogram.total_us / 1e6)
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = READER_TIMEOUT_S
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing of each reader."""
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-    def __init__(self, listening: socket.socket) -> None:
-        self._room = threading.BoundedSemaphore(READERS)
-        address = listening.getsockname()
-        super().__init__(address, _Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listening
-        self.server_address = address
-        self.server_name, self.server_port = address[:2]
-        self.setup_environ()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve in a thread, once there is room: `serve_forever` waits, and so do who come."""
-        self._room.acquire()
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve one reader; whatever becomes of it is no matter of the broker's."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._room.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say in a line that a reader went away or asked nonsense."""
-        log.debug("a reader of the metrics page, %s, was not served", client_address, exc_info=True)
+def _escaped(label: str) -> str:
+    return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 class MetricsPage:
     """The page, at /metrics of a listening socket, from `start` to `stop`."""
 
-    def __init__(self, listening: socket.socket, collectors: Iterable[Collector]) -> None:
-        registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        for collector in collectors:
-            registry.register(collector)
-        self._server = _Server(listening)
-        self._server.set_app(make_wsgi_app(registry))
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="metrics page", daemon=True
-        )
+    def __init__(self, listening: socket.socket, sources: Sources) -> None:
+        self._host, self._port = listening.getsockname()[:2]
+
+        def page(names: Collection[str]) -> str:
+            return write(collect(sources), names)
+
+        self._server = PageServer(listening, PATH, page)
 
     @property
     def port(self) -> int:
         """Where it listens."""
-        return int(self._server.server_port)
+        return int(self._port)
 
     def start(self) -> None:
-        """Serve from now on, in a thread of its own."""
-        self._thread.start()
+        """Serve from now on."""
+        self._server.start()
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        log.info("metrics at http://%s:%d%s", host, self._port, PATH)
 
     def stop(self) -> None:
-        """Stop listening; who is being served may go on."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        """Serve no more; takes two seconds at most."""
+        self._server.stop()

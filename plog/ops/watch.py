@@ -9,11 +9,12 @@ from __future__ import annotations
 import urllib.request
 from bisect import bisect_left
 from collections.abc import Mapping
+from http.client import HTTPException
 from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from plog.ops.metrics_page import FAST
+from plog.ops.metrics_page import BUILD, FAST, PATH
 
 PERCENTILES = (0.5, 0.99, 0.999)
 READ_TIMEOUT_S = 10.0
@@ -63,10 +64,18 @@ def read(address: str, at_s: float) -> Reading:
 
     Raises:
         OSError: nobody answers there.
-        ValueError: it is no page of metrics.
+        ValueError: it is no page of plog's, or no address.
     """
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=READ_TIMEOUT_S) as answer:
-        return parse(answer.read().decode(), at_s)
+    # Without the proxies of the environment: who asks for this host's 127.0.0.1 means it.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"http://{address}{PATH}", timeout=READ_TIMEOUT_S) as answer:
+            reading = parse(answer.read().decode(), at_s)
+    except HTTPException as error:
+        raise ValueError(f"no HTTP is spoken there ({error!r})") from error
+    if BUILD not in reading.samples:
+        raise ValueError("the page there is another program's")
+    return reading
 
 
 class ApiRate(NamedTuple):

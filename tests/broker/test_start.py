@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import re
 import signal
@@ -475,3 +476,25 @@ def test_want_of_descriptors_is_one_line_and_no_traceback(
     with pytest.raises(KafkaStorageError, match=r"cannot start: .* Too many open files"):
         asyncio.run(serve(broker, ServiceManager({}), 0))
     assert (tmp_path / CLEAN_SHUTDOWN_FILE).exists()
+
+
+@pytest.mark.usefixtures("plane")
+def test_process_that_has_started_does_not_look_for_garbage_in_what_it_holds(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        broker = Broker(settings_of(tmp_path, free_port()))
+        running = asyncio.create_task(serve(broker, ServiceManager({}), 0))
+        async with asyncio.timeout(TIMEOUT_S):
+            while gc.get_freeze_count() == 0:
+                assert not running.done()
+                await asyncio.sleep(0.01)
+        assert not any(one is broker for one in gc.get_objects())
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await running == 0
+
+    gc.unfreeze()
+    try:
+        asyncio.run(scenario())
+    finally:
+        gc.unfreeze()

@@ -587,6 +587,19 @@ def events_of(reactor, count):
     return events
 
 
+def test_request_behind_another_counts_from_its_own_coming():
+    reactor, client = reactor_with_client()
+    client.sendall(request(1) + request(2))
+    _, first = events_of(reactor, 2)
+    before_us = time.monotonic_ns() // 1000
+    reactor.respond(first.connection_id, [b"12345678"])
+    (second,) = events_of(reactor, 1)
+    assert correlation_of(second.frame) == 2
+    assert second.received_us == first.received_us < before_us
+    client.close()
+    reactor.stop()
+
+
 def test_events_tell_a_connections_life_in_order():
     reactor, client = reactor_with_client()
     client.sendall(request(1))

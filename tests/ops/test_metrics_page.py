@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 import socket
 import subprocess
 import sys
+import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from prometheus_client import ProcessCollector
+from prometheus_client.parser import text_string_to_metric_families
 
-from plog._native.histogram import Histogram, upper_bounds
 from plog.client.admin import Admin
 from plog.ops import watch
 from plog.ops.watch import Reading, Watch
 from plog.types import TopicPartition
+from tests.handlers.running import Running
 from tests.handlers.wire import Speaker, create_topic, fetch_one, make_batch, produce, speak
 from tests.servers import BrokerProcess, free_port
 
 TIMEOUT_S = 60
+OPERATIONS = Path(__file__).parent.parent.parent / "docs" / "OPERATIONS.md"
 
 
 class Measured(BrokerProcess):
@@ -73,7 +79,7 @@ def test_requests_are_counted_by_api_and_path(broker: Measured, wire: Speaker) -
         assert one.fast_share == 1
         assert one.per_s == pytest.approx(20 / seen.seconds)
     assert seen.rate("plog_received_bytes_total") * seen.seconds > 20 * 100
-    assert after.value("plog_log_end_offsets_total", topic="counted") == 21
+    assert after.value("plog_log_end_offsets", topic="counted") == 21
     assert after.value("plog_partitions", topic="counted") == 1
     assert after.value("plog_log_bytes", topic="counted") > 20 * 100
     assert after.value("plog_flush_duration_seconds_count") >= 20
@@ -128,35 +134,150 @@ def test_top_shows_and_tells(broker: Measured, wire: Speaker) -> None:
     figures = json.loads(said(top("--json")))
     (produced,) = [one for one in figures["apis"] if one["api"] == "Produce"]
     assert produced["per_s"] > 0
-    assert next(one for one in figures["topics"] if one["topic"] == "shown")["records_per_s"] > 0
+    assert next(one for one in figures["topics"] if one["topic"] == "shown")["offsets_per_s"] > 0
+    assert figures["appended_records_per_s"] > 0
+    assert figures["appended_bytes_per_s"] > 100 * figures["appended_records_per_s"]
     screen = said(top())
     for text in ("Produce", "per second", "p99.9", "shown", "connections"):
         assert text in screen
 
 
-def test_nobody_there_is_said_with_what_to_do() -> None:
-    address = f"127.0.0.1:{free_port()}"
-    done = subprocess.run(
-        [sys.executable, "-m", "plog", "top", "--metrics", address],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "metrics.listener" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_readers_that_send_a_byte_now_and_then_keep_nobody_away_and_no_stop(tmp_path: Path) -> None:
+    broker = Measured(tmp_path).start()
+    place = ("127.0.0.1", int(broker.address.partition(":")[2]))
+    over = threading.Event()
+
+    def drip() -> None:
+        with suppress(OSError), socket.create_connection(place) as reader:
+            while not over.wait(1):
+                reader.sendall(b"x")
+
+    slow = [threading.Thread(target=drip) for _ in range(20)]
+    for one in slow:
+        one.start()
+    try:
+        for _ in range(3):
+            assert broker.reading().value("plog_connections") >= 0
+        broker.stop()
+    finally:
+        broker.kill()
+        over.set()
+        for one in slow:
+            one.join()
 
 
-def test_readers_that_say_nothing_do_not_keep_others_away(broker: Measured) -> None:
-    host, _, port = broker.address.partition(":")
-    silent = [socket.create_connection((host, int(port))) for _ in range(4)]
-    assert broker.reading().value("plog_connections") >= 0
-    for one in silent:
-        one.sendall(b"GET /metrics HTTP/1.1\r\nx: " + b"y" * 10_000)
-        one.close()
-    with pytest.raises(urllib.error.HTTPError):
-        urllib.request.urlopen(f"http://{broker.address}/other", data=b"x" * 10)
-    assert broker.reading().value("plog_connections") >= 0
+def page_of(address: str, *names: str) -> str:
+    query = "&".join(f"name[]={name}" for name in names)
+    with urllib.request.urlopen(f"http://{address}/metrics?{query}", timeout=TIMEOUT_S) as answer:
+        return answer.read().decode()
+
+
+def test_page_may_be_asked_for_some_names_only(broker: Measured, wire: Speaker) -> None:
+    create_topic(wire, "some.names", 1)
+    count = "plog_request_duration_seconds_count"
+    page = page_of(broker.address, "plog_connections", "plog_partitions", count, "plog_none")
+    found = watch.parse(page, 0)
+    assert set(found.samples) == {"plog_connections", "plog_partitions", count}
+    assert found.value("plog_partitions", topic="some.names") == 1
+    assert found.value(count, api="CreateTopics", path="python") > 0
+    assert page_of(broker.address, "plog_none") == ""
+
+
+def test_names_follow_prometheus_rules_and_the_docs_know_them(broker: Measured) -> None:
+    families = list(text_string_to_metric_families(page_of(broker.address)))
+    names = [family.name for family in families]
+    assert len(set(names)) == len(names)
+    for family in families:
+        assert family.documentation
+        for sample in family.samples:
+            assert sample.name.endswith("_total") == (family.type == "counter"), sample
+    found = {
+        sample.name.removesuffix("_count").removesuffix("_sum").removesuffix("_bucket")
+        for family in families
+        for sample in family.samples
+        if family.name.startswith("plog_")
+    }
+    text = OPERATIONS.read_text("utf-8")
+    assert set(re.findall(r"`(plog_[a-z_]+)", text)) == found
+
+
+def test_process_is_told_as_other_programs_tell_theirs(broker: Measured) -> None:
+    seen = broker.reading()
+    theirs = ProcessCollector(registry=None, pid=lambda: broker.pid).collect()
+    families = {one.name: one for one in text_string_to_metric_families(page_of(broker.address))}
+    assert {one.name for one in theirs} == {one for one in families if one.startswith("process_")}
+    expected = {sample.name: sample.value for one in theirs for sample in one.samples}
+    for one in theirs:
+        assert families[one.name].type == one.type
+    assert seen.value("process_max_fds") == expected["process_max_fds"]
+    for name, by in (
+        ("process_start_time_seconds", 2),
+        ("process_resident_memory_bytes", 100e6),
+        ("process_virtual_memory_bytes", 1e9),
+        ("process_cpu_seconds_total", TIMEOUT_S),
+        ("process_open_fds", 20),
+    ):
+        assert seen.value(name) == pytest.approx(expected[name], abs=by)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    directory = tmp_path / 'odd "name" \\n'
+    directory.mkdir()
+    one = Running(directory, metrics_listener="127.0.0.1:0")
+    yield one
+    one.stop()
+
+
+def test_directory_that_is_gone_costs_its_sample_and_no_other(
+    running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = f"127.0.0.1:{running.broker.metrics_port}"
+    before = watch.read(address, 0)
+    assert before.labels("plog_log_dir_free_bytes", "log_dir") == [str(running.directory)]
+
+    def gone(path: Path) -> None:
+        raise FileNotFoundError(2, "No such file or directory", str(path))
+
+    monkeypatch.setattr("shutil.disk_usage", gone)
+    after = watch.read(address, 0)
+    assert after.labels("plog_log_dir_free_bytes", "log_dir") == []
+    assert after.value("plog_log_dir_online", log_dir=str(running.directory)) == 1
+    assert set(before.samples) - set(after.samples) == {"plog_log_dir_free_bytes"}
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("fast", ["true", "false"])
+def test_appended_records_never_fall_and_log_ends_may(tmp_path: Path, fast: str) -> None:
+    running = Running(tmp_path, metrics_listener="127.0.0.1:0", fast_path_enable=fast)
+    address = f"127.0.0.1:{running.broker.metrics_port}"
+    batch = make_batch([b"x" * 100] * 3)
+
+    def appended() -> tuple[float, float, float]:
+        now = watch.read(address, 0)
+        return (
+            now.value("plog_appended_records_total"),
+            now.value("plog_appended_bytes_total"),
+            now.value("plog_log_end_offsets", topic="falls"),
+        )
+
+    create_topic(running.wire, "falls", 1)
+    records, size, _ = appended()  # by this whole process
+    for _ in range(4):
+        produce(running.wire, "falls", batch)
+    assert running.fast_requests == (4 if fast == "true" else 0)
+    assert appended() == (records + 12, size + 4 * len(batch), 12)
+    with Admin(f"127.0.0.1:{running.port}") as admin:
+        admin.delete_topic("falls")
+    assert appended() == (records + 12, size + 4 * len(batch), 0)
+    running.stop()
+
+
+def test_log_says_where_the_page_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        one = Running(tmp_path, metrics_listener="127.0.0.1:0")
+    one.stop()
+    assert f"metrics at http://127.0.0.1:{one.broker.metrics_port}/metrics" in caplog.messages
 
 
 def test_address_that_is_taken_keeps_the_broker_from_starting(tmp_path: Path) -> None:
@@ -165,32 +286,3 @@ def test_address_that_is_taken_keeps_the_broker_from_starting(tmp_path: Path) ->
         broker = BrokerProcess(tmp_path, overrides={"metrics.listener": address})
         with pytest.raises(AssertionError, match=r"metrics\.listener: cannot listen on"):
             broker.start()
-
-
-def test_buckets_hold_what_their_bounds_say() -> None:
-    bounds = upper_bounds()
-    assert list(bounds) == sorted(set(bounds))
-    for at, bound in enumerate(bounds):
-        histogram = Histogram()
-        histogram.note(bound)
-        histogram.note(bound + 1)
-        assert histogram.counts[at : at + 2] == (1, 1)
-        assert histogram.total_us == 2 * bound + 1
-    histogram = Histogram()
-    histogram.note(-5)
-    histogram.note(2**62)
-    assert histogram.counts[0] == histogram.counts[-1] == 1
-    assert sum(histogram.counts) == 2
-
-
-def test_percentiles_lie_in_their_buckets() -> None:
-    def page(counts: dict[str, int]) -> Reading:
-        lines = [f'h_bucket{{le="{le}"}} {count}' for le, count in counts.items()]
-        return watch.parse("# TYPE h histogram\n" + "\n".join(lines) + "\n", 0.0)
-
-    nothing = page({"1.0": 5, "2.0": 5, "+Inf": 5})
-    some = page({"1.0": 5, "2.0": 105, "+Inf": 105})
-    assert Watch(nothing, nothing).percentiles("h") == (None, None, None)
-    assert Watch(nothing, some).percentiles("h") == (1.5, 1.99, pytest.approx(1.999))
-    late = page({"1.0": 5, "2.0": 5, "+Inf": 15})
-    assert Watch(nothing, late).percentiles("h") == (2.0, 2.0, 2.0)

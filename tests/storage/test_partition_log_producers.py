@@ -11,6 +11,7 @@ import pytest
 
 from plog._native import faults
 from plog._native.faults import Fault
+from plog._native.log_append import appended
 from plog._native.partition_log import (
     APPENDED,
     DUPLICATE,
@@ -310,6 +311,20 @@ def test_earliest_open_transaction_holds_the_stable_offset(log: PartitionLog) ->
     assert log.last_stable_offset == 3
     end(log, 4)
     assert log.last_stable_offset == log.log_end_offset
+
+
+def test_records_are_counted_once_they_are_written_and_markers_are_none(log: PartitionLog) -> None:
+    records, size = appended()
+    assert send(log, 0, 5, decided=NEW).status == APPENDED
+    assert send(log, 0, 5).status == DUPLICATE
+    assert appended()[0] == records + 5
+    begin(log, 8)
+    end(log, 8)
+    assert appended()[0] == records + 6
+    assert appended()[1] == size + log.state().size_bytes
+    faults.inject([Fault("pwritev", errno=errno.EIO)])
+    assert send(log, 5, 5).status == WRITE_FAILED
+    assert appended() == (records + 6, size + log.state().size_bytes)
 
 
 def test_marker_above_the_high_watermark_ends_nothing_yet(log: PartitionLog) -> None:

@@ -1,0 +1,152 @@
+"""What two readings come to, and what `plog top` says where there is no page to read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from plog.cli import top
+from plog.ops import watch
+from plog.ops.page_server import PageServer
+from plog.ops.watch import Reading, Watch
+from tests.servers import free_port
+
+TIMEOUT_S = 60
+BUILD = 'plog_build_info{version="1"} 1\n'
+
+
+@contextlib.contextmanager
+def page(text: str) -> Iterator[str]:
+    """Serve a text as the page; yield its address."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{listening.getsockname()[1]}"
+    server = PageServer(listening, "/metrics", lambda _: text)
+    server.start()
+    yield address
+    server.stop()
+
+
+@contextlib.contextmanager
+def speaker(says: bytes) -> Iterator[str]:
+    """Say something to whoever comes and close; yield the address."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def speak() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connected, _ = listening.accept()
+                    with connected:
+                        connected.sendall(says)
+                        connected.recv(1 << 16)
+
+        thread = threading.Thread(target=speak)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def complaint(address: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what `plog top` ends with: one line."""
+    with pytest.raises(SystemExit) as ended:
+        top.command.main(["--metrics", address, "--every", "0.1", "--count", "1"])
+    assert ended.value.code == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "`metrics.listener` in the broker's properties" in line
+    assert f"at {address}: " in line
+    return line
+
+
+def test_nobody_there_is_said_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "refused" in complaint(f"127.0.0.1:{free_port()}", capsys)
+
+
+@pytest.mark.parametrize("address", ["localhost:abc", "localhost:99999", "[::1", "a b:1", ""])
+def test_address_that_is_none_is_said_in_a_line(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    complaint(address, capsys)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort",
+        b"HTTP/1.1 200 OK\r\n\r\n\xff\xfe",
+        b"HTTP/1.1 200 OK\r\n\r\n<html>",
+        b"HTTP/1.1 404 Not Found\r\n\r\n",
+    ],
+)
+def test_other_speakers_are_said_in_a_line(says: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    with speaker(says) as address:
+        complaint(address, capsys)
+
+
+def test_page_of_another_program_is_no_page_of_zeros(capsys: pytest.CaptureFixture[str]) -> None:
+    with page("go_goroutines 7\n") as address:
+        assert "another program's" in complaint(address, capsys)
+
+
+def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setattr("urllib.request._opener", None)  # which knows the proxies of before
+    with page(BUILD + "plog_connections 3\n") as address:
+        assert watch.read(address, 0).value("plog_connections") == 3
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_each_reading_is_printed_at_once_into_a_pipe(arguments: list[str]) -> None:
+    with page(BUILD + "plog_connections 3\n") as address:
+        running = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "plog",
+                "top",
+                "--metrics",
+                address,
+                "--every",
+                "0.1",
+                *arguments,
+            ],
+            stdout=subprocess.PIPE,
+        )
+        assert running.stdout is not None
+        read = b""
+        until = time.monotonic() + TIMEOUT_S
+        while read.count(b"connections") < 3:
+            readable, _, _ = select.select([running.stdout], [], [], until - time.monotonic())
+            assert readable, read
+            read += os.read(running.stdout.fileno(), 1 << 16)
+        running.send_signal(signal.SIGINT)
+        running.stdout.close()
+        running.wait(TIMEOUT_S)
+    assert b"\x1b" not in read
+    assert b"3 connections" in read or b'"connections": 3' in read
+
+
+def test_percentiles_lie_in_their_buckets() -> None:
+    def page(counts: dict[str, int]) -> Reading:
+        lines = [f'h_bucket{{le="{le}"}} {count}' for le, count in counts.items()]
+        return watch.parse("# TYPE h histogram\n" + "\n".join(lines) + "\n", 0.0)
+
+    nothing = page({"1.0": 5, "2.0": 5, "+Inf": 5})
+    some = page({"1.0": 5, "2.0": 105, "+Inf": 105})
+    assert Watch(nothing, nothing).percentiles("h") == (None, None, None)
+    assert Watch(nothing, some).percentiles("h") == (1.5, 1.99, pytest.approx(1.999))
+    late = page({"1.0": 5, "2.0": 5, "+Inf": 15})
+    assert Watch(nothing, late).percentiles("h") == (2.0, 2.0, 2.0)
