@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import itertools
 import logging
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from types import FrameType
 
 from plog import __version__
@@ -34,6 +36,10 @@ SWITCH_INTERVAL_S = 0.0005
 """How long a busy Python thread may keep the lock from a waiting one: latency of the handlers."""
 TELL_START_S = 10
 """How often the log says how far a start is."""
+START_TIMEOUT_S = 600
+"""A start that has come no further for so long hangs; the units' TimeoutStartSec."""
+PROGRESS_BYTES = 64 << 20
+"""A large log that is read again is one log for long; so much of it is progress."""
 HALT_S = 15.0
 """So long may a stop take once no disk is left; one that hangs would keep it for ever."""
 
@@ -42,6 +48,8 @@ def run(settings: BrokerSettings) -> None:
     """Run a broker until SIGTERM or SIGINT, or until no log directory is left: exit status 1."""
     begun = time.monotonic()
     log_to_stderr()
+    # The watchdog ends a broker that hangs by SIGABRT; where its threads stood is all that is left.
+    faulthandler.enable()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_file_limit()
     if status := asyncio.run(serve(Broker(settings), ServiceManager(), begun)):
@@ -111,13 +119,33 @@ async def serve(broker: Broker, manager: ServiceManager, begun: float) -> int:
 
 
 async def _tell_progress(broker: Broker, manager: ServiceManager) -> None:
-    """Say how far a start is: to the service manager each second, in the log now and then."""
+    """Say how far a start is: to the service manager each second, in the log now and then.
+
+    Progress gives the start its whole time again, so that only one that hangs is ended.
+    """
+    before = None
     for second in itertools.count():
         loaded, found = broker.loading_progress
-        manager.tell(STATUS=f"loading logs: {loaded} of {found}" if found else "starting")
+        reached = loaded, found, _bytes_read() // PROGRESS_BYTES
+        told: dict[str, str | int] = {
+            "STATUS": f"loading logs: {loaded} of {found}" if found else "starting"
+        }
+        if reached != before:
+            before = reached
+            told["EXTEND_TIMEOUT_USEC"] = START_TIMEOUT_S * 1_000_000
+        manager.tell(**told)
         if second and second % TELL_START_S == 0:
             log.info("loading logs: %d of %d", loaded, found)
         await asyncio.sleep(1)
+
+
+def _bytes_read() -> int:
+    """Return how much the process has read of files, from the page cache or not; 0 if unknown."""
+    try:
+        counted = Path("/proc/self/io").read_text()
+    except OSError:
+        return 0
+    return int(counted.partition("rchar: ")[2].partition("\n")[0] or 0)
 
 
 def _call_on_signals(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from plog.client.admin import Admin
+from plog.server import START_TIMEOUT_S
 from tests.conftest import ROOT
 from tests.handlers.wire import create_topic, eventually, make_batch, produce, speak
 from tests.servers import BrokerProcess
@@ -33,6 +34,12 @@ def say(*command: object) -> str:
     return (done.stdout + done.stderr).strip()
 
 
+def install_units(into: Path) -> None:
+    shutil.copy(UNITS / "plog.service", into)
+    several = say("sed", "-f", UNITS / "instances.sed", UNITS / "plog.service")
+    (into / "plog@.service").write_text(several)
+
+
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
     """A root directory with plog installed, and the targets that every host has."""
@@ -41,8 +48,7 @@ def host(tmp_path: Path) -> Path:
     installed.mkdir(parents=True)
     for unit in [*HOST_UNITS.glob("*.target"), *HOST_UNITS.glob("*.slice")]:
         (installed / unit.name).write_bytes(unit.read_bytes())
-    for unit in UNITS.glob("*.service"):
-        shutil.copy(unit, installed)
+    install_units(installed)
     (tmp_path / "etc").mkdir()
     program = tmp_path / "opt" / "plog" / "bin" / "plog"
     program.parent.mkdir(parents=True)
@@ -64,25 +70,30 @@ def test_systemd_would_find_a_key_that_it_does_not_know(host: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["plog.service", "plog@.service"])
-def test_exposure_is_small(name: str) -> None:
+def test_exposure_is_small(tmp_path: Path, name: str) -> None:
     needs("systemd-analyze")
-    told = say("systemd-analyze", "security", "--offline=true", "--no-pager", UNITS / name)
+    install_units(tmp_path)
+    told = say("systemd-analyze", "security", "--offline=true", "--no-pager", tmp_path / name)
     (level,) = re.findall(r"Overall exposure level for \S+: ([\d.]+)", told)
     assert float(level) <= EXPOSURE, told
 
 
-def test_units_differ_in_their_names_alone() -> None:
-    one, several = ((UNITS / name).read_text() for name in ("plog.service", "plog@.service"))
-    _, _, several = several.partition("[Unit]")
-    for own, shared in (
-        ("plog broker %i", "plog broker"),
-        ("/etc/plog/%i.properties", "/etc/plog/server.properties"),
-        ("/var/lib/plog/%i", "/var/lib/plog"),
-        ("StateDirectory=plog/%i", "StateDirectory=plog"),
-    ):
-        assert own in several
-        several = several.replace(own, shared)
-    assert several == one.partition("[Unit]")[2]
+def test_units_of_several_brokers_name_their_instance_wherever_they_differ(tmp_path: Path) -> None:
+    install_units(tmp_path)
+    one, several = (
+        (tmp_path / name).read_text().splitlines() for name in ("plog.service", "plog@.service")
+    )
+    other = [mine for mine, of_one in zip(several, one, strict=True) if mine != of_one]
+    assert [line for line in other if not line.startswith("#")] == [
+        "Description=plog broker %i",
+        "RequiresMountsFor=/var/lib/plog/%i",
+        "ExecStart=/opt/plog/bin/plog server /etc/plog/%i.properties",
+        "StateDirectory=plog/%i",
+    ]
+
+
+def test_start_is_given_as_long_again_as_the_unit_gives_it() -> None:
+    assert f"\nTimeoutStartSec={START_TIMEOUT_S}s\n" in (UNITS / "plog.service").read_text()
 
 
 def test_user_and_directories_are_made(host: Path) -> None:

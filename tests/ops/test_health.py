@@ -5,21 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
+import signal
 import socket
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from plog import server
 from plog._native.faults import Fault, inject
 from plog.broker import Broker
 from plog.ops.health import ServiceManager
 from plog.settings.definitions import BrokerSettings
-from tests.handlers.wire import create_topic, make_batch, produce_request, speak
+from tests.handlers.wire import create_topic, eventually, make_batch, produce_request, speak
 from tests.planes import broker_settings
 from tests.servers import START_TIMEOUT_S, BrokerProcess, free_port
+
+EXTEND = "EXTEND_TIMEOUT_USEC"
 
 
 class Listener:
@@ -30,6 +36,15 @@ class Listener:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind("\0" + name[1:] if name.startswith("@") else name)
         self._socket.settimeout(START_TIMEOUT_S)
+
+    def fill(self) -> None:
+        """Send until the kernel takes no more for whoever does not read."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            sender.connect(self._socket.getsockname())
+            with suppress(BlockingIOError):
+                while True:
+                    sender.send(b"FILLED=1")
 
     def heard(self) -> dict[str, str]:
         text = self._socket.recv(1 << 16).decode()
@@ -56,6 +71,14 @@ def listener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Listene
     listener.close()
 
 
+def started(broker: BrokerProcess) -> None:
+    """Wait until a broker has told that it is ready, or tried to."""
+    eventually(lambda: "listening on" in broker.log, "the start is over")
+    wire = speak(broker.port)
+    create_topic(wire, "any", 1)  # which the loop answers, so it has turned since
+    wire.close()
+
+
 def test_start_life_and_stop_are_told(listener: Listener, tmp_path: Path) -> None:
     environment = {"NOTIFY_SOCKET": listener.name, "WATCHDOG_USEC": "300000"}
     with BrokerProcess(tmp_path, environment=environment) as broker:
@@ -65,7 +88,7 @@ def test_start_life_and_stop_are_told(listener: Listener, tmp_path: Path) -> Non
             "STATUS": f"listening on PLAINTEXT://127.0.0.1:{broker.port}",
         }
         assert before
-        assert all(list(told) == ["STATUS"] for told in before)
+        assert all({"STATUS"} <= told.keys() <= {"STATUS", EXTEND} for told in before)
         assert not any("WATCHDOG" in told for told in before)
         for _ in range(5):
             assert listener.until("WATCHDOG") == ({"WATCHDOG": "1"}, [])
@@ -101,7 +124,96 @@ def test_start_says_how_many_logs_are_loaded(tmp_path: Path) -> None:
         _, before = listener.until("READY")
     told = [one["STATUS"] for one in before]
     assert any(text.startswith("loading logs: ") and text.endswith(" of 5") for text in told), told
+    assert len(set(told)) == len(told)  # each once
+    assert all(one[EXTEND] == "600000000" for one in before)
     listener.close()
+
+
+class Progress:
+    """A broker that loads logs, and the service manager that is told: one look for each step."""
+
+    def __init__(self, steps: list[tuple[int, int] | int]) -> None:
+        self._steps = iter(steps)
+        self._reached = (0, 0)
+        self.told: list[dict[str, object]] = []
+
+    @property
+    def loading_progress(self) -> tuple[int, int]:
+        match next(self._steps, None):
+            case None:
+                raise asyncio.CancelledError
+            case int(size):  # of a log that is read
+                with Path("/dev/zero").open("rb") as file:
+                    file.read(size)
+            case reached:
+                self._reached = reached
+        return self._reached
+
+    def tell(self, **assignments: object) -> None:
+        self.told.append(assignments)
+
+
+def test_start_has_more_time_for_as_long_as_it_comes_further() -> None:
+    steps = [(0, 5), (0, 5), (1, 5), 2 * server.PROGRESS_BYTES, 0]
+    start = Progress(steps)
+    with suppress(asyncio.CancelledError):
+        asyncio.run(server._tell_progress(start, start))  # type: ignore[arg-type]
+    assert [EXTEND in told for told in start.told] == [True, False, True, True, False]
+
+
+def test_what_lasts_is_told_again_when_the_manager_was_busy(tmp_path: Path) -> None:
+    busy = Listener(str(tmp_path / "notify"))
+    busy.fill()
+    with BrokerProcess(tmp_path, environment={"NOTIFY_SOCKET": busy.name}) as broker:
+        started(broker)
+        ready, before = busy.until("READY")
+        assert ready["STATUS"] == f"listening on PLAINTEXT://127.0.0.1:{broker.port}"
+        assert all(told == {"FILLED": "1"} for told in before)
+    busy.close()
+
+
+def test_last_of_ready_and_stopping_is_what_a_busy_manager_hears_last(tmp_path: Path) -> None:
+    busy = Listener(str(tmp_path / "notify"))
+    busy.fill()
+
+    async def tell() -> dict[str, str]:
+        manager = ServiceManager({"NOTIFY_SOCKET": busy.name})
+        manager.tell(READY=1, STATUS="listening")
+        manager.tell(WATCHDOG=1)
+        manager.tell(STOPPING=1, STATUS="stopping")
+        told, _ = await asyncio.get_running_loop().run_in_executor(None, busy.until, "STOPPING")
+        return told
+
+    told = asyncio.run(tell())
+    assert told == {"READY": "1", "STATUS": "stopping", "STOPPING": "1"}
+    assert list(told).index("STOPPING") > list(told).index("READY")
+    busy.close()
+
+
+def test_status_is_told_when_it_changes(tmp_path: Path) -> None:
+    listener = Listener(str(tmp_path / "notify"))
+    manager = ServiceManager({"NOTIFY_SOCKET": listener.name})
+    for text in ("one", "one", "two"):
+        manager.tell(STATUS=text)
+    manager.tell(STATUS="two", READY=1)
+    assert [listener.heard() for _ in range(3)] == [
+        {"STATUS": "one"},
+        {"STATUS": "two"},
+        {"READY": "1"},
+    ]
+    listener.close()
+
+
+def test_watchdogs_kill_leaves_in_the_log_where_every_thread_stood(tmp_path: Path) -> None:
+    # Without a core file, wherever this machine would put one.
+    launcher = ["prlimit", "--core=0", sys.executable, "-m", "plog", "server"]
+    broker = BrokerProcess(tmp_path, launcher=launcher).start()
+    started(broker)
+    os.kill(broker.pid, signal.SIGABRT)
+    assert broker.wait() == -signal.SIGABRT
+    assert "Fatal Python error: Aborted" in broker.log
+    assert len(re.findall(r"^(Current thread|Thread) 0x", broker.log, re.MULTILINE)) > 1
+    assert "in run_forever" in broker.log  # the event loop
 
 
 def test_nobody_listens_and_the_broker_runs(tmp_path: Path) -> None:
