@@ -34,8 +34,8 @@ names the tests of each row. What plog does not serve yet is in [SKIPPED.md](SKI
 COLUMNS = 7
 
 
-class Tests(NamedTuple):
-    """Tests of a file, or the one named behind `::`, whose parameters have all the words."""
+class Shown(NamedTuple):
+    """Shown of a file, or the one named behind `::`, whose parameters have all the words."""
 
     path: str
     words: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Row(NamedTuple):
     area: str
     name: str
     shown: str
-    tests: tuple[Tests, ...] = ()
+    tests: tuple[Shown, ...] = ()
     release: Callable[[], str] = str
     lacks: str = ""
 
@@ -66,8 +66,8 @@ class Row(NamedTuple):
         return self.area, self.name
 
 
-def _of(path: str, *words: str) -> Tests:
-    return Tests(f"tests/{path}", words)
+def _of(path: str, *words: str) -> Shown:
+    return Shown(f"tests/{path}", words)
 
 
 def _distribution(name: str) -> Callable[[], str]:
@@ -121,6 +121,10 @@ def _program(name: str, parameter: str, release: Callable[[], str]) -> Row:
 def _tool(name: str, shown: str, *tests: str) -> Row:
     found = tuple(_of(f"compat/test_kafka_tools.py::{test}") for test in tests)
     return Row(TOOLS, name, shown, found, TOOL_RELEASES)
+
+
+def _shown(area: str, name: str, shown: str, *paths: str) -> Row:
+    return Row(area, name, shown, tuple(map(_of, paths)))
 
 
 ROWS = [
@@ -199,6 +203,41 @@ ROWS = [
         (_of("compat/test_kafka_files.py"), _of("compat/test_kafka_log.py")),
         lambda: "3.9.1",
     ),
+    _shown(INPUT, "truncated, oversized, random and damaged frames",
+           "closed with one line, or answered; others served; memory bounded",
+           "hostile/test_frames.py", "network/test_reactor.py", "handlers/test_hostile_frames.py"),
+    _shown(INPUT, "slow clients, idle ones, floods",
+           "5,000 idle connections, one byte at a time, half requests, answers that nobody reads",
+           "hostile/test_clients.py"),
+    _shown(INPUT, "lying batches and bombs",
+           "CRCs, lengths, counts, varints, timestamps; each codec's bomb: Kafka's error code",
+           "hostile/test_batches.py"),
+    _shown(INPUT, "absurd fetches", "sizes, waits, sessions beyond the slots",
+           "hostile/test_fetches.py"),
+    _shown(INPUT, "names that climb directories", "refused wherever a name is taken",
+           "hostile/test_names.py"),
+    _shown(INPUT, "max.connections, caps per address, descriptors",
+           "turned away, told once a second; the broker recovers", "hostile/test_limits.py"),
+    _shown(INPUT, "a flood of hostile frames",
+           "50,000, with `--long` a million: same process, descriptors, memory, records",
+           "hostile/test_flood.py"),
+    _shown(INPUT, "fuzzing of the parsers",
+           "guided by the kernels' branches, under AddressSanitizer; a planted mistake is found",
+           "fuzz/test_fuzz.py"),
+    _shown(HOSTS, "a full disk", "a reserve; refused early, fetched, deleted, taken again",
+           "hosts/test_full_disk.py"),
+    _shown(HOSTS, "log directories that fail, vanish or are read-only",
+           "their partitions go offline, others are served, nothing acknowledged is lost",
+           "hosts/test_lost_disks.py", "broker/test_failed_disk.py", "broker/test_lost_replicas.py"),
+    _shown(HOSTS, "files that are damaged or cut", "one partition is offline, nothing is repaired",
+           "crash/test_damage.py"),
+    _shown(HOSTS, "kill -9 and power cuts", "nothing acknowledged is lost",
+           "crash/test_kill.py", "crash/test_failed_sync.py", "crash/test_store_power_cut.py"),
+    _shown(HOSTS, "two brokers on one directory, a port in use", "one line, and status 1",
+           "broker/test_start.py"),
+    _shown(HOSTS, "clock steps", "timestamps change and nothing else", "hosts/test_clock_steps.py"),
+    _shown(HOSTS, "want of descriptors", "refused, one line, and recovers",
+           "hosts/test_descriptors.py"),
     Row(
         HOST,
         "systemd's checks",

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.compatibility import PAGE, ROOT, ROWS, Row, Tests, page_of, rows_of
+from tests.compatibility import PAGE, ROOT, ROWS, Row, Shown, page_of, rows_of
 
 ids = [" ".join(row.key) for row in ROWS]
 
@@ -29,13 +29,13 @@ def test_row_has_tests_or_says_what_it_lacks(row: Row) -> None:
 
 
 def test_tests_are_told_by_file_function_and_parameters() -> None:
-    some = Tests("tests/a.py::test_one", ("kafka-python",))
+    some = Shown("tests/a.py::test_one", ("kafka-python",))
     assert some.has("tests/a.py::test_one[fast-kafka-python-lz4]")
     assert not some.has("tests/a.py::test_one[fast-kafka-python2]")
     assert not some.has("tests/a.py::test_other[fast-kafka-python-lz4]")
-    assert Tests("tests/a.py").has("tests/a.py::test_one")
-    assert Tests("tests/a").has("tests/a/b.py::test_one[x]")
-    assert not Tests("tests/a").has("tests/ab.py::test_one")
+    assert Shown("tests/a.py").has("tests/a.py::test_one")
+    assert Shown("tests/a").has("tests/a/b.py::test_one[x]")
+    assert not Shown("tests/a").has("tests/ab.py::test_one")
 
 
 def test_failure_is_told_and_what_did_not_run_stays() -> None:
