@@ -24,7 +24,7 @@ from plog.cluster.store import (
     Store,
 )
 from plog.cluster.znodes import ConfigEntity
-from plog.errors import InvalidRequest, InvalidTopic, UnknownTopicOrPartition
+from plog.errors import InvalidRequest, UnknownTopicOrPartition
 from plog.settings.alterations import Alteration, alter
 from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.settings.dynamic import DynamicSettings
@@ -68,10 +68,10 @@ class ConfigAdmin:
         """Change some keys and leave the others.
 
         Raises:
-            UnknownTopicOrPartition, InvalidTopic: the topic does not, or can not, exist.
+            UnknownTopicOrPartition: the topic does not exist.
             InvalidRequest: a key twice or not dynamic, an unknown operation, no value, another
-                broker.
-            InvalidConfig: configs of a topic that are unknown; configs that are wrong or no lists.
+                broker, a broker's configs that are wrong.
+            InvalidConfig: configs of a topic that are unknown or wrong; configs that are no lists.
         """
         settings = self._settings
 
@@ -141,10 +141,9 @@ class ConfigAdmin:
 
     def _check_exists(self, entity: ConfigEntity) -> None:
         if entity.kind == "topics":
-            if not is_legal_topic_name(entity.name):
-                raise InvalidTopic(f"{entity.name[:300]!r} is no topic name")
-            if self._store.exists(znodes.topic_path(entity.name)) is None:
-                raise UnknownTopicOrPartition(f"topic {entity.name!r} does not exist")
+            name = entity.name
+            if not is_legal_topic_name(name) or self._store.exists(znodes.topic_path(name)) is None:
+                raise UnknownTopicOrPartition(f"topic {name[:300]!r} does not exist")
         elif entity.kind != "brokers":
             raise InvalidRequest(f"configs of {entity.kind} can not be changed here")
         elif entity.name not in (znodes.DEFAULT_ENTITY, str(self._broker_id)):

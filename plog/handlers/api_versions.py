@@ -16,6 +16,9 @@ from plog.protocol.messages.api_versions import (
 SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """What KIP-511 allows in a client's name and version."""
 
+NO_FEATURES_EPOCH = 0
+"""As from a Kafka broker with ZooKeeper, where nothing has ever been finalised."""
+
 
 @handles(ApiVersionsRequest, versions="0-4")
 def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsResponse:
@@ -33,4 +36,5 @@ def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsRespon
             )
             for key, handler in sorted(HANDLERS.items())
         ],
+        finalized_features_epoch=NO_FEATURES_EPOCH,
     )

@@ -54,7 +54,7 @@ def describe_cluster(ctx: Context, request: DescribeClusterRequest) -> DescribeC
         return DescribeClusterResponse(
             error_code=refusal.code,
             error_message=str(refusal),
-            cluster_id=ctx.services.cluster_id,
+            cluster_id="",
             brokers=[],
         )
     return DescribeClusterResponse(

@@ -79,7 +79,7 @@ def _describe(
         )
     return DescribeConfigsResult(
         error_code=ErrorCode.NONE,
-        error_message=None,
+        error_message="",  # not null, as from Kafka
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
         configs=[

@@ -53,6 +53,12 @@ ZSTD, ZSTD_SINCE = "zstd", 10
 TOPIC_IDS_SINCE = 13
 INITIAL_EPOCH = 0
 """Of a request that opens a session."""
+NOT_READ = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+)
+"""Errors of partitions whose logs are not looked at; their answers have no aborted transactions."""
 REPLICA_STATE_SINCE = 15
 LEADER_HINTS_SINCE = 16
 NO_LEADER = -1
@@ -343,8 +349,8 @@ def _refused(ctx: Context, key: PartitionKey, refusal: KafkaError) -> PartitionD
         high_watermark=NO_OFFSET,
         last_stable_offset=NO_OFFSET,
         log_start_offset=NO_OFFSET,
-        aborted_transactions=None,
-        records=b"",
+        aborted_transactions=[] if refusal.code in NOT_READ else None,
+        records=None if refusal.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE else b"",
     )
     for at in _resolved(ctx, [key]):
         if refusal.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
@@ -353,11 +359,6 @@ def _refused(ctx: Context, key: PartitionKey, refusal: KafkaError) -> PartitionD
                 data.current_leader = LeaderIdAndEpoch(
                     leader_id=hint.leader_id, leader_epoch=hint.leader_epoch
                 )
-        if refusal.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            # Clients that reset want to know where the log begins (v5+).
-            known = ctx.services.replicas.get(at)
-            if known is not None and (log := known.hosted_log) is not None:
-                data.log_start_offset = log.log_start_offset
     return data
 
 

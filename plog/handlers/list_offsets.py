@@ -66,7 +66,7 @@ async def list_offsets(ctx: Context, request: ListOffsetsRequest) -> ListOffsets
         for asked in topic.partitions:
             at = TopicPartition(topic.name, asked.partition_index)
             try:
-                if named[at] > 1:
+                if named[at] > 1 and ctx.version > 0:
                     raise InvalidRequest(f"{at} is asked for twice")
                 answers.append(await _list_partition(ctx, request, at, asked))
             except KafkaError as refusal:
@@ -85,7 +85,7 @@ async def _list_partition(
     ctx: Context, request: ListOffsetsRequest, at: TopicPartition, asked: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
     _check_timestamp(asked.timestamp, ctx.version)
-    partition = ctx.services.replicas.leader(at, max(asked.current_leader_epoch, NO_EPOCH))
+    partition = ctx.services.replicas.leader(at, asked.current_leader_epoch)
     end = partition.log.log_end_offset
     if request.replica_id == CONSUMER:
         end = partition.readable_end(read_committed=request.isolation_level == READ_COMMITTED)
@@ -109,9 +109,9 @@ async def _list_partition(
 
 
 def _check_timestamp(timestamp: int, version: int) -> None:
-    """Refuse the named ends of later versions. In version 0 a negative time was a time."""
+    """Refuse the named ends of later versions, and negative times that name nothing."""
     since = SINCE.get(timestamp)
-    if since is None and timestamp < 0 and version > 0:
+    if since is None and timestamp < 0:
         raise UnsupportedVersion(f"timestamp {timestamp} is no time, and names nothing")
     if since is not None and version < since:
         raise UnsupportedVersion(f"timestamp {timestamp} needs ListOffsets v{since}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from plog.cluster.metadata_cache import MetadataSnapshot, PartitionMetadata, TopicMetadata
 from plog.cluster.topic_admin import INTERNAL_TOPICS
 from plog.errors import (
     ErrorCode,
-    InvalidRequest,
     InvalidTopic,
     KafkaError,
     LeaderNotAvailable,
@@ -30,7 +30,7 @@ from plog.protocol.messages.metadata import (
 )
 from plog.types import ZERO_UUID, is_legal_topic_name
 
-NO_LEADER = -1
+NO_LEADER = NO_CONTROLLER = -1
 EXACT_LISTENER_ERROR_SINCE = 6
 BY_ID_SINCE = 12
 
@@ -38,15 +38,18 @@ BY_ID_SINCE = 12
 @handles(MetadataRequest, versions="0-12")
 async def metadata(ctx: Context, request: MetadataRequest) -> MetadataResponse:
     """Describe the cluster as this listener's clients should see it."""
+    if ctx.version < BY_ID_SINCE and any(map(_is_by_id, request.topics or ())):
+        return _refuse_ids(request.topics or ())
     snapshot = ctx.services.metadata.snapshot
     # Version 0 has no null: there an empty list means every topic, later it means none.
     wants_all = request.topics is None or (ctx.version == 0 and not request.topics)
     if wants_all:
         topics = [_describe(ctx, snapshot, topic) for topic in snapshot.topics.values()]
     else:
-        # Named twice is told once.
+        # Named twice is told once, also by name and by id.
         asked = {(one.name, one.topic_id): one for one in request.topics or ()}
-        topics = [await _one(ctx, request, snapshot, one) for one in asked.values()]
+        found = [await _one(ctx, request, snapshot, one) for one in asked.values()]
+        topics = list({(one.name, one.topic_id): one for one in found}.values())
     if request.include_topic_authorized_operations:
         for topic in topics:
             if topic.error_code == ErrorCode.NONE:
@@ -65,14 +68,36 @@ async def metadata(ctx: Context, request: MetadataRequest) -> MetadataResponse:
     )
 
 
+def _is_by_id(asked: MetadataRequestTopic) -> bool:
+    return asked.topic_id != ZERO_UUID or asked.name is None
+
+
+def _refuse_ids(asked: Sequence[MetadataRequestTopic]) -> MetadataResponse:
+    """Answer a version that has fields for ids and does not know them yet: with nothing else."""
+    return MetadataResponse(
+        brokers=[],
+        cluster_id=None,
+        controller_id=NO_CONTROLLER,
+        topics=[
+            MetadataResponseTopic(
+                error_code=ErrorCode.INVALID_REQUEST,
+                name=one.name or "",
+                topic_id=one.topic_id,
+                is_internal=False,
+                partitions=[],
+            )
+            for one in asked
+        ],
+        cluster_authorized_operations=NOT_ASKED,
+    )
+
+
 async def _one(
     ctx: Context, request: MetadataRequest, snapshot: MetadataSnapshot, asked: MetadataRequestTopic
 ) -> MetadataResponseTopic:
     name: str | None = asked.name
     try:
-        if asked.topic_id != ZERO_UUID or name is None:
-            if ctx.version < BY_ID_SINCE:
-                raise InvalidRequest(f"topics by id need Metadata v{BY_ID_SINCE}")
+        if name is None or _is_by_id(asked):
             name = snapshot.topic_names.get(asked.topic_id)
             if name is None:
                 raise UnknownTopicId(f"no topic has the id {asked.topic_id}")
@@ -93,7 +118,7 @@ async def _one(
     except KafkaError as refusal:
         return MetadataResponseTopic(
             error_code=refusal.code,
-            name=name if name is not None or ctx.version >= BY_ID_SINCE else "",
+            name=name,
             topic_id=asked.topic_id,
             is_internal=name in INTERNAL_TOPICS,
             partitions=[],

@@ -12,7 +12,7 @@ from plog.protocol.messages.offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from plog.types import NO_EPOCH, TopicPartition
+from plog.types import TopicPartition
 
 
 @handles(OffsetForLeaderEpochRequest, versions="0-4")
@@ -34,7 +34,7 @@ def offset_for_leader_epoch(
 def _end_offset(ctx: Context, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
         partition = ctx.services.replicas.leader(
-            TopicPartition(topic, asked.partition), max(asked.current_leader_epoch, NO_EPOCH)
+            TopicPartition(topic, asked.partition), asked.current_leader_epoch
         )
         epoch, end_offset = partition.log.epoch_end_offset(asked.leader_epoch)
     except KafkaError as refusal:

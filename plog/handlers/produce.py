@@ -45,7 +45,7 @@ from plog.protocol.messages.produce import (
     refusal_text,
 )
 from plog.settings.definitions import TopicSettings
-from plog.types import NO_OFFSET, NO_TIMESTAMP, Buffer, TopicPartition, is_legal_topic_name
+from plog.types import NO_OFFSET, NO_TIMESTAMP, Buffer, TopicPartition
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 ZSTD_SINCE = 7
@@ -53,6 +53,14 @@ AT_MAGIC, OLD_MAGICS = 16, (0, 1)
 """Where a batch says its format, and those of message sets, as before 0.11."""
 AT_CODEC, CODEC_MASK = 22, 7
 """The lower byte of a batch's attributes."""
+WITHOUT_LOG_START = (
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+)
+"""Other refusals of a batch that has come as far as the log tell where the log begins."""
 LEADER_HINTS_SINCE = 10
 LARGE_REQUEST_BYTES = 256 * 1024
 """What is larger is validated beside the event loop, so that nobody else waits for it. Order is
@@ -204,8 +212,6 @@ def _append(
 
 
 def _check_topic(ctx: Context, topic: str) -> None:
-    if not is_legal_topic_name(topic):
-        raise InvalidTopic(f"{topic[:300]!r} is no topic name")
     if topic in INTERNAL_TOPICS and ctx.header.client_id != ADMIN_CLIENT:
         raise InvalidTopic(f"{topic} is the brokers' own")
 
@@ -213,9 +219,27 @@ def _check_topic(ctx: Context, topic: str) -> None:
 def _append_batch(
     ctx: Context, request: ProduceRequest, partition: Partition, asked: PartitionProduceData
 ) -> Appended:
+    records, header = _check_header(ctx, partition.settings, asked.records)
+    try:
+        return _append_records(ctx, request, partition, asked.index, records, header)
+    except KafkaError as refusal:
+        if refusal.code in WITHOUT_LOG_START:
+            raise
+        response = _refused(asked.index, refusal)
+        response.log_start_offset = partition.log.log_start_offset
+        return Appended(response)
+
+
+def _append_records(
+    ctx: Context,
+    request: ProduceRequest,
+    partition: Partition,
+    index: int,
+    records: bytearray | memoryview,
+    header: BatchHeader,
+) -> Appended:
     settings = partition.settings
     now_ms = ctx.services.clock.now_ms()
-    records, header = _check_header(ctx, settings, asked.records)
     log_append_time = settings.message_timestamp_type == "LogAppendTime"
     expanded_limit = record_batch.decompressed_limit(settings.max_message_bytes)
     found = validation.validate_produced(
@@ -228,14 +252,18 @@ def _append_batch(
         decompressed_limit=expanded_limit,
     )
     if found.error != ErrorCode.NONE:
+        log_start = (
+            NO_OFFSET if found.error in WITHOUT_LOG_START else partition.log.log_start_offset
+        )
         return Appended(
             PartitionProduceResponse(
-                index=asked.index,
+                index=index,
                 error_code=found.error,
                 base_offset=NO_OFFSET,
+                log_start_offset=log_start,
                 record_errors=[
-                    BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)
-                    for index, text in found.record_errors
+                    BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=text)
+                    for at, text in found.record_errors
                 ],
                 error_message=found.message,
             )
@@ -250,7 +278,7 @@ def _append_batch(
     if log_append_time:
         # A duplicate was appended when its first copy was.
         append_time_ms = now_ms if done.timestamp == NO_TIMESTAMP else done.timestamp
-    return _appended(partition, asked.index, done, append_time_ms)
+    return _appended(partition, index, done, append_time_ms)
 
 
 def _appended(

@@ -26,6 +26,9 @@ from plog.protocol.messages.reassignments import (
 )
 from plog.types import TopicPartition
 
+NO_MESSAGE = ""
+"""Not null, as from Kafka."""
+
 
 @handles(AlterPartitionReassignmentsRequest, versions="0-0")
 def alter_partition_reassignments(
@@ -34,6 +37,7 @@ def alter_partition_reassignments(
     """Agree to what is so already, and refuse the rest."""
     return AlterPartitionReassignmentsResponse(
         error_code=ErrorCode.NONE,
+        error_message=NO_MESSAGE,
         responses=[
             ReassignableTopicResponse(
                 name=topic.name,
@@ -74,4 +78,6 @@ def list_partition_reassignments(
     ctx: Context, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """Say that nothing is moving."""
-    return ListPartitionReassignmentsResponse(error_code=ErrorCode.NONE, topics=[])
+    return ListPartitionReassignmentsResponse(
+        error_code=ErrorCode.NONE, error_message=NO_MESSAGE, topics=[]
+    )

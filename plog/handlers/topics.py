@@ -7,6 +7,7 @@ request becomes calls, and their outcomes an answer once the cluster shows them.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -120,7 +121,7 @@ async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTop
                 try:
                     await _until_led(deadline, result.name, result.num_partitions)
                 except RequestTimedOut as late:
-                    results[at] = _not_created(result.name, late)
+                    results[at] = _not_created(result.name, late, result.topic_id)
     return CreateTopicsResponse(topics=results)
 
 
@@ -231,10 +232,13 @@ def _created(
     )
 
 
-def _not_created(name: str, refusal: KafkaError) -> CreatableTopicResult:
+def _not_created(
+    name: str, refusal: KafkaError, topic_id: uuid.UUID = ZERO_UUID
+) -> CreatableTopicResult:
+    """Answer with a refusal; a topic that is there all the same has its id told."""
     return CreatableTopicResult(
         name=name,
-        topic_id=ZERO_UUID,
+        topic_id=topic_id,
         error_code=refusal.code,
         error_message=str(refusal),
         configs=[],
@@ -251,12 +255,14 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
     asked = request.topics or [
         DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in request.topic_names
     ]
-    outcomes: list[str | KafkaError] = []
-    for state in asked:
+    # All ids are looked up first: one that is given twice is known both times.
+    outcomes = [_named(ctx, state) for state in asked]
+    for at, outcome in enumerate(outcomes):
         try:
-            outcomes.append(await _delete(ctx, state))
+            if isinstance(outcome, str):
+                await _delete(ctx, outcome)
         except KafkaError as refusal:
-            outcomes.append(refusal)
+            outcomes[at] = refusal
     responses = []
     for state, outcome in zip(asked, outcomes, strict=True):
         try:
@@ -281,18 +287,24 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
     return DeleteTopicsResponse(responses=responses)
 
 
-async def _delete(ctx: Context, state: DeleteTopicState) -> str:
-    """Have a topic deleted; return its name."""
+def _named(ctx: Context, state: DeleteTopicState) -> str | KafkaError:
+    """Return the name of the topic that is to go, or why there is none."""
     if (state.name is None) == (state.topic_id == ZERO_UUID):
-        raise InvalidRequest("a topic is given by its name or by its id")
-    name = ctx.topic_of_id(state.topic_id) if state.name is None else state.name
+        return InvalidRequest("a topic is given by its name or by its id")
+    try:
+        return ctx.topic_of_id(state.topic_id) if state.name is None else state.name
+    except KafkaError as refusal:
+        return refusal
+
+
+async def _delete(ctx: Context, name: str) -> None:
+    """Have a topic deleted."""
     try:
         await ctx.in_thread(ctx.services.topics.delete, name)
     except TopicDeletionDisabled as refusal:
         if ctx.version >= DELETION_DISABLED_SINCE:
             raise
         raise InvalidRequest(str(refusal)) from refusal
-    return name
 
 
 async def _until_gone(ctx: Context, deadline: Deadline, topic: str) -> None:
@@ -326,8 +338,9 @@ async def create_partitions(
     """Add partitions to topics and wait until they have leaders."""
     deadline = Deadline(ctx, request.timeout_ms)
     names = Counter(topic.name for topic in request.topics)
+    topics = list({topic.name: topic for topic in request.topics}.values())
     refusals: list[KafkaError | None] = []
-    for topic in request.topics:
+    for topic in topics:
         try:
             if names[topic.name] > 1:
                 raise InvalidRequest(f"topic {topic.name!r} is asked for twice")
@@ -336,7 +349,7 @@ async def create_partitions(
         except KafkaError as refusal:
             refusals.append(refusal)
     results = []
-    for topic, refused in zip(request.topics, refusals, strict=True):
+    for topic, refused in zip(topics, refusals, strict=True):
         code, message = ErrorCode.NONE, None
         try:
             if refused is not None:

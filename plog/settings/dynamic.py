@@ -16,7 +16,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from plog.errors import InvalidConfig, InvalidRequest
+from plog.errors import InvalidRequest
 from plog.settings.definitions import NOTHING, BrokerSettings, TopicSettings
 from plog.settings.keys import ConfigType, Fault, Key, TopicKey, Update
 
@@ -132,8 +132,7 @@ class DynamicSettings:
         Unknown keys are no fault: as in Kafka, they may be some plugin's.
 
         Raises:
-            InvalidRequest: a key is not dynamic; the message names whatever else is wrong, too.
-            InvalidConfig: naming every key that is wrong, and why.
+            InvalidRequest: naming every key that is wrong or not dynamic, and why.
         """
         faults = self._not_dynamic(configs, cluster_default=False)
         return self._checked(faults, {**self._cluster_default, **configs})
@@ -144,8 +143,7 @@ class DynamicSettings:
         Unknown keys are no fault.
 
         Raises:
-            InvalidRequest: a key is not dynamic for all brokers; named with all that is wrong.
-            InvalidConfig: naming every key that is wrong, and why.
+            InvalidRequest: naming every key that is wrong or not dynamic for all, and why.
         """
         faults = self._not_dynamic(configs, cluster_default=True)
         return self._checked(faults, {**configs, **self._this_broker})
@@ -156,8 +154,9 @@ class DynamicSettings:
         faulty = {fault.key for fault in not_dynamic}
         others = [fault for fault in type(self._static).faults(texts) if fault.key not in faulty]
         if not_dynamic or others:
-            kind = InvalidRequest if not_dynamic else InvalidConfig
-            raise kind("; ".join(f"{key}: {reason}" for key, reason in [*not_dynamic, *others]))
+            # As in Kafka: only a topic's configs are INVALID_CONFIG.
+            faults = [*not_dynamic, *others]
+            raise InvalidRequest("; ".join(f"{key}: {reason}" for key, reason in faults))
         return type(self._static)(texts)
 
     def _not_dynamic(self, configs: Mapping[str, str], *, cluster_default: bool) -> list[Fault]:

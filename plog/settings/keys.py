@@ -98,6 +98,14 @@ def _real_number(text: str) -> float:
     return number
 
 
+def _java_text(number: float) -> str:
+    """Write a number as Java does: 1.0E10 where Python has 1e+10."""
+    mantissa, exponent, power = str(float(number)).partition("e")
+    if not exponent:
+        return mantissa
+    return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(power)}"
+
+
 def _true_or_false(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(f"{text!r} is neither true nor false")
@@ -111,7 +119,7 @@ def _items(text: str) -> tuple[str, ...]:
 INT: Final = Kind(ConfigType.INT, _whole_number(-INT_MAX - 1, INT_MAX), str)
 SHORT: Final = Kind(ConfigType.SHORT, _whole_number(-(2**15), 2**15 - 1), str)
 LONG: Final = Kind(ConfigType.LONG, _whole_number(-LONG_MAX - 1, LONG_MAX), str)
-DOUBLE: Final = Kind(ConfigType.DOUBLE, _real_number, str)
+DOUBLE: Final = Kind(ConfigType.DOUBLE, _real_number, _java_text)
 BOOLEAN: Final = Kind(ConfigType.BOOLEAN, _true_or_false, lambda value: str(value).lower())
 STRING: Final = Kind(ConfigType.STRING, str, str)
 CLASS: Final = Kind(ConfigType.CLASS, str, str)

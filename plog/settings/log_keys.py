@@ -15,6 +15,8 @@ from plog.settings.keys import (
     LONG,
     LONG_MAX,
     STRING,
+    ConfigType,
+    Kind,
     Settings,
     Update,
     key,
@@ -23,13 +25,16 @@ from plog.settings.keys import (
 NO_COMPACTION = "logs are not compacted yet"
 NO_DOWN_CONVERSION = "old message formats are not served yet"
 
+DIRECTORIES = Kind(ConfigType.STRING, LIST.parse, LIST.format)
+"""A list, which Kafka calls a string."""
+
 
 class LogKeys(Settings):
     """Logs and their topics."""
 
     log_dirs = key(
         "log.dirs",
-        LIST,
+        DIRECTORIES,
         "Directories of the logs, with commas between; best one to a disk. A new partition goes "
         "to the one that has the fewest. Unset, `log.dir`.",
         default=("/var/lib/plog/data",),

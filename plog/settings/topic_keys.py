@@ -25,7 +25,7 @@ MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 NO_REMOTE_STORAGE = "there is no remote storage"
 
-_REPLICA = re.compile(r"[0-9]+:[0-9]+")
+_REPLICA = re.compile(r"(?:[0-9]+:[0-9]+)?")
 
 
 def _replicas(text: str) -> tuple[str, ...]:
@@ -160,14 +160,14 @@ class TopicKeys(Settings):
     )
     remote_log_copy_disable = own_topic_key(
         "remote.log.copy.disable",
-        BOOLEAN,
+        LOCAL_ONLY,
         "Whether remote storage takes no new segments.",
         default=False,
         no_effect=NO_REMOTE_STORAGE,
     )
     remote_log_delete_on_disable = own_topic_key(
         "remote.log.delete.on.disable",
-        BOOLEAN,
+        LOCAL_ONLY,
         "Whether a topic that leaves remote storage leaves nothing there.",
         default=False,
         no_effect=NO_REMOTE_STORAGE,

@@ -69,9 +69,9 @@ class LeaderEpochs:
 
         That is the start of the next epoch, or the log end for the newest. An epoch older
         than all known ones ends where the first known one starts (its records are gone). An
-        epoch newer than all, or -1, is unknown here: (-1, -1).
+        epoch newer than all, or -1, is unknown here: (-1, -1). Other negative ones are old.
         """
-        if epoch < 0 or epoch > self.latest:
+        if epoch == NO_EPOCH or epoch > self.latest or not self.entries:
             return NO_EPOCH, NO_OFFSET
         if epoch == self.latest:
             return epoch, log_end_offset

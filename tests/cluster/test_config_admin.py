@@ -11,7 +11,7 @@ from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.store import SetOp
 from plog.cluster.topic_admin import NewTopic, TopicAdmin
 from plog.cluster.znodes import ConfigEntity, ControllerNode, decode_config
-from plog.errors import InvalidConfig, InvalidRequest, InvalidTopic, UnknownTopicOrPartition
+from plog.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from plog.runtime.clock import ManualClock
 from plog.settings.alterations import Alteration, Operation
 from plog.settings.definitions import BrokerSettings
@@ -95,7 +95,7 @@ REFUSED = [
     (T, [("segment.bytes", APPEND, "1")], InvalidConfig),
     (T, [("no.such", APPEND, "1")], InvalidConfig),
     (ConfigEntity.topic("nope"), [("retention.ms", SET, "1")], UnknownTopicOrPartition),
-    (ConfigEntity.topic("a/b"), [("retention.ms", SET, "1")], InvalidTopic),
+    (ConfigEntity.topic("a/b"), [("retention.ms", SET, "1")], UnknownTopicOrPartition),
     (ConfigEntity.broker(1), [("log.retention.ms", SET, "1")], InvalidRequest),
     (OWN, [("broker.id", SET, "4")], InvalidRequest),
     (ALL, [("broker.id", SET, "4")], InvalidRequest),

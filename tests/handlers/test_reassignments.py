@@ -23,7 +23,7 @@ def reassign(connection: Speaker, topic: str, *moves: tuple[int, list[int] | Non
         topics=[ReassignableTopic(name=topic, partitions=partitions)]
     )
     answer = connection.ask(request, 0)
-    assert (answer.error_code, answer.error_message) == (0, None)
+    assert (answer.error_code, answer.error_message) == (0, "")
     (result,) = answer.responses
     assert result.name == topic
     assert [one.partition_index for one in result.partitions] == [index for index, _ in moves]

@@ -260,7 +260,8 @@ def test_without_time_creation_is_begun_and_said_to_time_out(
     topic = new_topic()
     (result,) = create(wire, topic, timeout_ms=timeout_ms)
     assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert (result.topic_id, result.configs) == (ZERO_UUID, [])
+    assert result.configs == []
+    assert result.topic_id != ZERO_UUID  # it is there all the same
     eventually(lambda: partitions_of(wire, topic.name) == {0: [0]}, "created")
 
 
@@ -424,7 +425,6 @@ def test_growth_of_some_and_not_of_others(wire: Speaker) -> None:
     assert [result.error_code for result in results] == [
         0,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.INVALID_REQUEST,
         ErrorCode.INVALID_REQUEST,
     ]
 

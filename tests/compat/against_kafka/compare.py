@@ -1,0 +1,188 @@
+"""What an answer says, as facts by path, and where two answers say different things.
+
+A fact is a text: error codes by their names, what is one broker's own (addresses, ids, sizes of
+disks) by whether it is there. Lists of structures are looked at by what names their items.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from plog._native import batch, records
+from plog.errors import ErrorCode
+from plog.protocol.schema import Struct
+from tests.compat.against_kafka.pair import CLOSED, PREFIX, Side
+from tests.handlers.wire import NOW_MS
+
+ABSENT = "absent"
+NAMES = (
+    "name", "topic", "topic_name", "topic_id", "key", "resource_name", "partition_index", "index",
+    "partition", "partition_id", "api_key", "broker_id", "node_id", "log_dir", "batch_index",
+)  # fmt: skip
+"""Fields that say which item of a list a structure is; the first that it has counts."""
+CODEC_MASK, LOG_APPEND_TIME = 7, 8
+
+
+class Difference(NamedTuple):
+    """A path at which the two say different things."""
+
+    path: str
+    kafka: str
+    plog: str
+
+
+def differences(kafka: Mapping[str, str], plog: Mapping[str, str]) -> set[Difference]:
+    """Compare facts; of an item that one side lacks only that is told.
+
+    plog says in words why it refuses something also where Kafka says nothing.
+    """
+    found = set()
+    for path in kafka.keys() | plog.keys():
+        ours, theirs = plog.get(path, ABSENT), kafka.get(path, ABSENT)
+        says_more = (
+            path.endswith("error_message") and ours == "given" and theirs in ("None", "empty")
+        )
+        if ours != theirs and not says_more and not _within_absent(path, kafka, plog):
+            found.add(Difference(path, theirs, ours))
+    return found
+
+
+def _within_absent(path: str, kafka: Mapping[str, str], plog: Mapping[str, str]) -> bool:
+    parts = path.split("/")
+    above = ("/".join(parts[:end]) for end in range(1, len(parts)))
+    return any((kafka.get(one) == "present") != (plog.get(one) == "present") for one in above)
+
+
+def facts(side: Side, answer: Any, version: int) -> dict[str, str]:
+    """Return what an answer says."""
+    if answer == CLOSED:
+        return {"answer": CLOSED}
+    return dict(_of_struct(side, answer, version, ""))
+
+
+def _of_struct(side: Side, found: Struct, version: int, at: str) -> Iterator[tuple[str, str]]:
+    for declared in type(found).fields:
+        if version in declared.versions or version in declared.tagged:
+            value = getattr(found, declared.name)
+            yield from _of_value(side, declared.name, value, version, at + declared.name)
+
+
+def _of_value(
+    side: Side, name: str, value: Any, version: int, at: str
+) -> Iterator[tuple[str, str]]:
+    if name in SHOWN:
+        shown = SHOWN[name](value)
+        if shown is not None:
+            yield at, shown
+    elif name == "records":
+        yield from _of_records(side, value, at)
+    elif isinstance(value, Struct):
+        yield from _of_struct(side, value, version, f"{at}/")
+    elif isinstance(value, list) and value and isinstance(value[0], Struct):
+        seen: set[str] = set()
+        for item in value:
+            named = _named(side, item)
+            if PREFIX.match(named):
+                continue  # another case's topic
+            while named in seen:
+                named += "'"
+            seen.add(named)
+            yield f"{at}/{named}", "present"
+            yield from _of_struct(side, item, version, f"{at}/{named}/")
+    elif isinstance(value, str):
+        yield at, side.plain_text(value)
+    elif isinstance(value, uuid.UUID):
+        yield at, side.name_of(value)
+    else:
+        yield at, str(value)
+
+
+def _named(side: Side, item: Struct) -> str:
+    for name in NAMES:
+        value = getattr(item, name, None)
+        if value not in (None, ""):
+            if isinstance(value, uuid.UUID):
+                return side.name_of(value)
+            return side.plain_text(str(value))
+    return "?"
+
+
+def _of_records(side: Side, data: Any, at: str) -> Iterator[tuple[str, str]]:
+    """Tell batches by their headers and records; bytes only where no broker compresses them."""
+    if data is None:
+        yield at, "None"
+        return
+    whole = bytes(data)
+    pos = 0
+    while pos + batch.HEADER_BYTES <= len(whole):
+        header = batch.read_header(whole, pos)
+        if pos + header.size_bytes > len(whole):
+            break
+        told = header._asdict()
+        told.pop("position")
+        if header.attributes & (CODEC_MASK | LOG_APPEND_TIME) or header.producer_id >= 0:
+            told.pop("crc")
+        if header.attributes & CODEC_MASK:
+            told.pop("batch_length")
+        if header.producer_id == side.producer_id:
+            told["producer_id"] = "of the case"
+        if header.attributes & LOG_APPEND_TIME:
+            told["max_timestamp"] = _moment(header.max_timestamp)
+        where = f"{at}/batch at {header.base_offset}"
+        yield where, "present"
+        for name, value in told.items():
+            yield f"{where}/{name}", str(value)
+        for record in records.walk(whole[pos : pos + header.size_bytes]):
+            shown = record._replace(timestamp=0) if record.timestamp_type else record
+            yield f"{where}/record {record.offset}", str(tuple(shown))
+        pos += header.size_bytes
+    if pos < len(whole):
+        yield f"{at}/cut", f"{len(whole) - pos} bytes"
+
+
+# -- fields whose values are a broker's own
+
+
+def _presence(value: object) -> str:
+    return "None" if value is None else "given" if value else "empty"
+
+
+def _moment(value: int) -> str:
+    return "now" if abs(value - NOW_MS) < 3_600_000 else str(value)
+
+
+def _number(value: int) -> str:
+    return str(value) if value <= 0 else "a number"
+
+
+def _id(value: int) -> str:
+    return str(value) if value < 0 else "an id"
+
+
+def _error(code: int) -> str:
+    return ErrorCode(code).name
+
+
+def _nothing(value: object) -> None:
+    return None
+
+
+SHOWN: Mapping[str, Callable[[Any], str | None]] = {
+    "error_code": _error,
+    "topic_config_error_code": _error,
+    "error_message": _presence,
+    "batch_index_error_message": _presence,
+    "documentation": _presence,
+    "cluster_id": _presence,
+    "throttle_time_ms": _nothing,
+    "port": _number,
+    "session_id": _number,
+    "producer_id": _id,
+    "total_bytes": _number,
+    "usable_bytes": _number,
+    "log_append_time_ms": _moment,
+    "finalized_features_epoch": _number,
+}
+"""By field: what is told of it, None for nothing."""

@@ -1,0 +1,122 @@
+"""Kafka 3.9 and plog, with the same settings, and the fixture that holds a case to both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from plog.errors import ErrorCode
+from plog.protocol.messages.producers import InitProducerIdRequest
+from tests.compat.against_kafka.compare import Difference, differences, facts
+from tests.compat.against_kafka.differences import no_more, unlisted
+from tests.compat.against_kafka.pair import Case, Pair, Side, Step
+from tests.compat.live_kafka import Kafka, ZooKeeper
+from tests.handlers.wire import eventually
+from tests.planes import Plane
+from tests.servers import BrokerProcess
+
+SETTINGS: dict[str, object] = {
+    "num.partitions": 3,
+    "log.retention.ms": 360_000_000,
+    "log.roll.hours": 200,
+    "log.cleaner.threads": 2,
+    "offsets.topic.replication.factor": 1,
+    "offsets.topic.num.partitions": 1,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "transaction.state.log.num.partitions": 1,
+}
+Hold = Callable[[str, Case], None]
+READY_S = 60
+SETTLED_S = 20
+
+
+@pytest.fixture(scope="package")
+def live_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
+    where = tmp_path_factory.mktemp("kafka")
+    log_dirs = [where / "data0", where / "data1"]
+    settings = {**SETTINGS, "log.dirs": ",".join(map(str, log_dirs))}
+    extra = "".join(f"{key}={value}\n" for key, value in settings.items())
+    zookeeper = ZooKeeper(where / "zookeeper")
+    try:
+        broker = Kafka(where / "kafka", log_dirs[0], zookeeper, extra)
+        try:
+            side = Side(broker.port, log_dirs)
+            eventually(lambda: _hands_out_ids(side), "handing out producer ids", READY_S)
+            yield side
+        finally:
+            broker.kill()  # nothing of it is looked at any more
+    finally:
+        zookeeper.kill()
+
+
+def _hands_out_ids(side: Side) -> bool:
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+    return side.wire.ask(request, 4).error_code == ErrorCode.NONE
+
+
+@contextmanager
+def beside(live_kafka: Side, where: Path) -> Iterator[Pair]:
+    """Run a plog broker of the same settings."""
+    with BrokerProcess(where, overrides=SETTINGS, log_dirs=2) as broker:
+        yield Pair(live_kafka, Side(broker.port, broker.log_dirs))
+    assert "met a bug" not in broker.log, broker.log
+
+
+@pytest.fixture(scope="package")
+def pair(live_kafka: Side, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Kafka, and plog as it is by default: for what both planes answer alike."""
+    with beside(live_kafka, tmp_path_factory.mktemp("plog")) as both:
+        yield both
+
+
+@pytest.fixture(scope="package")
+def pair_of_plane(
+    plane: Plane, live_kafka: Side, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pair]:
+    """Kafka, and plog on each plane: for Produce and Fetch."""
+    with beside(live_kafka, tmp_path_factory.mktemp("plog")) as both:
+        yield both
+
+
+@pytest.fixture
+def hold(pair: Pair) -> Hold:
+    """Return what asks both, and fails where their answers are not as docs/SKIPPED.md says."""
+    return partial(held, pair)
+
+
+@pytest.fixture
+def hold_on_plane(pair_of_plane: Pair) -> Hold:
+    """Return the same, for both planes."""
+    return partial(held, pair_of_plane)
+
+
+def held(pair: Pair, name: str, case: Case) -> None:
+    """Run a case; compare what is observed with what is listed."""
+    pair.begin(case)
+    observed: set[Difference] = set()
+    for number, step in enumerate(case.steps, 1):
+        where = f"{number}/" if len(case.steps) > 1 else ""
+        deadline = time.monotonic() + SETTLED_S
+        while True:
+            found = {one._replace(path=where + one.path) for one in observe(pair, step)}
+            if not step.settles or not unlisted(name, found) or time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        observed |= found
+    wrong = unlisted(name, observed) + no_more(name, observed)
+    assert not wrong, "\n".join(wrong)
+
+
+def observe(pair: Pair, step: Step) -> set[Difference]:
+    """Ask both once."""
+    kafka, plog = (
+        facts(side, answer, step.version)
+        for side, answer in zip(pair.sides, pair.ask(step), strict=True)
+    )
+    return differences(kafka, plog)

@@ -1,0 +1,182 @@
+"""Kafka 3.9 and plog side by side: what a case is, and the asking of both."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from plog.errors import ErrorCode, NetworkException, RequestTimedOut
+from plog.protocol import framing
+from plog.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from plog.protocol.schema import Struct
+from plog.types import ZERO_UUID
+from tests.handlers.wire import WAIT_MS, Speaker, produce, speak
+
+UNKNOWN_ID = uuid.UUID(int=2**100 + 1)
+CLOSED = "the connection is closed"
+PREFIX = re.compile(r"c\d+-")
+"""What the names of a case's topics begin with, so that no two cases meet."""
+
+
+Made: TypeAlias = "Callable[[Side], Struct]"
+"""What makes a request for one side, as it knows its topics' ids and its sessions."""
+
+
+class Topic(NamedTuple):
+    """A topic that a case needs: made before it, with these batches in partition 0."""
+
+    partitions: int = 1
+    configs: Mapping[str, str] = {}
+    batches: Sequence[bytes] = ()
+
+
+class Step(NamedTuple):
+    """One request."""
+
+    request: Made
+    version: int
+    settles: bool = False
+    """Whether it is asked until the answers are what they should be: for late effects."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Requests, one after another, whose answers must be alike."""
+
+    steps: Sequence[Step]
+    topics: Mapping[str, Topic] = field(default_factory=lambda: {"t": Topic()})
+
+
+def one(request: Made, version: int, **topics: Topic) -> Case:
+    """Return a case of one request; without topics it has the empty topic `t`."""
+    return Case([Step(request, version)], topics or {"t": Topic()})
+
+
+class Side:
+    """One of the two brokers, in the middle of a case."""
+
+    def __init__(self, port: int, log_dirs: Sequence[Path]) -> None:
+        self.port = port
+        self.log_dirs = log_dirs
+        self.wire: Speaker = speak(port)
+        self.prefix = ""
+        self._ids: dict[str, uuid.UUID] = {}
+        self._due: type[Struct] | None = None
+        self.session_id = 0
+        """Of the last Fetch that had one."""
+        self.producer_id = -1
+        """Of the last InitProducerId."""
+
+    def begin(self, prefix: str, topics: Mapping[str, Topic]) -> None:
+        """Forget the case before, and have this one's topics made."""
+        self.prefix, self.session_id, self.producer_id = prefix, 0, -1
+        self._ids = {}
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=self.name(name),
+                    num_partitions=topic.partitions,
+                    replication_factor=1,
+                    assignments=[],
+                    configs=[
+                        CreatableTopicConfig(name=key, value=value)
+                        for key, value in topic.configs.items()
+                    ],
+                )
+                for name, topic in topics.items()
+            ],
+            timeout_ms=WAIT_MS,
+        )
+        self.send(request, 7)
+
+    def fill(self, topics: Mapping[str, Topic]) -> None:
+        """Hear that the topics are made, and write what is to be in them."""
+        for made in self.receive().topics:
+            assert made.error_code == ErrorCode.NONE, made
+            self._ids[made.name] = made.topic_id
+        for name, topic in topics.items():
+            for batch in topic.batches:
+                wrote = produce(self.wire, self.name(name), batch)
+                assert wrote.error_code == ErrorCode.NONE, wrote
+
+    def name(self, topic: str) -> str:
+        """Return what the case's topic is really called."""
+        return self.prefix + topic
+
+    def id(self, topic: str | None) -> uuid.UUID:
+        """Return the id of a topic of the case; one of no topic for others, zero for None."""
+        return ZERO_UUID if topic is None else self._ids.get(self.name(topic), UNKNOWN_ID)
+
+    def send(self, request: Struct, version: int) -> None:
+        """Ask for what `receive` returns."""
+        self._due = framing.response_class(type(request).api.key)
+        self.wire.send(request, self._due, version=version)
+
+    def receive(self) -> Any:
+        """Return the answer, or CLOSED; remember what later steps refer to."""
+        try:
+            answer = self.wire.receive(self._due)
+        except RequestTimedOut:
+            self.wire = speak(self.port)
+            raise
+        except NetworkException:
+            self.wire = speak(self.port)
+            return CLOSED
+        self.session_id = getattr(answer, "session_id", 0) or self.session_id
+        self.producer_id = getattr(answer, "producer_id", self.producer_id)
+        return answer
+
+    def plain_text(self, text: str) -> str:
+        """Return a text of an answer without what is this side's alone, or this case's."""
+        for number, path in enumerate(self.log_dirs):
+            text = text.replace(str(path), f"<log dir {number}>")
+        text = text.replace(f"127.0.0.1:{self.port}", "<address>")
+        return text.removeprefix(self.prefix)
+
+    def name_of(self, topic_id: uuid.UUID) -> str:
+        """Return the name of a topic of this case by its id; of others, only that it is none."""
+        if topic_id == ZERO_UUID:
+            return "zero"
+        for name, known in self._ids.items():
+            if known == topic_id:
+                return f"id of {self.plain_text(name)}"
+        return "an id"
+
+
+_numbers = itertools.count()
+
+
+class Pair:
+    """Both brokers."""
+
+    def __init__(self, kafka: Side, plog: Side) -> None:
+        self.kafka, self.plog = kafka, plog
+
+    def begin(self, case: Case) -> None:
+        """Make a case's topics on both, by the same fresh names."""
+        prefix = f"c{next(_numbers)}-"
+        # Each has half of a processor's work to do meanwhile.
+        for side in self.sides:
+            side.begin(prefix, case.topics)
+        for side in self.sides:
+            side.fill(case.topics)
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        return self.kafka, self.plog
+
+    def ask(self, step: Step) -> tuple[Any, Any]:
+        """Return both answers."""
+        for side in self.sides:
+            side.send(step.request(side), step.version)
+        kafka, plog = (side.receive() for side in self.sides)
+        return kafka, plog
