@@ -51,10 +51,13 @@ def write_seeds() -> None:
             (SEEDS / target / hashlib.sha1(data).hexdigest()).write_bytes(data)
 
 
-def fuzz_for(target: str, seconds: int) -> Run:
-    """Fuzz a target, beginning with all that is known; what is found is kept with the tests."""
+def fuzz_for(target: str, seconds: int, learnt: Path | None = None) -> Run:
+    """Fuzz a target, beginning with all that is known; what is found is kept with the tests.
+
+    With `learnt`, an empty directory, what this machine has learnt so far is left out.
+    """
     write_seeds()
-    learnt = LEARNT / target
+    learnt = learnt or LEARNT / target
     learnt.mkdir(parents=True, exist_ok=True)
     known = [directory / target for directory in (SEEDS, CORPUS, FOUND)]
     known = [directory for directory in known if directory.is_dir()]
