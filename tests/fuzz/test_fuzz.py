@@ -23,6 +23,8 @@ from tests.fuzz.targets import TARGETS, planted
 SECONDS = int(os.environ.get("PLOG_FUZZ_SECONDS", "3"))
 LONG_SECONDS = int(os.environ.get("PLOG_FUZZ_SECONDS", "300"))
 
+# The first of them that needs the kernels builds them: more than a minute, if nobody else is busy.
+pytestmark = pytest.mark.timeout(1200)
 each_target = pytest.mark.parametrize("name", TARGETS)
 
 
@@ -52,7 +54,6 @@ def look_for(name: str, seconds: int, learnt: Path | None = None) -> None:
     assert run.executions >= len(list(Known(name)))
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("kernels")
 @each_target
 def test_fuzzing_for_a_moment_finds_nothing(name, tmp_path):
@@ -60,7 +61,7 @@ def test_fuzzing_for_a_moment_finds_nothing(name, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(LONG_SECONDS + 600)
+@pytest.mark.timeout(LONG_SECONDS + 1200)
 @pytest.mark.usefixtures("kernels")
 @each_target
 def test_fuzzing_for_minutes_finds_nothing(name):
@@ -70,7 +71,6 @@ def test_fuzzing_for_minutes_finds_nothing(name):
 # -- whether it would find something ---------------------------------------------------------------
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("kernels")
 def test_planted_mistake_is_found_through_the_branches_of_a_kernel(tmp_path):
     corpus = tmp_path / "corpus"
