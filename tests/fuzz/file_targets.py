@@ -112,8 +112,7 @@ def small_files(data: memoryview) -> None:
 
 @functools.cache
 def _directory() -> tuple[Any, Path]:
-    memory = Path("/dev/shm")
-    made = tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None)
+    made = tempfile.TemporaryDirectory()
     path = Path(made.name) / "t-0"
     path.mkdir()
     return made, path

@@ -23,6 +23,7 @@ KERNELS = BUILT / "plog" / "_native"
 ENGINE = BUILT / "libfuzzer.so"
 STAMP = BUILT / "stamp"
 FINDINGS = BUILT / "found"
+MEMORY = Path("/dev/shm")
 
 TIMEOUT_S = 20
 """For one input: instrumented, and on a machine that is busy."""
@@ -151,16 +152,18 @@ def fuzz(target: str, *options: str, corpora: list[Path], kernels: Path | None =
         f"-artifact_prefix={findings}/",
         "-print_final_stats=1",
     ]
-    done = subprocess.run(
-        [*command, *limits, *options, *map(str, corpora)],
-        cwd=ROOT,
-        env=_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    # libFuzzer ends its process without a word to Python: what that leaves is removed here.
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as temporary:
+        done = subprocess.run(
+            [*command, *limits, *options, *map(str, corpora)],
+            cwd=ROOT,
+            env={**_environment(), "TMPDIR": temporary},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
     return Run(done.returncode, done.stdout, sorted(findings.iterdir()))
 
 

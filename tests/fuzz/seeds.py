@@ -15,6 +15,7 @@ from plog._native.records import control_batch
 from plog.protocol import codec, framing
 from plog.protocol.messages.fetch import FetchRequest
 from plog.protocol.messages.produce import ProduceRequest
+from plog.protocol.schema import Struct
 from plog.storage import checkpoints, durable_ends
 from plog.storage.producer_snapshot import encode_snapshot
 from plog.storage.transaction_index import AbortedTransaction, encode_aborted
@@ -126,19 +127,19 @@ def of_frames() -> Seeds:
             yield "produce_requests", frame
 
 
-def of_message(cls: type, version: int, wire: bytes) -> Seeds:
-    if cls.__name__.endswith("Response"):
-        yield "messages", b"\x01" + struct.pack(">hh", cls.api.key, version) + wire
-        return
-    frame = framed(cls, version, wire)
-    yield "messages", b"\x00" + frame
+def of_message(cls: type[Struct], version: int, wire: bytes) -> Seeds:
+    is_request = cls.__name__.endswith("Request")
+    head = framed(cls, version, b"") if is_request else struct.pack(">hh", cls.api.key, version)
+    # A decoder for each, made first: of all versions they would take longer than a short run has.
+    if version in (cls.api.versions.low, cls.api.versions.high):
+        yield "messages", bytes([not is_request]) + head + wire
     if cls is FetchRequest:
-        yield "fetch_requests", frame
+        yield "fetch_requests", head + wire
     if cls is ProduceRequest:
-        yield "produce_requests", frame
+        yield "produce_requests", head + wire
 
 
-def framed(cls: type, version: int, wire: bytes) -> bytes:
+def framed(cls: type[Struct], version: int, wire: bytes) -> bytes:
     return framing.encode_request_header(cls.api.key, version, 7, "client") + wire
 
 
