@@ -94,6 +94,7 @@ class LiveLogDir:
         self.failure: OSError | None = None
         self.clean_shutdown = False
         self.was_served = False  # by plog
+        self.was_new = False  # or its disk is not mounted
         self.machine_restarted = False  # since a broker last wrote here, cleanly ended or not
         # With partitions that the next start must recover, as if this one had not been.
         self.unrecovered = False
@@ -116,8 +117,9 @@ class LiveLogDir:
             OSError: the disk has failed.
         """
         self.log_dir.open()
-        self.log_dir.claim(broker_id, cluster_id)
         self.was_served = self.log_dir.was_served()
+        self.was_new = not self.was_served and self.log_dir.is_nobodys()
+        self.log_dir.claim(broker_id, cluster_id)
         self.machine_restarted = self.log_dir.machine_restarted()
         self.clean_shutdown = self.log_dir.take_clean_shutdown()
         self.durable_ends.open()
