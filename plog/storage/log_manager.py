@@ -449,7 +449,13 @@ class LogManager:
 
     def remove_tree_later(self, live: LiveLogDir, directory: Path, delay_ms: int) -> None:
         """Remove a directory that is no partition's any more, after a delay."""
-        self.scheduler.after(delay_ms, partial(live.guarded, self._fs.remove_tree, directory))
+
+        def remove() -> None:
+            done = live.guarded(live.remove_tree, directory)
+            if not done and live.failure is None:  # no descriptor was left
+                self.remove_tree_later(live, directory, SAY_AGAIN_MS)
+
+        self.scheduler.after(delay_ms, remove)
 
     # -- LogOwner ----------------------------------------------------------------------------
 

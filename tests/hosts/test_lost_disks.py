@@ -116,7 +116,6 @@ def test_lost_log_directories_take_their_partitions_and_no_others(
             check(writers[name], {0: read_all(broker, name)})
 
 
-@pytest.mark.usefixtures("plane")
 def test_disk_that_is_not_mounted_at_a_start_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, log_dirs=2)
     place, away = broker.log_dirs[0], tmp_path / "away"
