@@ -327,10 +327,10 @@ class ReplicaManager:
             if not is_new and self._logs.offline_log_dirs:
                 # It may be in one of them: an empty log elsewhere would lead with nothing.
                 raise KafkaStorageError(f"{at} is not in any log directory that works")
-            lost = self._logs.reason_lost(at, partition.topic_id)
-            if is_only and not is_new and lost is not None:
-                raise KafkaStorageError(lost)
             if not is_new:
+                lost = self._logs.reason_lost(at, partition.topic_id) if is_only else None
+                if lost is not None:
+                    raise KafkaStorageError(lost)
                 log.warning("%s should have a log here and has none: an empty one is made", at)
             return self._logs.create(
                 at, partition.topic_id, partition.settings, leader_epoch=leader_epoch

@@ -5,7 +5,7 @@ on disk. The partition's struct rewrites its slot with one pwrite after each
 fdatasync (and before each truncation), so that recovery can tell a torn tail
 (past the durable end: nobody was promised those bytes) from damage (before it).
 
-Owns the slots' layout and who has which. Never writes an end.
+Owns the slots' layout and who has which. Never writes an end that anyone was promised.
 
     at  0  topic id        16 bytes
     at 16  partition       i32
@@ -30,6 +30,9 @@ from plog.storage.filesystem import Filesystem
 DURABLE_ENDS_FILE = "durable-ends"
 SLOT_BYTES = 32
 KEY_BYTES = 20
+
+UNKNOWN_END = (1 << 63) - 1
+"""Of a partition that was on this disk, as far as one can tell without it."""
 
 _KEY = struct.Struct(">16si")
 _KEY_END = struct.Struct(">16siq")
@@ -147,6 +150,12 @@ class DurableEnds:
             self._fs.pwrite(self.fd, _FREE, position)
             self._fs.fdatasync(self.fd)
             self._free.append(position)
+
+    def mark_lost(self, key: SlotKey) -> None:
+        """Remember that a partition should be here and is not, whatever it held. Raises OSError."""
+        position = self.position_for(key)
+        self._fs.pwrite(self.fd, encode_slot(key, UNKNOWN_END), position)
+        self._fs.fdatasync(self.fd)
 
     def sync(self) -> None:
         """Fdatasync the file, with the checkpoints. Raises OSError."""

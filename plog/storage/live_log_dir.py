@@ -94,6 +94,7 @@ class LiveLogDir:
         self.failure: OSError | None = None
         self.clean_shutdown = False
         self.was_served = False  # by plog
+        self.was_new = False  # or its disk is not mounted
         self.machine_restarted = False  # since a broker last wrote here, cleanly ended or not
         # With partitions that the next start must recover, as if this one had not been.
         self.unrecovered = False
@@ -104,6 +105,7 @@ class LiveLogDir:
         self.log_start_offsets = OffsetCheckpoint(fs, path / LOG_START_OFFSET_FILE)
         self._cleaner_offsets = OffsetCheckpoint(fs, path / CLEANER_OFFSET_FILE)
         self._damaged = OffsetCheckpoint(fs, path / DAMAGED_PARTITIONS_FILE)
+        self._unsynced_name = False
         self._unmade: set[Path] = set()  # partition directories that are nobody's
         self.group_commit = GroupCommit(f"commit {path}")
         self.room = DiskRoom()  # for clients' records
@@ -116,8 +118,9 @@ class LiveLogDir:
             OSError: the disk has failed.
         """
         self.log_dir.open()
-        self.log_dir.claim(broker_id, cluster_id)
         self.was_served = self.log_dir.was_served()
+        self.was_new = not self.was_served and self.log_dir.is_nobodys()
+        self.log_dir.claim(broker_id, cluster_id)
         self.machine_restarted = self.log_dir.machine_restarted()
         self.clean_shutdown = self.log_dir.take_clean_shutdown()
         self.durable_ends.open()
@@ -357,8 +360,20 @@ class LiveLogDir:
         """
         target = self.path / leaving_directory_name(tp, DELETE_DIRECTORY, uuid.uuid4())
         self._fs.rename(directory, target)
-        self._fs.sync_directory(self.path)
+        try:
+            self._fs.sync_directory(self.path)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS:
+                raise
+            self._unsynced_name = True  # until it is removed, which waits for a descriptor
         return target
+
+    def remove_tree(self, directory: Path) -> None:
+        """Remove what was put away. Raises OSError."""
+        if self._unsynced_name:
+            self._fs.sync_directory(self.path)
+            self._unsynced_name = False
+        self._fs.remove_tree(directory)
 
     def remember_damage(self, tp: TopicPartition) -> None:
         """Make the next start read a damaged partition whole, whatever else it is told.

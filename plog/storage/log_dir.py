@@ -162,6 +162,10 @@ class LogDir:
             return None
         return LogDirIdentity.decode(text, str(path))
 
+    def is_nobodys(self) -> bool:
+        """Tell whether no broker has claimed the directory yet. Raises OSError."""
+        return not self._fs.exists(self.path / META_PROPERTIES)
+
     def claim(self, broker_id: int, cluster_id: str) -> None:
         """Check that the directory is this broker's, or make it so.
 

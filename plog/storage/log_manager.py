@@ -31,7 +31,7 @@ from plog.errors import (
 )
 from plog.runtime.clock import Clock
 from plog.settings.definitions import BrokerSettings, TopicSettings
-from plog.storage.durable_ends import SlotKey
+from plog.storage.durable_ends import UNKNOWN_END, SlotKey
 from plog.storage.filesystem import Filesystem
 from plog.storage.flush_retries import FlushRetries
 from plog.storage.full_log_dirs import LOOK_MS, FullLogDirs
@@ -203,15 +203,22 @@ class LogManager:
     def reason_lost(self, tp: TopicPartition, topic_id: uuid.UUID) -> str | None:
         """Say why a partition without a log is not to be made anew; None: nothing is known of it.
 
-        A log directory may remember records of it that were on its disk.
+        A log directory may remember records of it that were on its disk, or be new at this start:
+        to be asked only of a partition that should be here.
         """
-        lost = self._lost.get(slot_key(tp, topic_id))
-        if lost is None:
-            return None
-        path, end = lost
+        key = slot_key(tp, topic_id)
+        if key not in self._lost:
+            new = next((live for live in self._live() if live.was_new), None)
+            if new is None:
+                return None
+            # Its records may be on a disk that is not mounted there; the next start must know too.
+            new.guarded(new.durable_ends.mark_lost, key)
+            self._lost[key] = (new.path, UNKNOWN_END)
+        path, end = self._lost[key]
+        held = "whatever it held" if end == UNKNOWN_END else f"what was on disk up to offset {end}"
         return (
-            f"{path / str(tp)} is gone, and with it what was on disk up to offset {end}: put it"
-            " back and start again, or delete the topic"
+            f"{path / str(tp)} is gone, and with it {held}: put it back (is its disk mounted?) and"
+            " start again, or delete the topic"
         )
 
     def add_loaded(self, log: Log) -> None:
@@ -442,7 +449,13 @@ class LogManager:
 
     def remove_tree_later(self, live: LiveLogDir, directory: Path, delay_ms: int) -> None:
         """Remove a directory that is no partition's any more, after a delay."""
-        self.scheduler.after(delay_ms, partial(live.guarded, self._fs.remove_tree, directory))
+
+        def remove() -> None:
+            done = live.guarded(live.remove_tree, directory)
+            if not done and live.failure is None:  # no descriptor was left
+                self.remove_tree_later(live, directory, SAY_AGAIN_MS)
+
+        self.scheduler.after(delay_ms, remove)
 
     # -- LogOwner ----------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from plog.client.admin import Admin
 from plog.errors import ErrorCode
 from tests.broker.test_lost_replicas import partition_state
 from tests.crash.test_kill import check
@@ -48,10 +49,18 @@ def is_turned_away(connection: socket.socket) -> bool:
 
 @pytest.mark.usefixtures("plane")
 def test_want_of_descriptors_refuses_what_needs_one_and_ends_by_itself(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path, log_dirs=2)
-    with broker, closing(speak(broker.port)) as client, ExitStack() as stack:
+    overrides: dict[str, object] = {"log.segment.delete.delay.ms": 100}
+    broker = BrokerProcess(tmp_path, log_dirs=2, overrides=overrides)
+    with (
+        broker,
+        closing(speak(broker.port)) as client,
+        Admin(broker.bootstrap) as admin,
+        ExitStack() as stack,
+    ):
+        admin.controller_id()  # is connected
         create_topic(client, "rolls", segment_bytes=500_000)
         create_topic(client, "stays")
+        create_topic(client, "doomed")
         writers = {
             name: stack.enter_context(Writer(broker.bootstrap, name, 1, padding=5000, pause_s=0.01))
             for name in ("rolls", "stays")
@@ -66,6 +75,8 @@ def test_want_of_descriptors_refuses_what_needs_one_and_ends_by_itself(tmp_path:
 
             wait_until(is_refused, "refused", broker)
             created, _ = create_topic(client)
+            admin.delete_topic("doomed")
+            wait_until(lambda: "deleted topic doomed" in broker.log, "deleted", broker)
             for topic in ("rolls", "stays"):
                 assert partition_state(client, topic) == (ErrorCode.NONE, 0, [])
                 assert fetch_one(client, topic, 0).records

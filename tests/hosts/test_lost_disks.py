@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from plog.client.admin import Admin
 from plog.errors import ErrorCode
 from plog.protocol.messages.cluster import DescribeLogDirsRequest
 from tests.broker.test_lost_replicas import partition_state
@@ -113,6 +114,41 @@ def test_lost_log_directories_take_their_partitions_and_no_others(
     with broker:
         for name in set(log_dirs) - {"removed"}:
             check(writers[name], {0: read_all(broker, name)})
+
+
+def test_disk_that_is_not_mounted_at_a_start_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, log_dirs=2)
+    place, away = broker.log_dirs[0], tmp_path / "away"
+    with broker, closing(speak(broker.port)) as client:
+        topics = [create_topic(client, name)[0] for name in ("gone", KEPT)]
+        assert (place / "gone-0").is_dir()
+        for topic in topics:
+            assert produce(client, topic, make_batch([b"before"])).error_code == ErrorCode.NONE
+    place.rename(away)
+    place.mkdir()
+    for _ in range(2):
+        with broker, closing(speak(broker.port)) as client:
+            wait_until(lambda: partition_state(client, "gone") == GONE, "leaderless", broker)
+            code = produce(client, "gone", make_batch([b"meanwhile"])).error_code
+            assert code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert produce(client, KEPT, make_batch([b"meanwhile"])).error_code == ErrorCode.NONE
+    assert not (place / "gone-0").exists()
+    assert f"{place / 'gone-0'} is gone" in broker.log
+    shutil.rmtree(place)
+    away.rename(place)
+    with broker, closing(speak(broker.port)) as client:
+        assert read_all(broker, "gone") == ["before"]
+        assert read_all(broker, KEPT) == ["before", "meanwhile", "meanwhile"]
+        assert produce(client, "gone", make_batch([b"after"])).base_offset == 1
+    # Without its records it has to be deleted first.
+    shutil.rmtree(place)
+    with broker, Admin(broker.bootstrap) as admin, closing(speak(broker.port)) as client:
+        wait_until(lambda: partition_state(client, "gone") == GONE, "leaderless", broker)
+        admin.delete_topic("gone")
+        assert produce(client, create_topic(client, "gone")[0], make_batch()).base_offset == 0
+        assert produce(client, create_topic(client, "new")[0], make_batch()).base_offset == 0
+    with broker:
+        assert read_all(broker, "gone") == read_all(broker, "new") == ["v"]
 
 
 DISK_BYTES = 64 * MIB

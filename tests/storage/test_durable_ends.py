@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from plog.storage.durable_ends import DurableEnds, SlotKey, decode_slot, encode_slot
+from plog.storage.durable_ends import (
+    UNKNOWN_END,
+    DurableEnds,
+    SlotKey,
+    decode_slot,
+    encode_slot,
+)
 from plog.storage.filesystem import Filesystem
 
 ONE, TWO, THREE = (SlotKey(uuid.UUID(int=number << 64), number) for number in (1, 2, 3))
@@ -101,3 +107,14 @@ def test_garbage_file_is_all_free(tmp_path: Path) -> None:
     ends = opened(path)
     assert ends.keys() == []
     ends.close()
+
+
+def test_partition_that_is_marked_lost_is_remembered_until_it_is_released(tmp_path: Path) -> None:
+    ends = opened(tmp_path / "f")
+    write(ends, TWO, 5)
+    for key in (ONE, TWO):
+        ends.mark_lost(key)
+    again = opened(tmp_path / "f")
+    assert dict(again.ends()) == {ONE: UNKNOWN_END, TWO: UNKNOWN_END}
+    again.release(ONE)
+    assert dict(opened(tmp_path / "f").ends()) == {TWO: UNKNOWN_END}

@@ -542,6 +542,10 @@ class NoDescriptors(Filesystem):
         self._take_one()
         return super().open_file(*args, **options)  # type: ignore[arg-type]
 
+    def open_directory(self, path: Path) -> int:
+        self._take_one()
+        return super().open_directory(path)
+
     def list_directory(self, path: Path) -> list[str]:
         self._take_one()
         return super().list_directory(path)
@@ -572,6 +576,25 @@ def test_partition_that_no_descriptor_was_left_to_make_is_made_later(
     lines = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
     assert len(lines) == 2
     assert all("a-0: no file descriptor is left" in line for line in lines)
+
+
+def test_partition_that_is_deleted_without_a_descriptor_is_removed_later(
+    start: Start, dirs: list[Path], clock: ManualClock
+) -> None:
+    fs = NoDescriptors()
+    manager = start(fs=fs)
+    manager.create(A0, ID_A, SETTINGS)
+    fs.left = False
+    manager.delete(A0)
+    clock.advance(SETTINGS.file_delete_delay_ms)
+    manager.scheduler.run_due()
+    assert manager.live_log_dirs == dirs
+    (left,) = (path for log_dir in dirs for path in log_dir.glob("a-0*"))
+    assert left.name.endswith("-delete")
+    fs.left = True
+    clock.advance(SAY_AGAIN_MS)
+    manager.scheduler.run_due()
+    assert not left.exists()
 
 
 # -- background ------------------------------------------------------------------------------------
