@@ -54,6 +54,8 @@ from plog.types import ZERO_UUID, TopicPartition
 
 HIGH_WATERMARK = -1
 """As the offset of DeleteRecords: everything that is committed."""
+DEFAULT_PARTITIONS = -1
+"""As many as the broker's setting says."""
 MAX_NEW_PARTITIONS = 10_000
 """One request may not create more; Kafka's controller has the same bound."""
 CREATED_AT_ONCE = 100
@@ -108,12 +110,13 @@ async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTop
     deadline = Deadline(ctx, request.timeout_ms)
     names = Counter(topic.name for topic in request.topics)
     twice = {name for name, times in names.items() if times > 1}
+    beyond = _beyond_the_most(ctx.services.settings.broker(), request.topics)
     descriptions: Descriptions = {}
     results = []
     for start in range(0, len(request.topics), CREATED_AT_ONCE):
         topics = request.topics[start : start + CREATED_AT_ONCE]
         results += await ctx.in_thread(
-            _create_some, ctx.services, topics, twice, descriptions, request.validate_only
+            _create_some, ctx.services, topics, twice, beyond, descriptions, request.validate_only
         )
     if not request.validate_only:
         for at, result in enumerate(results):
@@ -125,19 +128,43 @@ async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTop
     return CreateTopicsResponse(topics=results)
 
 
+def _beyond_the_most(settings: BrokerSettings, topics: Sequence[CreatableTopic]) -> set[str]:
+    """Return the topics for which a request has no partitions left, which each counts in its turn.
+
+    Their answers, too, are bounded by it: a name of a few bytes is answered by all of its settings.
+    """
+    beyond = set()
+    left = MAX_NEW_PARTITIONS
+    for topic in topics:
+        count = len(topic.assignments) or topic.num_partitions
+        if count == DEFAULT_PARTITIONS:
+            count = settings.num_partitions
+        if count > left:
+            beyond.add(topic.name)
+        else:
+            left -= max(count, 1)
+    return beyond
+
+
 def _create_some(
     services: Services,
     topics: Sequence[CreatableTopic],
     twice: Collection[str],
+    beyond: Collection[str],
     descriptions: Descriptions,
     validate_only: bool,
 ) -> list[CreatableTopicResult]:
-    """Create topics, or only look whether they could be; blocks. Names that come `twice` cannot."""
+    """Create topics, or only look whether they could be; blocks.
+
+    Names that come `twice` cannot, nor what is `beyond` the most partitions of a request.
+    """
     results = []
     for topic in topics:
         try:
             if topic.name in twice:
                 raise InvalidRequest(f"topic {topic.name!r} is asked for twice")
+            if topic.name in beyond:
+                raise PolicyViolation(f"more than {MAX_NEW_PARTITIONS} partitions in one request")
             with store_refusals():
                 created = services.topics.create(_asked(topic), validate_only=validate_only)
             results.append(_created(services, created, descriptions))
@@ -150,9 +177,6 @@ def _asked(topic: CreatableTopic) -> NewTopic:
     assignments = {entry.partition_index: entry.broker_ids for entry in topic.assignments}
     if len(assignments) < len(topic.assignments):
         raise InvalidReplicaAssignment("a partition is assigned twice")
-    asked = max(topic.num_partitions, len(assignments))
-    if asked > MAX_NEW_PARTITIONS:
-        raise PolicyViolation(f"{asked} partitions in one request, at most {MAX_NEW_PARTITIONS}")
     return NewTopic(
         topic.name,
         topic.num_partitions,

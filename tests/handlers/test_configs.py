@@ -173,6 +173,26 @@ def test_no_keys_means_all_keys(wire: Speaker, topic: str) -> None:
     assert describe(wire, (TOPIC, topic), []).configs == everything
 
 
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ((["retention.ms"], ["segment.ms", "retention.ms"]), {"retention.ms", "segment.ms"}),
+        ((["retention.ms"], None), None),
+        ((["retention.ms"], []), None),
+    ],
+)
+def test_resource_asked_for_twice_is_described_once_with_all_its_keys(
+    wire: Speaker, topic: str, asked: tuple, expected: set[str] | None
+) -> None:
+    resources = [
+        DescribeConfigsResource(resource_type=TOPIC, resource_name=topic, configuration_keys=keys)
+        for keys in asked
+    ]
+    (result,) = wire.ask(DescribeConfigsRequest(resources=resources), 4).results
+    everything = {entry.name for entry in describe(wire, (TOPIC, topic)).configs}
+    assert {entry.name for entry in result.configs} == (expected or everything)
+
+
 def test_synonyms_go_from_the_most_specific_on(own_broker: Callable[..., BrokerProcess]) -> None:
     connection = speak(own_broker(log_retention_ms=900_000, log_retention_hours=7).port)
     topic, _ = create_topic(connection, retention_ms=5000)

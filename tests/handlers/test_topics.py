@@ -201,6 +201,14 @@ def test_topic_is_refused_and_not_created(wire: Speaker, case: str, validate_onl
         assert partitions_of(wire, topic.name) is None
 
 
+def test_topics_beyond_the_most_partitions_of_a_request_are_refused(wire: Speaker) -> None:
+    counts = (6000, 5000, 3999, 1, 1)
+    asked = [new_topic(partitions=count) for count in counts]
+    found = [ErrorCode(one.error_code) for one in create(wire, *asked, validate_only=True)]
+    none, beyond = ErrorCode.NONE, ErrorCode.POLICY_VIOLATION
+    assert found == [none, beyond, none, none, beyond]
+
+
 def test_topic_that_is_there_is_not_created_again(wire: Speaker, topic: str) -> None:
     for validate_only in (True, False):
         (refused,) = create(wire, new_topic(topic), validate_only=validate_only)
