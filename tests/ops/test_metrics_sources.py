@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,6 +87,7 @@ def test_wait_for_the_disk_counts_also_of_a_request_that_is_pythons_after_it(
     with faults(Fault("fdatasync", delay_us=1_000_000, times=1, path_prefix=prefix)):
         running.socket.sendall(first + second)
         running.until_waiting(2)
+        time.sleep(0.3)  # what is read later counts from later
         running.socket.sendall(third)
         for _ in range(3):
             running.receive()
