@@ -306,7 +306,7 @@ cdef FastOutcome put_beside(
     parked.task.ask = ASK_FINISH
     parked.task.work = work_on
     parked.in_work = True
-    parked.produce.head.received_us = c.received_us
+    parked.produce.head.received_us = parked.frame.received_us
     c.has_one_in_work = True
     parked.served = loop.shared.served
     # Who only computes must not meet a disk, nor who waits for one, or all directories would wait with it.

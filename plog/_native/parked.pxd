@@ -25,6 +25,7 @@ ctypedef struct Frame:
     uint8_t* data
     int64_t size
     int64_t capacity
+    int64_t received_us          # when its last byte was read
 
 # A request that waits for its partitions to change, or is worked on by another thread. Its letter lies in the inbox of
 # its loop once they have changed, or the work is done.

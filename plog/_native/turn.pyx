@@ -221,6 +221,7 @@ cdef bint hand_over(Loop* loop, Connection* c, int64_t size) noexcept nogil:
     if cut_frame(c, size, &loop.shared.budget, &frame.base, &frame.data, &frame.capacity) < 0:
         return False
     frame.size = size
+    frame.received_us = c.received_us
     c.handed_over = True
     count_up(&loop.requests, 1)
     return hand_over_frame(loop, c, &frame)
@@ -239,7 +240,7 @@ cdef bint hand_over_frame(Loop* loop, Connection* c, Frame* frame) noexcept nogi
     note.capacity = frame.capacity
     note.session_id = loop.session_id
     note.session_epoch = loop.session_epoch
-    note.received_us = c.received_us
+    note.received_us = frame.received_us
     add_note(loop, note)
     return True
 

@@ -30,6 +30,7 @@ cdef Parked* parked_new(Loop* loop, Connection* c, int16_t api_key) noexcept nog
     parked.waiting = &loop.waiting
     parked.connection = c
     parked.api_key = api_key
+    parked.frame.received_us = c.received_us  # nothing has been read since
     if c.parked == NULL:
         c.parked = parked
     else:

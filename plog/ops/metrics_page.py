@@ -81,7 +81,7 @@ def collect(sources: Sources) -> Iterator[Family]:
     yield from _process()
     yield from _network(sources)
     yield from _disks(sources.logs)
-    yield from _topics(sources.logs)
+    yield from topics_of(sources.logs)
 
 
 def _process() -> Iterator[Family]:
@@ -159,7 +159,8 @@ def _disks(logs: LogManager) -> Iterator[Family]:
     yield _one("plog_offline_partitions", "Partitions that cannot be served.", len(logs.offline))
 
 
-def _topics(logs: LogManager) -> Iterator[Family]:
+def topics_of(logs: LogManager) -> Iterator[Family]:
+    """Yield what there is to say of each topic in each log directory."""
     # By their labels' text: strings and numbers are nothing to the garbage collector, which a page
     # of some thousand topics would else have look through all that the broker holds.
     partitions: dict[str, int] = {}

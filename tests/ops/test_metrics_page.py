@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 import socket
 import subprocess
@@ -23,8 +22,14 @@ from plog.client.admin import Admin
 from plog.ops import watch
 from plog.ops.watch import Reading, Watch
 from plog.types import TopicPartition
-from tests.handlers.running import Running
-from tests.handlers.wire import Speaker, create_topic, fetch_one, make_batch, produce, speak
+from tests.handlers.wire import (
+    Speaker,
+    create_topic,
+    fetch_one,
+    make_batch,
+    produce,
+    speak,
+)
 from tests.servers import BrokerProcess, free_port
 
 TIMEOUT_S = 60
@@ -218,66 +223,6 @@ def test_process_is_told_as_other_programs_tell_theirs(broker: Measured) -> None
         ("process_open_fds", 20),
     ):
         assert seen.value(name) == pytest.approx(expected[name], abs=by)
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
-    directory = tmp_path / 'odd "name" \\n'
-    directory.mkdir()
-    one = Running(directory, metrics_listener="127.0.0.1:0")
-    yield one
-    one.stop()
-
-
-def test_directory_that_is_gone_costs_its_sample_and_no_other(
-    running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    address = f"127.0.0.1:{running.broker.metrics_port}"
-    before = watch.read(address, 0)
-    assert before.labels("plog_log_dir_free_bytes", "log_dir") == [str(running.directory)]
-
-    def gone(path: Path) -> None:
-        raise FileNotFoundError(2, "No such file or directory", str(path))
-
-    monkeypatch.setattr("shutil.disk_usage", gone)
-    after = watch.read(address, 0)
-    assert after.labels("plog_log_dir_free_bytes", "log_dir") == []
-    assert after.value("plog_log_dir_online", log_dir=str(running.directory)) == 1
-    assert set(before.samples) - set(after.samples) == {"plog_log_dir_free_bytes"}
-    assert not caplog.records
-
-
-@pytest.mark.parametrize("fast", ["true", "false"])
-def test_appended_records_never_fall_and_log_ends_may(tmp_path: Path, fast: str) -> None:
-    running = Running(tmp_path, metrics_listener="127.0.0.1:0", fast_path_enable=fast)
-    address = f"127.0.0.1:{running.broker.metrics_port}"
-    batch = make_batch([b"x" * 100] * 3)
-
-    def appended() -> tuple[float, float, float]:
-        now = watch.read(address, 0)
-        return (
-            now.value("plog_appended_records_total"),
-            now.value("plog_appended_bytes_total"),
-            now.value("plog_log_end_offsets", topic="falls"),
-        )
-
-    create_topic(running.wire, "falls", 1)
-    records, size, _ = appended()  # by this whole process
-    for _ in range(4):
-        produce(running.wire, "falls", batch)
-    assert running.fast_requests == (4 if fast == "true" else 0)
-    assert appended() == (records + 12, size + 4 * len(batch), 12)
-    with Admin(f"127.0.0.1:{running.port}") as admin:
-        admin.delete_topic("falls")
-    assert appended() == (records + 12, size + 4 * len(batch), 0)
-    running.stop()
-
-
-def test_log_says_where_the_page_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        one = Running(tmp_path, metrics_listener="127.0.0.1:0")
-    one.stop()
-    assert f"metrics at http://127.0.0.1:{one.broker.metrics_port}/metrics" in caplog.messages
 
 
 def test_address_that_is_taken_keeps_the_broker_from_starting(tmp_path: Path) -> None:
