@@ -35,6 +35,9 @@ def command(properties: str | None, overrides: tuple[str, ...], as_json: bool) -
     else:
         rows = [(one.verdict.value, one.what, one.text, one.advice) for one in found]
         print_rows(rows, ("", "what", "found", "advice"), as_json=False)
+        for one in found:
+            if one.commands:
+                click.echo("\n".join((f"As root, because {one.text}:", "", *one.commands, "")))
         worst = [sum(one.verdict is verdict for one in found) for verdict in Verdict]
         click.echo(f"{worst[0]} well, {worst[1]} to look at, {worst[2]} to mend")
     if any(one.verdict is Verdict.FAILURE for one in found):

@@ -6,13 +6,15 @@ settings. Each check stands alone, so that all that is wrong is told at once.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import resource
+import shlex
 import shutil
-import socket
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -21,10 +23,13 @@ import psutil
 
 from plog._native import crc32c
 from plog.errors import ConfigError, InconsistentLogDirs
+from plog.network.listeners import bind
+from plog.ops.units import is_under, unit_of
 from plog.settings.definitions import BrokerSettings
 from plog.settings.server_properties import read
 from plog.storage.filesystem import Filesystem
 from plog.storage.log_dir import LOCK_FILE, LogDir, common_identity
+from plog.storage.segment_files import parse_directory_name
 
 MB = 1 << 20
 DESCRIPTORS = 100_000
@@ -35,6 +40,8 @@ SWAPPINESS = 10
 FREE_SHARE = 0.1
 NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p"})
 PASSING_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "overlay"})
+TEMPORARY = (Path("/tmp"), Path("/var/tmp"))
+NAMES_SHOWN = 3
 LOOPBACK = ("127.", "localhost", "::1")
 
 
@@ -44,7 +51,7 @@ class Verdict(Enum):
     OK = "ok"
     WARNING = "warning"
     FAILURE = "failure"
-    """The broker would not start, or not serve what it should."""
+    """The broker would not start, not serve what it should, or lose what it was given."""
 
 
 class Finding(NamedTuple):
@@ -54,6 +61,8 @@ class Finding(NamedTuple):
     verdict: Verdict
     text: str
     advice: str = ""
+    commands: Sequence[str] = ()
+    """For root to paste into a shell."""
 
 
 Findings = Iterator[Finding]
@@ -72,6 +81,7 @@ def examine(properties: str | None, overrides: tuple[str, ...] = ()) -> list[Fin
         found.append(Finding("settings", Verdict.OK, f"{place}: every key is known and obeyed"))
     for check in (_log_dirs, _listeners, _memory):
         found += check(settings)
+    found += _unit(settings, properties)
     return [*found, *_host()]
 
 
@@ -86,13 +96,17 @@ def _graded(
 
 def _log_dirs(settings: BrokerSettings) -> Findings:
     paths = [Path(text).absolute() for text in settings.log_dirs]
-    for path, count in Counter(path.resolve() for path in paths).items():
+    for place, count in Counter(map(os.path.realpath, paths)).items():
         if count > 1:
-            yield Finding("log.dirs", Verdict.FAILURE, f"{path} is named {count} times")
+            yield Finding("log.dirs", Verdict.FAILURE, f"{place} is named {count} times")
+    usable = []
     for path in paths:
-        yield from _log_dir(path)
+        found = list(_log_dir(path))
+        yield from found
+        if all(one.verdict is not Verdict.FAILURE for one in found):
+            usable.append(LogDir(Filesystem(), path))
     try:
-        common_identity([LogDir(Filesystem(), path) for path in paths], settings.broker_id)
+        common_identity(usable, settings.broker_id)
     except InconsistentLogDirs as error:
         advice = "each broker has directories of its own; broker.id must be the one they had"
         yield Finding("log.dirs", Verdict.FAILURE, str(error), advice)
@@ -102,16 +116,29 @@ def _log_dirs(settings: BrokerSettings) -> Findings:
 
 def _log_dir(path: Path) -> Findings:
     there = path
-    while not there.exists():
+    while not os.path.lexists(there):  # or nobody may look for it
         there = there.parent
-    if there.exists() and not there.is_dir():
+    if not os.access(there, os.F_OK):
+        text = f"{there} is a symbolic link to {os.readlink(there)}, which is not to be found"
+        yield Finding("log.dirs", Verdict.FAILURE, text, "make that directory, or mount its disk")
+        return
+    if not there.is_dir():
         yield Finding("log.dirs", Verdict.FAILURE, f"{there} is no directory")
         return
     state = "is there" if there == path else f"will be made in {there}"
+    user = psutil.Process().username()
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
-        user = psutil.Process().username()
-        advice = f"chown {user} {there}, or run this as the user that the broker runs as"
-        yield Finding("log.dirs", Verdict.FAILURE, f"{there}: {user} may not write there", advice)
+        what = "write" if os.access(there, os.X_OK) else "look"
+        mend = "chown -R" if there == path else "install -d -m 750 -o"
+        advice = f"{mend} {user} {path}, or run this as the user that the broker runs as"
+        text = f"{there}: {user} may not {what} there"
+        yield Finding("log.dirs", Verdict.FAILURE, text, advice)
+        return
+    if there == path and (refused := _refused_files(path)):
+        more = f" and {len(refused) - NAMES_SHOWN} more" if len(refused) > NAMES_SHOWN else ""
+        text = f"{user} may not write {', '.join(map(str, refused[:NAMES_SHOWN]))}{more}"
+        advice = f"chown -R {user} {shlex.quote(str(path))}: another user has run a broker there"
+        yield Finding("log.dirs", Verdict.FAILURE, text, advice)
         return
     if _is_locked(path / LOCK_FILE):
         state = "is in use by a running broker"
@@ -123,7 +150,7 @@ def _log_dir(path: Path) -> Findings:
         f"{path}: {usage.free // MB:,} MB of {usage.total // MB:,} MB are free",
         "retention.bytes and retention.ms bound what topics take; a full disk refuses records",
     )
-    kind = _file_system(there)
+    kind = _file_system(Path(os.path.realpath(there)))
     if kind in NETWORK_FILE_SYSTEMS:
         advice = "locks and fdatasync of a network's file system may lie; use a local disk"
         yield Finding("file system", Verdict.WARNING, f"{path} is on {kind}", advice)
@@ -132,6 +159,21 @@ def _log_dir(path: Path) -> Findings:
         yield Finding("file system", Verdict.WARNING, f"{path} is on {kind}", advice)
     else:
         yield Finding("file system", Verdict.OK, f"{path} is on {kind or 'an unknown one'}")
+
+
+def _refused_files(log_dir: Path) -> list[Path]:
+    """Return what of a broker's files and partitions this process may not write."""
+    refused = []
+    for directory, below, files in os.walk(log_dir):
+        if directory == str(log_dir):
+            below[:] = [name for name in below if parse_directory_name(name) is not None]
+        # Of a directory that may not be read nothing else is seen.
+        refused += [
+            path
+            for path in (Path(directory, name) for name in [*below, *files])
+            if not os.access(path, os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0))
+        ]
+    return sorted(refused)
 
 
 def _is_locked(path: Path) -> bool:
@@ -158,23 +200,53 @@ def _file_system(path: Path) -> str:
     return kind
 
 
+def _unit(settings: BrokerSettings, properties: str | None) -> Findings:
+    """Look at the log directories as the service would see them whose settings these are."""
+    unit = None if properties is None else unit_of(properties)
+    paths = [Path(os.path.realpath(text)) for text in settings.log_dirs]
+    for path in paths:
+        if not is_under(path, TEMPORARY):
+            continue
+        if unit is not None and unit.has_own_tmp:
+            text = f"{path}: {unit.name} has a /tmp of its own, whose files go whenever it stops"
+            advice = "every record would: name a directory under /var/lib/plog, or on another disk"
+            yield Finding("log.dirs", Verdict.FAILURE, text, advice)
+        else:
+            advice = "good enough to try plog; records that are to stay belong elsewhere"
+            text = f"{path}: hosts clear /tmp and /var/tmp when they start, or by age"
+            yield Finding("log.dirs", Verdict.WARNING, text, advice)
+    if unit is None:
+        return
+    lasting = [path for path in paths if not is_under(path, TEMPORARY)]
+    if refused := [path for path in lasting if not unit.lets_write(path)]:
+        text = f"{unit.name} does not let the broker write {', '.join(map(str, refused))}"
+        advice = "a drop-in lets it: the commands below"
+        yield Finding("log.dirs", Verdict.WARNING, text, advice, unit.drop_in(lasting))
+    user = psutil.Process().username()
+    if user != unit.user:
+        text = f"{unit.name} runs as {unit.user}, and this looks as {user}"
+        advice = f"sudo -u {unit.user} plog doctor {properties}"
+        yield Finding("user", Verdict.WARNING, text, advice)
+
+
 # -- listeners ---------------------------------------------------------------------------------
 
 
 def _listeners(settings: BrokerSettings) -> Findings:
-    own = {str(path) for path in settings.log_dirs}
-    is_running = any(_is_locked(Path(path).absolute() / LOCK_FILE) for path in own)
-    for one in settings.parsed_listeners():
-        place = f"{one.name}://{one.host}:{one.port}"
-        yield _address("listeners", place, one.host, one.port, is_running)
-        everywhere = one.host in ("", "0.0.0.0", "::")
-        if everywhere and one.advertised_host.startswith(LOOPBACK):
-            advice = "clients elsewhere would look for the broker on their own host"
-            text = f"{place} is told to clients as {one.advertised_host}"
-            yield Finding("listeners", Verdict.WARNING, text, advice)
-    if (address := settings.metrics_listener) is not None:
-        place = f"metrics.listener {address.host}:{address.port}"
-        yield _address("metrics", place, address.host, address.port, is_running)
+    is_running = any(_is_locked(Path(path).absolute() / LOCK_FILE) for path in settings.log_dirs)
+    # All are held until the last is bound: two may name one place.
+    with ExitStack() as held:
+        if (address := settings.metrics_listener) is not None:
+            place = f"metrics.listener {address.host}:{address.port}"
+            yield _address("metrics", place, address.host, address.port, is_running, held)
+        for one in settings.parsed_listeners():
+            place = f"{one.name}://{one.host}:{one.port}"
+            yield _address("listeners", place, one.host, one.port, is_running, held)
+            everywhere = one.host in ("", "0.0.0.0", "::")
+            if everywhere and one.advertised_host.startswith(LOOPBACK):
+                advice = "clients elsewhere would look for the broker on their own host"
+                text = f"{place} is told to clients as {one.advertised_host}"
+                yield Finding("listeners", Verdict.WARNING, text, advice)
     most = _number("/proc/sys/net/core/somaxconn")
     wanted = settings.socket_listen_backlog_size
     if most is not None:
@@ -186,20 +258,24 @@ def _listeners(settings: BrokerSettings) -> Findings:
         )
 
 
-def _address(what: str, place: str, host: str, port: int, is_running: bool) -> Finding:
+def _address(
+    what: str, place: str, host: str, port: int, is_running: bool, held: ExitStack
+) -> Finding:
     try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.create_server(address[:2], family=family):
-            return Finding(what, Verdict.OK, f"{place} is free")
-    except socket.gaierror as error:
-        return Finding(what, Verdict.FAILURE, f"{place}: {host!r} does not resolve: {error}")
-    except OSError as error:
-        if is_running:
+        held.enter_context(bind(place, host, port, backlog=1))
+    except ConfigError as error:
+        number = (error.__cause__.errno or 0) if isinstance(error.__cause__, OSError) else 0
+        if is_running and number == errno.EADDRINUSE:
             return Finding(what, Verdict.OK, f"{place} is taken, as a broker is running")
-        advice = "another process listens there, or the address is not this host's"
-        return Finding(what, Verdict.FAILURE, f"{place}: {os.strerror(error.errno or 0)}", advice)
+        return Finding(what, Verdict.FAILURE, str(error), _BINDING.get(number, ""))
+    return Finding(what, Verdict.OK, f"{place} is free")
+
+
+_BINDING = {
+    errno.EADDRINUSE: "another process listens there, or another listener of these settings",
+    errno.EADDRNOTAVAIL: "name an address of this host (`ip address`), or 0.0.0.0 for all",
+    errno.EACCES: "ports below 1024 are root's; the unit may bind none of them",
+}
 
 
 # -- the host ----------------------------------------------------------------------------------
@@ -208,9 +284,11 @@ def _address(what: str, place: str, host: str, port: int, is_running: bool) -> F
 def _memory(settings: BrokerSettings) -> Findings:
     total = psutil.virtual_memory().total
     queued = settings.queued_max_request_bytes
+    if queued < 0:  # which the broker takes so
+        queued = BrokerSettings({}).queued_max_request_bytes
     yield _graded(
         "memory",
-        0 < queued <= total // 4 or queued <= 0,
+        queued <= total // 4,
         f"requests may take {queued // MB:,} MB (queued.max.request.bytes) of {total // MB:,} MB",
         "the page cache, which the rest is for, is what makes reading fast",
     )

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import resource
+import shlex
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
+import pytest
+
+from plog.cli.doctor import command
 from plog.ops.doctor import Finding, Verdict, examine
+from plog.ops.units import unit_of
+from tests.conftest import ROOT
 from tests.servers import BrokerProcess, free_port
 
 NOBODY = 65534
@@ -104,6 +112,57 @@ def test_directory_of_another_broker_is_a_failure(tmp_path: Path) -> None:
     assert any("broker" in text and "7" in text for text in found)
 
 
+def test_port_that_two_of_the_settings_name_is_a_failure(tmp_path: Path) -> None:
+    port = free_port()
+    both = {"listeners": f"PLAINTEXT://127.0.0.1:{port}", "metrics_listener": f"127.0.0.1:{port}"}
+    (text,) = failures(examine(settings(tmp_path, **both)))
+    assert "Address already in use" in text
+
+
+def test_address_of_another_host_is_a_failure_while_a_broker_runs_too(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        elsewhere = "PLAINTEXT://192.0.2.1:9092"
+        properties = settings(tmp_path, log_dirs=broker.log_dirs[0], listeners=elsewhere)
+        (text,) = failures(examine(properties))
+    assert "192.0.2.1" in text
+
+
+def test_link_to_no_directory_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "data").symlink_to(tmp_path / "not mounted")
+    (text,) = failures(examine(settings(tmp_path)))
+    assert "not mounted, which is not to be found" in text
+    (text,) = failures(examine(settings(tmp_path, log_dirs=tmp_path / "data" / "plog")))
+    assert "not mounted, which is not to be found" in text
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (text,) = failures(examine(settings(tmp_path, log_dirs=tmp_path / "loop")))
+    assert "loop, which is not to be found" in text
+
+
+def test_file_system_is_that_of_what_a_link_leads_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Mounted(NamedTuple):
+        mountpoint: str
+        fstype: str
+
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    (tmp_path / "data").symlink_to(memory)
+    mounted = [Mounted("/", "ext4"), Mounted(str(memory), "tmpfs")]
+    monkeypatch.setattr("psutil.disk_partitions", lambda all: mounted)
+    (text,) = warnings(examine(settings(tmp_path)), "file system")
+    assert "tmpfs" in text
+
+
+def test_memory_of_requests_is_what_the_broker_makes_of_the_setting(tmp_path: Path) -> None:
+    def memory(queued: int) -> Finding:
+        found = examine(settings(tmp_path, queued_max_request_bytes=queued))
+        return next(one for one in found if one.what == "memory")
+
+    assert "may take 512 MB" in memory(-1).text
+    assert memory(1 << 60).verdict is Verdict.WARNING
+
+
 def as_nobody(look: Callable[[], list[str]]) -> list[str]:
     """Return what a look finds in a process that is no user's in particular."""
     read, write = os.pipe()
@@ -123,13 +182,158 @@ def as_nobody(look: Callable[[], list[str]]) -> list[str]:
 
 
 def test_directory_of_another_user_is_a_failure(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir(mode=0o500)
+    (tmp_path / "data").mkdir(mode=0o555)
     properties = settings(tmp_path)
-    for above in [tmp_path, *tmp_path.parents]:
-        if above.owner() == tmp_path.owner():
+    let_everybody_in(tmp_path)
+    (text,) = as_nobody(lambda: failures(examine(properties)))
+    assert "may not write there" in text
+
+
+def test_directory_that_the_user_may_not_look_into_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    (tmp_path / "data" / "below").mkdir()
+    properties = settings(tmp_path, log_dirs=tmp_path / "data" / "below" / "plog")
+    let_everybody_in(tmp_path)
+    if os.geteuid() != 0:
+        (tmp_path / "data").chmod(0)
+    (text,) = as_nobody(lambda: failures(examine(properties)))
+    assert f"{tmp_path / 'data'}: " in text
+    assert "may not look there" in text
+
+
+def test_files_that_another_user_left_are_a_failure_with_what_mends_it(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "t-0").mkdir(parents=True)
+    (data / "lost+found").mkdir(mode=0o700)  # the file system's own
+    for name in (".lock", "plog-store.sqlite", "t-0/00000000000000000000.log"):
+        (data / name).touch()
+    for path in (data, data / "t-0", data / ".lock"):
+        path.chmod(0o777)
+    for name in ("plog-store.sqlite", "t-0/00000000000000000000.log"):
+        (data / name).chmod(0o444)
+    properties = settings(tmp_path)
+    let_everybody_in(tmp_path)
+    refused = as_nobody(
+        lambda: [
+            one.text + one.advice
+            for one in examine(properties)
+            if one.verdict is Verdict.FAILURE and one.what == "log.dirs"
+        ]
+    )
+    (text,) = refused
+    assert "plog-store.sqlite" in text
+    assert "00000000000000000000.log" in text
+    assert ".lock" not in text
+    assert "lost+found" not in text
+    assert f"chown -R {pwd.getpwuid(NOBODY if os.geteuid() == 0 else os.geteuid())[0]}" in text
+
+
+def let_everybody_in(path: Path) -> None:
+    for above in [path, *path.parents]:
+        if above.owner() == path.owner():
             above.chmod(above.stat().st_mode | 0o055)
-    found = as_nobody(lambda: failures(examine(properties)))
-    assert any("may not write there" in text for text in found), found
+
+
+@pytest.fixture
+def unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The packaged unit, as if it were installed, for the test's own properties."""
+    places = tmp_path / "etc/systemd/system", tmp_path / "usr/lib/systemd/system"
+    for place in places:
+        place.mkdir(parents=True)
+    monkeypatch.setattr("plog.ops.units.PLACES", places)
+    text = (ROOT / "systemd" / "plog.service").read_text()
+    properties = tmp_path / "server.properties"
+    installed = places[1] / "plog.service"
+    installed.write_text(text.replace("/etc/plog/server.properties", str(properties)))
+    return installed
+
+
+def test_records_under_tmp_are_lost_by_the_unit_and_warned_of_without(
+    tmp_path: Path, unit: Path
+) -> None:
+    for place in ("/tmp/kafka-logs", "/var/tmp/kafka-logs", "/tmp/../tmp/kafka-logs"):
+        found = examine(settings(tmp_path, log_dirs=place))
+        assert any("a /tmp of its own" in text for text in failures(found)), found
+    unit.unlink()
+    found = examine(settings(tmp_path, log_dirs=f"/tmp/plog-{os.getpid()}"))
+    assert failures(found) == []
+    assert any("hosts clear /tmp" in text for text in warnings(found, "log.dirs"))
+
+
+def refused(properties: str) -> list[Finding]:
+    return [one for one in examine(properties) if "does not let the broker write" in one.text]
+
+
+@pytest.mark.usefixtures("unit")
+def test_unit_lets_write_where_the_package_keeps_records(tmp_path: Path) -> None:
+    assert refused(settings(tmp_path, log_dirs="/var/lib/plog/data,/var/lib/plog/more")) == []
+
+
+@pytest.mark.usefixtures("unit")
+@pytest.mark.parametrize("place", ["/data/disk0", "/home/x/records", "/data/disk 0"])
+def test_what_the_unit_does_not_let_write_comes_with_a_drop_in_that_lets_it(
+    tmp_path: Path, place: str
+) -> None:
+    properties = settings(tmp_path, log_dirs=f"/var/lib/plog/data,{place}")
+    (finding,) = refused(properties)
+    assert finding.verdict is Verdict.WARNING
+    assert place in finding.text
+    assert "/var/lib/plog/data" not in finding.text
+    made, *written, reload = finding.commands
+    assert (made, reload) == (
+        f"install -d -o plog -g plog -m 750 {shlex.quote(place)}",
+        "systemctl daemon-reload",
+    )
+    subprocess.run(["sh", "-e", "-c", "\n".join(written)], check=True)
+    assert refused(properties) == []
+    (drop_in,) = (tmp_path / "etc").rglob("*.conf")
+    name = shlex.quote(place)
+    assert f"[Unit]\nRequiresMountsFor={name}\n[Service]\nReadWritePaths={name}\n" in (
+        drop_in.read_text()
+    )
+
+
+def test_unit_that_systemd_would_complain_of_is_read_as_far_as_it_goes(
+    tmp_path: Path, unit: Path
+) -> None:
+    properties = settings(tmp_path, log_dirs="/data/disk0")
+    unit.write_text(f"=\n'\n[Service]\nExecStart=plog 'server {properties}\nPrivateTmp\n")
+    found = unit_of(properties)
+    assert found is not None
+    assert found.lets_write(Path("/data/disk0"))
+    assert not found.has_own_tmp
+
+
+def test_several_brokers_units_are_told_apart_by_their_settings(tmp_path: Path, unit: Path) -> None:
+    properties = settings(tmp_path, log_dirs="/var/lib/plog/one/data")
+    one = Path(properties).rename(tmp_path / "one.properties")
+    assert unit_of(str(one)) is None
+    several = unit.read_text().replace(properties, f"{tmp_path}/%i.properties")
+    several = several.replace("StateDirectory=plog", "StateDirectory=plog/%i")
+    (unit.parent / "plog@.service").write_text(several)
+    found = unit_of(str(one))
+    assert found is not None
+    assert found.name == "plog@one.service"
+    assert found.lets_write(Path("/var/lib/plog/one/data"))
+    assert not found.lets_write(Path("/var/lib/plog/two/data"))
+    shared = unit.parent / "plog@.service.d"
+    shared.mkdir()
+    (shared / "disks.conf").write_text("[Service]\nReadWritePaths=-/data /more\n")
+    own = tmp_path / "etc/systemd/system/plog@one.service.d"
+    own.mkdir()
+    (own / "zz.conf").write_text(
+        "[Service]\n# not\n;either\nReadWritePaths=\nReadWritePaths=\\\n /own\n"
+    )
+    found = unit_of(str(one))
+    assert found is not None
+    assert not found.lets_write(Path("/data/x"))
+    assert found.lets_write(Path("/own/x"))
+
+
+@pytest.mark.usefixtures("unit")
+def test_looking_as_another_user_than_the_units_is_told(tmp_path: Path) -> None:
+    (text,) = warnings(examine(settings(tmp_path)), "user")
+    assert "runs as plog" in text
 
 
 def in_child(look: Callable[[], None], command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -137,22 +341,33 @@ def in_child(look: Callable[[], None], command: list[str]) -> subprocess.Complet
 
 
 def test_command_tells_and_ends_with_a_status(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "plog", "doctor", settings(tmp_path)]
-    well = subprocess.run(command, capture_output=True, text=True, check=False)
+    doctor = [sys.executable, "-m", "plog", "doctor", settings(tmp_path)]
+    well = subprocess.run(doctor, capture_output=True, text=True, check=False)
     assert well.returncode == 0, well.stdout + well.stderr
     assert "to mend" in well.stdout
 
     def few_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (1000, 1000))
 
-    few = in_child(few_descriptors, [*command, "--json"])
+    few = in_child(few_descriptors, [*doctor, "--json"])
     assert few.returncode == 0
     (limits,) = [one for one in json.loads(few.stdout) if one["what"] == "limits"]
     assert limits["verdict"] == "warning"
     assert "1,000" in limits["text"]
     assert "LimitNOFILE" in limits["advice"]
     wrong = subprocess.run(
-        [*command, "--override", "num.partitions=few"], capture_output=True, text=True, check=False
+        [*doctor, "--override", "num.partitions=few"], capture_output=True, text=True, check=False
     )
     assert wrong.returncode == 1
     assert "num.partitions" in wrong.stdout
+
+
+@pytest.mark.usefixtures("unit")
+def test_commands_to_paste_are_lines_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")  # of a terminal, whose table folds
+    properties = settings(tmp_path, log_dirs="/data/disk0")
+    command.main([properties], standalone_mode=False)
+    (finding,) = refused(properties)
+    assert set(finding.commands) <= set(capsys.readouterr().out.splitlines())
