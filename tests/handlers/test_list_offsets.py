@@ -185,10 +185,18 @@ def test_one_partition_s_error_leaves_the_others_alone(wire: Speaker) -> None:
     assert [part.error_code for part in found] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0]
     (twice, again) = ask(wire, topic, LATEST_MS, 0)
     assert {twice.error_code, again.error_code} == {ErrorCode.INVALID_REQUEST}
+    (twice, again) = ask(wire, topic, LATEST_MS, 0, version=0)
+    assert {twice.error_code, again.error_code} == {0}
 
 
 @pytest.mark.parametrize(
-    ("epoch", "expected"), [(-1, 0), (0, 0), (1, ErrorCode.UNKNOWN_LEADER_EPOCH)]
+    ("epoch", "expected"),
+    [
+        (-1, 0),
+        (0, 0),
+        (1, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (-2, ErrorCode.FENCED_LEADER_EPOCH),
+    ],
 )
 def test_leader_epochs_fence(wire: Speaker, topic: str, epoch: int, expected: int) -> None:
     (found,) = ask(wire, topic, LATEST_MS, leader_epoch=epoch)

@@ -150,12 +150,16 @@ def test_topics_by_id(wire: Speaker) -> None:
     )
     assert none.error_code == ErrorCode.UNKNOWN_TOPIC_ID
     for version in (10, 11):
-        (early,) = metadata(wire, topic_id, version=version).topics
+        answer = metadata(wire, topic_id, version=version)
+        (early,) = answer.topics
         assert early.error_code == ErrorCode.INVALID_REQUEST
+        assert (answer.brokers, answer.controller_id, answer.cluster_id) == ([], -1, None)
 
 
 def test_topic_named_twice_is_told_once(wire: Speaker, topic: str) -> None:
     assert [t.name for t in metadata(wire, topic, topic).topics] == [topic]
+    topic_id = metadata(wire, topic).topics[0].topic_id
+    assert [t.name for t in metadata(wire, topic, topic_id).topics] == [topic]
 
 
 def test_id_stays_over_a_restart(own_broker: Callable[..., BrokerProcess]) -> None:

@@ -322,6 +322,12 @@ def test_topics_are_deleted_by_id(wire: Speaker) -> None:
     assert partitions_of(wire, name) is None
 
 
+def test_id_that_is_given_twice_is_known_both_times(wire: Speaker) -> None:
+    name, topic_id = create_topic(wire)
+    found = [(one.error_code, one.name) for one in delete(wire, topic_id, topic_id)]
+    assert found == [(0, name)] * 2
+
+
 def test_topic_is_given_by_name_or_by_id(wire: Speaker) -> None:
     name, topic_id = create_topic(wire)
     both = DeleteTopicState(name=name, topic_id=topic_id)

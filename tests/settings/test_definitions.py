@@ -88,6 +88,14 @@ def test_default_is_in_range_and_survives_being_written(declared):
     assert declared.parse(text) == declared.default
 
 
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0.5, "0.5"), (1.0, "1.0"), (1e-5, "1.0E-5"), (1.25e300, "1.25E300")],
+)
+def test_numbers_with_a_point_are_written_as_java_writes_them(number, text):
+    assert TopicSettings.KEYS["min.cleanable.dirty.ratio"].format(number) == text
+
+
 def test_every_key_says_what_it_does_in_a_sentence():
     for declared in [*BrokerSettings.KEYS.values(), *TopicSettings.KEYS.values()]:
         assert declared.doc.endswith("."), declared.name

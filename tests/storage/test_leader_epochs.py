@@ -45,6 +45,7 @@ def test_assign_keeps_both_columns_rising(assigned: tuple[int, int], result: Lea
         (5, (5, 77)),  # the newest ends at the log end
         (6, (-1, -1)),  # newer than all
         (-1, (-1, -1)),
+        (-2, (-2, HISTORY.entries[0].start_offset)),  # as Kafka has it: an old one
     ],
 )
 def test_end_offset_follows_kip_320(asked: int, answer: tuple[int, int]) -> None:

@@ -6,6 +6,7 @@ disks) by whether it is there. Lists of structures are looked at by what names t
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -14,7 +15,6 @@ from plog._native import batch, records
 from plog.errors import ErrorCode
 from plog.protocol.schema import Struct
 from tests.compat.against_kafka.pair import CLOSED, PREFIX, Side
-from tests.handlers.wire import NOW_MS
 
 ABSENT = "absent"
 NAMES = (
@@ -23,6 +23,7 @@ NAMES = (
 )  # fmt: skip
 """Fields that say which item of a list a structure is; the first that it has counts."""
 CODEC_MASK, LOG_APPEND_TIME = 7, 8
+RECENT_MS = 600_000
 
 
 class Difference(NamedTuple):
@@ -150,7 +151,7 @@ def _presence(value: object) -> str:
 
 
 def _moment(value: int) -> str:
-    return "now" if abs(value - NOW_MS) < 3_600_000 else str(value)
+    return "now" if abs(value - time.time() * 1000) < RECENT_MS else str(value)
 
 
 def _number(value: int) -> str:
