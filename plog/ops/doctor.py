@@ -7,7 +7,6 @@ settings. Each check stands alone, so that all that is wrong is told at once.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import resource
 import shlex
@@ -28,7 +27,7 @@ from plog.ops.units import is_under, unit_of
 from plog.settings.definitions import BrokerSettings
 from plog.settings.server_properties import read
 from plog.storage.filesystem import Filesystem
-from plog.storage.log_dir import LOCK_FILE, LogDir, common_identity
+from plog.storage.log_dir import LogDir, common_identity, is_locked
 from plog.storage.segment_files import parse_directory_name
 
 MB = 1 << 20
@@ -140,7 +139,7 @@ def _log_dir(path: Path) -> Findings:
         advice = f"chown -R {user} {shlex.quote(str(path))}: another user has run a broker there"
         yield Finding("log.dirs", Verdict.FAILURE, text, advice)
         return
-    if _is_locked(path / LOCK_FILE):
+    if is_locked(path):
         state = "is in use by a running broker"
     yield Finding("log.dirs", Verdict.OK, f"{path} {state}")
     usage = shutil.disk_usage(there)
@@ -174,20 +173,6 @@ def _refused_files(log_dir: Path) -> list[Path]:
             if not os.access(path, os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0))
         ]
     return sorted(refused)
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
-    return False
 
 
 def _file_system(path: Path) -> str:
@@ -233,7 +218,7 @@ def _unit(settings: BrokerSettings, properties: str | None) -> Findings:
 
 
 def _listeners(settings: BrokerSettings) -> Findings:
-    is_running = any(_is_locked(Path(path).absolute() / LOCK_FILE) for path in settings.log_dirs)
+    is_running = any(is_locked(Path(path).absolute()) for path in settings.log_dirs)
     # All are held until the last is bound: two may name one place.
     with ExitStack() as held:
         if (address := settings.metrics_listener) is not None:
