@@ -195,7 +195,7 @@ def test_clients_that_reset_in_the_middle_of_answers_harm_nobody(
 def test_pipelined_flood_of_small_requests_keeps_nobody_waiting(
     broker: BrokerProcess, besiege: Besiege
 ) -> None:
-    count = 20_000
+    count = 5_000
     with besiege(broker, growth=64 * MIB) as under:
         sock = connect(broker.port)
 
