@@ -91,10 +91,11 @@ def _kcat() -> str:
     return f"{found[1]} (librdkafka {found[2]})" if found else ""
 
 
-CLIENTS, TOOLS, FILES, INPUT, HOSTS, HOST = (
+CLIENTS, TOOLS, FILES, ANSWERS, INPUT, HOSTS, HOST = (
     "clients",
     "Kafka's tools",
     "files",
+    "answers",
     "bad input",
     "bad hosts",
     "on a host",
@@ -203,6 +204,19 @@ ROWS = [
         (_of("compat/test_kafka_files.py"), _of("compat/test_kafka_log.py")),
         lambda: "3.9.1",
     ),
+    Row(
+        FILES,
+        "`plog adopt`",
+        "what is refused; cut short, done again, given back",
+        (_of("ops/test_adoption.py"),),
+    ),
+    Row(
+        ANSWERS,
+        "beside a live Kafka",
+        "every API and version, errors, defaults, configs; differences are in SKIPPED.md",
+        (_of("compat/against_kafka"),),
+        lambda: "3.9.1",
+    ),
     _shown(INPUT, "truncated, oversized, random and damaged frames",
            "closed with one line, or answered; others served; memory bounded",
            "hostile/test_frames.py", "network/test_reactor.py", "handlers/test_hostile_frames.py"),
@@ -214,6 +228,8 @@ ROWS = [
            "hostile/test_batches.py"),
     _shown(INPUT, "absurd fetches", "sizes, waits, sessions beyond the slots",
            "hostile/test_fetches.py"),
+    _shown(INPUT, "small requests for large answers", "bounded, or described once",
+           "hostile/test_answers.py"),
     _shown(INPUT, "names that climb directories", "refused wherever a name is taken",
            "hostile/test_names.py"),
     _shown(INPUT, "max.connections, caps per address, descriptors",
@@ -279,7 +295,12 @@ ROWS = [
         HOST,
         "metrics page, `plog top`",
         "rates, times, the fast path's share, bytes, flushes, memory; readers that say nothing",
-        (_of("ops/test_metrics_page.py"),),
+        (
+            _of("ops/test_metrics_page.py"),
+            _of("ops/test_metrics_sources.py"),
+            _of("ops/test_page_server.py"),
+            _of("ops/test_watch.py"),
+        ),
     ),
 ]  # fmt: skip
 

@@ -206,7 +206,7 @@ def test_latency_from_end_to_end_is_measured_and_not_committed_yet(
 ) -> None:
     name = new_topic()
     patience = tmp_path / "properties"
-    patience.write_text("default.api.timeout.ms=20000\nrequest.timeout.ms=20000\n")
+    patience.write_text("default.api.timeout.ms=10000\nrequest.timeout.ms=10000\n")
     measured = tools.run(
         "EndToEndLatency", broker.bootstrap, name, 100, 1, 50, patience,
         status=1,  # it commits a group's offsets when all is done
