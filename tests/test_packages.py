@@ -23,6 +23,12 @@ from tests.conftest import ROOT
 from tests.servers import free_port
 
 BUILD_TIMEOUT_S = 900
+LATER_LINE = "# Of a later release.\n"
+SYSTEMCTL = """#!/bin/sh
+# A systemd that restarts nothing; it remembers what it was asked for.
+echo "$*" >>/asked
+case "$*" in *try-restart*) exit 1 ;; esac
+"""
 MIRROR_TIMEOUT_S = 600
 
 
@@ -82,7 +88,7 @@ def test_wheel_carries_its_libraries_and_works_alone(wheel: Path, tmp_path: Path
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     needs("dpkg-deb")
     out = tmp_path_factory.mktemp("deb")
-    run(ROOT / "bin" / "deb", out, timeout=BUILD_TIMEOUT_S)
+    run(ROOT / "bin" / "deb", out, timeout=BUILD_TIMEOUT_S, umask=0o077)  # as some do build
     (made,) = out.glob("*.deb")
     return made
 
@@ -144,12 +150,29 @@ class Installed:
         return f"127.0.0.1:{self.port}"
 
 
+@pytest.mark.timeout(BUILD_TIMEOUT_S)
+def test_package_is_of_roots_modes_whatever_builds_it(package: Path) -> None:
+    listed = run("dpkg-deb", "-c", package).splitlines()
+    assert {line.split()[0] for line in listed if line[0] != "l"} == {
+        "drwxr-xr-x",
+        "-rwxr-xr-x",
+        "-rw-r--r--",
+    }
+    assert {line.split()[1] for line in listed} == {"root/root"}
+
+
 def later_release(package: Path, out: Path) -> Path:
     """Return the same package with a higher version and another default in its settings."""
     tree = out / "tree"
     run("dpkg-deb", "-R", package, tree)
     control = tree / "DEBIAN" / "control"
     control.write_text(re.sub(r"^Version: .*", "Version: 99.0", control.read_text(), flags=re.M))
+    settings = tree / "etc/plog/server.properties"
+    changed = settings.read_text().replace("log.retention.hours=168", "log.retention.hours=169")
+    assert changed != settings.read_text()
+    settings.write_text(changed)
+    with (tree / "etc/plog/client.properties").open("a") as client:
+        client.write(LATER_LINE)
     made = out / "plog_99.0.deb"
     run("dpkg-deb", "--root-owner-group", "--build", tree, made)
     return made
@@ -162,10 +185,22 @@ def test_package_is_installed_upgraded_and_removed(
     shutil.copy(package, host / "plog.deb")
     shutil.copy(later_release(package, tmp_path), host / "later.deb")
 
+    asked = host / "asked"
+
     def within(*command: object) -> str:
+        asked.write_text("")
         return run("chroot", host, *command, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
 
+    def byte_code() -> list[Path]:
+        return list((host / "opt/plog/lib/plog").glob("__pycache__/*.pyc"))
+
+    (host / "run/systemd/system").mkdir(parents=True)
+    (host / "usr/bin/systemctl").write_text(SYSTEMCTL)
+    (host / "usr/bin/systemctl").chmod(0o755)
+
     within("dpkg", "-i", "/plog.deb")
+    assert asked.read_text().splitlines() == ["daemon-reload"]
+    assert byte_code()
     assert re.search(r"^plog:x:\d+:\d+:", (host / "etc/passwd").read_text(), re.MULTILINE)
     data = (host / "var/lib/plog").stat()
     assert data.st_mode & 0o7777 == 0o750
@@ -180,12 +215,20 @@ def test_package_is_installed_upgraded_and_removed(
         with Admin(broker.bootstrap) as admin:
             admin.create_topic("t")
         Confluent().produce(broker.bootstrap, "t", records)
-    settings = host / "etc/plog/server.properties"
-    settings.write_text(settings.read_text() + "log.retention.hours=170\n")
+    settings, client = (
+        host / "etc/plog" / name for name in ("server.properties", "client.properties")
+    )
+    own = settings.read_text().replace("log.retention.hours=168", "log.retention.hours=170")
+    settings.write_text(own)
 
     within("dpkg", "--force-confold", "-i", "/later.deb")
+    # One that cannot be restarted is no reason for dpkg to fail, and no start is waited for.
+    assert "--no-block try-restart plog.service plog@*.service" in asked.read_text().splitlines()
     assert "99.0" in within("dpkg-query", "-W", "plog")
-    assert "log.retention.hours=170" in settings.read_text()
+    assert settings.read_text() == own
+    offered = settings.with_name("server.properties.dpkg-dist")
+    assert "log.retention.hours=169" in offered.read_text()
+    assert client.read_text().endswith(LATER_LINE)
     with Installed(host, free_port()) as broker:
         assert Confluent().consume(broker.bootstrap, "t", 1) == records
         Confluent().produce(broker.bootstrap, "t", records)
@@ -194,9 +237,30 @@ def test_package_is_installed_upgraded_and_removed(
     with Installed(host, free_port()) as broker:
         assert Confluent().consume(broker.bootstrap, "t", 2) == records * 2
 
+    assert settings.read_text() == own
+    assert not client.read_text().endswith(LATER_LINE)
+
+    # As dpkg does when it gives an upgrade up.
+    within("/var/lib/dpkg/info/plog.prerm", "upgrade", "99.0")
+    assert not byte_code()
+    within("/var/lib/dpkg/info/plog.postinst", "abort-upgrade", "99.0")
+    assert byte_code()
+
+    wanted = host / "etc/systemd/system/multi-user.target.wants"
+    wanted.mkdir(parents=True, exist_ok=True)
+    for name in ("plog.service", "plog@one.service", "other.service"):
+        (wanted / name).symlink_to("/dev/null")
     within("dpkg", "-r", "plog")
+    assert asked.read_text().splitlines() == [
+        "stop plog.service plog@*.service",
+        "disable plog.service plog@.service",
+        "daemon-reload",
+    ]
     assert not (host / "opt/plog").exists()
     assert settings.exists()
     within("dpkg", "-P", "plog")
     assert not settings.exists()
+    left = {path.name for path in wanted.iterdir()}
+    assert "other.service" in left
+    assert not left & {"plog.service", "plog@one.service"}
     assert (host / "var/lib/plog/data/t-0").is_dir()

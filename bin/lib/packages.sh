@@ -42,6 +42,8 @@ build_wheel() {
 # build_deb OUT : sets `package`.
 build_deb() {
     local out=$1 stage version architecture made name system_python
+    # Of whoever builds it: dpkg-deb refuses 077, and 002 would let a group write the host's directories.
+    umask 022
     system_python=$(command -v /usr/bin/python3) || die "needs the system's own python3"
     is_new_enough "$system_python" || die "needs a system whose python3 is $python_at_least or newer"
     system_python=$(realpath "$system_python")
@@ -86,7 +88,7 @@ Architecture: $architecture
 Maintainer: plog
 Section: database
 Priority: optional
-Depends: $name, libc6, libgcc-s1, libstdc++6
+Depends: $name, libc6, libgcc-s1, libstdc++6, passwd
 Installed-Size: $(du -sk "$stage/root" | cut -f1)
 Description: distributed commit log that speaks the Kafka protocol
  A broker for Kafka's clients, as one process without a JVM. Its records are in
