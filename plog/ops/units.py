@@ -62,7 +62,7 @@ class Unit:
         It waits for their disks too: a directory that a disk is mounted on late is empty.
         """
         outside = [path for path in paths if not is_under(path, self._state_directories())]
-        names = " ".join(map(str, outside))
+        names = shlex.join(map(str, outside))  # which systemd reads as a shell does
         lines = ["[Unit]", f"RequiresMountsFor={names}", "[Service]", f"ReadWritePaths={names}"]
         if any(self._hides(path) for path in outside):
             lines.append("ProtectHome=no")
@@ -81,7 +81,7 @@ class Unit:
         return [os.path.realpath(STATE / word) for word in self._words("StateDirectory")]
 
     def _words(self, key: str) -> list[str]:
-        return [word for value in self._values.get(key, []) for word in shlex.split(value)]
+        return [word for value in self._values.get(key, []) for word in _split(value)]
 
     def _last(self, key: str) -> str:
         return self._values.get(key, [""])[-1].lower()
@@ -128,8 +128,15 @@ def _load(name: str) -> Unit | None:
 def _assignments(text: str) -> Iterator[tuple[str, str]]:
     for line in text.replace("\\\n", " ").splitlines():
         key, is_one, value = line.strip().partition("=")
-        if is_one and key[0] not in "#;":
+        if is_one and not key.startswith(("#", ";")):
             yield key.strip(), value.strip()
+
+
+def _split(value: str) -> list[str]:
+    try:
+        return shlex.split(value)
+    except ValueError:  # a quotation that does not end
+        return value.split()
 
 
 def _read(file: Path) -> str | None:

@@ -6,6 +6,7 @@ import json
 import os
 import pwd
 import resource
+import shlex
 import socket
 import subprocess
 import sys
@@ -269,7 +270,7 @@ def test_unit_lets_write_where_the_package_keeps_records(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("unit")
-@pytest.mark.parametrize("place", ["/data/disk0", "/home/x/records"])
+@pytest.mark.parametrize("place", ["/data/disk0", "/home/x/records", "/data/disk 0"])
 def test_what_the_unit_does_not_let_write_comes_with_a_drop_in_that_lets_it(
     tmp_path: Path, place: str
 ) -> None:
@@ -280,15 +281,27 @@ def test_what_the_unit_does_not_let_write_comes_with_a_drop_in_that_lets_it(
     assert "/var/lib/plog/data" not in finding.text
     made, *written, reload = finding.commands
     assert (made, reload) == (
-        f"install -d -o plog -g plog -m 750 {place}",
+        f"install -d -o plog -g plog -m 750 {shlex.quote(place)}",
         "systemctl daemon-reload",
     )
     subprocess.run(["sh", "-e", "-c", "\n".join(written)], check=True)
     assert refused(properties) == []
     (drop_in,) = (tmp_path / "etc").rglob("*.conf")
-    assert f"[Unit]\nRequiresMountsFor={place}\n[Service]\nReadWritePaths={place}\n" in (
+    name = shlex.quote(place)
+    assert f"[Unit]\nRequiresMountsFor={name}\n[Service]\nReadWritePaths={name}\n" in (
         drop_in.read_text()
     )
+
+
+def test_unit_that_systemd_would_complain_of_is_read_as_far_as_it_goes(
+    tmp_path: Path, unit: Path
+) -> None:
+    properties = settings(tmp_path, log_dirs="/data/disk0")
+    unit.write_text(f"=\n'\n[Service]\nExecStart=plog 'server {properties}\nPrivateTmp\n")
+    found = unit_of(properties)
+    assert found is not None
+    assert found.lets_write(Path("/data/disk0"))
+    assert not found.has_own_tmp
 
 
 def test_several_brokers_units_are_told_apart_by_their_settings(tmp_path: Path, unit: Path) -> None:
