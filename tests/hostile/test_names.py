@@ -41,7 +41,7 @@ from tests.servers import BrokerProcess
 INVALID, UNKNOWN = ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 # The code that each API has for a name that can be no topic's; None: it leaves the name out.
 CODES: dict[ApiKey, ErrorCode | None] = {
-    ApiKey.PRODUCE: INVALID,
+    ApiKey.PRODUCE: UNKNOWN,
     ApiKey.FETCH: UNKNOWN,
     ApiKey.LIST_OFFSETS: UNKNOWN,
     ApiKey.METADATA: INVALID,
