@@ -47,12 +47,16 @@ def test_upgrade_and_way_back_keep_every_record(plane: Plane, tmp_path: Path, ki
     older = older_broker(tmp_path, built(OLDER))
     end = 0
     for broker in (older, newer, older, newer):
-        broker.start()
-        if end:
-            verify(broker.bootstrap, end)
-            end = write(broker.bootstrap, end)
-        else:
-            end = begin(broker.bootstrap)
-        broker.kill() if kill else broker.stop()
+        try:
+            broker.start()
+            if end:
+                verify(broker.bootstrap, end)
+                end = write(broker.bootstrap, end)
+            else:
+                end = begin(broker.bootstrap)
+            if not kill:
+                broker.stop()
+        finally:
+            broker.kill()
     with newer:
         verify(newer.bootstrap, end)
