@@ -2,22 +2,25 @@
 # disk now and then sets it, every append takes from it: no request asks the file system.
 from libc.stdint cimport int64_t
 
-from plog._native.locks cimport add, load
+from plog._native.locks cimport add
 
 ctypedef struct Room:
     int64_t references           # atomic
-    int64_t left                 # atomic; may be below 0 for a moment, as appends take it after they have written
+    int64_t left                 # atomic; below 0 for a moment, while somebody asks for more than there is
 
 cdef void room_retain(Room* room) noexcept nogil
 cdef void room_release(Room* room) noexcept nogil
 
-# Without a room there is always enough.
-cdef inline bint room_has(const Room* room, int64_t size) noexcept nogil:
-    return room == NULL or load(&room.left) >= size
+# Takes what a batch needs, before it is written; false if there is not so much. Without a room there is always enough.
+cdef inline bint room_take(Room* room, int64_t size) noexcept nogil:
+    if room == NULL or add(&room.left, -size) >= 0:
+        return True
+    add(&room.left, size)
+    return False
 
-cdef inline void room_take(Room* room, int64_t size) noexcept nogil:
+cdef inline void room_give_back(Room* room, int64_t size) noexcept nogil:
     if room != NULL:
-        add(&room.left, -size)
+        add(&room.left, size)
 
 
 cdef class DiskRoom:

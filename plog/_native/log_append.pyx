@@ -13,7 +13,7 @@ from plog._native.batch_fields cimport (
     AT_ATTRIBUTES, AT_BASE_SEQUENCE, AT_BATCH_LENGTH, AT_LAST_OFFSET_DELTA, AT_LEADER_EPOCH,
     AT_MAGIC, AT_MAX_TIMESTAMP, AT_PRODUCER_EPOCH, AT_PRODUCER_ID, ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_BYTES)
-from plog._native.disk_room cimport room_has, room_take
+from plog._native.disk_room cimport room_give_back, room_take
 from plog._native.locks cimport (
     add, load, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, store)
 from plog._native.part_list cimport part_add, parts_release
@@ -192,8 +192,8 @@ cdef void group_add(
             if judged != ORDINARY:
                 return
 
-    # Before any roll, which would take of the reserve too.
-    if not room_has(partition.room, group.size_bytes + size):
+    # Before any roll, which would take of the reserve too; at once, as others gather for this disk as well.
+    if not room_take(partition.room, size):
         out.status = APPEND_WRITE_FAILED
         out.error = ENOSPC
         return
@@ -203,6 +203,7 @@ cdef void group_add(
         # which names its files, stays what it was when they were made.
         group.asked_roll = group.asked_roll or not partition.roll_asked
         partition.roll_asked = True
+        room_give_back(partition.room, size)
         out.status = APPEND_ROLL_NEEDED
         return
 
@@ -211,11 +212,13 @@ cdef void group_add(
     out.error = ENOMEM
     added = <SegmentBatch*>part_add(&group.batches, sizeof(SegmentBatch))
     if added == NULL:
+        room_give_back(partition.room, size)
         return
     if producer_id >= 0:
         undo = take_producer(group, producer_id, producer, decided)
         if undo == NULL:
             group.batches.count -= 1
+            room_give_back(partition.room, size)
             return
         note_producer(group, undo.producer, decided, attributes, &remembered)
     # Both lie before the CRC's range.
@@ -289,12 +292,12 @@ cdef int group_write(AppendGroup* group) noexcept nogil:
         active, batch_of(group, 0), group.batches.count, partition.index_interval_bytes, &broken)
     if group.error:
         undo_producers(group)
+        room_give_back(partition.room, group.size_bytes)
         if group.asked_roll:
             partition.roll_asked = False  # it may have been for want of room beside what is not there
         if broken:
             partition_go_offline(partition, group.error)
         return group.error
-    room_take(partition.room, group.size_bytes)
     pthread_mutex_lock(&partition.lock)
     segment_publish(active, batch_of(group, 0), group.batches.count)
     store(&partition.log_end_offset, group.end_offset)

@@ -7,6 +7,7 @@ the store says how far they are, and which topics both sides know.
 
 from __future__ import annotations
 
+import uuid
 from enum import Enum
 
 from plog.cluster.store import DeleteOp, Store, join
@@ -14,7 +15,7 @@ from plog.errors import InconsistentLogDirs
 
 STATE = "/plog/adoption"
 SHARED = "/plog/shared_topics"
-"""Has a child for each topic that was carried over: of those, one that is gone was deleted here."""
+"""Has a child for each topic that was carried over, with its id: if it is gone, it was deleted."""
 
 
 class AdoptionState(Enum):
@@ -51,14 +52,16 @@ def check_may_start(store: Store) -> None:
         )
 
 
-def share(store: Store, topic: str) -> None:
+def share(store: Store, topic: str, topic_id: uuid.UUID | None) -> None:
     """Note that both sides know a topic."""
     store.ensure(join(SHARED, topic))
+    store.set(join(SHARED, topic), str(topic_id).encode())
 
 
-def is_shared(store: Store, topic: str) -> bool:
-    """Tell whether both sides once knew a topic."""
-    return store.exists(join(SHARED, topic)) is not None
+def is_shared(store: Store, topic: str, topic_id: uuid.UUID | None) -> bool:
+    """Tell whether both sides once knew a topic, and not a namesake of it."""
+    path = join(SHARED, topic)
+    return store.exists(path) is not None and store.get(path)[0] == str(topic_id).encode()
 
 
 def unshare(store: Store, topic: str) -> None:

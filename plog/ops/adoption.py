@@ -13,8 +13,9 @@ alone, and a topic whose other half stays elsewhere could only lose it.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from plog.cluster import store_copy, znodes
 from plog.cluster.adoption_state import (
+    SHARED,
     AdoptionState,
     is_shared,
     read_state,
@@ -33,7 +35,7 @@ from plog.cluster.adoption_state import (
 )
 from plog.cluster.broker_registration import create_persistent_paths
 from plog.cluster.embedded_store import EmbeddedStore
-from plog.cluster.store import CreateOp, DeleteOp, Op, SetOp, Store
+from plog.cluster.store import CreateOp, DeleteOp, Op, SetOp, Store, join
 from plog.cluster.store_rebuild import KEEP_EVERYTHING
 from plog.cluster.znodes import ConfigEntity, PartitionStateNode, ProducerIdBlock, TopicNode
 from plog.errors import PlogError
@@ -103,8 +105,11 @@ def adopt(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
         }
         _refuse_parts(nodes, here, stopped.broker_id)
         with _store(stopped) as store:
-            if read_state(store) is AdoptionState.GIVEN_BACK:
+            state = read_state(store)
+            if state is AdoptionState.GIVEN_BACK:
                 _forget_topics(store)
+            # Where nothing was adopted yet, a broker has made configs up for what it found.
+            may_be_made_up = state is not AdoptionState.ADOPTED
             write_state(store, AdoptionState.ADOPTING)
             create_persistent_paths(store)
             store.ensure("/cluster")
@@ -114,7 +119,9 @@ def adopt(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
                     _put(store, path, client.get(path)[0])
             _raise_producer_ids(store, _optional(client, znodes.PRODUCER_ID_BLOCK))
             carried = [
-                _adopt_topic(store, client, name, nodes.get(name), here, stopped.broker_id)
+                _adopt_topic(
+                    store, client, name, nodes.get(name), here, stopped.broker_id, may_be_made_up
+                )
                 for name in sorted({*nodes, *here})
             ]
             write_state(store, AdoptionState.ADOPTED)
@@ -175,6 +182,7 @@ def _adopt_topic(
     node: TopicNode | None,
     here: Mapping[str, set[int]],
     broker_id: int,
+    may_be_made_up: bool,
 ) -> Carried:
     if node is None:
         return Carried(name, 0, {}, "ZooKeeper does not know it; its retention will be off")
@@ -184,9 +192,9 @@ def _adopt_topic(
     if name not in here:
         return Carried(name, 0, configs, "it is another broker's, and left as it is")
     if store.exists(znodes.topic_path(name)) is not None:
-        share(store, name)
+        share(store, name, node.topic_id)
         own = znodes.decode_config(store.get(entity.path)[0]) if store.exists(entity.path) else {}
-        if own.items() >= KEEP_EVERYTHING.items():
+        if may_be_made_up and own.items() >= KEEP_EVERYTHING.items():
             _put(store, entity.path, znodes.encode_config(configs))
             return Carried(name, len(here[name]), configs, "it had made up configs")
         return Carried(name, 0, own, "it is known here already, and left as it is")
@@ -205,15 +213,16 @@ def _adopt_topic(
         ops.append(CreateOp(znodes.partition_path(at)))
         ops.append(CreateOp(znodes.partition_state_path(at), led.encode()))
     store.multi(ops)
-    share(store, name)
+    share(store, name, node.topic_id)
     return Carried(name, len(node.partitions), configs)
 
 
 def _forget_topics(store: Store) -> None:
     """Take the topics and configs out that were given back: Kafka may have changed any of them."""
-    for name in store.children(znodes.TOPICS):
-        for path in store.descendants(znodes.topic_path(name)):
-            store.multi([DeleteOp(path)])
+    for above in (znodes.TOPICS, SHARED):
+        for name in _children_in(store)(above):
+            for path in store.descendants(join(above, name)):
+                store.multi([DeleteOp(path)])
     for path in reversed(list(_config_paths(_children_in(store)))):
         if store.exists(path) is not None:
             store.multi([DeleteOp(path) for path in store.descendants(path)])
@@ -262,16 +271,18 @@ def give_back(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
         for path in [*paths, *_config_paths(_children_in(store))]:
             if store.exists(path) is not None:
                 _write(client, path, store.get(path)[0])
+        _refuse_namesakes(client, store)
         carried = []
         for name in sorted(store.children(znodes.TOPICS)):
             _write_tree(client, store, znodes.topic_path(name))
             node = TopicNode.decode(store.get(znodes.topic_path(name))[0])
             entity = ConfigEntity.topic(name).path
             configs = znodes.decode_config(store.get(entity)[0]) if store.exists(entity) else {}
-            share(store, name)
+            share(store, name, node.topic_id)
             carried.append(Carried(name, len(node.partitions), configs))
         for gone in sorted(set(_children(client, znodes.TOPICS)) - {one.topic for one in carried}):
-            if not is_shared(store, gone):
+            theirs_now = TopicNode.decode(client.get(znodes.topic_path(gone))[0])
+            if not is_shared(store, gone, theirs_now.topic_id):
                 carried.append(Carried(gone, 0, {}, "it is not from here, and left as it is"))
                 continue
             client.delete(znodes.topic_path(gone), recursive=True)
@@ -281,6 +292,18 @@ def give_back(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
             carried.append(Carried(gone, 0, {}, "deleted since, and taken out of ZooKeeper"))
         write_state(store, AdoptionState.GIVEN_BACK)
         return carried
+
+
+def _refuse_namesakes(client: KazooClient, store: Store) -> None:
+    """Refuse to write over a topic that has come to be in ZooKeeper meanwhile."""
+    for name in store.children(znodes.TOPICS):
+        data = _optional(client, znodes.topic_path(name))
+        if data is None:
+            continue
+        theirs = TopicNode.decode(data).topic_id
+        ours = TopicNode.decode(store.get(znodes.topic_path(name))[0]).topic_id
+        if theirs != ours and not is_shared(store, name, theirs):
+            raise AdoptionError(f"ZooKeeper has another topic {name}: delete it, or rename it here")
 
 
 # -- both sides --------------------------------------------------------------------------------
@@ -317,13 +340,28 @@ def _locked(settings: BrokerSettings) -> Iterator[_Stopped]:
 
 
 def _give_to_owners(paths: Sequence[Path]) -> None:
-    """Give the files that root has made here to whom the directories belong to."""
+    """Give the files that root has made here to whom the directories belong to.
+
+    What is no plain file of root's with one name was not made here: it may lead anywhere.
+    """
     if os.geteuid() != 0:
         return
     for path in paths:
         owner = path.stat()
         for file in [*path.glob(LOCK_FILE), *path.glob(store_copy.FILES)]:
-            os.chown(file, owner.st_uid, owner.st_gid)
+            with suppress(OSError), _opened(file) as fd:
+                found = os.fstat(fd)
+                if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_uid == 0:
+                    os.fchown(fd, owner.st_uid, owner.st_gid)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[int]:
+    fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 @contextmanager

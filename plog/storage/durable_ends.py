@@ -111,8 +111,13 @@ class DurableEnds:
             self._fs.close(fd)
 
     def durable_end(self, key: SlotKey) -> int | None:
-        """Return the end that `open` found for a partition; None when it found none."""
-        return self._ends.get(key)
+        """Return the end that `open` found for a partition; None when nothing is known of it."""
+        end = self._ends.get(key)
+        return None if end == UNKNOWN_END else end
+
+    def is_lost(self, key: SlotKey) -> bool:
+        """Tell whether `open` found that the partition was missed here."""
+        return self._ends.get(key) == UNKNOWN_END
 
     def ends(self) -> list[tuple[SlotKey, int]]:
         """Return whose slots `open` found, and their ends."""

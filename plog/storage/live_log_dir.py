@@ -218,12 +218,15 @@ class LiveLogDir:
         except CheckpointDamaged as error:
             raise LogDamaged(str(error)) from error
         key = slot_key(tp, topic_id)
+        # One that is back where it was missed may be a copy: what is known here is not of it.
+        is_back = self.durable_ends.is_lost(key)
         known = Known(
             clean_shutdown=(
                 (self.clean_shutdown if clean_shutdown is None else clean_shutdown)
                 and tp not in self._damaged.stored
+                and not is_back
             ),
-            read_whole=tp in self._damaged.stored,
+            read_whole=is_back or tp in self._damaged.stored,
             # What went offline for damage is not explained by a restart that came later.
             machine_restarted=self.machine_restarted and tp not in self._damaged.stored,
             starts_with_its_epochs=self.was_served,

@@ -134,7 +134,8 @@ class LogDir:
         if self._lock_fd >= 0:
             lock_fd, self._lock_fd = self._lock_fd, -1
             self._fs.close(lock_fd)
-            self._fs.close(self._directory_fd)
+            directory_fd, self._directory_fd = self._directory_fd, -1
+            self._fs.close(directory_fd)
 
     def check_place(self) -> None:
         """Check that the path still leads to the directory that is open.

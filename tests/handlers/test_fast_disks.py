@@ -266,6 +266,23 @@ def test_partition_that_there_is_no_room_for_is_refused_and_its_neighbours_are_n
     one.stop()
 
 
+@pytest.mark.parametrize("fast_path", ["true", "false"])
+def test_partitions_of_one_request_take_of_the_same_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast_path: str
+) -> None:
+    rooms: list[DiskRoom] = []
+    monkeypatch.setattr(FullLogDirs, "look", lambda _, live: rooms.append(live.room))
+    one = Running(tmp_path, fast_path_enable=fast_path)
+    create_topic(one.wire, "t", 20)
+    batch = make_batch([b"v" * 1000])
+    rooms[-1].left = 3 * len(batch) + 1
+    parts = [("t", number, batch) for number in range(20)]
+    answers = flat(decoded(ProduceResponse, 9, one.ask(produce_request(parts, acks=1), 9)))
+    assert sum(part.error_code == 0 for part in answers) == 3
+    assert rooms[-1].left == 1
+    one.stop()
+
+
 # -- moves to another log directory
 
 

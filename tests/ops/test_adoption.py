@@ -9,13 +9,14 @@ import os
 import shutil
 import signal
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 
-from plog.client.admin import TOPIC, Admin
+from plog.client.admin import SET, TOPIC, Admin
 from plog.cluster import znodes
 from plog.cluster.adoption_state import share
 from plog.cluster.store import Store
@@ -252,10 +253,10 @@ def test_adoption_that_was_cut_short_is_finished_before_anything_else(
     forget(broker)
     carried = itertools.count()
 
-    def dies(store: Store, topic: str) -> None:
+    def dies(store: Store, topic: str, topic_id: uuid.UUID | None) -> None:
         if next(carried):
             raise KeyboardInterrupt
-        share(store, topic)
+        share(store, topic, topic_id)
 
     monkeypatch.setattr("plog.ops.adoption.share", dies)
     with pytest.raises(KeyboardInterrupt):
@@ -298,6 +299,58 @@ def test_what_root_makes_belongs_to_whom_the_directory_does(
     made = [broker.log_dirs[0] / ".lock", *broker.log_dirs[0].glob("plog-store*")]
     assert len(made) > 2
     assert {path.stat().st_uid for path in made} == {NOBODY}
+
+
+def test_what_a_link_leads_to_stays_whose_it_is(
+    broker: BrokerProcess, zookeeper: str, tmp_path: Path
+) -> None:
+    give_back(settings_of(broker), zookeeper)
+    (tmp_path / "victim").write_text("")
+    (broker.log_dirs[0] / "plog-store-link").symlink_to(tmp_path / "victim")
+    os.chown(broker.log_dirs[0], NOBODY, NOBODY)
+    adopt(settings_of(broker), zookeeper)
+    assert (tmp_path / "victim").stat().st_uid == os.geteuid()
+
+
+def test_topic_that_another_broker_has_made_anew_is_left_alone(
+    broker: BrokerProcess, zookeeper: str
+) -> None:
+    give_back(settings_of(broker), zookeeper)
+    with Nodes(zookeeper) as nodes:
+        path = znodes.topic_path("gone")
+        nodes.delete(path, recursive=True)
+        nodes.create(path, TopicNode(partitions={0: (7,)}, topic_id=uuid.uuid4()).encode())
+    for partition in range(2):
+        shutil.rmtree(broker.log_dirs[0] / f"gone-{partition}")
+    assert remarks(adopt(settings_of(broker), zookeeper))["gone"] == (
+        "it is another broker's, and left as it is"
+    )
+    assert remarks(give_back(settings_of(broker), zookeeper))["gone"] == (
+        "it is not from here, and left as it is"
+    )
+
+
+def test_another_topic_of_the_same_name_is_not_written_over(
+    broker: BrokerProcess, zookeeper: str
+) -> None:
+    with Nodes(zookeeper) as nodes:
+        path = znodes.topic_path("kept")
+        other = TopicNode(partitions={0: (7,)}, topic_id=uuid.uuid4()).encode()
+        nodes.create(path, other, makepath=True)
+        with pytest.raises(AdoptionError, match="another topic kept"):
+            give_back(settings_of(broker), zookeeper)
+        assert nodes.get(path)[0] == other
+
+
+def test_topic_that_is_to_be_kept_for_ever_stays_so(broker: BrokerProcess, zookeeper: str) -> None:
+    give_back(settings_of(broker), zookeeper)
+    adopt(settings_of(broker), zookeeper)
+    for_ever = [("retention.ms", SET, "-1"), ("retention.bytes", SET, "-1")]
+    with broker, Admin(broker.bootstrap) as admin:
+        admin.alter_configs(TOPIC, "kept", for_ever)
+    adopt(settings_of(broker), zookeeper)
+    with broker:
+        assert config_of(broker, "kept", "retention.ms") == "-1"
 
 
 def test_configs_that_a_broker_had_to_make_up_are_replaced(

@@ -116,5 +116,7 @@ def test_partition_that_is_marked_lost_is_remembered_until_it_is_released(tmp_pa
         ends.mark_lost(key)
     again = opened(tmp_path / "f")
     assert dict(again.ends()) == {ONE: UNKNOWN_END, TWO: UNKNOWN_END}
+    assert again.is_lost(ONE)
+    assert again.durable_end(ONE) is None  # no promise of an end
     again.release(ONE)
     assert dict(opened(tmp_path / "f").ends()) == {TWO: UNKNOWN_END}
