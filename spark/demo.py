@@ -91,10 +91,10 @@ def running_broker(data: Path) -> int | None:
     if not lock.exists():
         return None
     inode = lock.stat().st_ino
-    # FLOCK and POSIX locks alike: "1: POSIX  ADVISORY  WRITE 1234 fd:00:5678 0 EOF".
+    # "1: FLOCK  ADVISORY  WRITE 1234 fd:00:5678 0 EOF"; its other lock there is of no process.
     for line in Path("/proc/locks").read_text().splitlines():
         fields = line.split()
-        if len(fields) > 5 and fields[5].split(":")[-1] == str(inode):
+        if fields[1] == "FLOCK" and fields[5].split(":")[-1] == str(inode):
             return int(fields[4])
     return None
 

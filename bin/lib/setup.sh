@@ -232,7 +232,7 @@ from importlib.util import find_spec
 
 sys.path.remove("")
 spec = find_spec("plog")
-sys.exit(spec is None or not (spec.origin or "").startswith(sys.argv[1] + "/"))
+sys.exit(spec is None or spec.origin != sys.argv[1] + "/plog/__init__.py")
 PYTHON
     )
 }

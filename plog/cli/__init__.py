@@ -62,7 +62,10 @@ class LazyGroup(click.Group):
 def plog() -> None:
     """A distributed commit log that speaks the Kafka protocol.
 
-    Start a broker with `plog server`, then try in another terminal:
+    Start a broker, then try in another terminal:
+
+    \b
+      plog server --override log.dirs=/tmp/plog
 
     \b
       plog topics create greetings

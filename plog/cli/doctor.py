@@ -23,7 +23,7 @@ def command(properties: str | None, overrides: tuple[str, ...], as_json: bool) -
     \b
       sudo -u plog plog doctor /etc/plog/server.properties
 
-    Ends with status 1 if something would keep the broker from starting.
+    Ends with status 1 if something would keep the broker from starting, or lose its records.
     """
     from plog.ops.doctor import Verdict, examine
 

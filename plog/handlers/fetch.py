@@ -359,6 +359,11 @@ def _refused(ctx: Context, key: PartitionKey, refusal: KafkaError) -> PartitionD
                 data.current_leader = LeaderIdAndEpoch(
                     leader_id=hint.leader_id, leader_epoch=hint.leader_epoch
                 )
+        if refusal.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            # Clients that reset want to know where the log begins (v5+).
+            known = ctx.services.replicas.get(at)
+            if known is not None and (log := known.hosted_log) is not None:
+                data.log_start_offset = log.log_start_offset
     return data
 
 
