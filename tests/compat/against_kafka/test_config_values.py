@@ -96,12 +96,8 @@ PAIRS = {
 def set_and_shown(**values: str) -> Case:
     """Return a case that sets values and looks at them."""
     changes = [(key, SET, value) for key, value in values.items()]
-    return Case(
-        [
-            Step(alter((TOPIC, "t", changes)), 1),
-            Step(describe((TOPIC, "t"), keys=[*values]), 4, True),
-        ]
-    )
+    shown = Step(describe((TOPIC, "t"), keys=[*values]), 4, settles=True)
+    return Case([Step(alter((TOPIC, "t", changes)), 1), shown])
 
 
 def each_value(key: str, values: list[object]) -> Case:
