@@ -85,8 +85,8 @@ def _of_value(
         seen: set[str] = set()
         for item in value:
             named = _named(side, item)
-            if PREFIX.match(named):
-                continue  # another case's topic
+            if PREFIX.match(named) or getattr(item, "is_internal", False):
+                continue  # another case's topic, or one that Kafka has made for its groups meanwhile
             while named in seen:
                 named += "'"
             seen.add(named)
