@@ -86,7 +86,7 @@ def _of_value(
         for item in value:
             named = _named(side, item)
             if PREFIX.match(named) or getattr(item, "is_internal", False):
-                continue  # another case's topic, or one that Kafka has made for its groups meanwhile
+                continue  # another case's topic, or one that Kafka makes for its groups
             while named in seen:
                 named += "'"
             seen.add(named)
