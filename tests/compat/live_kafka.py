@@ -17,6 +17,7 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
+from plog.client.admin import Admin
 from tests.compat.kafka_tools import TOOLS, Tools
 from tests.servers import free_port
 
@@ -119,6 +120,15 @@ class Kafka(_Server):
         port = free_port()
         settings = KAFKA_SETTINGS.format(zookeeper_port=zookeeper.port, port=port, directory=data)
         super().__init__(KAFKA_3_9, "Kafka", settings + extra, directory, port)
+        self._wait_for_controller()
+
+    def _wait_for_controller(self) -> None:
+        """It listens before it is elected, and librdkafka asks who is but once in five minutes."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        with Admin(self.bootstrap) as admin:
+            while admin.controller_id() not in {node.node_id for node in admin.nodes()}:
+                assert time.monotonic() < deadline, self.log_path.read_text()
+                time.sleep(0.1)
 
     @property
     def bootstrap(self) -> str:
