@@ -1,9 +1,10 @@
 # The broker's table of fetch sessions (KIP-227): what clients are fetching, kept so that they need not say it again.
 # One table under one lock, for the reactors and the handlers alike; nothing here reads a log.
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from plog._native.locks cimport pthread_mutex_t
 from plog._native.served cimport Served
+from plog._native.siphash cimport SipKey
 
 # A partition as requests name it: by the topic's name (up to Fetch v12) or by its id (from v13).
 ctypedef struct PartitionName:
@@ -54,11 +55,12 @@ ctypedef struct SessionTable:
     int64_t count
     int64_t most_bytes
     int64_t bytes                # of all sessions in it
-    uint32_t hash_seed
+    SipKey name_key              # of the buckets of partitions: never told, nor drawn from what is
     Session** buckets
     int64_t bucket_count         # a power of two
     Session by_use               # head of the circle: more_recent is the one that was unused for longest
-    uint64_t random
+    SipKey id_key                # of the ids, which clients see: none tells another
+    uint64_t ids_drawn
 
 # What a request came to.
 cdef enum SessionOutcome:

@@ -21,7 +21,8 @@ PART_BYTES: Final = 256
 """What a partition counts, besides its topic's name."""
 MOST_BYTES: Final = 1 << 28
 """What the partitions of all sessions may count together. A new session that has no room gets none,
-as when there is no slot; one that grows beyond it is over (UNKNOWN)."""
+as when there is no slot, and at once if what its request lists counts more than all the room; one
+that grows beyond it is over (UNKNOWN)."""
 
 Name = tuple[bytes, bytes, int]
 """(topic, topic id, partition): a partition as requests name it, by name (the id is zeros) or by id
@@ -37,7 +38,9 @@ class SessionCache:
 
     def __init__(
         self, slots: int, *, most_bytes: int = MOST_BYTES, seed: int | None = None
-    ) -> None: ...
+    ) -> None:
+        """`seed` makes the sessions' ids those of another table with the same."""
+
     def __len__(self) -> int: ...
     def begin(
         self,

@@ -6,15 +6,17 @@ partition's name means. `_reference.fetch_sessions` is the readable twin.
 """
 
 from libc.errno cimport ENOMEM
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
+import os
 import random
 
 from plog._native.locks cimport (
     add, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock)
 from plog._native.served cimport TOPIC_ID_BYTES, served_release
+from plog._native.siphash cimport SipKey, sip_key, siphash_of
 
 cdef enum:
     FEWEST_BUCKETS = 8
@@ -41,18 +43,20 @@ MOST_BYTES = MOST_BYTES_
 
 # --- the partitions of a session ------------------------------------------------------------------
 
-cdef inline uint32_t hash_of(uint32_t seed, const PartitionName* name) noexcept nogil:
-    # FNV-1a, as the table of served partitions, from a start that is drawn: who chose names that share a bucket
-    # would keep the lock for as long as their chain is.
-    cdef uint32_t mixed = seed
-    cdef int32_t at
-    for at in range(name.topic_size):
-        mixed = (mixed ^ name.topic[at]) * 16777619
-    for at in range(TOPIC_ID_BYTES):
-        mixed = (mixed ^ name.topic_id[at]) * 16777619
-    mixed = (mixed ^ <uint32_t>name.index) * 16777619
-    mixed = (mixed ^ (mixed >> 15)) * 2654435769u
-    return mixed ^ (mixed >> 13)
+cdef struct HashedName:
+    uint64_t topic               # its hash, so that all names are of one size
+    uint8_t topic_id[TOPIC_ID_BYTES]
+    int64_t index
+
+
+cdef inline uint64_t hash_of(const SipKey* key, const PartitionName* name) noexcept nogil:
+    # Under a secret key: who could choose names that share a bucket would keep the lock for as long as their
+    # chain is.
+    cdef HashedName hashed
+    hashed.topic = siphash_of(key, name.topic, name.topic_size)
+    memcpy(hashed.topic_id, name.topic_id, TOPIC_ID_BYTES)
+    hashed.index = name.index
+    return siphash_of(key, <const uint8_t*>&hashed, sizeof(hashed))
 
 
 cdef inline bint is_same(const PartitionName* one, const PartitionName* other) noexcept nogil:
@@ -64,7 +68,7 @@ cdef inline bint is_same(const PartitionName* one, const PartitionName* other) n
 cdef SessionPart** place_of(Session* session, const PartitionName* name) noexcept nogil:
     """Where the partition is linked, or where it would be."""
     cdef SessionPart** at = &session.buckets[
-        hash_of(session.table.hash_seed, name) & (session.bucket_count - 1)]
+        hash_of(&session.table.name_key, name) & (session.bucket_count - 1)]
     while at[0] != NULL and not is_same(&at[0].wanted.name, name):
         at = &at[0].next_in_bucket
     return at
@@ -122,7 +126,7 @@ cdef void grow_session(Session* session) noexcept nogil:
     session.bucket_count = count
     part = session.line.next
     while part != &session.line:
-        at = &fresh[hash_of(session.table.hash_seed, &part.wanted.name) & (count - 1)]
+        at = &fresh[hash_of(&session.table.name_key, &part.wanted.name) & (count - 1)]
         part.next_in_bucket = at[0]
         at[0] = part
         part = part.next
@@ -210,10 +214,9 @@ cdef void session_let_go(Session* session) noexcept nogil:
 
 # --- the table; all under `lock` ------------------------------------------------------------------
 
-cdef int table_open(SessionTable* table, int64_t slots, int64_t most_bytes, uint64_t seed) noexcept nogil:
+cdef int table_open(SessionTable* table, int64_t slots, int64_t most_bytes) noexcept nogil:
     table.slots = slots
     table.most_bytes = most_bytes
-    table.hash_seed = <uint32_t>(seed >> 32) | 1
     table.bucket_count = FEWEST_BUCKETS
     while table.bucket_count < min(slots, <int64_t>(1 << 20)):
         table.bucket_count *= 2
@@ -221,7 +224,6 @@ cdef int table_open(SessionTable* table, int64_t slots, int64_t most_bytes, uint
     if table.buckets == NULL:
         return -ENOMEM
     table.by_use.less_recent = table.by_use.more_recent = &table.by_use
-    table.random = seed | 1
     pthread_mutex_init(&table.lock, NULL)
     return 0
 
@@ -265,60 +267,92 @@ cdef void give_up(SessionTable* table, Session* session) noexcept nogil:
     session_release(session)
 
 
+cdef inline bint is_unused(const Session* session, int64_t now_ms) noexcept nogil:
+    return now_ms - session.used_ms > EVICT_AFTER_MS_
+
+
+cdef inline bint is_worth_less(const Session* session, int64_t size, int64_t now_ms) noexcept nogil:
+    return now_ms - session.created_ms > EVICT_AFTER_MS_ and session.count < size
+
+
+cdef bint has_room(const SessionTable* table, int64_t count, int64_t bytes) noexcept nogil:
+    return table.count + count <= table.slots and table.bytes + bytes <= table.most_bytes
+
+
+cdef bint can_make_room(SessionTable* table, int64_t size, int64_t bytes, int64_t now_ms) noexcept nogil:
+    """Whether there is room for a session once all have gone that give way to it."""
+    cdef Session* session = table.by_use.more_recent
+    cdef bint are_unused = True  # they come first in the order of use
+    cdef int64_t gone = 0
+    cdef int64_t gone_bytes = 0
+    while session != &table.by_use and not has_room(table, 1 - gone, bytes - gone_bytes):
+        are_unused = are_unused and is_unused(session, now_ms)
+        if are_unused or is_worth_less(session, size, now_ms):
+            gone += 1
+            gone_bytes += session.bytes
+        session = session.more_recent
+    return has_room(table, 1 - gone, bytes - gone_bytes)
+
+
 cdef Session* least_worth(SessionTable* table, int64_t size, int64_t now_ms) noexcept nogil:
     """The session that gives way to one of `size` partitions; NULL: each is worth more."""
     cdef Session* session = table.by_use.more_recent
     cdef Session* found = NULL
-    if session != &table.by_use and now_ms - session.used_ms > EVICT_AFTER_MS_:
+    if session != &table.by_use and is_unused(session, now_ms):
         return session
     while session != &table.by_use:
-        if (now_ms - session.created_ms > EVICT_AFTER_MS_
-                and session.count < (size if found == NULL else found.count)):
+        if is_worth_less(session, size if found == NULL else found.count, now_ms):
             found = session
         session = session.more_recent
     return found
 
 
 cdef int32_t draw_id(SessionTable* table) noexcept nogil:
-    """One from 1 to 2^31 - 1 that is free; hard to guess it need not be."""
+    """One from 1 to 2^31 - 1 that is free: a client that knew it could end another's session."""
     cdef int32_t drawn = NO_SESSION_ID
     while drawn == NO_SESSION_ID or place_by_number(table, drawn)[0] != NULL:
-        table.random ^= table.random << 13
-        table.random ^= table.random >> 7
-        table.random ^= table.random << 17
-        drawn = <int32_t>((table.random >> 16) & INT32_MAX)
+        table.ids_drawn += 1
+        drawn = <int32_t>(siphash_of(
+            &table.id_key, <const uint8_t*>&table.ids_drawn, sizeof(table.ids_drawn)) & INT32_MAX)
     return drawn
 
 
 # --- a request ------------------------------------------------------------------------------------
 
-cdef SessionOutcome open_session(
+cdef SessionOutcome make_session(
         SessionTable* table, const Wanted* asked, int64_t asked_count, bint by_id, int64_t now_ms,
         Session** out) noexcept nogil:
-    cdef Session* fresh = session_new(table, by_id, now_ms)
-    cdef Session* victim = NULL
-    cdef Session** at
+    """Without the lock, which the copying of many names would keep for long: a session of no table yet."""
+    cdef Session* made
+    cdef int64_t bytes = 0
     cdef int64_t number
-    if fresh == NULL:
+    for number in range(asked_count):
+        bytes += PART_BYTES_ + asked[number].name.topic_size
+    if bytes > table.most_bytes:
+        return SESSION_NONE
+    made = session_new(table, by_id, now_ms)
+    if made == NULL:
         return SESSION_NO_MEMORY
     for number in range(asked_count):
-        if not take_in(fresh, &asked[number]):
-            session_release(fresh)
+        if not take_in(made, &asked[number]):
+            session_release(made)
             return SESSION_NO_MEMORY
-    while table.count >= table.slots or table.bytes + fresh.bytes > table.most_bytes:
-        victim = least_worth(table, fresh.count, now_ms)
-        if victim == NULL:
-            session_release(fresh)
-            return SESSION_NONE
-        give_up(table, victim)
+    out[0] = made
+    return SESSION_NEW
+
+
+cdef bint open_session(SessionTable* table, Session* fresh, int64_t now_ms) noexcept nogil:
+    """False: there is no room for it, and nobody has given way."""
+    if not can_make_room(table, fresh.count, fresh.bytes, now_ms):
+        return False
+    while not has_room(table, 1, fresh.bytes):
+        give_up(table, least_worth(table, fresh.count, now_ms))
     fresh.id = draw_id(table)
-    at = place_by_number(table, fresh.id)
-    at[0] = fresh
+    place_by_number(table, fresh.id)[0] = fresh
     note_use(table, fresh, now_ms)
     table.count += 1
     table.bytes += fresh.bytes
-    out[0] = fresh
-    return SESSION_NEW
+    return True
 
 
 cdef SessionOutcome next_of_session(
@@ -357,14 +391,18 @@ cdef SessionOutcome sessions_begin(
         Session** out, int32_t* epoch) noexcept nogil:
     cdef SessionOutcome outcome = SESSION_NONE
     cdef Session* session
+    cdef Session* fresh = NULL
     out[0] = NULL
+    if session_epoch == INITIAL_EPOCH and asked_count > 0:
+        outcome = make_session(table, asked, asked_count, by_id, now_ms, &fresh)
     pthread_mutex_lock(&table.lock)
     session = place_by_number(table, session_id)[0]
     if session_epoch == INITIAL_EPOCH or session_epoch == FINAL_EPOCH:
         if session != NULL:
             give_up(table, session)
-        if session_epoch == INITIAL_EPOCH and asked_count > 0:
-            outcome = open_session(table, asked, asked_count, by_id, now_ms, &session)
+        session = fresh
+        if fresh != NULL and not open_session(table, fresh, now_ms):
+            outcome = SESSION_NONE
     else:
         outcome = next_of_session(
             table, session, session_epoch, asked, asked_count, forgotten, forgotten_count, by_id, now_ms)
@@ -373,6 +411,8 @@ cdef SessionOutcome sessions_begin(
         out[0] = session
         epoch[0] = session.epoch
     pthread_mutex_unlock(&table.lock)
+    if outcome == SESSION_NONE:
+        session_release(fresh)
     return outcome
 
 
@@ -420,8 +460,10 @@ cdef class SessionCache:
     def __init__(self, int64_t slots, *, int64_t most_bytes=MOST_BYTES_, seed=None):
         if self.table.buckets != NULL:
             raise RuntimeError("a SessionCache is initialised once")
-        if table_open(&self.table, slots, most_bytes, random.Random(seed).getrandbits(64)) < 0:
+        if table_open(&self.table, slots, most_bytes) < 0:
             raise MemoryError
+        self.table.name_key = sip_key(os.urandom(16))
+        self.table.id_key = sip_key(os.urandom(16) if seed is None else random.Random(seed).randbytes(16))
 
     def __dealloc__(self):
         table_release(&self.table)

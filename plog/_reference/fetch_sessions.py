@@ -5,9 +5,13 @@ The shapes of names, wishes and facts are those of `_native/fetch_sessions.pyi`.
 
 from __future__ import annotations
 
+import os
 import random
 from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import takewhile
+
+from plog._reference.siphash import KEY_BYTES, siphash
 
 NONE, NEW, NEXT, ENDED, UNKNOWN, WRONG_EPOCH, MIXED_NAMES = range(7)
 EVICT_AFTER_MS = 120_000
@@ -57,7 +61,10 @@ class SessionCache:
         self._slots = slots
         self._most_bytes = most_bytes
         self._sessions: OrderedDict[int, Session] = OrderedDict()  # least recently used first
-        self._random = random.Random(seed)
+        self._id_key = (
+            os.urandom(KEY_BYTES) if seed is None else random.Random(seed).randbytes(KEY_BYTES)
+        )
+        self._ids_drawn = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -75,7 +82,8 @@ class SessionCache:
         """Turn a request into (what it came to, its session's id, its epoch until the next)."""
         if session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(session_id, None)
-            if session_epoch == FINAL_EPOCH or not asked:
+            listed = sum(PART_BYTES + len(part[0]) for part in asked)
+            if session_epoch == FINAL_EPOCH or not asked or listed > self._most_bytes:
                 return NONE, NO_SESSION_ID, 0
             partitions = OrderedDict((part[:3], Remembered(part[3:])) for part in asked)
             for part in asked:  # of one that is named twice the last counts
@@ -108,34 +116,44 @@ class SessionCache:
     def _open(
         self, partitions: OrderedDict[Name, Remembered], by_id: bool, now_ms: int
     ) -> tuple[int, int, int]:
-        size = _bytes_of(partitions)
-        while len(self._sessions) >= self._slots or self._bytes() + size > self._most_bytes:
-            if not self._evict_for(len(partitions), now_ms):
-                return NONE, NO_SESSION_ID, 0
-        session_id = NO_SESSION_ID
-        while session_id == NO_SESSION_ID or session_id in self._sessions:
-            session_id = self._random.randint(1, 2**31 - 1)
+        count, size = len(self._sessions), self._bytes() + _bytes_of(partitions)
+        victims = []
+        for session in self._giving_way(len(partitions), now_ms):
+            if count < self._slots and size <= self._most_bytes:
+                break
+            victims.append(session.id)
+            count, size = count - 1, size - _bytes_of(session.partitions)
+        if count >= self._slots or size > self._most_bytes:
+            return NONE, NO_SESSION_ID, 0
+        for session_id in victims:
+            del self._sessions[session_id]
+        session_id = self._draw_id()
         self._sessions[session_id] = Session(session_id, by_id, partitions, now_ms, now_ms)
         return NEW, session_id, 1
 
     def _bytes(self) -> int:
         return sum(_bytes_of(session.partitions) for session in self._sessions.values())
 
-    def _evict_for(self, size: int, now_ms: int) -> bool:
-        """Make room for a session of `size` partitions, if it is worth more than another."""
-        sessions = self._sessions.values()
-        stale = next(iter(sessions), None)
-        if stale is None or now_ms - stale.used_ms <= EVICT_AFTER_MS:
-            smaller = [
-                session
-                for session in sessions
-                if len(session.partitions) < size and now_ms - session.created_ms > EVICT_AFTER_MS
-            ]
-            stale = min(smaller, key=lambda session: len(session.partitions), default=None)
-        if stale is None:
-            return False
-        del self._sessions[stale.id]
-        return True
+    def _giving_way(self, size: int, now_ms: int) -> list[Session]:
+        """Return those that a session of `size` partitions is worth more than, the least first."""
+        sessions = list(self._sessions.values())
+        unused = list(
+            takewhile(lambda session: now_ms - session.used_ms > EVICT_AFTER_MS, sessions)
+        )
+        smaller = [
+            session
+            for session in sessions[len(unused) :]
+            if len(session.partitions) < size and now_ms - session.created_ms > EVICT_AFTER_MS
+        ]
+        return unused + sorted(smaller, key=lambda session: len(session.partitions))
+
+    def _draw_id(self) -> int:
+        """Return one that is free: a client that knew it could end another's session."""
+        drawn = NO_SESSION_ID
+        while drawn == NO_SESSION_ID or drawn in self._sessions:
+            self._ids_drawn += 1
+            drawn = siphash(self._id_key, self._ids_drawn.to_bytes(8, "little")) & 0x7FFFFFFF
+        return drawn
 
     def partitions(self, session_id: int, epoch: int) -> list[Wanted] | None:
         """Return what a session reads, in order."""
