@@ -15,6 +15,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,24 +38,39 @@ from plog.cluster.controller_context import LiveBroker
 from plog.cluster.disks import Disks
 from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.fast_path import FastPath
+from plog.cluster.known_log_dirs import (
+    find_log_dirs,
+    known_broker_id,
+    missing_log_dirs,
+    register_log_dirs,
+)
 from plog.cluster.metadata_cache import MetadataCache
+from plog.cluster.own_appends import OwnAppends
 from plog.cluster.producer_ids import ProducerIds
 from plog.cluster.replica_manager import ReplicaManager
-from plog.cluster.store_rebuild import broker_id_of_topics, known_partitions, rebuild_store
+from plog.cluster.store_rebuild import known_partitions, rebuild_store
 from plog.cluster.topic_admin import INTERNAL_TOPICS, TopicAdmin
 from plog.cluster.znodes import CLUSTER_ID, BrokerNode, Endpoint
+from plog.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from plog.handlers.context import Services
 from plog.handlers.dispatch import Dispatcher
 from plog.handlers.fetch_sessions import FetchSessions
 from plog.network.control_plane import ControlPlane
-from plog.network.listeners import BoundListener, bind, bind_listeners, cap_by_address
+from plog.network.listeners import (
+    BoundListener,
+    bind,
+    bind_listeners,
+    cap_by_address,
+    listen,
+    listen_on,
+)
 from plog.runtime.clock import Clock, SystemClock
 from plog.runtime.purgatory import Purgatory
 from plog.settings.definitions import BrokerSettings
 from plog.settings.dynamic import DynamicSettings
 from plog.storage.filesystem import Filesystem
 from plog.storage.inventory import take_inventory
-from plog.storage.log_dir import LogDir, LogDirIdentity, common_identity, lock_log_dirs
+from plog.storage.log_dir import LogDirIdentity
 from plog.storage.log_manager import LogManager
 from plog.storage.log_moves import LogMoves
 from plog.types import TopicPartition
@@ -71,6 +87,7 @@ STOP_HANDLERS_MS = 2_000
 STOP_DRAIN_MS = 2_000
 LOOK_S = 0.01
 """How often it is seen whether the network threads have turned."""
+METRICS_LISTENER = "metrics.listener"
 METRICS_BACKLOG = 8
 
 
@@ -120,7 +137,7 @@ class Broker:
         return self._reactor.stats()
 
     async def start(self) -> None:
-        """Load the logs, join the cluster (of one), and listen.
+        """Take the addresses, load the logs, join the cluster (of one), and listen.
 
         What was started is stopped again when this fails or is cancelled.
         """
@@ -156,10 +173,16 @@ class Broker:
         undo = self._running
         # The locks come before anything is read or written: another broker may be running here.
         fs = Filesystem()
-        locked = lock_log_dirs(fs, [Path(text).absolute() for text in self._static.log_dirs])
-        undo.callback(_unlock, locked)
-        known = common_identity(locked, self._static.broker_id)
-        store = EmbeddedStore([log_dir.path for log_dir in locked], clock=self._clock)
+        found = find_log_dirs(
+            fs,
+            [Path(text).absolute() for text in self._static.log_dirs],
+            broker_id=self._static.broker_id,
+            clock=self._clock,
+        )
+        undo.callback(found.unlock)
+        metrics_socket = self._claim_addresses()
+        known = found.identity
+        store = EmbeddedStore([log_dir.path for log_dir in found.locked], clock=self._clock)
         undo.callback(store.close)
         check_may_start(store)
         create_persistent_paths(store)
@@ -177,11 +200,15 @@ class Broker:
             broker_id=broker_id,
             clock=self._clock,
             fs=fs,
-            locked=locked,
+            broker_settings=settings.broker,
+            locked=found.locked,
+            unmounted=found.unmounted,
+            missing=missing_log_dirs(store, broker_id, found),
         )
         self._loading = logs
         await _load(logs)
         undo.callback(lambda: logs.shutdown(self._broker_epoch))
+        register_log_dirs(store, broker_id, logs.log_dir_ids())
         unknown = take_inventory(fs, logs.live_log_dirs, but=known_partitions(store))
         for topic in rebuild_store(store, broker_id, unknown, logs.largest_producer_id()):
             changes.topic_settings(topic)
@@ -206,12 +233,28 @@ class Broker:
             publisher=fast_path,
             disks=disks,
         )
+        groups = GroupCoordinator(
+            loop,
+            appends=OwnAppends(
+                replicas=replicas,
+                logs=logs,
+                purgatory=purgatory,
+                clock=self._clock,
+                timeout_ms=self._static.offsets_commit_timeout_ms,
+            ),
+            settings=self._static,
+            clock=self._clock,
+            partitions=partial(self._offsets_partitions, metadata),
+        )
+        undo.callback(groups.close)
+        replicas.on_leadership(groups.on_leadership)
         if fast_path is not None:
             served = fast_path.served
             settings.on_broker_change(lambda now: served.set_fetch_max_bytes(now.fetch_max_bytes))
             served.set_fetch_max_bytes(settings.broker().fetch_max_bytes)
         settings.on_topic_change(replicas.update_topic_settings)
         settings.on_broker_change(lambda _: replicas.renew_settings(settings.topic))
+        settings.on_broker_change(lambda _: logs.cleaner.start())
         logs.on_log_dir_failure(replicas.on_log_dir_failure)
 
         def look_for_disks(*_: object) -> None:
@@ -236,9 +279,6 @@ class Broker:
             clock=self._clock,
             inter_broker_listener=next(e.name for e in self._listeners if e.is_inter_broker),
         )
-        metrics_socket = self._bind_metrics()
-        self._bound = bind_listeners(self._listeners, self._static.socket_listen_backlog_size)
-        undo.callback(_close_sockets, self._bound)
         self._broker_epoch = registration.register(self._broker_node())
         fence.broker_epoch = self._broker_epoch
         undo.callback(changes.stop)
@@ -260,8 +300,10 @@ class Broker:
             controller=controller,
             purgatory=purgatory,
             fetch_sessions=FetchSessions(self._static.max_incremental_fetch_session_cache_slots),
+            groups=groups,
         )
         undo.callback(services.expanders.shutdown)
+        undo.callback(services.coordinator_lines.tell_rest)
         # A client that comes in must find the brokers and topics that there are, and their leaders.
         with suppress(TimeoutError):
             async with asyncio.timeout(READY_TIMEOUT_S):
@@ -269,6 +311,7 @@ class Broker:
                 await metadata.until(
                     lambda snapshot: broker_id in snapshot.brokers, READY_TIMEOUT_S
                 )
+        groups.start(metadata)
         reactor = self._reactor = self._make_reactor(fast_path, services.fetch_sessions)
 
         def touch(number: int) -> None:
@@ -287,6 +330,7 @@ class Broker:
         undo.push_async_callback(control_plane.stop, STOP_HANDLERS_MS, STOP_DRAIN_MS)
         undo.callback(purgatory.close)
         for bound in self._bound:
+            listen_on(bound, self._static.socket_listen_backlog_size)
             control_plane.add_listener(bound)
             bound.socket.close()
         reactor.start()
@@ -294,17 +338,32 @@ class Broker:
         if metrics_socket is not None:
             self._serve_metrics(metrics_socket, reactor, dispatcher, logs)
 
-    def _bind_metrics(self) -> socket.socket | None:
+    def _offsets_partitions(self, metadata: MetadataCache) -> int:
+        """Return how many partitions `__consumer_offsets` has, or will have once it is made."""
+        topic = metadata.topic(OFFSETS_TOPIC)
+        return len(topic.partitions) if topic else self._static.offsets_topic_num_partitions
+
+    def _claim_addresses(self) -> socket.socket | None:
+        """Bind every address, or say at once that one cannot be had; return that of the metrics.
+
+        Hosts that settings cap are resolved for the same reason. Nobody is let in: until the broker
+        is ready, clients are to be refused and try again, not to wait in a backlog for as long as a
+        recovery takes.
+        """
+        undo = self._running
         address = self._static.metrics_listener
-        if address is None:
-            return None
-        listening = bind("metrics.listener", address.host, address.port, METRICS_BACKLOG)
-        self._running.callback(listening.close)
-        return listening
+        metrics = None
+        if address is not None:
+            metrics = bind(METRICS_LISTENER, address.host, address.port)
+            undo.callback(metrics.close)
+        self._bound = bind_listeners(self._listeners)
+        undo.callback(_close_sockets, self._bound)
+        self._caps = cap_by_address(self._static.max_connections_per_ip_overrides)
+        return metrics
 
     def _serve_metrics(
         self,
-        listening: socket.socket,
+        bound: socket.socket,
         reactor: Reactor,
         dispatcher: Dispatcher,
         logs: LogManager,
@@ -313,7 +372,8 @@ class Broker:
         from plog.ops.metrics_page import MetricsPage, Sources
 
         sources = Sources(reactor, dispatcher.times, logs)
-        page = self._metrics = MetricsPage(listening, sources)
+        listen(METRICS_LISTENER, bound, METRICS_BACKLOG)
+        page = self._metrics = MetricsPage(bound, sources)
         page.start()
         self._running.push_async_callback(asyncio.to_thread, page.stop)
 
@@ -341,11 +401,10 @@ class Broker:
             threads=settings.num_network_threads,
             max_request_bytes=settings.socket_request_max_bytes,
             queued_max_bytes=settings.queued_max_request_bytes,
+            answers_max_bytes=settings.queued_max_request_bytes,
             max_connections=settings.max_connections,
             max_connections_per_ip=settings.max_connections_per_ip,
-            max_connections_per_ip_overrides=cap_by_address(
-                settings.max_connections_per_ip_overrides
-            ),
+            max_connections_per_ip_overrides=self._caps,
             idle_timeout_ms=settings.connections_max_idle_ms,
             send_buffer_bytes=settings.socket_send_buffer_bytes,
             receive_buffer_bytes=settings.socket_receive_buffer_bytes,
@@ -356,12 +415,10 @@ class Broker:
 
     def _broker_id(self, known: LogDirIdentity, store: EmbeddedStore) -> int:
         """Return the broker's number: the file's, its old one, its topics', or a new one."""
-        if self._static.broker_id >= 0:
-            return self._static.broker_id
-        for broker_id in (known.broker_id, broker_id_of_topics(store)):
-            if broker_id is not None and broker_id >= 0:
-                return broker_id
-        return generate_broker_id(store, self._static.reserved_broker_max_id)
+        broker_id = known_broker_id(store, self._static.broker_id, known)
+        if broker_id is None:
+            return generate_broker_id(store, self._static.reserved_broker_max_id)
+        return broker_id
 
 
 async def _load(logs: LogManager) -> None:
@@ -386,11 +443,6 @@ async def _load(logs: LogManager) -> None:
     except asyncio.CancelledError:
         logs.abandon_start()
         raise
-
-
-def _unlock(log_dirs: Sequence[LogDir]) -> None:
-    for log_dir in log_dirs:
-        log_dir.unlock()
 
 
 def _close_sockets(bound: Sequence[BoundListener]) -> None:

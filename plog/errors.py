@@ -266,6 +266,26 @@ class NetworkException(KafkaError):
     code = ErrorCode.NETWORK_EXCEPTION
 
 
+class InconsistentGroupProtocol(KafkaError):
+    code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+class InvalidGroupId(KafkaError):
+    code = ErrorCode.INVALID_GROUP_ID
+
+
+class InvalidSessionTimeout(KafkaError):
+    code = ErrorCode.INVALID_SESSION_TIMEOUT
+
+
+class CoordinatorLoadInProgress(KafkaError):
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+class NotCoordinator(KafkaError):
+    code = ErrorCode.NOT_COORDINATOR
+
+
 class CoordinatorNotAvailable(KafkaError):
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -360,6 +380,14 @@ class FetchSessionIdNotFound(KafkaError):
 
 class InvalidFetchSessionEpoch(KafkaError):
     code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+
+class NonEmptyGroup(KafkaError):
+    code = ErrorCode.NON_EMPTY_GROUP
+
+
+class GroupIdNotFound(KafkaError):
+    code = ErrorCode.GROUP_ID_NOT_FOUND
 
 
 class TopicDeletionDisabled(KafkaError):

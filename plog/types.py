@@ -40,6 +40,10 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+CLUSTER_METADATA = "__cluster_metadata"
+"""The log of KRaft's controllers looks like a partition of this, and is no topic."""
+
+
 def is_legal_topic_name(name: str) -> bool:
     """Tell whether Kafka would accept `name` for a topic."""
     return name not in (".", "..") and TOPIC_NAME.fullmatch(name) is not None
@@ -48,18 +52,29 @@ def is_legal_topic_name(name: str) -> bool:
 ZERO_UUID = uuid.UUID(int=0)
 """On the wire: no topic id."""
 
-_METADATA_TOPIC_ID = uuid.UUID(int=1)
+RESERVED_UUIDS = 100
+"""So many, counted from zero, are never drawn: Kafka gives the first ones meanings of their own."""
 
 
 def new_topic_id() -> uuid.UUID:
-    """Draw a topic id (KIP-516).
+    """Draw a topic id (KIP-516)."""
+    return _draw_uuid()
 
-    Ids whose text begins with a dash are drawn again, as Kafka does, because
+
+def new_directory_id() -> uuid.UUID:
+    """Draw the id of a log directory (KIP-858)."""
+    return _draw_uuid()
+
+
+def _draw_uuid() -> uuid.UUID:
+    """Draw an id that stands for nothing else.
+
+    Those whose text begins with a dash are drawn again, as Kafka does, because
     command lines would take them for options.
     """
     while True:
         drawn = uuid.uuid4()
-        if drawn not in (ZERO_UUID, _METADATA_TOPIC_ID) and uuid_to_text(drawn)[0] != "-":
+        if drawn.int >= RESERVED_UUIDS and uuid_to_text(drawn)[0] != "-":
             return drawn
 
 

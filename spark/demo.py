@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -187,6 +187,14 @@ def check(rows: list[flights_report.CarrierReport]) -> None:
             raise click.ClickException(f"{carrier}: the report says {row}, the CSV {wanted}")
 
 
+def plot(rows: list[flights_report.CarrierReport], path: Path, names: Mapping[str, str]) -> str:
+    """Draw the report, which is all there without it too; return what became of that."""
+    if not flights_report.can_plot():
+        return f"No plot: {flights_report.NO_MATPLOTLIB}"
+    flights_report.save_plot(rows, str(path), names)
+    return f"Plot: {path}"
+
+
 @click.command()
 @click.option(
     "--data",
@@ -227,8 +235,7 @@ def main(data: Path, keep: bool) -> None:
         flights_report.print_table(rows, names)
         check(rows)
         console.print("The report agrees with the CSV the flights came from.")
-        flights_report.save_plot(rows, str(data / "flights.png"), names)
-        console.print(f"Plot: {data / 'flights.png'}")
+        console.print(plot(rows, data / "flights.png", names))
         console.print(f"Logs: {data / 'broker.log'}, {data / 'spark.log'}")
         kept = keep
     finally:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -22,6 +23,7 @@ SCHEMA = (
     "carrier string, flight int, origin string, dest string, dep_time int, "
     "dep_delay double, arr_delay double, distance int, time_hour timestamp"
 )
+NO_MATPLOTLIB = "matplotlib is not installed (pip install matplotlib)"
 
 
 class CarrierReport(NamedTuple):
@@ -119,6 +121,11 @@ def _minutes(mean: float | None) -> str:
     return "" if mean is None else f"{mean:.1f} min"
 
 
+def can_plot() -> bool:
+    """Tell whether matplotlib is installed, without the second that it takes to import it."""
+    return find_spec("matplotlib") is not None
+
+
 def save_plot(
     rows: Sequence[CarrierReport], path: str, names: Mapping[str, str] | None = None
 ) -> None:
@@ -205,6 +212,8 @@ def main(
     """Report on the flights in a topic, by carrier."""
     from plog.spark.session import session
 
+    if plot and not can_plot():
+        raise click.ClickException(f"--plot: {NO_MATPLOTLIB}")
     spark = session("flights report")
     try:
         rows = report(spark, bootstrap_server, topic, start_ms=start, end_ms=end)

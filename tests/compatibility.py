@@ -91,8 +91,9 @@ def _kcat() -> str:
     return f"{found[1]} (librdkafka {found[2]})" if found else ""
 
 
-CLIENTS, TOOLS, FILES, ANSWERS, INPUT, HOSTS, HOST = (
+CLIENTS, GROUPS, TOOLS, FILES, ANSWERS, INPUT, HOSTS, HOST = (
     "clients",
+    "groups",
     "Kafka's tools",
     "files",
     "answers",
@@ -101,6 +102,11 @@ CLIENTS, TOOLS, FILES, ANSWERS, INPUT, HOSTS, HOST = (
     "on a host",
 )
 BY_CLIENT = "every codec, headers, nulls, 1 byte to 10 MB, acks, idempotence, each other's records"
+IN_GROUPS = "with each other: share, leave, are killed, go on from what was committed"
+MORE_IN_GROUPS = f"{IN_GROUPS}; static members, cooperative-sticky"
+FRANZ_GO = _found(COMPAT / "go/go.mod", r"franz-go v(\S+)")
+SARAMA = _found(COMPAT / "sarama/go.mod", r"sarama v(\S+)")
+KAFKAJS = _found(COMPAT / "kafkajs/package.json", r'"kafkajs": "(\S+)"')
 TOOL_RELEASES = _found(COMPAT / "kafka_tools.py", r'^RELEASES = \("(.*)", "(.*)"\)')
 
 
@@ -119,9 +125,32 @@ def _program(name: str, parameter: str, release: Callable[[], str]) -> Row:
     )
 
 
-def _tool(name: str, shown: str, *tests: str) -> Row:
-    found = tuple(_of(f"compat/test_kafka_tools.py::{test}") for test in tests)
+def _tool(name: str, shown: str, *tests: str, file: str = "test_kafka_tools.py") -> Row:
+    found = tuple(_of(f"compat/{file}::{test}") for test in tests)
     return Row(TOOLS, name, shown, found, TOOL_RELEASES)
+
+
+def _group_tool(name: str, shown: str, *tests: str) -> Row:
+    return _tool(name, shown, *tests, file="test_kafka_group_tools.py")
+
+
+def _member(name: str, shown: str, parameter: str, release: Callable[[], str]) -> Row:
+    """Of the groups of one client; that of all clients together shows something of each."""
+    of_all = _of("compat/test_consumer_groups.py::test_members_of_all_clients_share_a_group")
+    return Row(
+        GROUPS, name, shown, (_of("compat/test_consumer_groups.py", parameter), of_all), release
+    )
+
+
+def _program_in_group(name: str, release: Callable[[], str]) -> Row:
+    test = "test_program_goes_on_where_its_group_left_off"
+    return Row(
+        GROUPS,
+        name,
+        "consumes, commits, leaves, and goes on from there",
+        (_of(f"compat/test_consumer_groups.py::{test}", name),),
+        release,
+    )
 
 
 def _shown(area: str, name: str, shown: str, *paths: str) -> Row:
@@ -134,20 +163,20 @@ ROWS = [
     _python("aiokafka"),
     _program("Java kafka-clients 3.9", "kafka-clients-3.9.1", lambda: "3.9.1"),
     _program("Java kafka-clients 4.4", "kafka-clients-4.4.0", lambda: "4.4.0"),
-    _program("franz-go", "franz-go", _found(COMPAT / "go/go.mod", r"franz-go v(\S+)")),
+    _program("franz-go", "franz-go", FRANZ_GO),
     Row(
         CLIENTS,
         "sarama",
         "makes a topic with settings, writes and reads, every codec",
         (_of("compat/test_other_clients.py::test_sarama_makes_a_topic_writes_and_reads"),),
-        _found(COMPAT / "sarama/go.mod", r"sarama v(\S+)"),
+        SARAMA,
     ),
     Row(
         CLIENTS,
         "kafkajs",
-        "makes a topic, writes, deletes records (its consumer needs groups)",
+        "makes a topic, writes, deletes records",
         (_of("compat/test_other_clients.py::test_kafkajs_makes_a_topic_and_writes"),),
-        _found(COMPAT / "kafkajs/package.json", r'"kafkajs": "(\S+)"'),
+        KAFKAJS,
     ),
     Row(
         CLIENTS,
@@ -172,6 +201,14 @@ ROWS = [
         "topics, partitions, settings, records, offsets by time, log directories",
         (_of("compat/test_admin.py"),),
     ),
+    _member("confluent-kafka", MORE_IN_GROUPS, "confluent-kafka", _distribution("confluent-kafka")),
+    _member("kafka-python", IN_GROUPS, "kafka-python", _distribution("kafka-python")),
+    _member("aiokafka", IN_GROUPS, "aiokafka", _distribution("aiokafka")),
+    _member("Java kafka-clients 3.9", MORE_IN_GROUPS, "kafka-clients-3.9.1", lambda: "3.9.1"),
+    _member("Java kafka-clients 4.4", MORE_IN_GROUPS, "kafka-clients-4.4.0", lambda: "4.4.0"),
+    _program_in_group("franz-go", FRANZ_GO),
+    _program_in_group("sarama", SARAMA),
+    _program_in_group("kafkajs", KAFKAJS),
     _tool("kafka-topics", "create, list, describe, alter, delete; refusals in Kafka's words",
           "test_topics_are_made_described_changed_and_deleted",
           "test_what_cannot_be_is_refused_with_kafkas_words"),
@@ -187,21 +224,36 @@ ROWS = [
           "test_producer_of_the_system_tests_is_acknowledged"),
     _tool("ClientCompatibilityTest", "finds the features that plog has",
           "test_compatibility_test_finds_what_there_is"),
-    Row(TOOLS, "kafka-consumer-perf-test", "", lacks="needs consumer groups"),
-    _tool("EndToEndLatency", "measures; the group's commit with which it ends fails",
-          "test_latency_from_end_to_end_is_measured_and_not_committed_yet"),
+    _tool("EndToEndLatency", "measures", "test_latency_from_end_to_end_is_measured"),
+    _group_tool("kafka-consumer-perf-test", "reads and commits everything",
+                "test_performance_tool_of_consumers_reads_everything"),
+    _group_tool("console consumer in a group", "goes on where it left off",
+                "test_console_consumer_goes_on_where_its_group_left_off"),
+    _group_tool("VerifiableConsumer", "commits what it reads",
+                "test_consumer_of_the_system_tests_commits_what_it_reads"),
+    _group_tool("kafka-consumer-groups",
+                "list, describe (members, state), reset and delete offsets, delete",
+                "test_groups_are_listed_and_described", "test_offsets_are_reset",
+                "test_offsets_and_groups_are_deleted"),
     Row(
         FILES,
         "kafka-dump-log",
-        "reads what plog writes: segments of every codec, indexes, snapshots, checkpoints",
-        (_of("compat/test_kafka_files.py::test_dump_tool_reads_what_plog_writes"),),
+        "segments of every codec, indexes, snapshots, checkpoints, groups (`--offsets-decoder`)",
+        (
+            _of("compat/test_kafka_files.py::test_dump_tool_reads_what_plog_writes"),
+            _of("compat/test_kafka_group_tools.py::test_dump_tool_reads_the_offsets_topic"),
+        ),
         TOOL_RELEASES,
     ),
     Row(
         FILES,
         "a data directory from Kafka to plog and back",
         "records, topic settings (`plog adopt`), producers' state; Kafka complains of nothing",
-        (_of("compat/test_kafka_files.py"), _of("compat/test_kafka_log.py")),
+        (
+            _of("compat/test_kafka_files.py"),
+            _of("compat/test_kafka_groups.py"),
+            _of("compat/test_kafka_log.py"),
+        ),
         lambda: "3.9.1",
     ),
     Row(

@@ -48,6 +48,7 @@ PARTS_OF = {
     "mailbox": "reactor",
     "memory_waits": "reactor",
     "notes": "reactor",
+    "offset_map": "cleaning",
     "partition": "partition_log",
     "produce_path": "reactor",
     "produce_rules": "validation",

@@ -18,8 +18,15 @@ TESTS = Path(__file__).parent
 
 # Modules that start brokers, and why what they send is not sent both ways.
 ONE_PLANE = {
+    "broker/test_missed_log_dirs.py": "of what a start finds, whichever path serves it then",
+    "cli/test_log_dirs.py": "of a broker that is stopped",
+    "compat/record_requests.py": "of what clients send, not of what they are answered",
+    "compat/test_kafka_groups.py": "of groups; test_kafka_files reads and writes records",
+    "coordinator/conftest.py": "commits offsets, and neither writes nor reads records",
     "handlers/test_api_versions.py": "sends no records to a broker of its own",
     "handlers/test_fast_*.py": "of the fast path alone",
+    "coordinator/*": "commits offsets, and neither writes nor reads records",
+    "handlers/test_large_answers.py": "sends no records",
     "ops/test_adoption.py": "sends no records",
     "ops/test_doctor.py": "sends no records",
     "ops/test_log_lines.py": "sends no records",

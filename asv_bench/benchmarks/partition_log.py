@@ -51,6 +51,7 @@ class OneLog:
             index_interval_bytes=4096,
         )
         self.log.set_leader(0, writable=True, sole_replica=True)
+        return self.log
 
     def teardown(self, *params):
         self.log.close()

@@ -6,21 +6,18 @@ machine, and CPU time (`track_cpu_us_per_request`) before wall time.
 """
 
 import asyncio
-import os
 import socket
 import struct
-import tempfile
 import threading
 import time
-from pathlib import Path
 
-from plog._native.partition_log import PartitionLog, Segment
 from plog._native.reactor import Reactor
 from plog.network.control_plane import ControlPlane
-from plog.network.listeners import bind_listeners
+from plog.network.listeners import bind_listeners, listen_on
 from plog.settings import BrokerSettings
 
 from . import common
+from .partition_log import OneLog
 
 
 def frame(size):
@@ -39,6 +36,7 @@ class Serving:
         self.control_plane = ControlPlane(self.reactor, dispatch, self.loop)
         settings = BrokerSettings({"listeners": "PLAINTEXT://127.0.0.1:0"})
         (bound,) = bind_listeners(settings.parsed_listeners())
+        listen_on(bound)
         self.control_plane.add_listener(bound)
         self.reactor.start()
         self.loop.call_soon_threadsafe(self.control_plane.start)
@@ -137,51 +135,21 @@ class SendFile(Serving):
     param_names = ("size", "engine")
 
     def setup(self, size, engine):
-        self.directory = tempfile.TemporaryDirectory(prefix="plog-bench-")
-        path = Path(self.directory.name)
-        fds = [
-            os.open(path / f"{0:020d}.{suffix}", os.O_RDWR | os.O_CREAT)
-            for suffix in ("log", "index", "timeindex")
-        ]
-        segment = Segment(
-            0,
-            log_fd=fds[0],
-            offset_index_fd=fds[1],
-            time_index_fd=fds[2],
-            size_bytes=0,
-            next_offset=0,
-            offset_entries=0,
-            time_entries=0,
-            max_timestamp=-1,
-            max_timestamp_offset=0,
-            bytes_since_index_entry=0,
-            first_append_ms=-1,
-            max_index_bytes=10 << 20,
-        )
-        self.log = PartitionLog(
-            [segment],
-            log_start_offset=0,
-            high_watermark=0,
-            durable_end=0,
-            leader_epoch=0,
-            directory=path,
-            index_interval_bytes=4096,
-        )
-        self.log.set_leader(0, writable=True, sole_replica=True)
+        self.kept = OneLog()
+        log = self.kept.start()
         batch = bytearray(common.RECORD_BATCHES["150 x 100 B"])
-        while self.log.state().size_bytes < size:
-            self.log.append(batch, 0)
-        end = self.log.log_end_offset
+        while log.state().size_bytes < size:
+            log.append(batch, 0)
+        end = log.log_end_offset
         self.start(
-            lambda connection, frame: [bytes(20), self.log.read(0, size, end, False)],
+            lambda connection, frame: [bytes(20), log.read(0, size, end, False)],
             use_sendfile=engine == "sendfile",
         )
         self.request = frame(100)
 
     def teardown(self, size, engine):
         super().teardown()
-        self.log.close()
-        self.directory.cleanup()
+        self.kept.teardown()
 
     def time_fetch(self, size, engine):
         self.exchange(self.request, 4 + 20 + size)

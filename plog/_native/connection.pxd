@@ -33,12 +33,14 @@ ctypedef struct Piece:
     int64_t position    # of the next byte to send, in the memory or in the file
     int64_t remaining
     int64_t room        # free bytes of the memory behind them
+    int64_t capacity    # of the memory; 0: a file's
     void* pin           # keeps fd open and its bytes in place; given back through `unpin`
     void (*unpin)(void* pin) noexcept nogil
 
-# What requests and receive buffers may take, and take; atomic, shared by all reactors.
+# What requests and receive buffers may take, and take; atomic, shared by all reactors. And what answers may.
 ctypedef struct Budget:
     int64_t max_bytes
+    int64_t max_answer_bytes
     int64_t frame_bytes
     int64_t buffer_bytes
 
@@ -87,6 +89,7 @@ ctypedef struct Connection:
     Piece* first
     Piece* last
     int64_t unsent_bytes
+    int64_t answer_bytes   # of memory that the pieces take, sent in part or not
     bint writable
     # State.
     bint handed_over       # a request is out; the next waits for its answer

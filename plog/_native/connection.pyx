@@ -97,7 +97,7 @@ cdef void connection_shut(Connection* c, Scratch* scratch, Budget* budget) noexc
     free_pieces(c.first)
     c.first = NULL
     c.last = NULL
-    c.unsent_bytes = 0
+    c.unsent_bytes = c.answer_bytes = 0
 
 
 # --- the plain transport --------------------------------------------------------------------------
@@ -400,7 +400,7 @@ cdef Piece* memory_piece(int64_t size) noexcept nogil:
     piece.next = NULL
     piece.fd = -1
     piece.position = 0
-    piece.remaining = size
+    piece.remaining = piece.capacity = size
     piece.room = 0
     piece.pin = NULL
     piece.unpin = NULL
@@ -444,6 +444,9 @@ cdef void queue_pieces(Connection* c, Piece* first, Piece* last, int64_t size) n
         c.last.next = first
     c.last = last
     c.unsent_bytes += size
+    while first != NULL:
+        c.answer_bytes += first.capacity
+        first = first.next
 
 
 cdef uint8_t* answer_room(Connection* c, int64_t size) noexcept nogil:
@@ -472,6 +475,7 @@ cdef int send_queued(Connection* c, int64_t most, Scratch* scratch, int64_t* sen
     while c.first != NULL:
         piece = c.first
         if piece.remaining == 0:
+            c.answer_bytes -= piece.capacity
             c.first = free_piece(piece)
             continue
         if budget <= 0:

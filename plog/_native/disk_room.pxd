@@ -1,12 +1,13 @@
-# How many bytes clients may still write below one log directory, before its reserve is touched. Whoever looks at the
-# disk now and then sets it, every append takes from it: no request asks the file system.
-from libc.stdint cimport int64_t
+# How many bytes clients may still write to one file system, before its reserve is touched. Whoever looks at the disk
+# now and then sets it, every append takes from it: no request asks the file system.
+from libc.stdint cimport int64_t, uint8_t
 
-from plog._native.locks cimport add
+from plog._native.locks cimport CACHE_LINE_BYTES, add
 
 ctypedef struct Room:
-    int64_t references           # atomic
     int64_t left                 # atomic; below 0 for a moment, while somebody asks for more than there is
+    int64_t references           # atomic
+    uint8_t padding[CACHE_LINE_BYTES - 16]  # every append writes to `left`: nothing else may share its cache line
 
 cdef void room_retain(Room* room) noexcept nogil
 cdef void room_release(Room* room) noexcept nogil

@@ -22,7 +22,8 @@ PART_BYTES: Final = 256
 MOST_BYTES: Final = 1 << 28
 """What the partitions of all sessions may count together. A new session that has no room gets none,
 as when there is no slot, and at once if what its request lists counts more than all the room; one
-that grows beyond it is over (UNKNOWN)."""
+whose request lists more new partitions than there is room for, once those that it forgets are gone,
+is over (UNKNOWN)."""
 
 Name = tuple[bytes, bytes, int]
 """(topic, topic id, partition): a partition as requests name it, by name (the id is zeros) or by id

@@ -319,16 +319,31 @@ cdef int32_t draw_id(SessionTable* table) noexcept nogil:
 
 # --- a request ------------------------------------------------------------------------------------
 
+cdef int64_t bytes_of(const Wanted* asked, int64_t asked_count) noexcept nogil:
+    cdef int64_t bytes = 0
+    cdef int64_t number
+    for number in range(asked_count):
+        bytes += PART_BYTES_ + asked[number].name.topic_size
+    return bytes
+
+
+cdef int64_t bytes_unknown(Session* session, const Wanted* asked, int64_t asked_count) noexcept nogil:
+    """What the partitions count that the session does not have; of one that is named twice, twice."""
+    cdef int64_t bytes = 0
+    cdef int64_t number
+    for number in range(asked_count):
+        if place_of(session, &asked[number].name)[0] == NULL:
+            bytes += PART_BYTES_ + asked[number].name.topic_size
+    return bytes
+
+
 cdef SessionOutcome make_session(
         SessionTable* table, const Wanted* asked, int64_t asked_count, bint by_id, int64_t now_ms,
         Session** out) noexcept nogil:
     """Without the lock, which the copying of many names would keep for long: a session of no table yet."""
     cdef Session* made
-    cdef int64_t bytes = 0
     cdef int64_t number
-    for number in range(asked_count):
-        bytes += PART_BYTES_ + asked[number].name.topic_size
-    if bytes > table.most_bytes:
+    if bytes_of(asked, asked_count) > table.most_bytes:
         return SESSION_NONE
     made = session_new(table, by_id, now_ms)
     if made == NULL:
@@ -357,26 +372,35 @@ cdef bint open_session(SessionTable* table, Session* fresh, int64_t now_ms) noex
 
 cdef SessionOutcome next_of_session(
         SessionTable* table, Session* session, int32_t session_epoch, const Wanted* asked, int64_t asked_count,
-        const PartitionName* forgotten, int64_t forgotten_count, bint by_id, int64_t now_ms) noexcept nogil:
+        int64_t asked_bytes, const PartitionName* forgotten, int64_t forgotten_count, bint by_id,
+        int64_t now_ms) noexcept nogil:
     cdef int64_t number
     cdef int64_t before
+    cdef int64_t unknown_bytes
     if session == NULL:
         return SESSION_UNKNOWN
-    before = session.bytes
     if session.epoch != session_epoch:
         return SESSION_WRONG_EPOCH
     if session.by_id != by_id:
         return SESSION_MIXED_NAMES
+    before = session.bytes
+    for number in range(forgotten_count):
+        forget(session, &forgotten[number])
+    table.bytes += session.bytes - before
+    # Before anything is copied; which partitions are new is asked only if not all of them have room.
+    if table.bytes + asked_bytes > table.most_bytes:
+        unknown_bytes = bytes_unknown(session, asked, asked_count)
+        if unknown_bytes > 0 and table.bytes + unknown_bytes > table.most_bytes:
+            give_up(table, session)  # its client begins anew, with a session if there is room for one
+            return SESSION_UNKNOWN
+    before = session.bytes
     for number in range(asked_count):
         if not take_in(session, &asked[number]):
             table.bytes += session.bytes - before
             return SESSION_NO_MEMORY
-    for number in range(forgotten_count):
-        forget(session, &forgotten[number])
+    for number in range(forgotten_count if asked_count > 0 else 0):
+        forget(session, &forgotten[number])  # of those that are asked for as well
     table.bytes += session.bytes - before
-    if table.bytes > table.most_bytes and session.bytes > before:
-        give_up(table, session)  # its client begins anew, with a session if there is room for one
-        return SESSION_UNKNOWN
     if session.count == 0:
         give_up(table, session)
         return SESSION_ENDED
@@ -392,6 +416,7 @@ cdef SessionOutcome sessions_begin(
     cdef SessionOutcome outcome = SESSION_NONE
     cdef Session* session
     cdef Session* fresh = NULL
+    cdef int64_t asked_bytes = bytes_of(asked, asked_count)
     out[0] = NULL
     if session_epoch == INITIAL_EPOCH and asked_count > 0:
         outcome = make_session(table, asked, asked_count, by_id, now_ms, &fresh)
@@ -405,7 +430,7 @@ cdef SessionOutcome sessions_begin(
             outcome = SESSION_NONE
     else:
         outcome = next_of_session(
-            table, session, session_epoch, asked, asked_count, forgotten, forgotten_count, by_id, now_ms)
+            table, session, session_epoch, asked, asked_count, asked_bytes, forgotten, forgotten_count, by_id, now_ms)
     if outcome == SESSION_NEW or outcome == SESSION_NEXT:
         add(&session.references, 1)
         out[0] = session

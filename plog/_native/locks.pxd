@@ -2,6 +2,9 @@
 # Declarations only; there is nothing to link or import.
 from libc.stdint cimport int64_t
 
+cdef enum:
+    CACHE_LINE_BYTES = 64        # two processors that write to one take it from each other
+
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
         pass

@@ -15,7 +15,7 @@ from plog._native.batch_fields cimport (
     ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_BYTES)
 from plog._native.disk_room cimport room_give_back, room_take
 from plog._native.locks cimport (
-    add, load, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, store)
+    CACHE_LINE_BYTES, add, load, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, store)
 from plog._native.part_list cimport part_add, parts_release
 from plog._native.partition cimport (
     EndingTransaction, active_of, partition_changed, partition_go_offline, settle)
@@ -30,9 +30,14 @@ from plog._native.wire cimport be16, be32, be64, put_int32, put_int64
 cdef enum:
     LOG_OVERHEAD_BYTES = 12
 
-# By every append of this process, of either plane.
-cdef int64_t appended_records
-cdef int64_t appended_bytes
+# By every append of this process, of either plane; apart, as what lies beside them in memory is read by every append.
+ctypedef struct AppendedTotals:
+    uint8_t before[CACHE_LINE_BYTES]
+    int64_t records              # atomic
+    int64_t bytes                # atomic
+    uint8_t behind[CACHE_LINE_BYTES]
+
+cdef AppendedTotals totals
 
 
 # What a producer was before a batch of it was taken in.
@@ -310,8 +315,8 @@ cdef int group_write(AppendGroup* group) noexcept nogil:
     settle(partition)
     pthread_mutex_unlock(&partition.lock)
     group.written = True
-    add(&appended_records, group.record_count)
-    add(&appended_bytes, group.size_bytes)
+    add(&totals.records, group.record_count)
+    add(&totals.bytes, group.size_bytes)
     return 0
 
 
@@ -344,4 +349,4 @@ cdef void partition_append(
 
 
 def appended():
-    return load(&appended_records), load(&appended_bytes)
+    return load(&totals.records), load(&totals.bytes)

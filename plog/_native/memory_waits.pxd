@@ -1,4 +1,6 @@
-# Who reads on while the memory for requests (queued.max.request.bytes) is used up.
+# Who reads on while the memory for requests (queued.max.request.bytes) is used up, and who gives way.
+from libc.stdint cimport int64_t
+
 from plog._native.connection cimport Connection
 from plog._native.reactor_loop cimport Loop
 
@@ -10,3 +12,7 @@ cdef void feed_starved(Loop* loop) noexcept nogil
 cdef void wait_no_more(Loop* loop, Connection* c) noexcept nogil
 # If memory is short, one whose request is half there and does not come on: to be closed. NULL: none.
 cdef Connection* find_stalled(Loop* loop) noexcept nogil
+# By how much what answers take is beyond this reactor's share.
+cdef int64_t answers_beyond(Loop* loop) noexcept nogil
+# Of those whose answers take much, or else any, the one that has taken nothing for longest. NULL: nobody has any.
+cdef Connection* find_hoarder(Loop* loop) noexcept nogil

@@ -1,7 +1,8 @@
-"""Who reads on while the memory for requests (queued.max.request.bytes) is used up.
+"""Who reads on while the memory for requests (queued.max.request.bytes) is used up, and who gives way.
 
 Owns the lists of those that wait for it, the one that may grow beyond it all the same, and which of
-those that stand still gives way. Never closes a connection.
+those that stand still gives way: for the memory of its request, or of the answers that it does not
+take, which are bounded too. Never closes a connection.
 """
 
 from libc.stdint cimport int64_t
@@ -13,6 +14,8 @@ from plog._native.mailbox cimport mailbox_knock
 cdef enum:
     # How long, when memory is short, a request that is half there may stand still, or grow beyond the budget.
     PATIENCE_US = 10000000
+    # Whose answers take less gives way after all others: a consumer that rests holds an answer's first bytes.
+    MUCH_BYTES = 64 * 1024
 
 
 cdef inline bint short_of_memory(Loop* loop) noexcept nogil:
@@ -78,3 +81,25 @@ cdef Connection* find_stalled(Loop* loop) noexcept nogil:
         if c.buffer != NULL and not c.handed_over and c.parked == NULL and c.waiting.next == &c.waiting:
             return c
     return NULL
+
+
+cdef int64_t answers_beyond(Loop* loop) noexcept nogil:
+    # Looked at now and then, so that answers on their way need no count that threads share.
+    cdef int64_t held = 0
+    cdef Link* link = loop.by_activity.next
+    while link != &loop.by_activity:
+        held += link.owner.answer_bytes
+        link = link.next
+    return held - loop.shared.budget.max_answer_bytes // loop.shared.threads
+
+
+cdef Connection* find_hoarder(Loop* loop) noexcept nogil:
+    cdef Connection* holds_little = NULL
+    cdef Link* link = loop.by_activity.next
+    while link != &loop.by_activity:
+        if link.owner.answer_bytes >= MUCH_BYTES:
+            return link.owner
+        if link.owner.answer_bytes > 0 and holds_little == NULL:
+            holds_little = link.owner
+        link = link.next
+    return holds_little

@@ -7,7 +7,7 @@ where that can be: an answer that says no is always Python's, but for records
 that are lost while acks=all waits.
 """
 
-from libc.errno cimport ESHUTDOWN
+from libc.errno cimport ENOSPC, ESHUTDOWN
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memset, strlen
 
@@ -230,7 +230,9 @@ cdef bint append_alone(ProducePart* part, int64_t now_ms) noexcept nogil:
     part.leader_epoch = load(&partition.leader_epoch)
     part.truncations = load(&partition.truncations)
     partition_append(partition, part.records, part.size, now_ms, NULL, &part.result)
-    if part.result.status == APPEND_DONE or part.result.status == APPEND_WRITE_FAILED:
+    # Want of room is found before anything is written, and says nothing of the disk.
+    if part.result.status == APPEND_DONE or (
+            part.result.status == APPEND_WRITE_FAILED and part.result.error != ENOSPC):
         work_note_time(part.served.disk, calls().monotonic_us() - begun_us)
     if part.result.status != APPEND_DONE and part.result.status != APPEND_DUPLICATE:
         put_int64(part.records + AT_BASE_OFFSET, 0)

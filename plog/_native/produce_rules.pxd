@@ -5,6 +5,8 @@ from plog._native.batch_fields cimport BatchFields
 
 cdef enum:
     MOST_RECORD_ERRORS = 100
+    # What batches expand to, but for bombs and the largest: threads do it at the same time.
+    EXPANDED_TOGETHER_BYTES = 8 * 1024 * 1024
 
 # What Kafka's leader refuses of a client whatever the records say.
 cdef enum:
@@ -55,7 +57,8 @@ ctypedef struct Walk:
 cdef Rules rules_at(int64_t now_ms, int64_t before_max_ms, int64_t after_max_ms) noexcept nogil
 # HEADER_FINE, or the first rule that the header breaks.
 cdef int header_fault(const BatchFields* batch) noexcept nogil
-# Through every record of the batch at p, whose header and CRC are right; expands `limit` bytes at most.
+# Through every record of the batch at p, whose header and CRC are right; expands `limit` bytes at most, and waits for
+# its turn where it is to be more than EXPANDED_TOGETHER_BYTES: not with a `limit` above that on a reactor.
 cdef void walk_batch(const uint8_t* p, const BatchFields* batch, const Rules* rules, size_t limit,
                      Walk* walk) noexcept nogil
 # Whether validate_produced would accept these `size` bytes, no more and no less; *max_timestamp is then what the

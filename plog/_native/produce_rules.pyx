@@ -20,7 +20,9 @@ from plog._native.batch_fields cimport (
     read_header,
     size_of,
 )
-from plog._native.compression cimport CODEC_ZSTD, COMPRESSION_OK
+from plog._native.compression cimport CODEC_ZSTD, COMPRESSION_OK, COMPRESSION_TOO_LARGE
+from plog._native.locks cimport (
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock)
 from plog._native.record_view cimport (
     RECORD_MISSING,
     RECORD_OK,
@@ -31,6 +33,10 @@ from plog._native.record_view cimport (
     open_records,
     read_record,
 )
+
+# Held by who expands further, so that bombs take the memory of one, however many threads there are.
+cdef pthread_mutex_t one_at_a_time
+pthread_mutex_init(&one_at_a_time, NULL)
 
 
 cdef inline int64_t saturating_sub(int64_t a, int64_t b) noexcept nogil:
@@ -114,11 +120,19 @@ cdef void walk_batch(const uint8_t* p, const BatchFields* batch, const Rules* ru
     cdef int64_t timestamp
     cdef int64_t max_timestamp = INT64_MIN
     cdef int32_t max_index = 0
+    cdef bint is_alone = False
     walk.size = 0
     walk.refused = 0
     walk.refused_timestamp = False
-    walk.opened = open_records(p, batch, limit, &start, &walk.size, &owned)
+    walk.opened = open_records(
+        p, batch, min(limit, <size_t>EXPANDED_TOGETHER_BYTES), &start, &walk.size, &owned)
+    if walk.opened == COMPRESSION_TOO_LARGE and limit > <size_t>EXPANDED_TOGETHER_BYTES:
+        is_alone = True
+        pthread_mutex_lock(&one_at_a_time)
+        walk.opened = open_records(p, batch, limit, &start, &walk.size, &owned)
     if walk.opened != COMPRESSION_OK:
+        if is_alone:
+            pthread_mutex_unlock(&one_at_a_time)
         return
     p = start
     end = start + walk.size
@@ -154,6 +168,8 @@ cdef void walk_batch(const uint8_t* p, const BatchFields* batch, const Rules* ru
     walk.max_timestamp = max_timestamp
     walk.max_timestamp_offset_delta = max_index
     free(owned)
+    if is_alone:
+        pthread_mutex_unlock(&one_at_a_time)
 
 
 cdef bint is_acceptable(

@@ -62,7 +62,9 @@ class Reactor:
     reason in its CLOSED event. Connection ids are never used twice.
 
     While requests and receive buffers take more than `queued_max_bytes` nothing is read, but for
-    one request per thread that is already half there; 0 or less stands for the default.
+    one request per thread that is already half there. When answers that are not taken hold more
+    than `answers_max_bytes` in memory, connections are closed, beginning with the one that has
+    stood still for longest; this is looked at once a second. 0 or less stands for the defaults.
     An `idle_timeout_ms` of 0 or less lets connections idle for ever.
     """
 
@@ -72,6 +74,7 @@ class Reactor:
         threads: int = 1,
         max_request_bytes: int = 104857600,
         queued_max_bytes: int = 536870912,
+        answers_max_bytes: int = 536870912,
         max_connections: int = 2147483647,
         max_connections_per_ip: int = 2147483647,
         max_connections_per_ip_overrides: Sequence[tuple[bytes, int]] = (),

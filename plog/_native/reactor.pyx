@@ -267,6 +267,7 @@ cdef class Reactor:
         int threads=1,
         int64_t max_request_bytes=104857600,
         int64_t queued_max_bytes=DEFAULT_QUEUED_MAX_BYTES,
+        int64_t answers_max_bytes=DEFAULT_QUEUED_MAX_BYTES,
         int64_t max_connections=2147483647,
         int64_t max_connections_per_ip=2147483647,
         max_connections_per_ip_overrides=(),
@@ -298,6 +299,8 @@ cdef class Reactor:
         self.shared.idle_timeout_us = idle_timeout_ms * 1000
         self.shared.use_sendfile = use_sendfile
         self.shared.budget.max_bytes = queued_max_bytes if queued_max_bytes > 0 else DEFAULT_QUEUED_MAX_BYTES
+        self.shared.budget.max_answer_bytes = (
+            answers_max_bytes if answers_max_bytes > 0 else DEFAULT_QUEUED_MAX_BYTES)
         self.shared.door.max_connections = max_connections
         self.shared.door.max_connections_per_ip = max_connections_per_ip
         self.shared.door.send_buffer_bytes = send_buffer_bytes

@@ -29,7 +29,7 @@ from plog._native.locks cimport exchange, load as atomic_load
 from plog._native.mailbox cimport (
     mailbox_count, mailbox_open, mailbox_put, mailbox_release, mailbox_take,
 )
-from plog._native.memory_waits cimport feed_starved, find_stalled, wait_no_more
+from plog._native.memory_waits cimport answers_beyond, feed_starved, find_hoarder, find_stalled, wait_no_more
 from plog._native.notes cimport (
     EVENT_CLOSED, EVENT_OPENED, EVENT_REFUSED, Note, add_note, note_new, note_text, post_notes)
 from plog._native.parked cimport Frame, Parked
@@ -331,6 +331,19 @@ cdef void close_stalled(Loop* loop) noexcept nogil:
         c = find_stalled(loop)
 
 
+cdef void close_hoarders(Loop* loop) noexcept nogil:
+    cdef int64_t beyond = answers_beyond(loop)
+    cdef Connection* c
+    while beyond > 0:
+        c = find_hoarder(loop)
+        if c == NULL:
+            return
+        beyond -= c.answer_bytes
+        c.abnormal = True
+        finish_close(loop, c, b"memory for answers is used up (queued.max.request.bytes), "
+                              b"and this one has taken nothing of its own for longest")
+
+
 cdef void tick(Loop* loop) noexcept nogil:
     cdef Listener* listener = loop.listeners
     loop.next_tick_us = loop.now_us + loop.tick_us
@@ -338,6 +351,7 @@ cdef void tick(Loop* loop) noexcept nogil:
         close_idle(loop)
     if loop.starving:
         close_stalled(loop)
+    close_hoarders(loop)
     while listener != NULL:
         if listener.parked:
             listen_on(loop, listener)

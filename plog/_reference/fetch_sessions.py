@@ -96,15 +96,17 @@ class SessionCache:
             return WRONG_EPOCH, NO_SESSION_ID, 0
         if session.by_id != by_id:
             return MIXED_NAMES, NO_SESSION_ID, 0
-        before = _bytes_of(session.partitions)
+        for name in forgotten:
+            session.partitions.pop(name, None)
+        grown = sum(PART_BYTES + len(p[0]) for p in asked if p[:3] not in session.partitions)
+        if grown and self._bytes() + grown > self._most_bytes:
+            del self._sessions[session_id]
+            return UNKNOWN, NO_SESSION_ID, 0
         for part in asked:
             known = session.partitions.setdefault(part[:3], Remembered(part[3:]))
             known.wanted = part[3:]
-        for name in forgotten:
+        for name in forgotten:  # those that are asked for as well
             session.partitions.pop(name, None)
-        if self._bytes() > self._most_bytes and _bytes_of(session.partitions) > before:
-            del self._sessions[session_id]
-            return UNKNOWN, NO_SESSION_ID, 0
         if not session.partitions:
             del self._sessions[session_id]
             return ENDED, NO_SESSION_ID, 0

@@ -1,31 +1,37 @@
 """The `plog` command: a broker and the tools to use one.
 
-Owns how a command ends: errors in one line each on stderr with status 1, Ctrl-C and a
-reader that went away in silence. Each subcommand is a module of this package,
-imported only when it is called: the broker's start must not pay for the tools.
+Owns how a command ends: errors in one line each on stderr with status 1 (2 where it was called
+wrongly), with --json as one object; Ctrl-C and a reader that went away in silence. Each
+subcommand is a module of this package, imported only when it is called: the broker's start must
+not pay for the tools.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
+import logging
 import os
 import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
 import click
 
 from plog import __version__
-from plog.errors import PlogError, UnknownTopicOrPartition
+from plog.errors import GroupIdNotFound, PlogError, UnknownTopicOrPartition
 
 COMMANDS = {
     "server": "Run a broker.",
     "topics": "List, describe, create, change and delete topics.",
     "produce": "Write lines of text into a topic.",
     "consume": "Print the records of a topic.",
+    "groups": "Show how far consumer groups have read; reset and delete what they committed.",
     "configs": "Show and change the settings of topics and brokers.",
     "perf": "Measure a broker: rates and latencies of producers and consumers.",
     "top": "Show what a broker is doing, live.",
     "adopt": "Take over a Kafka broker's data directory, and give it back.",
+    "log-dirs": "Show the log directories of a stopped broker, and forget one that is gone.",
     "doctor": "Look at a host and a properties file before a broker runs.",
     "dump-log": "Print what is in a log segment, an index or a snapshot.",
 }
@@ -79,12 +85,18 @@ def plog() -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with its status."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if logging.lastResort is not None:  # what the client warns of, as everything else is told
+        logging.lastResort.setFormatter(logging.Formatter("plog: %(message)s"))
     try:
-        plog.main(args=arguments, prog_name="plog", standalone_mode=False)
+        plog.main(args=given, prog_name="plog", standalone_mode=False)
         # What is still buffered may find the reader gone, too.
         sys.stdout.flush()
     except click.ClickException as fault:
-        fault.show()
+        if isinstance(fault, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+            fault.show()  # the help, where a group was called without a command
+        else:
+            _tell(fault, fault.format_message(), given)
         sys.exit(fault.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
@@ -93,10 +105,26 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(BROKEN_PIPE)
     except PlogError as fault:
-        for line in explain(fault).splitlines():
-            click.echo(f"plog: {line}", err=True)
+        _tell(fault, explain(fault), given)
         sys.exit(1)
     sys.exit(0)
+
+
+def _tell(fault: Exception, text: str, arguments: Sequence[str]) -> None:
+    """Write an error to stderr, as whoever called wants to read it."""
+    # Asked of the words: an option that is wrong keeps the others from being understood.
+    if "--json" in arguments:
+        kind = type(fault).__name__
+        if isinstance(fault, click.ClickException):
+            kind = "UsageError" if isinstance(fault, click.UsageError) else "Error"
+        told = {"error": kind, "message": text}
+        click.echo(json.dumps(told, ensure_ascii=False), err=True)
+        return
+    if isinstance(fault, click.UsageError) and fault.ctx is not None:
+        path = fault.ctx.command_path
+        click.echo(f"{fault.ctx.get_usage()}\nTry '{path} --help' for help.\n", err=True)
+    for line in text.splitlines():
+        click.echo(f"plog: {line}", err=True)
 
 
 def explain(fault: PlogError) -> str:
@@ -111,4 +139,6 @@ def explain(fault: PlogError) -> str:
         )
     elif isinstance(fault, UnknownTopicOrPartition):
         text += " (`plog topics list` shows the topics there are)"
+    elif isinstance(fault, GroupIdNotFound):
+        text += " (`plog groups list` shows the groups there are)"
     return text

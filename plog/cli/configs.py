@@ -72,11 +72,12 @@ def set_configs(
       plog configs set topic flights retention.ms=86400000 compression.type=zstd
       plog configs set broker default log.retention.ms=86400000
     """
+    if wrong := [repr(change) for change in changes if not _CHANGE.fullmatch(change)]:
+        are = "is" if len(wrong) == 1 else "are"
+        raise click.BadParameter(f"{', '.join(wrong)} {are} not KEY=VALUE", param_hint="CHANGES")
     operations: list[tuple[str, int, str | None]] = []
-    for change in changes:
-        found = _CHANGE.fullmatch(change)
-        if found is None:
-            raise click.BadParameter(f"{change!r} is not KEY=VALUE", param_hint="CHANGES")
+    for found in map(_CHANGE.fullmatch, changes):
+        assert found is not None
         operation = _OPERATIONS[found["operation"]]
         operations.append((found["key"].strip(), operation, found["value"].strip()))
     with Admin(bootstrap) as admin:

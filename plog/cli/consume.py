@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from plog.cli.output import bootstrap_option, data_json
+from plog.cli.output import bootstrap_option, data_json, is_number, time_ms, warn_of_leaderless
 
 if TYPE_CHECKING:
     from plog.client.consumer import Consumer, ConsumerRecord
@@ -41,6 +40,12 @@ ENDS = ("earliest", "latest")
     " record at or after it: @2013-07-04T12:00:00 (UTC unless it says otherwise), or @ and the"
     " milliseconds since 1970.",
 )
+@click.option(
+    "--group",
+    metavar="NAME",
+    help="Share the topic with all others of this group, go on where the group left off, and commit"
+    " what is printed. --from then says where to begin without a commit.",
+)
 @click.option("--max", "most", type=click.IntRange(0), help="Stop after so many records.")
 @click.option("--exit-at-end", is_flag=True, help="Stop at the end instead of waiting for more.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per line, with all fields.")
@@ -57,6 +62,7 @@ def command(
     bootstrap: str,
     partitions: tuple[int, ...],
     start: str,
+    group: str | None,
     most: int | None,
     exit_at_end: bool,
     as_json: bool,
@@ -71,11 +77,25 @@ def command(
     \b
       plog consume greetings --exit-at-end
       plog consume greetings --from @2013-07-04 --max 10 --json
+      plog consume greetings --group readers
     """
+    if group is not None:
+        if partitions or start not in ENDS:
+            raise click.UsageError(
+                "with --group, the group says which partitions, and --from is earliest or latest"
+            )
+        options = {"auto_offset_reset": start, "isolation_level": isolation_level}
+        _consume_in_group(
+            bootstrap, group, topic, options, _Output(most, exit_at_end, as_json, keys)
+        )
+        return
     from plog.client.consumer import Consumer
+    from plog.client.metadata import Cluster
     from plog.errors import UnknownTopicOrPartition
     from plog.types import TopicPartition, counted
 
+    with Cluster(bootstrap) as cluster:
+        warn_of_leaderless(cluster, topic, partitions)
     with Consumer(
         bootstrap,
         auto_offset_reset=start if start in ENDS else "earliest",
@@ -104,6 +124,43 @@ def command(
                 _write(record, as_json=as_json, keys=keys)
                 count += 1
             sys.stdout.buffer.flush()
+
+
+class _Output(NamedTuple):
+    """What is printed, how, and when it is enough."""
+
+    most: int | None
+    exit_at_end: bool
+    as_json: bool
+    keys: bool
+
+
+def _consume_in_group(
+    bootstrap: str, group: str, topic: str, options: Mapping[str, Any], output: _Output
+) -> None:
+    from plog.client.group_consumer import GroupConsumer, Listener
+
+    ends: dict[TopicPartition, int] = {}
+    count = 0
+    with GroupConsumer(bootstrap, group, enable_auto_commit=False, **options) as consumer:
+
+        def look_at_ends(come: list[TopicPartition]) -> None:
+            ends.update(consumer.reader.end_offsets(come))
+
+        consumer.subscribe([topic], Listener(on_assigned=look_at_ends))
+        while output.most is None or count < output.most:
+            found = consumer.poll(POLL_MS)
+            # What is not printed is not committed: it is the next one's.
+            printed = found if output.most is None else found[: output.most - count]
+            for record in printed:
+                _write(record, as_json=output.as_json, keys=output.keys)
+            sys.stdout.buffer.flush()
+            count += len(printed)
+            consumer.commit({_where(record): record.offset + 1 for record in printed})
+            assigned = consumer.assignment()
+            at_end = assigned and all(consumer.position(at) >= ends[at] for at in assigned)
+            if output.exit_at_end and at_end:
+                break
 
 
 def _where(record: ConsumerRecord) -> TopicPartition:
@@ -140,26 +197,14 @@ def _seek(consumer: Consumer, assigned: Sequence[TopicPartition], start: str) ->
     if start in ENDS:
         return
     if start.startswith("@"):
-        asked = dict.fromkeys(assigned, _time_ms(start[1:]))
+        asked = dict.fromkeys(assigned, time_ms(start[1:], "--from"))
         ends = consumer.end_offsets(assigned)
         for partition, found in consumer.offsets_for_times(asked).items():
             consumer.seek(partition, found.offset if found.offset >= 0 else ends[partition])
-    elif start.isascii() and start.isdigit():
+    elif is_number(start):
         starts, ends = consumer.beginning_offsets(assigned), consumer.end_offsets(assigned)
         for partition in assigned:
             nearest = min(max(int(start), starts[partition]), ends[partition])
             consumer.seek(partition, nearest)
     else:
         raise click.BadParameter(f"{start!r} is no offset or @time", param_hint="--from")
-
-
-def _time_ms(text: str) -> int:
-    if text.isascii() and text.isdigit():
-        return min(int(text), 2**63 - 1)
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError as fault:
-        raise click.BadParameter(str(fault), param_hint="--from") from fault
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return max(int(when.timestamp() * 1000), 0)

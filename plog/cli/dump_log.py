@@ -55,8 +55,7 @@ def command(files: tuple[Path, ...], deep: bool, verify: bool, as_json: bool) ->
         click.echo("Nothing is damaged.", err=True)
     if damages:
         noun = "damage" if damages == 1 else "damages"
-        click.echo(f"plog: {damages} {noun} found", err=True)
-        sys.exit(1)
+        raise click.ClickException(f"{damages} {noun} found")
 
 
 def _json_line(found: Found) -> str:

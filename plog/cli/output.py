@@ -5,15 +5,25 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from plog.client.metadata import Cluster
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
+ELECTION_S = 2.0
+"""For so long a partition may well be without a leader, as a new topic's are at first."""
+MOST_NAMED = 3
+MOST_DIGITS = len(str(2**63 - 1))
+SECOND_MS = 1000
+UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
 def bootstrap_option(function: F) -> F:
@@ -86,6 +96,35 @@ def print_done(text: str, outcome: dict[str, Any], *, as_json: bool) -> None:
         click.echo(text)
 
 
+def warn_of_leaderless(cluster: Cluster, topic: str, partitions: Iterable[int] = ()) -> None:
+    """Say which partitions have no leader, and so why a command waits, before it does.
+
+    Args:
+        partitions: those that the command is about; none is all of them.
+    """
+    from plog.client.metadata import no_leader
+    from plog.types import TopicPartition
+
+    begun = time.monotonic()
+    wanted = set(partitions)
+    while True:
+        cluster.refresh([topic])
+        known = cluster.topics.get(topic)
+        if known is None:  # the command itself says so, or has it made
+            return
+        at = [index for index in sorted(known.partitions) if not wanted or index in wanted]
+        without = [index for index in at if known.partitions[index].leader_id < 0]
+        if not without:
+            return
+        if time.monotonic() - begun > ELECTION_S:
+            break
+        time.sleep(ELECTION_S / 10)
+    for index in without[:MOST_NAMED]:
+        click.echo(f"plog: {no_leader(TopicPartition(topic, index))}; waiting for it", err=True)
+    if len(without) > MOST_NAMED:
+        click.echo(f"plog: and {len(without) - MOST_NAMED} more of {topic}", err=True)
+
+
 def time_text(timestamp_ms: int) -> str:
     """Return a timestamp as ISO 8601 in UTC; "" for none, the number where no date can be told."""
     if timestamp_ms < 0:
@@ -95,6 +134,41 @@ def time_text(timestamp_ms: int) -> str:
     except (ValueError, OverflowError):
         return str(timestamp_ms)
     return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def is_number(text: str) -> bool:
+    """Tell whether text is decimal digits, and no more than the protocol's numbers have."""
+    return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
+
+
+def time_ms(text: str, option: str) -> int:
+    """Read a time: ISO 8601 (UTC unless it says otherwise), or milliseconds since 1970.
+
+    Raises:
+        click.BadParameter: it is neither; `option` is what it was given with.
+    """
+    if is_number(text):
+        return min(int(text), 2**63 - 1)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError as fault:
+        raise click.BadParameter(str(fault), param_hint=option) from fault
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    return max(int(when.timestamp() * 1000), 0)
+
+
+def duration_text(duration_ms: int) -> str:
+    """Return how long something took in its two largest units: `850ms`, `3m 12s`, `2d 5h`."""
+    if duration_ms < SECOND_MS:
+        return f"{duration_ms}ms" if duration_ms else "0"
+    left = duration_ms // SECOND_MS
+    counts: list[tuple[int, str]] = []
+    for unit, seconds in UNITS_S.items():
+        count, left = divmod(left, seconds)
+        if count or counts:
+            counts.append((count, unit))
+    return " ".join(f"{count}{unit}" for count, unit in counts[:2] if count)
 
 
 def data_json(data: bytes | None) -> str | dict[str, str] | None:

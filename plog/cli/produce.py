@@ -11,7 +11,7 @@ from typing import IO
 
 import click
 
-from plog.cli.output import bootstrap_option, json_option, print_json
+from plog.cli.output import bootstrap_option, json_option, print_json, warn_of_leaderless
 
 
 @click.command()
@@ -83,7 +83,7 @@ def command(
 
     with Cluster(bootstrap) as cluster:
         # A producer would wait for a broker that is away; here somebody is looking on.
-        cluster.refresh([])
+        warn_of_leaderless(cluster, topic, () if partition is None else [partition])
     count = 0
     with (
         Producer(

@@ -40,8 +40,16 @@ FIRST_READ_BYTES = 8 << 20
 
 Above the usual size of a fetch: to grow costs a copy, which is a third of the reader's time.
 """
-MAX_VERSION: dict[int, int] = {ApiKey.FETCH: 12}
-"""Where this client stays below what it could speak: from 13 on, Fetch wants topic ids."""
+MAX_VERSION: dict[int, int] = {
+    ApiKey.FETCH: 12,
+    ApiKey.FIND_COORDINATOR: 3,
+    ApiKey.OFFSET_FETCH: 7,
+}
+"""Where this client stays below what it could speak.
+
+From 13 on, Fetch wants topic ids; later versions of the other two ask for many groups at once, in
+another form.
+"""
 CONNECT_TIMEOUT_MS = 10_000
 
 _SIZE = struct.Struct(">i")

@@ -1,7 +1,7 @@
 """A consumer of assigned partitions: positions, polling, seeking, offsets by time.
 
 Owns positions, their resets, and what has been fetched ahead of the application.
-Group membership comes with the coordinator. Not thread-safe.
+Groups are `group_consumer`'s. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -265,6 +265,10 @@ class Consumer:
             position = self._position(partition)
         assert position.offset is not None
         return position.offset
+
+    def known_positions(self) -> dict[TopicPartition, int]:
+        """Return the offset of the next record of each partition that has a position by now."""
+        return {at: one.offset for at, one in self._positions.items() if one.offset is not None}
 
     def high_watermark(self, partition: TopicPartition) -> int:
         """Return the high watermark that the last fetch told, -1 before the first."""

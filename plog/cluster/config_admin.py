@@ -24,10 +24,11 @@ from plog.cluster.store import (
     Store,
 )
 from plog.cluster.znodes import ConfigEntity
-from plog.errors import InvalidRequest, UnknownTopicOrPartition
+from plog.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from plog.settings.alterations import Alteration, alter
 from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.settings.dynamic import DynamicSettings
+from plog.settings.keys import Fault
 from plog.types import is_legal_topic_name
 
 log = logging.getLogger(__name__)
@@ -72,10 +73,11 @@ class ConfigAdmin:
             InvalidRequest: a key twice or not dynamic, an unknown operation, no value, another
                 broker, a broker's configs that are wrong.
             InvalidConfig: configs of a topic that are unknown or wrong; configs that are no lists.
+                Everything that is wrong with values is named.
         """
         settings = self._settings
 
-        def changed(present: Mapping[str, str]) -> dict[str, str]:
+        def changed(present: Mapping[str, str]) -> tuple[dict[str, str], list[Fault]]:
             is_topic = entity.kind == "topics"
             inherited = settings.topic(entity.name) if is_topic else settings.broker()
             return alter(present, inherited, alterations)
@@ -94,12 +96,12 @@ class ConfigAdmin:
         if null:
             raise InvalidRequest("; ".join(f"{key}: no value" for key in null))
         texts = {key: value for key, value in configs.items() if value is not None}
-        self._write(entity, lambda present: texts, validate_only=validate_only)
+        self._write(entity, lambda present: (texts, []), validate_only=validate_only)
 
     def _write(
         self,
         entity: ConfigEntity,
-        change: Callable[[Mapping[str, str]], Mapping[str, str]],
+        change: Callable[[Mapping[str, str]], tuple[Mapping[str, str], list[Fault]]],
         *,
         validate_only: bool,
     ) -> None:
@@ -111,8 +113,8 @@ class ConfigAdmin:
             except NoNode:
                 data, version = b"", None
             present = znodes.decode_config(data)
-            configs = change(present)
-            self._check(entity, configs)
+            configs, faults = change(present)
+            self._check(entity, configs, faults)
             if validate_only:
                 return
             text = znodes.encode_config(configs)
@@ -151,7 +153,20 @@ class ConfigAdmin:
                 f"configs of broker {entity.name!r} asked of broker {self._broker_id}"
             )
 
-    def _check(self, entity: ConfigEntity, configs: Mapping[str, str]) -> None:
+    def _check(
+        self, entity: ConfigEntity, configs: Mapping[str, str], faults: Sequence[Fault]
+    ) -> None:
+        reasons = [f"{key}: {reason}" for key, reason in faults]
+        try:
+            self._check_values(entity, configs)
+        except (InvalidConfig, InvalidRequest) as others:
+            if not reasons:
+                raise
+            reasons.append(str(others))
+        if reasons:
+            raise InvalidConfig("; ".join(reasons))
+
+    def _check_values(self, entity: ConfigEntity, configs: Mapping[str, str]) -> None:
         if entity.kind == "topics":
             self._settings.check_topic(configs)
         elif entity.name == znodes.DEFAULT_ENTITY:

@@ -8,9 +8,8 @@ are read anew, so notices may be heard twice or out of date without harm.
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from plog.cluster import znodes
@@ -22,6 +21,8 @@ from plog.settings.definitions import TopicSettings
 log = logging.getLogger(__name__)
 
 NOTICE_EXPIRY_MS = 15 * 60 * 1000
+SWEEP_EVERY_MS = 60 * 1000
+"""How often notices are looked at for their age, at most: there may be tens of thousands."""
 
 
 class AppliedSettings(Protocol):
@@ -75,7 +76,9 @@ class ConfigChanges:
         self._watch: Watch | None = None
         # Held from reading to applying, so that what is applied last was read last.
         self._applying = threading.Lock()
-        self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._next_sweep_ms = clock.monotonic_ms()
+        self._changed = threading.Event()
+        self._stopping = False
         self._thread = threading.Thread(target=self._run, name="config changes", daemon=True)
 
     # -- at start-up ---------------------------------------------------------------------------
@@ -93,15 +96,16 @@ class ConfigChanges:
         """Apply changes from now on."""
         self._thread.start()
         self._watch = self._store.watch_children(
-            znodes.CONFIG_CHANGES, lambda event: self._wake.put(True)
+            znodes.CONFIG_CHANGES, lambda event: self._changed.set()
         )
-        self._wake.put(True)
+        self._changed.set()
 
     def stop(self) -> None:
         """End the thread."""
         if self._watch is not None:
             self._watch.cancel()
-        self._wake.put(False)
+        self._stopping = True
+        self._changed.set()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -117,7 +121,11 @@ class ConfigChanges:
     # -- the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while self._wake.get():
+        while self._changed.wait():
+            # Before anything is read: what changes from here on is another change.
+            self._changed.clear()
+            if self._stopping:
+                return
             try:
                 self.process()
             except SessionLost as lost:
@@ -125,20 +133,38 @@ class ConfigChanges:
                 return
 
     def process(self) -> None:
-        """Apply the notices not heard yet, in order, and remove old ones."""
-        for name in sorted(self._store.children(znodes.CONFIG_CHANGES), key=_number):
+        """Apply the notices not heard yet, in order, and now and then remove old ones.
+
+        What is left of either when the broker stops is done at its next start.
+        """
+        names = sorted(self._store.children(znodes.CONFIG_CHANGES), key=_number)
+        for name in names:
+            if _number(name) > self._last and not self._stopping:
+                self._hear(name)
+        if self._clock.monotonic_ms() >= self._next_sweep_ms:
+            self._next_sweep_ms = self._clock.monotonic_ms() + SWEEP_EVERY_MS
+            self._sweep(names)
+
+    def _hear(self, name: str) -> None:
+        path = join(znodes.CONFIG_CHANGES, name)
+        try:
+            data, _ = self._store.get(path)
+        except NoNode:
+            return  # another broker removed it; it was old
+        try:
+            self._apply(znodes.decode_config_change(data))
+        except MalformedNode as fault:
+            log.error("%s is ignored: %s", path, fault)
+        self._last = _number(name)
+
+    def _sweep(self, names: Sequence[str]) -> None:
+        """Remove notices that every broker has heard."""
+        for name in names:
             path = join(znodes.CONFIG_CHANGES, name)
-            try:
-                data, stat = self._store.get(path)
-            except NoNode:
-                continue  # another broker removed it; it was old
-            if _number(name) > self._last:
-                try:
-                    self._apply(znodes.decode_config_change(data))
-                except MalformedNode as fault:
-                    log.error("%s is ignored: %s", path, fault)
-                self._last = _number(name)
-            if self._clock.now_ms() - stat.ctime_ms > NOTICE_EXPIRY_MS:
+            stat = self._store.exists(path)
+            if self._stopping:
+                return
+            if stat is not None and self._clock.now_ms() - stat.ctime_ms > NOTICE_EXPIRY_MS:
                 self._remove(path)
 
     def _remove(self, path: str) -> None:

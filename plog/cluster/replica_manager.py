@@ -84,7 +84,6 @@ class ReplicaManager:
         on_change: told of each partition whose waiters should look again.
         log_dir_failed: has the controller ask which replicas this broker can serve.
         fetchers: who follows leaders elsewhere; None in a cluster of one.
-        leadership_changed: the coordinators' ear.
         publisher: told what the fast path may serve; None without one.
         disks: the marks of the log directories; None for marks that nobody else sees.
     """
@@ -100,7 +99,6 @@ class ReplicaManager:
         on_change: OnChange,
         log_dir_failed: Callable[[], None],
         fetchers: FollowerFetchers | None = None,
-        leadership_changed: LeadershipChanged | None = None,
         publisher: Publisher | None = None,
         disks: Disks | None = None,
     ) -> None:
@@ -112,7 +110,7 @@ class ReplicaManager:
         self._on_change = on_change
         self._log_dir_failed = log_dir_failed
         self._fetchers = fetchers
-        self._leadership_changed = leadership_changed
+        self._leadership_changed: list[LeadershipChanged] = []
         self._publisher = publisher
         self.disks = disks or Disks()
         self._lock = threading.Lock()
@@ -121,6 +119,15 @@ class ReplicaManager:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._by_id: dict[tuple[uuid.UUID, int], Partition] = {}
         self._by_topic: dict[str, dict[int, Partition]] = {}
+
+    def on_leadership(self, changed: LeadershipChanged) -> None:
+        """Tell of every LeaderAndIsr from now on: the coordinators' ear."""
+        self._leadership_changed.append(changed)
+
+    def _tell_leadership(self, leading: list[Partition], following: list[Partition]) -> None:
+        if leading or following:
+            for tell in self._leadership_changed:
+                tell(leading, following)
 
     # -- lookups -----------------------------------------------------------------------------
 
@@ -223,8 +230,7 @@ class ReplicaManager:
             if self._fetchers is not None:
                 self._fetchers.forget([one.topic_partition for one in leading])
                 self._fetchers.follow(following)
-        if self._leadership_changed is not None and (leading or following):
-            self._leadership_changed(leading, following)
+        self._tell_leadership(leading, following)
         return LeaderAndIsrResponse(error_code=ErrorCode.NONE, topics=answers)
 
     def _make_new_logs(self, request: LeaderAndIsrRequest) -> None:
@@ -324,13 +330,10 @@ class ReplicaManager:
         at = partition.topic_partition
         found = self._logs.get(at)
         if found is None:
-            if not is_new and self._logs.offline_log_dirs:
-                # It may be in one of them: an empty log elsewhere would lead with nothing.
-                raise KafkaStorageError(f"{at} is not in any log directory that works")
             if not is_new:
-                lost = self._logs.reason_lost(at, partition.topic_id) if is_only else None
-                if lost is not None:
-                    raise KafkaStorageError(lost)
+                absent = self._logs.reason_absent(at, partition.topic_id, is_only=is_only)
+                if absent is not None:
+                    raise KafkaStorageError(absent)
                 log.warning("%s should have a log here and has none: an empty one is made", at)
             return self._logs.create(
                 at, partition.topic_id, partition.settings, leader_epoch=leader_epoch
@@ -385,8 +388,8 @@ class ReplicaManager:
         if partition is not None:
             was_leader = partition.is_leader
             partition.stop()
-            if was_leader and self._leadership_changed is not None:
-                self._leadership_changed([], [partition])
+            if was_leader:
+                self._tell_leadership([], [partition])
         if not state.delete_partition:
             return
         if partition is not None:
@@ -434,6 +437,5 @@ class ReplicaManager:
             self._fetchers.forget([one.topic_partition for one in partitions])
         for partition in partitions:
             partition.go_offline(reason)
-        if self._leadership_changed is not None and partitions:
-            self._leadership_changed([], partitions)
+        self._tell_leadership([], partitions)
         self._log_dir_failed()

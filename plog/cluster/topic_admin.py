@@ -46,7 +46,7 @@ from plog.errors import (
 )
 from plog.settings.definitions import TopicSettings
 from plog.settings.dynamic import DynamicSettings
-from plog.types import counted, is_legal_topic_name, new_topic_id
+from plog.types import CLUSTER_METADATA, counted, is_legal_topic_name, new_topic_id
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +141,8 @@ class TopicAdmin:
                 f"{name[:300]!r} is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -,"
                 " and neither . nor .."
             )
+        if name == CLUSTER_METADATA:
+            raise InvalidRequest(f"{name} is the log of KRaft's controllers, and no topic")
         if self._store.exists(znodes.topic_path(name)) is not None:
             raise TopicAlreadyExists(f"topic {name!r} already exists")
         if "." in name or "_" in name:

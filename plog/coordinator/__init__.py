@@ -1,1 +1,1 @@
-"""Coordinators of groups and transactions; they come with their step."""
+"""Group and transaction coordinators: pure machines, and the shells that run them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from enum import IntEnum
+from functools import partial
 from typing import TypeVar
 
 from plog.cluster.znodes import ConfigEntity
@@ -57,14 +58,16 @@ CLUSTER_DEFAULT = ""
 
 
 @handles(DescribeConfigsRequest, versions="0-4")
-def describe_configs(ctx: Context, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+async def describe_configs(
+    ctx: Context, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
     """Describe the settings of each resource.
 
     Named twice is told once, with all the keys that were asked for: five bytes of a request would
     else be answered by twenty thousand, as often as there is room for them.
     """
     return DescribeConfigsResponse(
-        results=[_describe(ctx, request, resource) for resource in _each_once(request.resources)],
+        results=await ctx.each(partial(_describe, ctx, request), _each_once(request.resources))
     )
 
 

@@ -7,7 +7,9 @@ reaches them, calls that block); decides nothing of its own.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,9 +26,11 @@ from plog.cluster.producer_ids import ProducerIds
 from plog.cluster.replica_manager import ReplicaManager
 from plog.cluster.store import SessionLost, WriteRefused
 from plog.cluster.topic_admin import TopicAdmin
+from plog.coordinator.group_coordinator import GroupCoordinator
 from plog.errors import KafkaStorageError, UnknownTopicId
 from plog.handlers.fetch_sessions import FetchSessions
 from plog.handlers.replica_moves import ReplicaMoves
+from plog.network.bounded_lines import BoundedLines
 from plog.network.control_plane import Connection
 from plog.protocol.framing import RequestHeader
 from plog.runtime.clock import Clock
@@ -38,9 +42,16 @@ from plog.types import TopicPartition
 
 P = ParamSpec("P")
 T = TypeVar("T")
+R = TypeVar("R")
+
+log = logging.getLogger("plog.handlers")
 
 MOST_EXPANDERS = 8
 """As many threads expand batches for the handlers, or as many as there are processors."""
+AT_ONCE_S = 0.005
+"""For so long parts of an answer are made before other requests have their turn."""
+COORDINATOR_LINES_AT_ONCE = 10
+COORDINATOR_LINES_PER_S = 1
 
 
 class Node(NamedTuple):
@@ -54,6 +65,16 @@ class Node(NamedTuple):
 
 def _expanders() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(MOST_EXPANDERS, os.cpu_count() or 1), "expand")
+
+
+def _coordinator_lines() -> BoundedLines:
+    return BoundedLines(
+        log,
+        asyncio.get_running_loop(),
+        "%d further connections asked for a coordinator",
+        at_once=COORDINATOR_LINES_AT_ONCE,
+        per_s=COORDINATOR_LINES_PER_S,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +95,14 @@ class Services:
     controller: Controller
     purgatory: Purgatory[TopicPartition]
     fetch_sessions: FetchSessions
+    groups: GroupCoordinator
     replica_moves: ReplicaMoves = field(default_factory=ReplicaMoves)
     expanders: ThreadPoolExecutor = field(default_factory=_expanders)
-    """For what may expand to 128 times max.message.bytes: its threads bound what bombs can take."""
+    """For what takes the processor for long: expanding, validating and compressing batches."""
+    large_answers: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the one whose answer is made in between others' requests."""
+    coordinator_lines: BoundedLines = field(default_factory=_coordinator_lines)
+    """Of clients that wait for a coordinator of transactions, of which there is none yet."""
 
 
 @contextmanager
@@ -114,6 +140,28 @@ class Context:
         loop = asyncio.get_running_loop()
         with store_refusals():
             return await loop.run_in_executor(None, partial(call, *arguments, **options))
+
+    async def each(self, make: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """Make the parts of an answer, and let others have their requests handled in between.
+
+        One large answer is made at a time, for as objects it takes many times its bytes.
+        """
+        made: list[R] = []
+        rest = iter(items)
+        until = time.monotonic() + AT_ONCE_S
+        for item in rest:
+            made.append(make(item))
+            if time.monotonic() >= until:
+                break
+        else:
+            return made
+        async with self.services.large_answers:
+            for item in rest:
+                if time.monotonic() >= until:
+                    await asyncio.sleep(0)
+                    until = time.monotonic() + AT_ONCE_S
+                made.append(make(item))
+        return made
 
     async def in_expander(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         """Make a call that expands batches, when there is a thread for it."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from plog.cluster.metadata_cache import MetadataSnapshot, PartitionMetadata, TopicMetadata
 from plog.cluster.topic_admin import INTERNAL_TOPICS
@@ -11,10 +12,8 @@ from plog.errors import (
     ErrorCode,
     InvalidTopic,
     KafkaError,
-    LeaderNotAvailable,
     TopicAlreadyExists,
     UnknownTopicId,
-    UnknownTopicOrPartition,
 )
 from plog.handlers.context import Context
 from plog.handlers.operations import ALL_OF_CLUSTER, ALL_OF_TOPIC, NOT_ASKED
@@ -44,11 +43,12 @@ async def metadata(ctx: Context, request: MetadataRequest) -> MetadataResponse:
     # Version 0 has no null: there an empty list means every topic, later it means none.
     wants_all = request.topics is None or (ctx.version == 0 and not request.topics)
     if wants_all:
-        topics = [_describe(ctx, snapshot, topic) for topic in snapshot.topics.values()]
+        topics = await ctx.each(partial(_describe, ctx, snapshot), snapshot.topics.values())
     else:
         # Named twice is told once, also by name and by id.
         asked = {(one.name, one.topic_id): one for one in request.topics or ()}
-        found = [await _one(ctx, request, snapshot, one) for one in asked.values()]
+        created = await _create_missing(ctx, request, snapshot)
+        found = await ctx.each(partial(_one, ctx, snapshot, created), asked.values())
         topics = list({(one.name, one.topic_id): one for one in found}.values())
     if request.include_topic_authorized_operations:
         for topic in topics:
@@ -92,8 +92,45 @@ def _refuse_ids(asked: Sequence[MetadataRequestTopic]) -> MetadataResponse:
     )
 
 
-async def _one(
-    ctx: Context, request: MetadataRequest, snapshot: MetadataSnapshot, asked: MetadataRequestTopic
+async def _create_missing(
+    ctx: Context, request: MetadataRequest, snapshot: MetadataSnapshot
+) -> dict[str, ErrorCode]:
+    """Create the topics asked for that there are not, where that is allowed.
+
+    Returns:
+        The answer for each: that it has no leader yet, or why it cannot be.
+    """
+    outcomes: dict[str, ErrorCode] = {}
+    if not (
+        request.allow_auto_topic_creation
+        and ctx.services.settings.broker().auto_create_topics_enable
+    ):
+        return outcomes
+    for one in request.topics or ():
+        name = one.name
+        if (
+            name is None
+            or _is_by_id(one)
+            or name in snapshot.topics
+            or name in outcomes
+            or not is_legal_topic_name(name)
+        ):
+            continue
+        try:
+            # Another client may be quicker, and its topic not announced yet.
+            with suppress(TopicAlreadyExists):
+                await create_with_defaults(ctx, name)
+            outcomes[name] = ErrorCode.LEADER_NOT_AVAILABLE
+        except KafkaError as refusal:
+            outcomes[name] = refusal.code
+    return outcomes
+
+
+def _one(
+    ctx: Context,
+    snapshot: MetadataSnapshot,
+    created: Mapping[str, ErrorCode],
+    asked: MetadataRequestTopic,
 ) -> MetadataResponseTopic:
     name: str | None = asked.name
     try:
@@ -106,23 +143,16 @@ async def _one(
         found = snapshot.topics.get(name)
         if found is not None:
             return _describe(ctx, snapshot, found)
-        if not (
-            request.allow_auto_topic_creation
-            and ctx.services.settings.broker().auto_create_topics_enable
-        ):
-            raise UnknownTopicOrPartition(name)
-        # Another client may be quicker, and its topic not announced yet.
-        with suppress(TopicAlreadyExists):
-            await create_with_defaults(ctx, name)
-        raise LeaderNotAvailable(f"{name} is being created")
+        code = created.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     except KafkaError as refusal:
-        return MetadataResponseTopic(
-            error_code=refusal.code,
-            name=name,
-            topic_id=asked.topic_id,
-            is_internal=name in INTERNAL_TOPICS,
-            partitions=[],
-        )
+        code = refusal.code
+    return MetadataResponseTopic(
+        error_code=code,
+        name=name,
+        topic_id=asked.topic_id,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[],
+    )
 
 
 def _describe(

@@ -50,3 +50,4 @@ ALL_OF_CLUSTER = bits(
     Operation.ALTER_CONFIGS,
     Operation.IDEMPOTENT_WRITE,
 )
+ALL_OF_GROUP = bits(Operation.READ, Operation.DELETE, Operation.DESCRIBE)

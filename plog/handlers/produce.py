@@ -6,53 +6,47 @@ Offsets, sequences and order are the log's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
-from plog._native import batch, partition_log, validation
-from plog._native.batch import BatchHeader
-from plog._native.compression import DEFAULT_LEVEL
+from plog._native import batch, partition_log
 from plog.cluster.partition import Partition
 from plog.cluster.topic_admin import INTERNAL_TOPICS
 from plog.errors import (
-    CorruptRecord,
     ErrorCode,
-    InvalidRecord,
     InvalidRequiredAcks,
     InvalidTopic,
-    InvalidTxnState,
     KafkaError,
     KafkaStorageError,
-    MessageTooLarge,
     RequestTimedOut,
-    UnsupportedCompressionType,
 )
 from plog.handlers.context import Context
+from plog.handlers.produced_batches import (
+    LOG_APPEND_TIME,
+    RecordsRefused,
+    check_header,
+    is_compressed,
+    made_ready,
+)
 from plog.handlers.registry import handles
 from plog.network.control_plane import CloseConnection
-from plog.protocol import record_batch
 from plog.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
-    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
     refusal_text,
 )
-from plog.settings.definitions import TopicSettings
-from plog.types import NO_OFFSET, NO_TIMESTAMP, Buffer, TopicPartition
+from plog.types import NO_OFFSET, NO_TIMESTAMP, TopicPartition
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
-ZSTD_SINCE = 7
-AT_MAGIC, OLD_MAGICS = 16, (0, 1)
-"""Where a batch says its format, and those of message sets, as before 0.11."""
-AT_CODEC, CODEC_MASK = 22, 7
-"""The lower byte of a batch's attributes."""
 WITHOUT_LOG_START = (
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -63,13 +57,33 @@ WITHOUT_LOG_START = (
 """Other refusals of a batch that has come as far as the log tell where the log begins."""
 LEADER_HINTS_SINCE = 10
 LARGE_REQUEST_BYTES = 256 * 1024
-"""What is larger is validated beside the event loop, so that nobody else waits for it. Order is
-kept: a connection's next request is handed over after this one's answer."""
+"""What is larger is checked beside the event loop, and appended in pieces of this size, so that
+nobody else waits for it. Order is kept: a connection's next request is handed over after this one's
+answer."""
 ADMIN_CLIENT = "__admin_client"
 """The client id under which Kafka's own tools may write to the brokers' topics."""
 NO_LEADER = -1
-GZIP_DEFAULT_LEVEL = -1
-"""In compression.gzip.level: zlib's own default."""
+
+
+class Asked(NamedTuple):
+    """One partition of a request; `done` is what the reactor has appended of it."""
+
+    at: TopicPartition
+    records: bytearray | memoryview | None
+    done: partition_log.Appended | None
+
+
+class Checked(NamedTuple):
+    """A batch that may be appended as it is.
+
+    With `log_append_time` its time is stamped then: by the setting under which it was checked, for
+    by another one's rules it may be wrong.
+    """
+
+    partition: Partition
+    records: bytearray | memoryview
+    log_append_time: bool
+    acks: int
 
 
 @dataclass(slots=True)
@@ -118,174 +132,149 @@ async def produce(ctx: Context, request: ProduceRequest) -> ProduceResponse | No
     advertised all the same, because clients take an absent version 0 for a broker without
     compression, and refused by closing the connection, as Kafka 4 does.
     """
-    slow = _slow_log_dir(ctx, request)
-    if slow is not None:
-        topics = await ctx.at_disk(slow, _append_all, ctx, request)
-    elif _is_large(request):
-        topics = await ctx.in_expander(_append_all, ctx, request)
-    else:
-        topics = _append_all(ctx, request)
-    parts = [part for _, topic_parts in topics for part in topic_parts]
+    parts = await _append_all(ctx, request)
     if request.acks == ACKS_ALL:
         await _wait_until_safe(ctx, parts, request.timeout_ms)
     if request.acks == ACKS_NONE:
         _close_on_error(parts)
         return None
+    answers = (part.response for part in parts)
     return ProduceResponse(
         responses=[
             TopicProduceResponse(
-                name=name, partition_responses=[part.response for part in topic_parts]
+                name=topic.name,
+                partition_responses=list(islice(answers, len(topic.partition_data))),
             )
-            for name, topic_parts in topics
+            for topic in request.topic_data
         ],
         node_endpoints=_node_endpoints(ctx, parts),
     )
 
 
-def _is_large(request: ProduceRequest) -> bool:
-    """Tell whether validation may take long; how far a batch expands shows only then."""
-    found = [
-        asked.records
-        for topic in request.topic_data
-        for asked in topic.partition_data
-        if asked.records is not None
-    ]
-    return sum(map(len, found)) > LARGE_REQUEST_BYTES or any(map(_is_compressed, found))
+async def _append_all(ctx: Context, request: ProduceRequest) -> list[Appended]:
+    """Append the batches, each where it keeps nobody waiting: in the order of the request.
+
+    The threads that expand batches never wait for a disk: those of other disks are among them. Who
+    waits for a disk that is known to be slow expands in its thread, one at a time, so that batches
+    that were made for it do not pile up before it.
+    """
+    asked = list(_each_partition(ctx, request))
+    slow = _slow_log_dir(ctx.services.replicas.get(one.at) for one in asked)
+    if slow is not None:
+        return await ctx.at_disk(slow, _append_each, ctx, request.acks, asked)
+    if not _is_large(asked):
+        return _append_each(ctx, request.acks, asked)
+    found: list[Appended] = []
+    rest = iter(asked)
+    while len(found) < len(asked):
+        piece = await ctx.in_expander(_check_some, ctx, request.acks, rest)
+        slow = _slow_log_dir(one.partition for one in piece)
+        if slow is None:
+            found += _append_checked(ctx, piece)
+        else:
+            found += await ctx.at_disk(slow, _append_checked, ctx, piece)
+    return found
 
 
-def _is_compressed(records: Buffer) -> bool:
-    return len(records) > AT_CODEC and records[AT_CODEC] & CODEC_MASK != record_batch.NONE
-
-
-def _slow_log_dir(ctx: Context, request: ProduceRequest) -> Path | None:
+def _each_partition(ctx: Context, request: ProduceRequest) -> Iterator[Asked]:
+    done = iter(ctx.connection.appended)
     for topic in request.topic_data:
-        for asked in topic.partition_data:
-            partition = ctx.services.replicas.get(TopicPartition(topic.name, asked.index))
-            if partition is not None and (slow := partition.slow_log_dir) is not None:
-                return slow
+        for data in topic.partition_data:
+            yield Asked(TopicPartition(topic.name, data.index), data.records, next(done, None))
+
+
+def _is_large(asked: Iterable[Asked]) -> bool:
+    """Tell whether validation may take long; how far a batch expands shows only then."""
+    found = [one.records for one in asked if one.records is not None]
+    return sum(map(len, found)) > LARGE_REQUEST_BYTES or any(map(is_compressed, found))
+
+
+def _slow_log_dir(partitions: Iterable[Partition | None]) -> Path | None:
+    for partition in partitions:
+        if partition is not None and (slow := partition.slow_log_dir) is not None:
+            return slow
     return None
 
 
-def _append_all(ctx: Context, request: ProduceRequest) -> list[tuple[str, list[Appended]]]:
-    done = iter(ctx.connection.appended)
-    return [
-        (
-            topic.name,
-            [
-                _append(ctx, request, topic.name, asked, next(done, None))
-                for asked in topic.partition_data
+# -- one partition
+
+
+def _append_each(ctx: Context, acks: int, asked: Iterable[Asked]) -> list[Appended]:
+    return [_append(ctx, _check(ctx, acks, one)) for one in asked]
+
+
+def _check_some(ctx: Context, acks: int, rest: Iterator[Asked]) -> list[Checked | Appended]:
+    """Check until there is enough to be appended in one go; that much is held in memory."""
+    found: list[Checked | Appended] = []
+    size = 0
+    for one in rest:
+        checked = _check(ctx, acks, one)
+        found.append(checked)
+        if isinstance(checked, Checked):
+            size += len(checked.records)
+        if size >= LARGE_REQUEST_BYTES:
+            break
+    return found
+
+
+def _append_checked(ctx: Context, piece: Iterable[Checked | Appended]) -> list[Appended]:
+    return [_append(ctx, one) for one in piece]
+
+
+def _check(ctx: Context, acks: int, asked: Asked) -> Checked | Appended:
+    """Check one partition's batch; what is refused, or `done`, has its answer at once."""
+    partition: Partition | None = None
+    try:
+        if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+            raise InvalidRequiredAcks(f"acks={acks}")
+        if asked.at.topic in INTERNAL_TOPICS and ctx.header.client_id != ADMIN_CLIENT:
+            raise InvalidTopic(f"{asked.at.topic} is the brokers' own")
+        leader = ctx.services.replicas.leader(asked.at)
+        if asked.done is not None:
+            return _appended(leader, asked.done, NO_TIMESTAMP)
+        settings = leader.settings
+        records, header = check_header(asked.records, settings, ctx.version)
+        partition = leader
+        records = made_ready(records, header, settings, ctx.services.clock.now_ms())
+        return Checked(leader, records, settings.message_timestamp_type == LOG_APPEND_TIME, acks)
+    except RecordsRefused as refused:
+        found = refused.found
+        response = PartitionProduceResponse(
+            index=asked.at.partition,
+            error_code=found.error,
+            base_offset=NO_OFFSET,
+            log_start_offset=_log_start(partition, found.error),
+            record_errors=[
+                BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=text)
+                for at, text in found.record_errors
             ],
+            error_message=found.message,
         )
-        for topic in request.topic_data
-    ]
-
-
-def _append(
-    ctx: Context,
-    request: ProduceRequest,
-    topic: str,
-    asked: PartitionProduceData,
-    done: partition_log.Appended | None,
-) -> Appended:
-    """Append one partition's batch, unless that is `done`: then say what the answer is."""
-    topic_partition = TopicPartition(topic, asked.index)
-    try:
-        if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
-            raise InvalidRequiredAcks(f"acks={request.acks}")
-        _check_topic(ctx, topic)
-        partition = ctx.services.replicas.leader(topic_partition)
-        if done is not None:
-            return _appended(partition, asked.index, done, NO_TIMESTAMP)
-        return _append_batch(ctx, request, partition, asked)
-    except KafkaError as refusal:
-        response = _refused(asked.index, refusal)
-        hint = ctx.services.metadata.leader(topic_partition)
-        if (
-            hint is not None
-            and refusal.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-            and ctx.version >= LEADER_HINTS_SINCE
-        ):
-            response.current_leader = LeaderIdAndEpoch(
-                leader_id=hint.leader_id, leader_epoch=hint.leader_epoch
-            )
         return Appended(response)
-
-
-def _check_topic(ctx: Context, topic: str) -> None:
-    if topic in INTERNAL_TOPICS and ctx.header.client_id != ADMIN_CLIENT:
-        raise InvalidTopic(f"{topic} is the brokers' own")
-
-
-def _append_batch(
-    ctx: Context, request: ProduceRequest, partition: Partition, asked: PartitionProduceData
-) -> Appended:
-    records, header = _check_header(ctx, partition.settings, asked.records)
-    try:
-        return _append_records(ctx, request, partition, asked.index, records, header)
     except KafkaError as refusal:
-        if refusal.code in WITHOUT_LOG_START:
-            raise
-        response = _refused(asked.index, refusal)
-        response.log_start_offset = partition.log.log_start_offset
-        return Appended(response)
+        return _refuse(ctx, asked.at, refusal, partition)
 
 
-def _append_records(
-    ctx: Context,
-    request: ProduceRequest,
-    partition: Partition,
-    index: int,
-    records: bytearray | memoryview,
-    header: BatchHeader,
-) -> Appended:
-    settings = partition.settings
-    now_ms = ctx.services.clock.now_ms()
-    log_append_time = settings.message_timestamp_type == "LogAppendTime"
-    expanded_limit = record_batch.decompressed_limit(settings.max_message_bytes)
-    found = validation.validate_produced(
-        records,
-        now_ms=now_ms,
-        before_max_ms=settings.message_timestamp_before_max_ms,
-        after_max_ms=settings.message_timestamp_after_max_ms,
-        log_append_time=log_append_time,
-        key_required="compact" in settings.cleanup_policy,
-        decompressed_limit=expanded_limit,
-    )
-    if found.error != ErrorCode.NONE:
-        log_start = (
-            NO_OFFSET if found.error in WITHOUT_LOG_START else partition.log.log_start_offset
-        )
-        return Appended(
-            PartitionProduceResponse(
-                index=index,
-                error_code=found.error,
-                base_offset=NO_OFFSET,
-                log_start_offset=log_start,
-                record_errors=[
-                    BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=text)
-                    for at, text in found.record_errors
-                ],
-                error_message=found.message,
-            )
-        )
-    if record_batch.must_recompress(header, settings.compression_type):
-        records = _recompressed(records, header, settings, expanded_limit)
-    if not log_append_time:
-        # Some clients leave a stale maximum in the header; indexes and retention rely on it.
-        batch.restamp_max_timestamp(records, found.max_timestamp)
-    done = partition.append(records, acks=request.acks, now_ms=now_ms)
+def _append(ctx: Context, checked: Checked | Appended) -> Appended:
+    if isinstance(checked, Appended):
+        return checked
+    partition, now_ms = checked.partition, ctx.services.clock.now_ms()
+    try:
+        if checked.log_append_time:
+            batch.restamp_append_time(checked.records, now_ms)
+        done = partition.append(checked.records, acks=checked.acks, now_ms=now_ms)
+    except KafkaError as refusal:
+        return _refuse(ctx, partition.topic_partition, refusal, partition)
     append_time_ms = NO_TIMESTAMP
-    if log_append_time:
+    if checked.log_append_time:
         # A duplicate was appended when its first copy was.
         append_time_ms = now_ms if done.timestamp == NO_TIMESTAMP else done.timestamp
-    return _appended(partition, index, done, append_time_ms)
+    return _appended(partition, done, append_time_ms)
 
 
-def _appended(
-    partition: Partition, index: int, done: partition_log.Appended, append_time_ms: int
-) -> Appended:
+def _appended(partition: Partition, done: partition_log.Appended, append_time_ms: int) -> Appended:
     response = PartitionProduceResponse(
-        index=index,
+        index=partition.topic_partition.partition,
         error_code=ErrorCode.NONE,
         base_offset=done.base_offset,
         log_append_time_ms=append_time_ms,
@@ -294,59 +283,30 @@ def _appended(
     return Appended(response, partition, done.last_offset, partition.settings.flush_before_ack)
 
 
-def _check_header(
-    ctx: Context, settings: TopicSettings, records: bytearray | memoryview | None
-) -> tuple[bytearray | memoryview, BatchHeader]:
-    """Check what can be said before any record is looked at: one batch, its size, its codec."""
-    if not records:
-        raise InvalidRecord("the request holds no batch for this partition")
-    try:
-        header = batch.read_header(records)
-    except CorruptRecord as fault:
-        # CORRUPT_MESSAGE, after which clients try again, is for what can only be damage.
-        if len(records) < batch.HEADER_BYTES or records[AT_MAGIC] in OLD_MAGICS:
-            raise InvalidRecord(str(fault)) from fault
-        raise
-    if header.size_bytes != len(records):
-        raise InvalidRecord(
-            f"a batch of {header.size_bytes} bytes in {len(records)}: a request holds one batch per"
-            " partition, the whole of it and no more"
+def _refuse(
+    ctx: Context, at: TopicPartition, refusal: KafkaError, partition: Partition | None
+) -> Appended:
+    """Refuse a batch; `partition` is given once the batch has come as far as the log."""
+    response = _refused(at.partition, refusal)
+    response.log_start_offset = _log_start(partition, refusal.code)
+    hint = ctx.services.metadata.leader(at)
+    if (
+        hint is not None
+        and refusal.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        and ctx.version >= LEADER_HINTS_SINCE
+    ):
+        response.current_leader = LeaderIdAndEpoch(
+            leader_id=hint.leader_id, leader_epoch=hint.leader_epoch
         )
-    _check_size(len(records), settings)
-    if header.codec == record_batch.ZSTD and ctx.version < ZSTD_SINCE:
-        raise UnsupportedCompressionType(f"zstd batches need Produce v{ZSTD_SINCE} or newer")
-    if header.is_transactional:
-        raise InvalidTxnState("the partition is in no transaction of this producer")
-    return records, header
+    return Appended(response)
 
 
-def _check_size(size: int, settings: TopicSettings) -> None:
-    if size > settings.max_message_bytes:
-        raise MessageTooLarge(
-            f"batch of {size} bytes, max.message.bytes is {settings.max_message_bytes}"
-        )
+def _log_start(partition: Partition | None, error: int) -> int:
+    log = None if partition is None else partition.hosted_log
+    return NO_OFFSET if log is None or error in WITHOUT_LOG_START else log.log_start_offset
 
 
-def _recompressed(
-    records: bytearray | memoryview, header: BatchHeader, settings: TopicSettings, limit: int
-) -> bytearray:
-    codec = record_batch.CODECS[settings.compression_type]
-    levels = {
-        record_batch.GZIP: settings.compression_gzip_level,
-        record_batch.LZ4: settings.compression_lz4_level,
-        record_batch.ZSTD: settings.compression_zstd_level,
-    }
-    level = levels.get(codec, DEFAULT_LEVEL)
-    if codec == record_batch.GZIP and level == GZIP_DEFAULT_LEVEL:
-        level = DEFAULT_LEVEL
-    try:
-        rewritten = record_batch.recompress(
-            records, header, codec, level=level, decompressed_limit=limit
-        )
-    except ValueError as fault:
-        raise InvalidRecord(f"the batch cannot be recompressed: {fault}") from fault
-    _check_size(len(rewritten), settings)
-    return rewritten
+# -- the answer
 
 
 async def _wait_until_safe(ctx: Context, parts: Sequence[Appended], timeout_ms: int) -> None:

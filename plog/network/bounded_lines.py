@@ -15,8 +15,8 @@ TELL_REST_S: Final = 1.0
 class BoundedLines:
     """Lines of one kind in the log: `at_once` together, and `per_s` a second in the long run.
 
-    Those above INFO that find no room are counted, and their number is told by a line of its own,
-    `rest`, once a second while there are any. For the event loop's thread.
+    Those of `least_level` and above that find no room are counted, and their number is told by a
+    line of its own, `rest`, once a second while there are any. For the event loop's thread.
     """
 
     def __init__(
@@ -27,12 +27,14 @@ class BoundedLines:
         *,
         at_once: int,
         per_s: int,
+        least_level: int = logging.WARNING,
     ) -> None:
         self._log = log
         self._loop = loop
         self._rest = rest
         self._most = at_once
         self._per_s = per_s
+        self._least_level = least_level
         self._room = float(at_once)
         self._room_at = loop.time()
         self._untold = 0
@@ -41,8 +43,8 @@ class BoundedLines:
     def log(
         self, level: int, text: str, *arguments: object, exc_info: BaseException | None = None
     ) -> None:
-        """Log a line if there is room for it; lines up to INFO take none, and are always logged."""
-        if level > logging.INFO and not self._has_room():
+        """Log a line if there is room for it; those below `least_level` take none."""
+        if level >= self._least_level and not self._has_room():
             self._untold += 1
             if self._telling is None:
                 self._telling = self._loop.call_later(TELL_REST_S, self.tell_rest)
@@ -55,7 +57,7 @@ class BoundedLines:
             self._telling.cancel()
             self._telling = None
         if self._untold:
-            self._log.warning(self._rest, self._untold)
+            self._log.log(self._least_level, self._rest, self._untold)
             self._untold = 0
 
     def _has_room(self) -> bool:

@@ -160,6 +160,11 @@ class Connection:
         self.work = work or Work()
 
     @property
+    def host(self) -> str:
+        """The client's address, without its port."""
+        return self.peer.rpartition(":")[0].strip("[]")
+
+    @property
     def listener_name(self) -> str:
         """Name of the listener the client came by."""
         return self.listener.name

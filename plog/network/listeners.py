@@ -1,11 +1,12 @@
 """The listening sockets.
 
-Owns binding. Never reads settings (`plog.settings.listeners` does) and never
-accepts: the reactor does.
+Owns binding, and listening once everything behind the addresses is ready. Never reads settings
+(`plog.settings.listeners` does) and never accepts: the reactor does.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Sequence
@@ -19,14 +20,16 @@ IPV4_MAPPED = bytes(10) + b"\xff\xff"
 
 
 class BoundListener(NamedTuple):
-    """A listener, its ports and advertised host filled in, and its listening socket."""
+    """A listener, its port and advertised host filled in, and its socket, bound."""
 
     listener: Listener
     socket: socket.socket
 
 
-def bind_listeners(listeners: Sequence[Listener], backlog: int = 50) -> list[BoundListener]:
-    """Bind and listen; ports that were 0 and hosts left to the machine are filled in. All or none.
+def bind_listeners(listeners: Sequence[Listener]) -> list[BoundListener]:
+    """Bind; ports that were 0 and hosts left to the machine are filled in. All or none.
+
+    Nobody is let in before `listen`.
 
     Raises:
         ConfigError: an address is in use, not this host's, or not resolvable.
@@ -34,8 +37,8 @@ def bind_listeners(listeners: Sequence[Listener], backlog: int = 50) -> list[Bou
     bound: list[BoundListener] = []
     try:
         for listener in listeners:
-            listening = bind(f"listener {listener.name}", listener.host, listener.port, backlog)
-            port = listening.getsockname()[1]
+            held = bind(_name(listener), listener.host, listener.port)
+            port = held.getsockname()[1]
             bound.append(
                 BoundListener(
                     replace(
@@ -44,7 +47,7 @@ def bind_listeners(listeners: Sequence[Listener], backlog: int = 50) -> list[Bou
                         advertised_host=listener.advertised_host or socket.getfqdn(),
                         advertised_port=listener.advertised_port or port,
                     ),
-                    listening,
+                    held,
                 )
             )
     except ConfigError:
@@ -54,29 +57,80 @@ def bind_listeners(listeners: Sequence[Listener], backlog: int = 50) -> list[Bou
     return bound
 
 
-def bind(what: str, host: str, port: int, backlog: int) -> socket.socket:
-    """Listen on a host's port; no host is every interface.
+def listen_on(bound: BoundListener, backlog: int = 50) -> None:
+    """Let clients in: until now they were refused, as by a host where nobody listens.
+
+    Raises:
+        ConfigError: somebody else has come to listen there since it was bound.
+    """
+    listen(_name(bound.listener), bound.socket, backlog)
+
+
+def bind(what: str, host: str, port: int) -> socket.socket:
+    """Take a host's port, without listening; no host is every interface.
 
     Raises:
         ConfigError: as `bind_listeners`; it names `what`.
     """
-    place = f"{host or '*'}:{port}"
     try:
         # No host is every interface, by both families where the machine has both.
         if not host and socket.has_dualstack_ipv6():
-            return socket.create_server(
-                ("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True
-            )
+            return _bound(socket.AF_INET6, ("", port), dual_stack=True)
         family, _, _, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return socket.create_server(address[:2], family=family, backlog=backlog)
+        return _bound(family, (str(address[0]), port))
     except socket.gaierror as error:
         raise ConfigError(f"{what}: {host!r} does not resolve: {error.strerror}") from error
     except OSError as error:
-        raise ConfigError(
-            f"{what}: cannot listen on {place}: {os.strerror(error.errno or 0)}"
-        ) from error
+        raise _refused(what, host, port, error) from error
+
+
+def listen(what: str, held: socket.socket, backlog: int) -> None:
+    """Listen on a socket that `bind` returned.
+
+    Raises:
+        ConfigError: as `listen_on`; it names `what`.
+    """
+    try:
+        # What connections leave behind must not keep the next broker from the port.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.listen(backlog)
+    except OSError as error:
+        host, port = held.getsockname()[:2]
+        raise _refused(what, host, port, error) from error
+
+
+def _bound(family: int, address: tuple[str, int], *, dual_stack: bool = False) -> socket.socket:
+    """Return a socket with an address that is nobody else's.
+
+    SO_REUSEADDR takes a port on which the last broker's connections are still ending, but takes it
+    from anybody who does not listen yet, too. So it is asked for where nothing else helps only.
+    """
+    held = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family == socket.AF_INET6:
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not dual_stack)
+        try:
+            held.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(address)
+    except OSError:
+        held.close()
+        raise
+    return held
+
+
+def _name(listener: Listener) -> str:
+    return f"listener {listener.name}"
+
+
+def _refused(what: str, host: str, port: int, error: OSError) -> ConfigError:
+    reason = os.strerror(error.errno or 0)
+    return ConfigError(f"{what}: cannot listen on {host or '*'}:{port}: {reason}")
 
 
 def cap_by_address(caps: Sequence[HostCap]) -> list[tuple[bytes, int]]:

@@ -12,18 +12,24 @@ alone, and a topic whose other half stays elsewhere could only lose it.
 
 from __future__ import annotations
 
-import os
-import stat
+import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.exceptions import (
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NoNodeError,
+    SessionExpiredError,
+)
 from kazoo.handlers.threading import KazooTimeoutError
 
-from plog.cluster import store_copy, znodes
+from plog.cluster import znodes
 from plog.cluster.adoption_state import (
     SHARED,
     AdoptionState,
@@ -34,16 +40,16 @@ from plog.cluster.adoption_state import (
     write_state,
 )
 from plog.cluster.broker_registration import create_persistent_paths
-from plog.cluster.embedded_store import EmbeddedStore
+from plog.cluster.known_log_dirs import LOG_DIRS, find_log_dirs
 from plog.cluster.store import CreateOp, DeleteOp, Op, SetOp, Store, join
 from plog.cluster.store_rebuild import KEEP_EVERYTHING
 from plog.cluster.znodes import ConfigEntity, PartitionStateNode, ProducerIdBlock, TopicNode
 from plog.errors import PlogError
+from plog.ops.stopped_broker import held, opened_store
 from plog.runtime.clock import SystemClock
 from plog.settings.definitions import BrokerSettings
 from plog.storage.filesystem import Filesystem
 from plog.storage.inventory import take_inventory
-from plog.storage.log_dir import LOCK_FILE, LogDir, common_identity, lock_log_dirs
 from plog.types import TopicPartition
 
 CONNECT_TIMEOUT_S = 15.0
@@ -86,11 +92,12 @@ def adopt(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
         AdoptionError: ZooKeeper does not answer, knows no cluster, another one, or brokers that
             run; a log directory cannot be used, or there is none with a partition; partitions
             of this broker are missing, or have replicas on other brokers.
-        InconsistentLogDirs: a directory is in use, or another broker's.
+        InconsistentLogDirs: a directory is in use, or another broker's, or a KRaft broker's.
         KafkaStorageError: no log directory can be used.
         StoreError: the store cannot be written.
     """
-    with _zookeeper(zookeeper) as client, _locked(settings) as stopped:
+    # The directories first: who comes from KRaft has no ZooKeeper that could answer.
+    with _locked(settings) as stopped, _zookeeper(zookeeper) as client:
         cluster_id = _required(client, znodes.CLUSTER_ID, "it knows no cluster")
         theirs = znodes.decode_cluster_id(cluster_id)
         if stopped.cluster_id not in (None, theirs):
@@ -104,10 +111,11 @@ def adopt(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
             for name in _children(client, znodes.TOPICS)
         }
         _refuse_parts(nodes, here, stopped.broker_id)
-        with _store(stopped) as store:
+        with opened_store(stopped.paths) as store:
             state = read_state(store)
             if state is AdoptionState.GIVEN_BACK:
                 _forget_topics(store)
+                _forget_log_dirs(store)
             # Where nothing was adopted yet, a broker has made configs up for what it found.
             may_be_made_up = state is not AdoptionState.ADOPTED
             write_state(store, AdoptionState.ADOPTING)
@@ -228,6 +236,15 @@ def _forget_topics(store: Store) -> None:
             store.multi([DeleteOp(path) for path in store.descendants(path)])
 
 
+def _forget_log_dirs(store: Store) -> None:
+    """Miss none of the directories of before: Kafka may have done without, and every topic is here.
+
+    Those that are here are registered by the broker's next start.
+    """
+    for path in store.descendants(LOG_DIRS):
+        store.multi([DeleteOp(path)])
+
+
 def _raise_producer_ids(store: Store, theirs: bytes | None) -> None:
     """Take Kafka's block of producer ids, unless plog has given out higher ones since."""
     if not theirs:
@@ -251,9 +268,9 @@ def give_back(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
         InconsistentLogDirs, KafkaStorageError, StoreError: as `adopt`.
     """
     with (
-        _zookeeper(zookeeper) as client,
         _locked(settings) as stopped,
-        _store(stopped) as store,
+        _zookeeper(zookeeper) as client,
+        opened_store(stopped.paths) as store,
     ):
         if store.exists(znodes.CLUSTER_ID) is None:
             raise AdoptionError("no broker has run on these log directories")
@@ -314,76 +331,60 @@ class _Stopped(NamedTuple):
 
     broker_id: int
     cluster_id: str | None
-    locked: list[LogDir]
-
-    @property
-    def paths(self) -> list[Path]:
-        return [log_dir.path for log_dir in self.locked]
+    paths: list[Path]
 
 
 @contextmanager
 def _locked(settings: BrokerSettings) -> Iterator[_Stopped]:
     """Lock the log directories, every one of them."""
-    with ExitStack() as undo:
-        paths = [Path(text).absolute() for text in settings.log_dirs]
-        locked = lock_log_dirs(Filesystem(), paths)
-        for log_dir in locked:
-            undo.callback(log_dir.unlock)
-        undo.callback(_give_to_owners, [log_dir.path for log_dir in locked])
-        if unusable := set(paths) - {log_dir.path for log_dir in locked}:
+    paths = [Path(text).absolute() for text in settings.log_dirs]
+    clock = SystemClock()
+    with held(
+        find_log_dirs(Filesystem(), paths, broker_id=settings.broker_id, clock=clock)
+    ) as found:
+        if found.unmounted:
+            raise AdoptionError(
+                f"log directory {min(found.unmounted)} is empty, and was not: is its disk mounted?"
+            )
+        if unusable := set(paths) - {log_dir.path for log_dir in found.locked}:
             raise AdoptionError(f"log directory {min(unusable)} cannot be used")
-        known = common_identity(locked, settings.broker_id)
-        broker_id = settings.broker_id if known.broker_id is None else known.broker_id
+        broker_id = settings.broker_id
+        if found.identity.broker_id is not None:
+            broker_id = found.identity.broker_id
         if broker_id < 0:
             raise AdoptionError("neither broker.id nor meta.properties says which broker this is")
-        yield _Stopped(broker_id, known.cluster_id, locked)
+        yield _Stopped(broker_id, found.identity.cluster_id, paths)
 
 
-def _give_to_owners(paths: Sequence[Path]) -> None:
-    """Give the files that root has made here to whom the directories belong to.
-
-    What is no plain file of root's with one name was not made here: it may lead anywhere.
-    """
-    if os.geteuid() != 0:
-        return
-    for path in paths:
-        owner = path.stat()
-        for file in [*path.glob(LOCK_FILE), *path.glob(store_copy.FILES)]:
-            with suppress(OSError), _opened(file) as fd:
-                found = os.fstat(fd)
-                if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_uid == 0:
-                    os.fchown(fd, owner.st_uid, owner.st_gid)
-
-
-@contextmanager
-def _opened(file: Path) -> Iterator[int]:
-    fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-@contextmanager
-def _store(stopped: _Stopped) -> Iterator[Store]:
-    store = EmbeddedStore(stopped.paths, clock=SystemClock())
-    try:
-        yield store
-    finally:
-        store.close()
+# What the client says of its connection is for whoever debugs it. Ours is one line, in the end.
+_unheard = logging.getLogger("plog.ops.adoption.zookeeper")
+_unheard.addHandler(logging.NullHandler())
+_unheard.propagate = False
 
 
 @contextmanager
 def _zookeeper(connect: str) -> Iterator[KazooClient]:
     try:
-        client = KazooClient(hosts=connect, timeout=CONNECT_TIMEOUT_S)
+        client = KazooClient(
+            hosts=connect,
+            timeout=CONNECT_TIMEOUT_S,
+            # Without a deadline a server that goes is waited for without end.
+            connection_retry={"max_tries": -1, "max_delay": 1.0, "deadline": CONNECT_TIMEOUT_S},
+            logger=_unheard,
+        )
     except ValueError as error:
         raise AdoptionError(f"{connect!r} is no address of a ZooKeeper: {error}") from error
     try:
-        client.start(CONNECT_TIMEOUT_S)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a chroot that is not there: we tell what lacks
+            client.start(CONNECT_TIMEOUT_S)
         yield client
     except KazooTimeoutError as error:
         raise AdoptionError(f"no ZooKeeper answers at {connect}") from error
+    except (ConnectionLoss, ConnectionClosedError, SessionExpiredError) as error:
+        raise AdoptionError(
+            f"the connection to ZooKeeper at {connect} was lost: run this again"
+        ) from error
     except KazooException as error:
         raise AdoptionError(f"ZooKeeper at {connect}: {error!r}") from error
     finally:

@@ -23,11 +23,11 @@ import psutil
 from plog._native import crc32c
 from plog.errors import ConfigError, InconsistentLogDirs
 from plog.network.listeners import bind
-from plog.ops.units import is_under, unit_of
+from plog.ops.units import Unit, is_under, unit_of
 from plog.settings.definitions import BrokerSettings
 from plog.settings.server_properties import read
 from plog.storage.filesystem import Filesystem
-from plog.storage.log_dir import LogDir, common_identity, is_locked
+from plog.storage.log_dir import KRaftLogDir, LogDir, common_identity, is_locked
 from plog.storage.segment_files import parse_directory_name
 
 MB = 1 << 20
@@ -78,9 +78,17 @@ def examine(properties: str | None, overrides: tuple[str, ...] = ()) -> list[Fin
     if not warnings:
         place = properties or "every key's default"
         found.append(Finding("settings", Verdict.OK, f"{place}: every key is known and obeyed"))
-    for check in (_log_dirs, _listeners, _memory):
+    unit = None if properties is None else unit_of(properties)
+    places = [Path(text).absolute() for text in settings.log_dirs]
+    if unit is not None:
+        places = [unit.on_host(path) for path in places]
+    found += _log_dirs(settings, places)
+    found += _listeners(settings, is_running=any(map(is_locked, places)))
+    for check in (_buffers, _memory):
         found += check(settings)
-    found += _unit(settings, properties)
+    if unit is not None:
+        found += _own_places(settings, unit)
+    found += _unit(settings, properties, unit)
     return [*found, *_host()]
 
 
@@ -93,8 +101,7 @@ def _graded(
 # -- log directories ---------------------------------------------------------------------------
 
 
-def _log_dirs(settings: BrokerSettings) -> Findings:
-    paths = [Path(text).absolute() for text in settings.log_dirs]
+def _log_dirs(settings: BrokerSettings, paths: Sequence[Path]) -> Findings:
     for place, count in Counter(map(os.path.realpath, paths)).items():
         if count > 1:
             yield Finding("log.dirs", Verdict.FAILURE, f"{place} is named {count} times")
@@ -106,6 +113,8 @@ def _log_dirs(settings: BrokerSettings) -> Findings:
             usable.append(LogDir(Filesystem(), path))
     try:
         common_identity(usable, settings.broker_id)
+    except KRaftLogDir as error:
+        yield Finding("log.dirs", Verdict.FAILURE, str(error))
     except InconsistentLogDirs as error:
         advice = "each broker has directories of its own; broker.id must be the one they had"
         yield Finding("log.dirs", Verdict.FAILURE, str(error), advice)
@@ -185,9 +194,16 @@ def _file_system(path: Path) -> str:
     return kind
 
 
-def _unit(settings: BrokerSettings, properties: str | None) -> Findings:
+def _own_places(settings: BrokerSettings, unit: Unit) -> Findings:
+    """Say where the service has its log directories from, if not from where the host has them."""
+    for path in (Path(text).absolute() for text in settings.log_dirs):
+        if (place := unit.on_host(path)) != path:
+            text = f"{unit.name} has {path} from {place}, which was looked at"
+            yield Finding("log.dirs", Verdict.OK, text)
+
+
+def _unit(settings: BrokerSettings, properties: str | None, unit: Unit | None) -> Findings:
     """Look at the log directories as the service would see them whose settings these are."""
-    unit = None if properties is None else unit_of(properties)
     paths = [Path(os.path.realpath(text)) for text in settings.log_dirs]
     for path in paths:
         if not is_under(path, TEMPORARY):
@@ -203,7 +219,11 @@ def _unit(settings: BrokerSettings, properties: str | None) -> Findings:
     if unit is None:
         return
     lasting = [path for path in paths if not is_under(path, TEMPORARY)]
-    if refused := [path for path in lasting if not unit.lets_write(path)]:
+    if unit.own_root:
+        text = f"{unit.name} has a root of its own ({unit.own_root}): what it may write is not told"
+        advice = "its ReadWritePaths= and BindPaths= must let the broker write its log directories"
+        yield Finding("log.dirs", Verdict.WARNING, text, advice)
+    elif refused := [path for path in lasting if not unit.lets_write(path)]:
         text = f"{unit.name} does not let the broker write {', '.join(map(str, refused))}"
         advice = "a drop-in lets it: the commands below"
         yield Finding("log.dirs", Verdict.WARNING, text, advice, unit.drop_in(lasting))
@@ -217,8 +237,7 @@ def _unit(settings: BrokerSettings, properties: str | None) -> Findings:
 # -- listeners ---------------------------------------------------------------------------------
 
 
-def _listeners(settings: BrokerSettings) -> Findings:
-    is_running = any(is_locked(Path(path).absolute()) for path in settings.log_dirs)
+def _listeners(settings: BrokerSettings, *, is_running: bool) -> Findings:
     # All are held until the last is bound: two may name one place.
     with ExitStack() as held:
         if (address := settings.metrics_listener) is not None:
@@ -247,7 +266,7 @@ def _address(
     what: str, place: str, host: str, port: int, is_running: bool, held: ExitStack
 ) -> Finding:
     try:
-        held.enter_context(bind(place, host, port, backlog=1))
+        held.enter_context(bind(place, host, port))
     except ConfigError as error:
         number = (error.__cause__.errno or 0) if isinstance(error.__cause__, OSError) else 0
         if is_running and number == errno.EADDRINUSE:
@@ -264,6 +283,21 @@ _BINDING = {
 
 
 # -- the host ----------------------------------------------------------------------------------
+
+
+def _buffers(settings: BrokerSettings) -> Findings:
+    for key, wanted, limit in (
+        ("socket.send.buffer.bytes", settings.socket_send_buffer_bytes, "net.core.wmem_max"),
+        ("socket.receive.buffer.bytes", settings.socket_receive_buffer_bytes, "net.core.rmem_max"),
+    ):
+        most = _number("/proc/sys/" + limit.replace(".", "/"))
+        if wanted > 0 and most is not None:
+            yield _graded(
+                "socket buffers",
+                wanted <= most,
+                f"{key}={wanted}, the kernel's {limit} is {most}, and cuts what is above",
+                f"sysctl {limit}={wanted}, or leave {key} out: the kernel grows buffers itself",
+            )
 
 
 def _memory(settings: BrokerSettings) -> Findings:

@@ -147,15 +147,22 @@ def _disks(logs: LogManager) -> Iterator[Family]:
     name = "plog_flush_duration_seconds"
     lines = _buckets(name, "", flush_times())
     yield Family(name, "histogram", "How long each fdatasync of a log took.", lines)
-    online, free = [], []
+    online, free, refusing, refused = [], [], [], []
     for path, live in list(logs.dirs.items()):
         labels = f'{{log_dir="{_escaped(str(path))}"}}'
         online.append(f"plog_log_dir_online{labels} {int(live.failure is None)}")
+        refused.append(f"plog_log_dir_refused_writes_total{labels} {live.refused_writes}")
         if live.failure is None:
+            refusing.append(f"plog_log_dir_refusing{labels} {int(live.room.left <= 0)}")
             with suppress(OSError):  # it is gone, and the next who needs it will say so
                 free.append(f"plog_log_dir_free_bytes{labels} {shutil.disk_usage(path).free}")
     yield Family("plog_log_dir_online", "gauge", "Whether a log directory works.", online)
     yield Family("plog_log_dir_free_bytes", "gauge", "Space left on its file system.", free)
+    for name, kind, text, lines in (
+        ("refusing", "gauge", "Whether records are refused for want of room.", refusing),
+        ("refused_writes_total", "counter", "Writes refused for want of room.", refused),
+    ):
+        yield Family(f"plog_log_dir_{name}", kind, text, lines)
     yield _one("plog_offline_partitions", "Partitions that cannot be served.", len(logs.offline))
 
 

@@ -1,4 +1,4 @@
-"""What the installed systemd unit lets a broker write.
+"""What the installed systemd unit lets a broker see and write.
 
 Reads unit files and their drop-ins where systemd does (systemd.unit(5)), as far as log directories
 are concerned: systemd need not run, and whoever looks need not be root. Never writes one: `drop_in`
@@ -11,6 +11,7 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 PLACES = (
     Path("/etc/systemd/system"),
@@ -24,6 +25,14 @@ HOMES = (Path("/home"), Path("/root"), Path("/run/user"))
 """What ProtectHome= hides."""
 STATE = Path("/var/lib")
 NO = frozenset({"", "0", "n", "no", "f", "false", "off"})
+
+
+class Bind(NamedTuple):
+    """A directory of the host that a service sees at another place, or at its own."""
+
+    source: Path
+    place: Path
+    is_writable: bool
 
 
 class Unit:
@@ -43,17 +52,38 @@ class Unit:
         """Whether its /tmp and /var/tmp are its own, and go when it stops."""
         return self._last("PrivateTmp") not in NO
 
+    @property
+    def own_root(self) -> str:
+        """What the broker has in place of the host's root, as the unit says it; "" for nothing."""
+        said = ((key, self._words(key)) for key in ("RootDirectory", "RootImage"))
+        return " ".join(f"{key}={words[-1]}" for key, words in said if words)
+
     def runs(self, properties: str) -> bool:
-        """Tell whether the broker's settings are in this file."""
+        """Tell whether the broker's settings are in this file of the host."""
         words = self._words("ExecStart")
-        return os.path.realpath(properties) in map(os.path.realpath, words)
+        seen = [*words, *(str(self.on_host(Path(word))) for word in words if word.startswith("/"))]
+        return os.path.realpath(properties) in map(os.path.realpath, seen)
+
+    def on_host(self, path: Path) -> Path:
+        """Return where on the host is what the broker sees at `path`, which is absolute.
+
+        What is in an image (RootImage=) is not to be found; `path` itself is returned for it.
+        """
+        bind = self._bind_of(path)
+        if bind is not None:
+            return bind.source / path.relative_to(bind.place)
+        root = self._words("RootDirectory")
+        return Path(root[-1], *path.parts[1:]) if root else path
 
     def lets_write(self, path: Path) -> bool:
         """Tell whether the broker may write a directory; `path` is resolved, and not under /tmp."""
+        bind = self._bind_of(path)
+        if bind is not None:  # whatever hides or keeps what is there otherwise
+            return bind.is_writable
         if self._hides(path):
             return False
         given = [word.lstrip("-+") for word in self._words("ReadWritePaths")]
-        writable = [*map(os.path.realpath, given), *self._state_directories()]
+        writable = map(os.path.realpath, given)
         return self._last("ProtectSystem") != "strict" or is_under(path, writable)
 
     def drop_in(self, paths: Iterable[Path]) -> list[str]:
@@ -76,6 +106,22 @@ class Unit:
 
     def _hides(self, path: Path) -> bool:
         return self._last("ProtectHome") not in NO and is_under(path, HOMES)
+
+    def _bind_of(self, path: Path) -> Bind | None:
+        return max(
+            (bind for bind in self._binds() if path.is_relative_to(bind.place)),
+            key=lambda bind: len(bind.place.parts),
+            default=None,
+        )
+
+    def _binds(self) -> Iterator[Bind]:
+        for place in map(Path, self._state_directories()):
+            yield Bind(place, place, is_writable=True)
+        for key, is_writable in (("BindReadOnlyPaths", False), ("BindPaths", True)):
+            for word in self._words(key):
+                source, _, rest = word.lstrip("-+").partition(":")
+                destination = rest.partition(":")[0] or source  # behind it are options
+                yield Bind(Path(source), Path(destination), is_writable)
 
     def _state_directories(self) -> list[str]:
         return [os.path.realpath(STATE / word) for word in self._words("StateDirectory")]

@@ -60,11 +60,12 @@ def recompress(
         CorruptRecord: the batch expands to more than `decompressed_limit` bytes.
         ValueError: a level that the codec does not take.
     """
-    records = compression.decompress(
-        header.codec, memoryview(batch)[HEADER_BYTES:], decompressed_limit
-    )
+    stored = memoryview(batch)[HEADER_BYTES:]
     made = bytearray(memoryview(batch)[:HEADER_BYTES])
-    made += compression.compress(codec, records, level)
+    # Without a name of its own what has been expanded is let go of before `made` grows.
+    made += compression.compress(
+        codec, compression.decompress(header.codec, stored, decompressed_limit), level
+    )
     _LENGTH.pack_into(made, AT_LENGTH, len(made) - AT_LENGTH - _LENGTH.size)
     _ATTRIBUTES.pack_into(made, AT_ATTRIBUTES, header.attributes & ~CODEC_MASK | codec)
     _CRC.pack_into(made, AT_CRC, crc32c(memoryview(made)[AT_ATTRIBUTES:]))

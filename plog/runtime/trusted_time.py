@@ -1,8 +1,9 @@
 """Wall time for what cannot be taken back: records that go for their age, producers forgotten.
 
 Owns the doubt in a clock that is suddenly ahead. Set wrongly for a moment, it would take
-every record with it; a clock that is right is still so an hour later. Time that was set
-back only keeps things longer, and is believed at once, as is that of the start.
+every record with it; a clock that is right is still so an hour later, in which the host did
+not sleep. Time that was set back only keeps things longer, and is believed at once, as is
+that of the start, and the time that the host has slept.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ class TrustedTime:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._believed_ms = clock.now_ms()
-        self._at_ms = clock.monotonic_ms()
+        self._at_ms = clock.since_boot_ms()
         self._doubted_since_ms: int | None = None
 
     def now_ms(self) -> int:
         """Return milliseconds since 1970 UTC, as far as they are believed."""
-        now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
-        expected_ms = self._believed_ms + monotonic_ms - self._at_ms
+        now_ms, since_boot_ms = self._clock.now_ms(), self._clock.since_boot_ms()
+        expected_ms = self._believed_ms + since_boot_ms - self._at_ms
         ahead_ms = now_ms - expected_ms
         if ahead_ms > STEP_MS:
+            monotonic_ms = self._clock.monotonic_ms()
             if self._doubted_since_ms is None:
                 self._doubted_since_ms = monotonic_ms
                 _log.warning(
@@ -46,5 +48,5 @@ class TrustedTime:
         if self._doubted_since_ms is not None:
             self._doubted_since_ms = None
             _log.info("the clock is believed again")
-        self._believed_ms, self._at_ms = now_ms, monotonic_ms
+        self._believed_ms, self._at_ms = now_ms, since_boot_ms
         return now_ms

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from plog.errors import InvalidConfig, InvalidRequest
-from plog.settings.keys import ConfigType, Key, Settings, unknown_key
+from plog.errors import InvalidRequest
+from plog.settings.keys import ConfigType, Fault, Key, Settings, unknown_key
 
 
 class Operation(IntEnum):
@@ -33,8 +33,10 @@ class Alteration(NamedTuple):
 
 def alter(
     current: Mapping[str, str], inherited: Settings, alterations: Iterable[Alteration]
-) -> dict[str, str]:
-    """Return what is set after `alterations`, of what is set before.
+) -> tuple[dict[str, str], list[Fault]]:
+    """Return what is set after `alterations`, of what is set before, and which cannot be made.
+
+    The latter add to or take from what is no list, or is none; their keys are as they were.
 
     Args:
         current: what is set for the resource itself.
@@ -43,9 +45,9 @@ def alter(
 
     Raises:
         InvalidRequest: a key comes twice, has no value, or the operation is unknown.
-        InvalidConfig: an item is added to or taken from what is not a list, or it is none.
     """
     altered = dict(current)
+    faults: list[Fault] = []
     seen: set[str] = set()
     for name, operation, value in alterations:
         if name in seen:
@@ -59,10 +61,14 @@ def alter(
         if operation == Operation.SET:
             altered[name] = value
         elif operation in (Operation.APPEND, Operation.SUBTRACT):
-            declared = _list_key(inherited, name)
-            # A list of the inherited settings may be no value at all.
-            text = altered.get(name, declared.format(inherited.value(name)) or "")
-            items, named = _items(declared, text), _items(declared, value)
+            try:
+                declared = _list_key(inherited, name)
+                # A list of the inherited settings may be no value at all.
+                text = altered.get(name, declared.format(inherited.value(name)) or "")
+                items, named = _items(declared, text), _items(declared, value)
+            except ValueError as reason:
+                faults.append(Fault(name, str(reason)))
+                continue
             if operation == Operation.APPEND:
                 items = tuple(dict.fromkeys((*items, *named)))
             else:
@@ -70,21 +76,18 @@ def alter(
             altered[name] = declared.kind.format(items)
         else:
             raise InvalidRequest(f"{operation} is no operation on settings")
-    return altered
+    return altered, faults
 
 
 def _items(declared: Key[Any], text: str) -> tuple[str, ...]:
-    try:
-        items: tuple[str, ...] = declared.kind.parse(text.strip())
-    except ValueError as reason:
-        raise InvalidConfig(f"{declared.name}: {reason}") from reason
+    items: tuple[str, ...] = declared.kind.parse(text.strip())
     return items
 
 
 def _list_key(settings: Settings, name: str) -> Key[Any]:
     declared = settings.KEYS.get(name)
     if declared is None:
-        raise InvalidConfig(f"{name}: {unknown_key(name, settings.KEYS)}")
+        raise ValueError(unknown_key(name, settings.KEYS))
     if declared.kind.type is not ConfigType.LIST:
-        raise InvalidConfig(f"{name}: is not a list to add to or take from")
+        raise ValueError("is not a list to add to or take from")
     return declared

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from plog.settings.keys import INT, INT_MAX, LONG, SHORT, Settings, key
 
-NO_GROUPS = "consumer groups are not served yet"
 NO_TRANSACTIONS = "transactions are not served yet"
 
 
@@ -16,21 +15,18 @@ class CoordinatorKeys(Settings):
         INT,
         "The shortest session timeout a group member may ask for.",
         default=6000,
-        no_effect=NO_GROUPS,
     )
     group_max_session_timeout_ms = key(
         "group.max.session.timeout.ms",
         INT,
         "The longest session timeout a group member may ask for.",
         default=1800000,
-        no_effect=NO_GROUPS,
     )
     group_initial_rebalance_delay_ms = key(
         "group.initial.rebalance.delay.ms",
         INT,
         "How long an empty group waits for more members before its first assignment.",
         default=3000,
-        no_effect=NO_GROUPS,
     )
     group_max_size = key(
         "group.max.size",
@@ -38,14 +34,12 @@ class CoordinatorKeys(Settings):
         "The most members of a group.",
         default=INT_MAX,
         at_least=1,
-        no_effect=NO_GROUPS,
     )
     offset_metadata_max_bytes = key(
         "offset.metadata.max.bytes",
         INT,
         "The longest text that may be committed with an offset.",
         default=4096,
-        no_effect=NO_GROUPS,
     )
     offsets_topic_num_partitions = key(
         "offsets.topic.num.partitions",
@@ -53,7 +47,6 @@ class CoordinatorKeys(Settings):
         "Partitions of `__consumer_offsets`. Not to be changed once it exists.",
         default=50,
         at_least=1,
-        no_effect=NO_GROUPS,
     )
     offsets_topic_replication_factor = key(
         "offsets.topic.replication.factor",
@@ -61,7 +54,6 @@ class CoordinatorKeys(Settings):
         "Replicas of `__consumer_offsets`.",
         default=3,
         at_least=1,
-        no_effect=NO_GROUPS,
     )
     offsets_topic_segment_bytes = key(
         "offsets.topic.segment.bytes",
@@ -69,7 +61,6 @@ class CoordinatorKeys(Settings):
         "Segment size of `__consumer_offsets`; small, so that it is compacted and loaded fast.",
         default=104857600,
         at_least=1,
-        no_effect=NO_GROUPS,
     )
     offsets_topic_compression_codec = key(
         "offsets.topic.compression.codec",
@@ -78,7 +69,6 @@ class CoordinatorKeys(Settings):
         default=0,
         at_least=0,
         at_most=4,
-        no_effect=NO_GROUPS,
     )
     offsets_load_buffer_size = key(
         "offsets.load.buffer.size",
@@ -86,7 +76,6 @@ class CoordinatorKeys(Settings):
         "How much is read at once when committed offsets are loaded.",
         default=5242880,
         at_least=1,
-        no_effect=NO_GROUPS,
     )
     offsets_retention_minutes = key(
         "offsets.retention.minutes",
@@ -94,7 +83,6 @@ class CoordinatorKeys(Settings):
         "How long the offsets of a group without members are kept.",
         default=10080,
         at_least=1,
-        no_effect=NO_GROUPS,
     )
     offsets_retention_check_interval_ms = key(
         "offsets.retention.check.interval.ms",
@@ -102,7 +90,6 @@ class CoordinatorKeys(Settings):
         "How often offsets are looked over to be forgotten.",
         default=600000,
         at_least=1,
-        no_effect=NO_GROUPS,
     )
     offsets_commit_timeout_ms = key(
         "offsets.commit.timeout.ms",
@@ -110,7 +97,6 @@ class CoordinatorKeys(Settings):
         "How long a commit waits for the replicas.",
         default=5000,
         at_least=1,
-        no_effect=NO_GROUPS,
     )
     transaction_max_timeout_ms = key(
         "transaction.max.timeout.ms",

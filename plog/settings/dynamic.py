@@ -200,11 +200,13 @@ class DynamicSettings:
         An empty mapping, as for a topic that is gone, forgets the topic.
         """
         with self._lock:
-            self._told_topics.pop(name, None)
-            self._topics.pop(name, None)
+            # Readers take no lock: what a topic has stays until there is something else.
             if overrides:
                 self._told_topics[name] = dict(overrides)
                 self._topics[name] = self._topic_of(name)
+            else:
+                self._told_topics.pop(name, None)
+                self._topics.pop(name, None)
         settings = self.topic(name)
         for listener in self._topic_listeners:
             listener(name, settings)

@@ -89,7 +89,6 @@ KAFKA_ONLY: Final = frozenset(
         "kafka.metrics.polling.interval.secs",
         "kafka.metrics.reporters",
         "leader.replication.throttled.rate",
-        "log.cleaner.io.buffer.load.factor",
         "log.cleaner.io.buffer.size",
         "log.dir.failure.timeout.ms",
         "log.initial.task.delay.ms",

@@ -22,7 +22,6 @@ from plog.settings.keys import (
     key,
 )
 
-NO_COMPACTION = "logs are not compacted yet"
 NO_DOWN_CONVERSION = "old message formats are not served yet"
 
 DIRECTORIES = Kind(ConfigType.STRING, LIST.parse, LIST.format)
@@ -160,8 +159,7 @@ class LogKeys(Settings):
         "log.cleanup.policy",
         LIST,
         "What becomes of old segments: `delete` by age and size, `compact` to the newest record "
-        "of each key, or both. Nothing is compacted yet: `compact` refuses records without a key "
-        "and, alone, keeps all others for ever.",
+        "of each key, or both. `compact` refuses records without a key.",
         default=("delete",),
         values=("compact", "delete"),
         update=Update.CLUSTER_WIDE,
@@ -349,7 +347,6 @@ class LogKeys(Settings):
         BOOLEAN,
         "Whether logs are compacted.",
         default=True,
-        no_effect=NO_COMPACTION,
     )
     log_cleaner_threads = key(
         "log.cleaner.threads",
@@ -358,7 +355,6 @@ class LogKeys(Settings):
         default=1,
         at_least=0,
         update=Update.CLUSTER_WIDE,
-        no_effect=NO_COMPACTION,
     )
     log_cleaner_io_max_bytes_per_second = key(
         "log.cleaner.io.max.bytes.per.second",
@@ -366,7 +362,6 @@ class LogKeys(Settings):
         "The most that compaction reads and writes.",
         default=sys.float_info.max,
         update=Update.CLUSTER_WIDE,
-        no_effect=NO_COMPACTION,
     )
     log_cleaner_dedupe_buffer_size = key(
         "log.cleaner.dedupe.buffer.size",
@@ -374,7 +369,15 @@ class LogKeys(Settings):
         "Memory for the keys of one compaction.",
         default=134217728,
         update=Update.CLUSTER_WIDE,
-        no_effect=NO_COMPACTION,
+    )
+    log_cleaner_io_buffer_load_factor = key(
+        "log.cleaner.io.buffer.load.factor",
+        DOUBLE,
+        "How full the memory for keys may become.",
+        default=0.9,
+        at_least=0.01,
+        at_most=0.99,
+        update=Update.CLUSTER_WIDE,
     )
     log_cleaner_backoff_ms = key(
         "log.cleaner.backoff.ms",
@@ -383,7 +386,6 @@ class LogKeys(Settings):
         default=15000,
         at_least=0,
         update=Update.CLUSTER_WIDE,
-        no_effect=NO_COMPACTION,
     )
     log_cleaner_min_cleanable_ratio = key(
         "log.cleaner.min.cleanable.ratio",
@@ -393,7 +395,6 @@ class LogKeys(Settings):
         at_least=0,
         at_most=1,
         update=Update.CLUSTER_WIDE,
-        no_effect=NO_COMPACTION,
     )
     log_cleaner_delete_retention_ms = key(
         "log.cleaner.delete.retention.ms",
@@ -402,7 +403,6 @@ class LogKeys(Settings):
         default=86400000,
         at_least=0,
         update=Update.CLUSTER_WIDE,
-        no_effect=NO_COMPACTION,
     )
     log_cleaner_min_compaction_lag_ms = key(
         "log.cleaner.min.compaction.lag.ms",
@@ -411,7 +411,6 @@ class LogKeys(Settings):
         default=0,
         at_least=0,
         update=Update.CLUSTER_WIDE,
-        no_effect=NO_COMPACTION,
     )
     log_cleaner_max_compaction_lag_ms = key(
         "log.cleaner.max.compaction.lag.ms",
@@ -420,5 +419,4 @@ class LogKeys(Settings):
         default=LONG_MAX,
         at_least=1,
         update=Update.CLUSTER_WIDE,
-        no_effect=NO_COMPACTION,
     )

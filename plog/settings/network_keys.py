@@ -160,8 +160,9 @@ class NetworkKeys(Settings):
         "queued.max.request.bytes",
         LONG,
         "Memory that requests in work and half received may take together; at the limit, reading "
-        "pauses. Kafka's default is -1, no limit; plog always has one, and takes -1 for its "
-        "default.",
+        "pauses. Answers that clients do not take may take as much again; beyond, connections are "
+        "closed, beginning with the one that has stood still for longest. Kafka's default is -1, "
+        "no limit; plog always has one, and takes -1 for its default.",
         default=536870912,
         at_least=1,
         besides=(-1,),

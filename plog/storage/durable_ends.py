@@ -31,9 +31,6 @@ DURABLE_ENDS_FILE = "durable-ends"
 SLOT_BYTES = 32
 KEY_BYTES = 20
 
-UNKNOWN_END = (1 << 63) - 1
-"""Of a partition that was on this disk, as far as one can tell without it."""
-
 _KEY = struct.Struct(">16si")
 _KEY_END = struct.Struct(">16siq")
 _SLOT = struct.Struct(">16siqI")
@@ -112,12 +109,7 @@ class DurableEnds:
 
     def durable_end(self, key: SlotKey) -> int | None:
         """Return the end that `open` found for a partition; None when nothing is known of it."""
-        end = self._ends.get(key)
-        return None if end == UNKNOWN_END else end
-
-    def is_lost(self, key: SlotKey) -> bool:
-        """Tell whether `open` found that the partition was missed here."""
-        return self._ends.get(key) == UNKNOWN_END
+        return self._ends.get(key)
 
     def ends(self) -> list[tuple[SlotKey, int]]:
         """Return whose slots `open` found, and their ends."""
@@ -155,12 +147,6 @@ class DurableEnds:
             self._fs.pwrite(self.fd, _FREE, position)
             self._fs.fdatasync(self.fd)
             self._free.append(position)
-
-    def mark_lost(self, key: SlotKey) -> None:
-        """Remember that a partition should be here and is not, whatever it held. Raises OSError."""
-        position = self.position_for(key)
-        self._fs.pwrite(self.fd, encode_slot(key, UNKNOWN_END), position)
-        self._fs.fdatasync(self.fd)
 
     def sync(self) -> None:
         """Fdatasync the file, with the checkpoints. Raises OSError."""

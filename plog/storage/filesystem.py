@@ -130,6 +130,10 @@ class Filesystem:
         """Tell whether a path leads to what is open."""
         return os.path.samestat(os.fstat(fd), os.stat(path))
 
+    def device(self, path: Path) -> int:
+        """Return the number of the file system of `path`."""
+        return os.stat(path).st_dev
+
     def space(self, path: Path) -> Space:
         """Return the room on the file system of `path`."""
         found = os.statvfs(path)

@@ -37,7 +37,7 @@ from plog.storage.log_dir import LogDir
 from plog.storage.log_faults import DISK_FULL, NO_DESCRIPTORS
 from plog.storage.log_opening import open_log
 from plog.storage.log_owner import LogOwner
-from plog.storage.recovery import ANY_OFFSET, Known, recover
+from plog.storage.recovery import recover
 from plog.storage.segment_files import (
     DELETE_DIRECTORY,
     FUTURE_DIRECTORY,
@@ -45,6 +45,7 @@ from plog.storage.segment_files import (
     leaving_directory_name,
     parse_directory_name,
 )
+from plog.storage.segment_verdict import ANY_OFFSET, Known
 from plog.types import TopicPartition
 
 COMPACT = "compact"
@@ -94,7 +95,6 @@ class LiveLogDir:
         self.failure: OSError | None = None
         self.clean_shutdown = False
         self.was_served = False  # by plog
-        self.was_new = False  # or its disk is not mounted
         self.machine_restarted = False  # since a broker last wrote here, cleanly ended or not
         # With partitions that the next start must recover, as if this one had not been.
         self.unrecovered = False
@@ -103,12 +103,13 @@ class LiveLogDir:
         self.recovery_points = OffsetCheckpoint(fs, path / RECOVERY_POINT_FILE)
         self.high_watermarks = OffsetCheckpoint(fs, path / HIGH_WATERMARK_FILE)
         self.log_start_offsets = OffsetCheckpoint(fs, path / LOG_START_OFFSET_FILE)
-        self._cleaner_offsets = OffsetCheckpoint(fs, path / CLEANER_OFFSET_FILE)
+        self.cleaner_offsets = OffsetCheckpoint(fs, path / CLEANER_OFFSET_FILE)
         self._damaged = OffsetCheckpoint(fs, path / DAMAGED_PARTITIONS_FILE)
         self._unsynced_name = False
         self._unmade: set[Path] = set()  # partition directories that are nobody's
         self.group_commit = GroupCommit(f"commit {path}")
-        self.room = DiskRoom()  # for clients' records
+        self.room = DiskRoom()  # for clients' records; with others on the same disk
+        self.refused_writes = 0  # for want of it
 
     def open(self, broker_id: int, cluster_id: str) -> None:
         """Lock the directory, check whose it is, and read what it says of its partitions.
@@ -119,7 +120,6 @@ class LiveLogDir:
         """
         self.log_dir.open()
         self.was_served = self.log_dir.was_served()
-        self.was_new = not self.was_served and self.log_dir.is_nobodys()
         self.log_dir.claim(broker_id, cluster_id)
         self.machine_restarted = self.log_dir.machine_restarted()
         self.clean_shutdown = self.log_dir.take_clean_shutdown()
@@ -128,7 +128,7 @@ class LiveLogDir:
             self.recovery_points,
             self.high_watermarks,
             self.log_start_offsets,
-            self._cleaner_offsets,
+            self.cleaner_offsets,
             self._damaged,
         ):
             try:
@@ -181,6 +181,7 @@ class LiveLogDir:
         directory = self.path / str(tp)
         if self._fs.exists(directory):
             self.put_away(directory, tp)
+        self.forget_cleaned(tp)
 
     def future_directory(self, tp: TopicPartition) -> Path:
         """Return a new name for a replica that is being moved here."""
@@ -218,15 +219,12 @@ class LiveLogDir:
         except CheckpointDamaged as error:
             raise LogDamaged(str(error)) from error
         key = slot_key(tp, topic_id)
-        # One that is back where it was missed may be a copy: what is known here is not of it.
-        is_back = self.durable_ends.is_lost(key)
         known = Known(
             clean_shutdown=(
                 (self.clean_shutdown if clean_shutdown is None else clean_shutdown)
                 and tp not in self._damaged.stored
-                and not is_back
             ),
-            read_whole=is_back or tp in self._damaged.stored,
+            read_whole=tp in self._damaged.stored,
             # What went offline for damage is not explained by a restart that came later.
             machine_restarted=self.machine_restarted and tp not in self._damaged.stored,
             starts_with_its_epochs=self.was_served,
@@ -236,7 +234,7 @@ class LiveLogDir:
             gaps_legal_below=(
                 ANY_OFFSET
                 if COMPACT in settings.cleanup_policy
-                else self._cleaner_offsets.stored.get(tp, 0)
+                else self.cleaner_offsets.stored.get(tp, 0)
             ),
         )
         log = self._open(
@@ -395,6 +393,14 @@ class LiveLogDir:
     def fail(self, error: OSError) -> None:
         """Take the directory offline, and its partitions with it. Safe from any thread."""
         self._on_failure(self.path, error)
+
+    def forget_cleaned(self, tp: TopicPartition) -> None:
+        """Forget how far a partition was compacted: it has left. Raises OSError.
+
+        Another one of its name would be taken for as clean.
+        """
+        if tp in self.cleaner_offsets.stored:
+            self.cleaner_offsets.drop(tp)
 
     def guarded(self, task: Callable[..., object], *args: object) -> bool:
         """Run a task on the directory's files, unless it is offline; an error takes it there.

@@ -44,6 +44,7 @@ from plog.errors import (
 )
 from plog.settings.definitions import TopicSettings
 from plog.storage import retention, timestamp_search
+from plog.storage.compaction import DirtyRange, dirty_range
 from plog.storage.filesystem import Filesystem
 from plog.storage.leader_epochs import LeaderEpochs
 from plog.storage.log_faults import NO_DESCRIPTORS, LogFaults
@@ -51,11 +52,11 @@ from plog.storage.log_files import LogFiles
 from plog.storage.log_owner import LogOwner, report_nothing
 from plog.storage.log_segments import LogSegments, Rolled
 from plog.storage.producer_state import SilentProducers, Verdict, check, decide
+from plog.storage.segment import SegmentNumbers
 from plog.storage.timestamp_search import TimestampedOffset
 from plog.storage.transaction_index import AbortedTransaction, AbortedTransactions
 from plog.types import TopicPartition
 
-LOG_APPEND_TIME = "LogAppendTime"
 DELETE = "delete"
 
 HIGH_WATERMARK = -1
@@ -207,8 +208,6 @@ class Log:
                 f"{self.topic_partition}: a batch of {len(records)} bytes, segments hold"
                 f" {settings.segment_bytes}"
             )
-        if settings.message_timestamp_type == LOG_APPEND_TIME:
-            batch.restamp_append_time(records, now_ms)
         appended = self.native.append(records, now_ms)
         if appended.status not in (APPENDED, DUPLICATE):
             appended = self._append_unusual(records, now_ms)
@@ -489,6 +488,57 @@ class Log:
             with self.faults.judged():
                 self._segments.start_at(offset)
             return self.native.log_start_offset
+
+    # -- compaction --------------------------------------------------------------------------
+
+    def dirty_range(self, checkpoint: int | None, now_ms: int) -> DirtyRange | None:
+        """Say what may be compacted, None while the log may not be.
+
+        Raises:
+            KafkaStorageError: a file's time cannot be read.
+        """
+        with self._lock:
+            if self._closed or self._retired:
+                return None
+            native = self.native
+            with self.faults.judged():
+                summaries = [self._segments.summary(segment) for segment in native.segments]
+            return dirty_range(
+                summaries,
+                checkpoint=checkpoint,
+                log_start_offset=native.log_start_offset,
+                stable_end=min(native.last_stable_offset, native.durable_end),
+                min_lag_ms=self._settings.min_compaction_lag_ms,
+                now_ms=now_ms,
+            )
+
+    def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions with records or their marker in a range."""
+        return self._segments.aborted_between(first_offset, end_offset)
+
+    def last_offsets_of_producers(self) -> dict[int, tuple[int, int | None]]:
+        """Return each producer's epoch and the last offset of its last batch, None without one."""
+        return {
+            entry.producer_id: (
+                entry.producer_epoch,
+                entry.batches[-1].last_offset if entry.batches else None,
+            )
+            for entry in self.native.producers()
+        }
+
+    def replace_cleaned(self, old: Sequence[Segment], numbers: SegmentNumbers) -> bool:
+        """Put a compacted segment in the place of others; False: they are gone or others by now.
+
+        Raises:
+            KafkaStorageError: its files cannot be renamed or opened.
+        """
+        with self._lock:
+            if self._closed or self._retired:
+                return False
+            # First: whoever checks the log must not take what is missing for lost.
+            self.gaps_legal_below = max(self.gaps_legal_below, old[-1].next_offset)
+            with self.faults.judged():
+                return self._segments.replace(old, numbers, self._settings)
 
     # -- truncation (followers) --------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """One of `log.dirs`: its identity, its lock, and how the broker before ended.
 
-Owns meta.properties, `.lock`, `.kafka_cleanshutdown` and `boot-id`. Never looks into the
-partitions' directories.
+Owns meta.properties, `.lock`, `.kafka_cleanshutdown` and `boot-id`, and what KRaft leaves beside
+them. Never looks into the partitions' directories.
 """
 
 from __future__ import annotations
@@ -19,10 +19,21 @@ from pathlib import Path
 
 from plog.errors import InconsistentLogDirs, KafkaStorageError
 from plog.storage.filesystem import Filesystem
+from plog.storage.log_faults import DISK_FULL
+from plog.types import (
+    CLUSTER_METADATA,
+    RESERVED_UUIDS,
+    new_directory_id,
+    uuid_from_text,
+    uuid_to_text,
+)
 
 _log = logging.getLogger(__name__)
 
 META_PROPERTIES = "meta.properties"
+KRAFT_LOG = f"{CLUSTER_METADATA}-0"
+DIRECTORY_ID = "directory.id"
+"""Kafka's key (KIP-858): which of the broker's directories it is, wherever it is mounted."""
 LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 _FLOCK = "hhqqi"
@@ -52,36 +63,73 @@ class IdentityDamaged(InconsistentLogDirs):
     """meta.properties is no such file any more; it names nobody else, so it can be written anew."""
 
 
-class LogDirIdentity:
-    """What meta.properties says: whose directory this is."""
+class KRaftLogDir(InconsistentLogDirs):
+    """A broker of Kafka's KRaft mode was here, which knows its topics from elsewhere."""
 
-    def __init__(self, *, broker_id: int | None, cluster_id: str | None) -> None:
+    def __init__(self, path: Path | str, sign: str) -> None:
+        super().__init__(
+            f"{path}: {sign}: a KRaft broker's directory, whose topics and configs are known to"
+            " KRaft's controllers alone; leave it to Kafka, start plog on an empty directory, and"
+            " copy the topics by a client (MirrorMaker, or kcat)"
+        )
+
+
+class LogDirIdentity:
+    """What meta.properties says: whose directory this is, and which of theirs."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int | None,
+        cluster_id: str | None,
+        directory_id: uuid.UUID | None = None,
+    ) -> None:
         self.broker_id = broker_id
         self.cluster_id = cluster_id
+        self.directory_id = directory_id  # None: Kafka's before 3.7, and older releases'
 
     @classmethod
     def decode(cls, text: str, name: str) -> LogDirIdentity:
-        """Read version 0 (broker.id) or the later version 1 (node.id).
+        """Read version 0 (broker.id); the later version 1 (node.id) is KRaft's.
 
         Raises:
-            IdentityDamaged: no version, or an id that is no number.
-            InconsistentLogDirs: another version.
+            KRaftLogDir: version 1.
+            IdentityDamaged: no version, or a broker id that is no number.
+            InconsistentLogDirs: another version, or a directory.id that is none.
         """
         values = decode_properties(text)
         version = values.get("version", "")
         if not (version.isascii() and version.isdigit()):
-            raise IdentityDamaged(f"{name}: version 0 or 1 expected, not {values.get('version')!r}")
-        key = {"0": "broker.id", "1": "node.id"}.get(version)
-        if key is None:
-            raise InconsistentLogDirs(f"{name}: version 0 or 1 expected, not {version!r}")
-        broker_id = values.get(key)
+            raise IdentityDamaged(f"{name}: version 0 expected, not {values.get('version')!r}")
+        if version == "1":
+            raise KRaftLogDir(name, "version=1")
+        if version != "0":
+            raise InconsistentLogDirs(f"{name}: version 0 expected, not {version!r}")
+        broker_id = values.get("broker.id")
         digits = ("0" if broker_id is None else broker_id).removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 10):
-            raise IdentityDamaged(f"{name}: {key}={broker_id!r} is not a broker id")
+            raise IdentityDamaged(f"{name}: broker.id={broker_id!r} is not a broker id")
         return cls(
             broker_id=None if broker_id is None else int(broker_id),
             cluster_id=values.get("cluster.id"),
+            directory_id=_decode_directory_id(values.get(DIRECTORY_ID), name),
         )
+
+
+def _decode_directory_id(text: str | None, name: str) -> uuid.UUID | None:
+    if text is None:
+        return None
+    try:
+        found = uuid_from_text(text)
+    except ValueError:
+        found = None
+    if found is None or found.int < RESERVED_UUIDS:
+        # To draw another would be to take the directory for a new one.
+        raise InconsistentLogDirs(
+            f"{name}: {DIRECTORY_ID}={text} is not the id of a directory: put the right one there"
+            " (`plog log-dirs` shows it), or take the line out to have it given another"
+        )
+    return found
 
 
 class LogDir:
@@ -93,6 +141,8 @@ class LogDir:
     def __init__(self, fs: Filesystem, path: Path) -> None:
         self._fs = fs
         self.path = path
+        self.directory_id: uuid.UUID | None = None  # of a directory that is claimed
+        self.lost_id: uuid.UUID | None = None  # the one it had, if its own file does not tell
         self._lock_fd = -1
         # Held, so that nothing else can be taken for it.
         self._directory_fd = -1
@@ -152,23 +202,42 @@ class LogDir:
         """Return what meta.properties says; None when there is none yet.
 
         Raises:
+            KRaftLogDir: it, or what is beside it, says that a KRaft broker was here.
             IdentityDamaged: it says nothing that can be understood.
-            InconsistentLogDirs: it is of a later version.
+            InconsistentLogDirs: it is of a later version, or its directory.id is none.
             OSError: it cannot be read.
         """
         path = self.path / META_PROPERTIES
+        if self._fs.exists(self.path / KRAFT_LOG):
+            raise KRaftLogDir(self.path, f"it holds {KRAFT_LOG}")
         try:
             text = self._fs.read_text(path)
         except FileNotFoundError:
             return None
         return LogDirIdentity.decode(text, str(path))
 
+    def told_id(self) -> uuid.UUID | None:
+        """Return the id in meta.properties; None where it is gone, or damaged, or has none.
+
+        Raises:
+            InconsistentLogDirs: it is of a later version, or its directory.id is none.
+            OSError: it cannot be read.
+        """
+        try:
+            found = self.identity()
+        except IdentityDamaged:
+            return None
+        return None if found is None else found.directory_id
+
     def is_nobodys(self) -> bool:
-        """Tell whether no broker has claimed the directory yet. Raises OSError."""
-        return not self._fs.exists(self.path / META_PROPERTIES)
+        """Tell whether no broker was ever here, as on a mount point without its disk.
+
+        One that has lost its meta.properties is still somebody's. Raises OSError.
+        """
+        return not self._fs.exists(self.path / META_PROPERTIES) and not self.was_served()
 
     def claim(self, broker_id: int, cluster_id: str) -> None:
-        """Check that the directory is this broker's, or make it so.
+        """Check that the directory is this broker's, or make it so; it has an id then, durably.
 
         Raises:
             InconsistentLogDirs: it belongs to another broker or cluster.
@@ -180,15 +249,30 @@ class LogDir:
         except IdentityDamaged as error:
             _log.warning("%s is written anew, for broker %d: %s", path, broker_id, error)
             found = None
-        if found is None:
-            self._fs.replace_text(
-                path,
-                encode_properties(
-                    {"version": "0", "broker.id": str(broker_id), "cluster.id": cluster_id}
-                ),
-            )
+        if found is not None:
+            _check_owner(path, found, broker_id, cluster_id)
+            self.directory_id = found.directory_id or self._add_id()
             return
-        _check_owner(path, found, broker_id, cluster_id)
+        drawn = self.lost_id or new_directory_id()
+        values = {"version": "0", "broker.id": str(broker_id), "cluster.id": cluster_id}
+        self._fs.replace_text(path, encode_properties(values) + _id_line(drawn))
+        self.directory_id = drawn
+
+    def _add_id(self) -> uuid.UUID | None:
+        """Give an id to a directory that is somebody's; None where the disk is full."""
+        path = self.path / META_PROPERTIES
+        drawn = self.lost_id or new_directory_id()
+        try:
+            # The other lines stay as whoever wrote them did.
+            others = self._fs.read_bytes(path).rstrip(b"\n") + b"\n"
+            self._fs.replace_bytes(path, others + _id_line(drawn).encode())
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            # What is there can be served, and retention make room.
+            _log.warning("%s has no %s until the next start: %s", self.path, DIRECTORY_ID, error)
+            return None
+        return drawn
 
     # -- clean shutdown ----------------------------------------------------------------------
 
@@ -244,6 +328,10 @@ class LogDir:
             self._fs.replace_text(path, current + "\n")
 
 
+def _id_line(directory_id: uuid.UUID) -> str:
+    return encode_properties({DIRECTORY_ID: uuid_to_text(directory_id)})
+
+
 def is_locked(path: Path) -> bool:
     """Tell whether a broker, plog or Kafka, has the directory's lock file locked."""
     try:
@@ -270,21 +358,29 @@ def _lock(fd: int) -> None:
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
 
 
-def lock_log_dirs(fs: Filesystem, paths: Sequence[Path]) -> list[LogDir]:
+def check_named_once(paths: Sequence[Path]) -> None:
+    """Check that no directory is named twice, as such or by a link. Raises InconsistentLogDirs."""
+    twice = [path for path, count in Counter(p.resolve() for p in paths).items() if count > 1]
+    if twice:
+        raise InconsistentLogDirs(f"log.dirs names {twice[0]} twice")
+
+
+def lock_log_dirs(
+    fs: Filesystem, paths: Sequence[Path], already: Sequence[LogDir] = ()
+) -> list[LogDir]:
     """Lock what can be locked of the broker's log directories, before anything is written there.
 
-    A directory whose disk has failed is left out.
+    A directory whose disk has failed is left out; those that are locked already come first. If
+    this fails, none is locked any more.
 
     Raises:
         InconsistentLogDirs: one is named twice, or in use by another process.
         KafkaStorageError: none can be used.
     """
-    twice = [path for path, count in Counter(p.resolve() for p in paths).items() if count > 1]
-    if twice:
-        raise InconsistentLogDirs(f"log.dirs names {twice[0]} twice")
-    locked: list[LogDir] = []
+    locked = list(already)
     faults: list[str] = []
     try:
+        check_named_once(paths)
         for path in paths:
             log_dir = LogDir(fs, path)
             try:
@@ -306,11 +402,13 @@ def common_identity(log_dirs: Sequence[LogDir], broker_id: int) -> LogDirIdentit
     """Return whose the directories are, as far as they tell; `broker_id` -1 may be anyone.
 
     Raises:
-        InconsistentLogDirs: one belongs to another broker, or two to different ones.
+        InconsistentLogDirs: one belongs to another broker, two to different ones, or two have the
+            same id.
         OSError: a file cannot be read.
     """
     wanted = broker_id if broker_id >= 0 else None
     cluster_id: str | None = None
+    by_id: dict[uuid.UUID, Path] = {}
     for log_dir in log_dirs:
         try:
             found = log_dir.identity()
@@ -318,6 +416,14 @@ def common_identity(log_dirs: Sequence[LogDir], broker_id: int) -> LogDirIdentit
             continue  # `claim` says so
         if found is None:
             continue
+        if found.directory_id is not None:
+            other = by_id.setdefault(found.directory_id, log_dir.path)
+            if other != log_dir.path:
+                raise InconsistentLogDirs(
+                    f"{other} and {log_dir.path} are copies of one log directory (both have"
+                    f" {DIRECTORY_ID}={uuid_to_text(found.directory_id)} in their"
+                    f" {META_PROPERTIES}): take the older one out of log.dirs"
+                )
         _check_owner(log_dir.path / META_PROPERTIES, found, wanted, cluster_id)
         wanted = found.broker_id if wanted is None else wanted
         cluster_id = cluster_id or found.cluster_id

@@ -24,11 +24,13 @@ from plog.storage.segment import (
     open_segment,
 )
 from plog.storage.segment_files import (
+    CLEANED,
     DELETED,
     LOG,
     OFFSET_INDEX,
     PRODUCER_SNAPSHOT,
     SEGMENT,
+    SWAP,
     TIME_INDEX,
     TRANSACTION_INDEX,
     path_of,
@@ -127,6 +129,31 @@ class LogFiles:
             self._fs.replace_bytes(index, encode_aborted(kept))
         with self._fs.opened(path_of(self.directory, numbers.base_offset, LOG)) as fd:
             self._fs.ftruncate(fd, numbers.size_bytes)
+
+    # -- compaction --------------------------------------------------------------------------
+
+    def take_up_cleaned(self, numbers: SegmentNumbers, settings: TopicSettings) -> Segment:
+        """Make `.cleaned` files `.swap`: from now on a start completes the replacement."""
+        self._rename_all(numbers.base_offset, CLEANED, SWAP)
+        self._fs.sync_directory(self.directory)
+        return open_segment(
+            self._fs,
+            self.directory,
+            numbers,
+            max_index_bytes=settings.segment_index_bytes,
+            suffix=SWAP,
+        )
+
+    def finish_swap(self, base_offset: int) -> None:
+        """Give `.swap` files their names. Those that they replace are away already."""
+        self._rename_all(base_offset, SWAP, "")
+        self._fs.sync_directory(self.directory)
+
+    def _rename_all(self, base_offset: int, old: str, new: str) -> None:
+        for kind in SEGMENT:
+            path = path_of(self.directory, base_offset, kind, old)
+            if kind == LOG or self._fs.exists(path):
+                self._fs.rename(path, path_of(self.directory, base_offset, kind, new))
 
     # -- producers and epochs ----------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -18,9 +19,10 @@ from plog.errors import InconsistentLogDirs, KafkaStorageError, LogDamaged
 from plog.settings.definitions import TopicSettings
 from plog.storage.live_log_dir import FoundPartition, LiveLogDir
 from plog.storage.log import Log
+from plog.storage.log_dir import DIRECTORY_ID
 from plog.storage.log_faults import DISK_FULL
 from plog.storage.log_owner import LogOwner
-from plog.types import TopicPartition
+from plog.types import TopicPartition, uuid_to_text
 
 _log = logging.getLogger(__name__)
 
@@ -38,8 +40,14 @@ class Register(LogOwner, Protocol):
         """Remove a directory that is no partition's."""
 
 
-def open_log_dirs(dirs: Mapping[Path, LiveLogDir], *, broker_id: int, cluster_id: str) -> None:
-    """Open every directory; one whose disk has failed gets its `failure`.
+def open_log_dirs(
+    dirs: Mapping[Path, LiveLogDir],
+    unmounted: Mapping[Path, uuid.UUID],
+    *,
+    broker_id: int,
+    cluster_id: str,
+) -> None:
+    """Open every directory; one whose disk has failed or is not mounted gets its `failure`.
 
     Raises:
         InconsistentLogDirs: a directory is in use, or another broker's; all are closed again.
@@ -47,6 +55,8 @@ def open_log_dirs(dirs: Mapping[Path, LiveLogDir], *, broker_id: int, cluster_id
     try:
         for live in dirs.values():
             try:
+                if live.path in unmounted:
+                    raise _not_mounted(live.path, unmounted[live.path])
                 live.open(broker_id, cluster_id)
             except OSError as error:
                 live.note_failure(error)
@@ -55,6 +65,14 @@ def open_log_dirs(dirs: Mapping[Path, LiveLogDir], *, broker_id: int, cluster_id
         for live in dirs.values():
             live.close()
         raise
+
+
+def _not_mounted(path: Path, directory_id: uuid.UUID) -> OSError:
+    return OSError(
+        f"it is empty, and {DIRECTORY_ID} {uuid_to_text(directory_id)} was there before: is its"
+        " disk mounted? Mount it and start again; if it is gone for good,"
+        f" `plog log-dirs --forget {path}` lets plog begin anew there"
+    )
 
 
 class LogLoading:
@@ -89,18 +107,23 @@ class LogLoading:
         """Have `load` give up after the partitions it is at."""
         self._abandoned = True
 
-    def load(self, dirs: Collection[LiveLogDir]) -> None:
+    def load(self, dirs: Collection[LiveLogDir], *, is_one_missing: bool = False) -> None:
         """Load every log of those directories that work.
+
+        Args:
+            is_one_missing: whether there is a directory that is not among these.
 
         Raises:
             KafkaStorageError: a partition cannot be loaded for no reason of its files, or
                 `abandon` was called.
         """
-        self._load_in_threads(self._find(dirs))
+        self._load_in_threads(self._find(dirs, is_one_missing))
         if self._abandoned:
             raise KafkaStorageError("the start was abandoned while logs were loaded")
 
-    def _find(self, dirs: Collection[LiveLogDir]) -> list[tuple[LiveLogDir, FoundPartition]]:
+    def _find(
+        self, dirs: Collection[LiveLogDir], is_one_missing: bool
+    ) -> list[tuple[LiveLogDir, FoundPartition]]:
         found: list[tuple[LiveLogDir, FoundPartition]] = []
         for live in _working(dirs):
             try:
@@ -111,7 +134,11 @@ class LogLoading:
             found += [(live, partition) for partition in partitions]
             for directory in leaving:
                 self._register.remove_tree_later(live, directory, 0)
-        found += self._finish_moves(dirs, {partition.topic_partition for _, partition in found})
+        found += self._finish_moves(
+            dirs,
+            {partition.topic_partition for _, partition in found},
+            is_one_missing or len(_working(dirs)) < len(dirs),
+        )
         for tp, count in Counter(p.topic_partition for _, p in found).items():
             if count > 1:
                 where = [str(p.directory) for _, p in found if p.topic_partition == tp]
@@ -122,15 +149,20 @@ class LogLoading:
         return found
 
     def _finish_moves(
-        self, dirs: Collection[LiveLogDir], present: set[TopicPartition]
+        self, dirs: Collection[LiveLogDir], present: set[TopicPartition], is_one_missing: bool
     ) -> list[tuple[LiveLogDir, FoundPartition]]:
+        """Have moved replicas take the places of those that are gone; others are removed.
+
+        Where a directory is missing, the replica that a move began with may be in it, and what has
+        come of it here be less: that waits.
+        """
         adopted = []
         for live in _working(dirs):
             try:
                 for future in live.find_future_replicas():
                     if future.topic_partition in present:
                         self._register.remove_tree_later(live, future.directory, 0)
-                    else:
+                    elif not is_one_missing:
                         adopted.append((live, live.adopt(future)))
                         present.add(future.topic_partition)
             except OSError as error:

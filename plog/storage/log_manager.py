@@ -13,17 +13,18 @@ partition is made, deleted, or takes another directory's place.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from plog.errors import (
-    InconsistentLogDirs,
     InconsistentTopicId,
     KafkaError,
     KafkaStorageError,
@@ -31,16 +32,17 @@ from plog.errors import (
 )
 from plog.runtime.clock import Clock
 from plog.settings.definitions import BrokerSettings, TopicSettings
-from plog.storage.durable_ends import UNKNOWN_END, SlotKey
+from plog.storage.absent_replicas import AbsentReplicas
 from plog.storage.filesystem import Filesystem
 from plog.storage.flush_retries import FlushRetries
-from plog.storage.full_log_dirs import LOOK_MS, FullLogDirs
+from plog.storage.full_log_dirs import LOOK_MS, FullLogDirs, share_rooms
 from plog.storage.group_commit import Done
 from plog.storage.housekeeping import Housekeeping
 from plog.storage.live_log_dir import LiveLogDir, slot_key
 from plog.storage.log import Log
 from plog.storage.log_checkpoints import LogCheckpoints
-from plog.storage.log_dir import LogDir
+from plog.storage.log_cleaner import LogCleaner
+from plog.storage.log_dir import LogDir, check_named_once
 from plog.storage.log_faults import DISK_FULL, NO_DESCRIPTORS
 from plog.storage.log_loading import LogLoading, open_log_dirs
 from plog.storage.log_owner import report_nothing
@@ -73,6 +75,12 @@ class LogManager:
         cluster_id: whose the directories must be, or become.
         broker_id: the same; None for that of `settings`.
         locked: directories that the caller has locked already; they are given back at the end.
+        unmounted: directories of `log.dirs` whose disk is not there: they are offline, and nothing
+            is written in them.
+        missing: log directories that are in none of `log.dirs`, and where they were; those that
+            should be in the unmounted ones too.
+        broker_settings: returns the broker's settings as they are at any time, for what may change
+            while it runs; None for `settings`.
     """
 
     def __init__(
@@ -85,10 +93,15 @@ class LogManager:
         fs: Filesystem | None = None,
         broker_id: int | None = None,
         locked: Sequence[LogDir] = (),
+        unmounted: Mapping[Path, uuid.UUID] = MappingProxyType({}),
+        missing: Mapping[uuid.UUID, Path] = MappingProxyType({}),
+        broker_settings: Callable[[], BrokerSettings] | None = None,
     ) -> None:
         self._settings = settings
         self._broker_id = settings.broker_id if broker_id is None else broker_id
         self._locked = {log_dir.path: log_dir for log_dir in locked}
+        self._unmounted = unmounted
+        self._absent = AbsentReplicas(missing)
         self._cluster_id = cluster_id
         self._clock = clock
         self._fs = fs or Filesystem()
@@ -96,19 +109,26 @@ class LogManager:
         self._dirs: dict[Path, LiveLogDir] = {}
         self._logs: dict[TopicPartition, Log] = {}
         self._offline: dict[TopicPartition, str] = {}
-        # What log directories say of partitions that no directory holds: where, and up to where.
-        self._lost: dict[SlotKey, tuple[Path, int]] = {}
         # Where offline partitions are; those of a failed directory stay there.
         self._offline_dirs: dict[TopicPartition, Path] = {}
         self._failure_callbacks: list[LogDirFailure] = []
         self._damage_callbacks: list[Callable[[TopicPartition, str], None]] = []
         self._said_no_descriptor_ms: int | None = None
+        self._spare_fd = -1
         self.placement_lock = threading.Lock()
         self.scheduler = Scheduler(clock, "storage tasks")
         self._full = FullLogDirs(settings.log_dir_reserve_bytes)
         self._flush_retries = FlushRetries(self.scheduler, self.commit)
         self.checkpoints = LogCheckpoints(self._live, self._logs_in, self._offline_among)
         self._housekeeping = Housekeeping(settings, clock, self.logs, self)
+        self.cleaner = LogCleaner(
+            self._fs,
+            clock,
+            settings=broker_settings or (lambda: settings),
+            logs=self.logs,
+            checkpoint_of=lambda log: self._dirs[log.log_dir].cleaner_offsets,
+            guarded=lambda log, task: self._dirs[log.log_dir].guarded(task),
+        )
         self._loading = LogLoading(
             self,
             topic_settings,
@@ -126,23 +146,28 @@ class LogManager:
                 reason of its files, or `abandon_start` was called.
         """
         paths = [Path(text).absolute() for text in self._settings.log_dirs]
-        twice = [path for path, count in Counter(p.resolve() for p in paths).items() if count > 1]
-        if twice:
-            raise InconsistentLogDirs(f"log.dirs names {twice[0]} twice")
+        check_named_once(paths)
         for path in paths:
             self._dirs[path] = LiveLogDir(
                 self._fs, self._clock, path, self.fail_log_dir, self._locked.get(path)
             )
-        open_log_dirs(self._dirs, broker_id=self._broker_id, cluster_id=self._cluster_id)
+        open_log_dirs(
+            self._dirs, self._unmounted, broker_id=self._broker_id, cluster_id=self._cluster_id
+        )
+        share_rooms(self._live(), self._fs)
         self._look_at_space()
         self._require_live_dir()
         self._load_all()
         self._require_live_dir()
         self.scheduler.every(LOOK_MS, self._look_at_space)
+        # Logs are closed one by one, and each has to write: with this descriptor, if none is left.
+        with suppress(OSError):
+            self._spare_fd = self._fs.open_file(Path(os.devnull))
         self.checkpoints.plan(self.scheduler, self._settings)
         self._housekeeping.plan(self.scheduler)
         if background:
             self.scheduler.start()
+            self.cleaner.start()
 
     @property
     def loading_progress(self) -> tuple[int, int]:
@@ -173,7 +198,7 @@ class LogManager:
 
     def _load_all(self) -> None:
         try:
-            self._loading.load(self._dirs.values())
+            self._loading.load(self._dirs.values(), is_one_missing=self._absent.misses_a_log_dir)
         except KafkaStorageError:
             self._close_all()
             raise
@@ -189,7 +214,7 @@ class LogManager:
     def _forget_slots(self) -> None:
         """Free the durable-end slots of partitions that are elsewhere, or had nothing to lose.
 
-        Of those that are nowhere `reason_lost` tells. Offline ones keep theirs.
+        Of those that are nowhere `reason_absent` tells. Offline ones keep theirs.
         """
         if self._offline:
             return  # their topic ids may be among what could not be read
@@ -198,28 +223,26 @@ class LogManager:
             here = {slot_key(log.topic_partition, log.topic_id) for log in self._logs_in(live)}
             lost = {key: end for key, end in live.durable_ends.ends() if key not in found and end}
             live.guarded(live.forget_slots_but, here | lost.keys())
-            self._lost |= {key: (live.path, end) for key, end in lost.items()}
+            self._absent.remember(live.path, lost)
 
-    def reason_lost(self, tp: TopicPartition, topic_id: uuid.UUID) -> str | None:
-        """Say why a partition without a log is not to be made anew; None: nothing is known of it.
+    def reason_absent(
+        self, tp: TopicPartition, topic_id: uuid.UUID, *, is_only: bool
+    ) -> str | None:
+        """Say why a replica without a log is not to be made anew; None: nothing is known of it.
 
-        A log directory may remember records of it that were on its disk, or be new at this start:
-        to be asked only of a partition that should be here.
+        To be asked only of one that should be here. `is_only`: it has no other replicas.
         """
-        key = slot_key(tp, topic_id)
-        if key not in self._lost:
-            new = next((live for live in self._live() if live.was_new), None)
-            if new is None:
-                return None
-            # Its records may be on a disk that is not mounted there; the next start must know too.
-            new.guarded(new.durable_ends.mark_lost, key)
-            self._lost[key] = (new.path, UNKNOWN_END)
-        path, end = self._lost[key]
-        held = "whatever it held" if end == UNKNOWN_END else f"what was on disk up to offset {end}"
-        return (
-            f"{path / str(tp)} is gone, and with it {held}: put it back (is its disk mounted?) and"
-            " start again, or delete the topic"
-        )
+        if (reason := self._absent.reason(tp, topic_id, is_only=is_only)) is not None:
+            return reason
+        return f"{tp} is not in any log directory that works" if self.offline_log_dirs else None
+
+    def log_dir_ids(self) -> dict[uuid.UUID, Path]:
+        """Return the ids of the directories that work, which are on their disks."""
+        return {
+            live.log_dir.directory_id: live.path
+            for live in self._live()
+            if live.log_dir.directory_id is not None
+        }
 
     def add_loaded(self, log: Log) -> None:
         """Take in a log that has been loaded, unless its directory has failed meanwhile."""
@@ -407,7 +430,7 @@ class LogManager:
             UnknownTopicOrPartition: there is none.
             KafkaStorageError: its directory cannot be renamed.
         """
-        with self.placement_lock:
+        with self.cleaner.paused(tp), self.placement_lock:
             with self._lock:
                 log = self._logs.pop(tp, None)
                 offline_dir = self._offline_dirs.pop(tp, None)
@@ -426,6 +449,7 @@ class LogManager:
                 leaving = live.put_away(live.path / str(tp), tp)
                 if log is not None:
                     live.durable_ends.release(slot_key(tp, log.topic_id))
+                live.forget_cleaned(tp)
             except OSError as error:
                 self.fail_log_dir(live.path, error)
                 raise KafkaStorageError(f"{tp}: {error}") from error
@@ -448,11 +472,14 @@ class LogManager:
         return False
 
     def remove_tree_later(self, live: LiveLogDir, directory: Path, delay_ms: int) -> None:
-        """Remove a directory that is no partition's any more, after a delay."""
+        """Remove a directory that is no partition's any more, after a delay.
+
+        What cannot be removed for now (the log says why) is tried again.
+        """
 
         def remove() -> None:
             done = live.guarded(live.remove_tree, directory)
-            if not done and live.failure is None:  # no descriptor was left
+            if not done and live.failure is None:  # no descriptor was left, or no space
                 self.remove_tree_later(live, directory, SAY_AGAIN_MS)
 
         self.scheduler.after(delay_ms, remove)
@@ -567,9 +594,11 @@ class LogManager:
 
     def shutdown(self, broker_epoch: int = -1) -> None:
         """Flush and close every log, write the checkpoints, mark the shutdown clean."""
+        self.cleaner.stop()
         self.scheduler.stop()
         for live in self._live():
             live.group_commit.stop()
+        self._give_up_spare()
         for live in self._live():
             if self.checkpoints.close_logs(live) and not live.unrecovered:
                 live.guarded(live.log_dir.mark_clean_shutdown, broker_epoch)
@@ -577,6 +606,11 @@ class LogManager:
             live.close()
         with self._lock:
             self._logs.clear()
+
+    def _give_up_spare(self) -> None:
+        if self._spare_fd >= 0:
+            spare_fd, self._spare_fd = self._spare_fd, -1
+            self._fs.close(spare_fd)
 
     def _offline_among(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         with self._lock:

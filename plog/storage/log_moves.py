@@ -83,7 +83,9 @@ class LogMoves:
                 raise ReassignmentInProgress(f"{tp} is being moved to {self._moving[tp]}")
             self._moving[tp] = log_dir
         try:
-            self._move(log, target)
+            # What is copied must not be replaced meanwhile.
+            with self._logs.cleaner.paused(tp):
+                self._move(log, target)
         finally:
             with self._lock:
                 del self._moving[tp]
@@ -91,7 +93,7 @@ class LogMoves:
     def _move(self, log: Log, target: LiveLogDir) -> None:
         tp = log.topic_partition
         source = self._logs.dirs[log.log_dir]
-        copy = ReplicaCopy(self._fs, log, target.future_directory(tp))
+        copy = ReplicaCopy(self._fs, log, target.future_directory(tp), target.room)
         try:
             copy.begin()
             with self._logs.placement_lock, log.standing_still() as role:
@@ -131,6 +133,8 @@ class LogMoves:
         tp = log.topic_partition
         starts = moved_starts([log])
         target.expect(tp, log.log_end_offset, log.high_watermark, starts.get(tp))
+        if (clean_to := source.cleaner_offsets.stored.get(tp)) is not None:
+            target.cleaner_offsets.put(tp, clean_to)
         try:
             leaving = source.put_away(log.directory, tp)
         except OSError as error:
@@ -144,6 +148,7 @@ class LogMoves:
             self._fs.rename(leaving, log.directory)
             raise KafkaStorageError(f"{tp} cannot be moved: {error}") from error
         source.guarded(source.durable_ends.release, slot_key(tp, log.topic_id))
+        source.guarded(source.forget_cleaned, tp)
         self._logs.remove_tree_later(source, leaving, log.settings.file_delete_delay_ms)
         return moved
 

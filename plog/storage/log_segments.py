@@ -19,6 +19,7 @@ from plog.settings.definitions import TopicSettings
 from plog.storage.leader_epochs import LeaderEpochs
 from plog.storage.log_files import LogFiles
 from plog.storage.retention import SegmentSummary
+from plog.storage.segment import SegmentNumbers
 from plog.storage.transaction_index import AbortedTransaction, AbortedTransactions
 
 
@@ -72,6 +73,10 @@ class LogSegments:
         """Return the aborted transactions that a range below an offset may hold records of."""
         end_offset = self._end_of(fetch_offset, found)
         return self.aborted.overlapping(fetch_offset, min(end_offset, upper_offset))
+
+    def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions with records or their marker in a range."""
+        return self.aborted.overlapping(first_offset, end_offset)
 
     def _end_of(self, fetch_offset: int, found: FileRange) -> int:
         """Return an offset that the batches of a range lie below, the nearest one indexed."""
@@ -148,6 +153,32 @@ class LogSegments:
 
     def _put_away(self, segments: Iterable[Segment]) -> None:
         self._remove_later(self._files.put_away(segments))
+
+    # -- compaction --------------------------------------------------------------------------
+
+    def replace(
+        self, old: Sequence[Segment], numbers: SegmentNumbers, settings: TopicSettings
+    ) -> bool:
+        """Put what is in `.cleaned` files in the place of neighbouring segments, below the active.
+
+        False: they are not there any more, as they were. Whatever a crash leaves, the next start
+        has either the old ones or the new one (`swap_files`).
+        """
+        segments = self._native.segments
+        first = next((at for at, one in enumerate(segments) if one is old[0]), None)
+        if first is None:
+            return False
+        end = first + len(old)
+        if end >= len(segments) or any(
+            mine is not theirs for mine, theirs in zip(old, segments[first:end], strict=True)
+        ):
+            return False
+        fresh = self._files.take_up_cleaned(numbers, settings)
+        self._native.replace_segments([*segments[:first], fresh, *segments[end:]])
+        self._unsynced = [segment for segment in self._unsynced if segment not in old]
+        self._put_away(old)
+        self._files.finish_swap(numbers.base_offset)
+        return True
 
     # -- truncation --------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """Copies a log into another log directory (AlterReplicaLogDirs, KIP-113).
 
 Owns the copy: segments as they are, then what was appended meanwhile, again and again
-until little is left, then the rest while appends stand still. Every copied batch is
-read back and checked. Never renames a partition into place: `log_moves` does.
+until little is left, then the rest while appends stand still. Takes of the room that
+clients' records have there, as it goes. Every copied batch is read back and checked.
+Never renames a partition into place: `log_moves` does.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import weakref
 from pathlib import Path
 
+from plog._native.disk_room import DiskRoom
 from plog._native.partition_log import Segment
 from plog.errors import KafkaStorageError
 from plog.storage.checkpoints import store_topic_id
@@ -29,19 +31,23 @@ MOST_ROUNDS = 20
 
 
 class ReplicaCopy:
-    """A copy of `log` in the directory `target`, which is made."""
+    """A copy of `log` in the directory `target`, which is made, on the disk that has `room`.
 
-    def __init__(self, fs: Filesystem, log: Log, target: Path) -> None:
+    Both steps raise KafkaStorageError when there is no room left, and OSError.
+    """
+
+    def __init__(self, fs: Filesystem, log: Log, target: Path, room: DiskRoom) -> None:
         self._fs = fs
         self._log = log
         self.target = target
+        self._room = room
         # By base offset: bytes copied, bytes read back, and the indexes of these.
         self._copied: dict[int, int] = {}
         self._checked: dict[int, int] = {}
         self._indexes: dict[int, IndexBuilder] = {}
 
     def begin(self) -> None:
-        """Copy until little is left. Raises OSError, KafkaStorageError."""
+        """Copy until little is left."""
         self._fs.make_directory(self.target)
         if self._log.topic_id is not None:
             store_topic_id(self._fs, self.target, self._log.topic_id)
@@ -51,19 +57,20 @@ class ReplicaCopy:
         self._check()
 
     def finish(self) -> None:
-        """Copy the rest. The log must stand still. Raises OSError, KafkaStorageError."""
+        """Copy the rest. The log must stand still."""
         self._catch_up()
         self._check()
         log = self._log
         for segment in log.native.segments:
             base = segment.base_offset
             offsets, times = self._indexes[base].finish()
+            self._take(len(offsets) + len(times))
             store_indexes(self._fs, self.target, base, offsets, times)
             aborted = path_of(log.directory, base, TRANSACTION_INDEX)
             if self._fs.exists(aborted):
-                self._fs.write_bytes(
-                    path_of(self.target, base, TRANSACTION_INDEX), self._fs.read_bytes(aborted)
-                )
+                data = self._fs.read_bytes(aborted)
+                self._take(len(data))
+                self._fs.write_bytes(path_of(self.target, base, TRANSACTION_INDEX), data)
         store_snapshot(self._fs, self.target, log.log_end_offset, log.native.producers())
         self._fs.replace_text(
             self.target / LEADER_EPOCH_FILE, encode_leader_epochs(log.leader_epochs)
@@ -104,11 +111,20 @@ class ReplicaCopy:
                     raise KafkaStorageError(f"{self._log.topic_partition}: {error}") from error
                 if not piece:
                     raise KafkaStorageError(f"{self._log.topic_partition}: segment {base} shrank")
+                self._take(len(piece))
                 self._fs.pwrite(fd, piece, at)
                 at += len(piece)
             self._fs.fsync(fd)
         self._copied[base] = at
         return at - start
+
+    def _take(self, size: int) -> None:
+        """Take room for what is about to be written; what the next look at the disk finds is so."""
+        if not self._room.take(size):
+            raise KafkaStorageError(
+                f"{self._log.topic_partition} cannot be moved: no room is left in"
+                f" {self.target.parent} for the rest of its {self._log.size_bytes} bytes"
+            )
 
     def _check(self) -> None:
         interval = self._log.settings.index_interval_bytes

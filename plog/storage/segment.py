@@ -65,12 +65,17 @@ def open_segment(
     *,
     max_index_bytes: int,
     create: bool = False,
+    suffix: str = "",
 ) -> Segment:
-    """Open the files for the data path. Raises OSError."""
+    """Open the files for the data path. Raises OSError.
+
+    Args:
+        suffix: of their names, while they are on their way in.
+    """
     fds: list[int] = []
     try:
         for kind in (LOG, OFFSET_INDEX, TIME_INDEX):
-            path = path_of(directory, numbers.base_offset, kind)
+            path = path_of(directory, numbers.base_offset, kind, suffix)
             fds.append(fs.open_file(path, create=create))
     except OSError:
         for fd in fds:

@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 from typing import NamedTuple
 
-from plog.types import TopicPartition, is_legal_topic_name
+from plog.types import CLUSTER_METADATA, TopicPartition, is_legal_topic_name
 
 LOG = ".log"
 OFFSET_INDEX = ".index"
@@ -81,6 +81,8 @@ def parse_directory_name(name: str) -> PartitionDirectory | None:
     plain, suffix = (leaving["name"], leaving["suffix"]) if leaving else (name, "")
     found = _PARTITION.fullmatch(plain)
     if found is None or not is_legal_topic_name(found["topic"]):
+        return None
+    if found["topic"] == CLUSTER_METADATA:
         return None
     if int(found["partition"]) >= 1 << 31:
         return None

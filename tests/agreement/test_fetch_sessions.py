@@ -255,6 +255,17 @@ def test_what_is_forgotten_makes_room(engine: Any) -> None:
     assert create(table, ONE)
 
 
+def test_next_request_needs_room_for_all_that_it_lists(engine: Any) -> None:
+    for asked, forgotten in ((asking(TWO, TWO), ()), (asking(TWO, THREE), (THREE,))):
+        table = engine.SessionCache(10, most_bytes=2 * ONE_PART)
+        number = create(table, ONE)
+        assert begin(table, (number, 1), asking(ONE, ONE))[0] == engine.NEXT
+        # Before any of it is remembered; what it forgets makes room first.
+        assert begin(table, (number, 2), asked, forgotten)[0] == engine.UNKNOWN
+        number = create(table, ONE)
+        assert begin(table, (number, 1), asked, (*forgotten, ONE))[0] == engine.NEXT
+
+
 def test_large_session_remembers_everything(engine: Any) -> None:
     table = engine.SessionCache(1)
     names = [(b"topic-%d" % (n % 40), NO_ID, n // 40) for n in range(2000)]

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -22,11 +23,11 @@ from plog.broker import Broker
 from plog.client.admin import Admin
 from plog.client.producer import Producer
 from plog.errors import ConfigError, ErrorCode, KafkaStorageError
+from plog.network.listeners import listen_on
 from plog.ops.health import ServiceManager
 from plog.server import serve
 from plog.settings.definitions import BrokerSettings
-from plog.storage.filesystem import Filesystem
-from plog.storage.log_dir import CLEAN_SHUTDOWN_FILE, META_PROPERTIES, LogDir
+from plog.storage.log_dir import CLEAN_SHUTDOWN_FILE, META_PROPERTIES
 from tests.descriptors import open_at
 from tests.handlers.wire import create_topic, make_batch, produce, speak
 from tests.planes import broker_settings
@@ -114,17 +115,33 @@ def test_second_broker_on_a_log_directory_is_refused_before_it_writes(
     broker.stop()
 
 
-def test_port_in_use_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["listener PLAINTEXT", "metrics.listener"])
+def test_port_in_use_is_told_before_anything_is_written_or_recovered(
+    broker: BrokerProcess, what: str
+) -> None:
+    broker.start()
+    with Admin(broker.bootstrap) as admin:
+        admin.create_topic("t", partitions=1)
+    broker.kill()  # so that there is something to recover
+    before = content(broker.log_dirs[0])
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        line = refusal(
-            run(*overrides(log_dirs=tmp_path / "d", listeners=f"PLAINTEXT://127.0.0.1:{port}"))
-        )
-    assert line == (
-        f"plog: listener PLAINTEXT: cannot listen on 127.0.0.1:{port}: Address already in use"
+        values = {"metrics_listener": f"127.0.0.1:{port}"}
+        if what != "metrics.listener":
+            values = {"listeners": f"PLAINTEXT://127.0.0.1:{port}"}
+        ended = run(*overrides(log_dirs=broker.log_dirs[0], **values))
+    assert refusal(ended) == (
+        f"plog: {what}: cannot listen on 127.0.0.1:{port}: Address already in use"
     )
-    # What was started was closed cleanly: nothing has to be recovered.
-    assert (tmp_path / "d" / CLEAN_SHUTDOWN_FILE).exists()
+    assert len(ended.stderr.splitlines()) == 1, ended.stderr
+    assert content(broker.log_dirs[0]) == before
+
+
+def test_port_in_use_leaves_nothing_in_a_new_directory(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listeners = f"PLAINTEXT://127.0.0.1:{taken.getsockname()[1]}"
+        refusal(run(*overrides(log_dirs=tmp_path / "d", listeners=listeners)))
+    assert [path.name for path in (tmp_path / "d").iterdir()] == [".lock"]
 
 
 def test_directory_of_another_broker_is_refused_untouched(tmp_path: Path) -> None:
@@ -144,7 +161,19 @@ def test_directories_of_two_clusters_are_refused_untouched(tmp_path: Path) -> No
 
 def test_directory_of_a_later_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / META_PROPERTIES).write_text("version=7\n")
-    assert "version 0 or 1 expected, not '7'" in refusal(run(*overrides(log_dirs=tmp_path)))
+    assert "version 0 expected, not '7'" in refusal(run(*overrides(log_dirs=tmp_path)))
+
+
+def test_directory_of_kraft_is_refused_untouched_with_what_can_be_done(tmp_path: Path) -> None:
+    text = "version=1\nnode.id=1\ncluster.id=c\ndirectory.id=AbCdEfGhIjKlMnOpQrStUw\n"
+    (tmp_path / META_PROPERTIES).write_text(text)
+    (tmp_path / "__cluster_metadata-0").mkdir()
+    (tmp_path / "flights-0").mkdir()
+    before = content(tmp_path)
+    line = refusal(run(*overrides(log_dirs=tmp_path)))
+    assert f"{tmp_path}: it holds __cluster_metadata-0: a KRaft broker's directory" in line
+    assert "start plog on an empty directory, and copy the topics" in line
+    assert {k: v for k, v in content(tmp_path).items() if k != ".lock"} == before
 
 
 def test_no_usable_log_directory_is_named_with_its_reason(tmp_path: Path) -> None:
@@ -389,8 +418,9 @@ def test_one_signal_stops_a_broker_whose_event_loop_is_behind(
 # -- in one process --------------------------------------------------------------------------------
 
 
-def settings_of(directory: Path, port: int) -> BrokerSettings:
-    settings = broker_settings(port, str(directory), {})
+def settings_of(directory: Path, port: int, **values: object) -> BrokerSettings:
+    given = {key.replace("_", "."): value for key, value in values.items()}
+    settings = broker_settings(port, str(directory), given)
     return BrokerSettings({key: str(value) for key, value in settings.items()})
 
 
@@ -401,6 +431,7 @@ PARTS = [
     "plog.broker.BrokerRegistration",
     "plog.broker.Services",
     "plog.broker.Reactor",
+    "plog.broker.listen_on",
     "plog.broker.Dispatcher",
     "plog.broker.Controller.start",
     "plog.network.control_plane.ControlPlane.start",
@@ -429,9 +460,8 @@ def test_failed_start_leaves_no_thread_and_no_lock(
         left = [t for t in threading.enumerate() if t not in threads and "asyncio" not in t.name]
         assert left == []
         assert open_at(tmp_path) == []
-        LogDir(Filesystem(), tmp_path / "d").open()  # is free; its descriptor goes with the object
-        # and the directory serves
-        again = Broker(settings_of(tmp_path / "e", free_port()))
+        # and the directory serves, at the same port
+        again = Broker(settings_of(tmp_path / "d", port))
         await again.start()
         await again.stop()
 
@@ -452,8 +482,11 @@ def test_cancelled_start_gives_everything_back(
     async def scenario() -> None:
         with monkeypatch.context() as patch:
             patch.setattr("plog.storage.log_loading.LogLoading._load_in_threads", waits)
-            start = asyncio.create_task(Broker(settings_of(tmp_path, free_port())).start())
+            port = free_port()
+            start = asyncio.create_task(Broker(settings_of(tmp_path, port)).start())
             await asyncio.to_thread(begun.wait, TIMEOUT_S)
+            with pytest.raises(ConnectionRefusedError):  # and does not wait in a backlog
+                await asyncio.open_connection("127.0.0.1", port)
             start.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await start

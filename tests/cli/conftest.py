@@ -22,7 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture(scope="package")
 def broker(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    overrides = {"auto.create.topics.enable": "false"}
+    overrides = {
+        "auto.create.topics.enable": "false",
+        "group.initial.rebalance.delay.ms": 0,
+        "offsets.topic.num.partitions": 5,
+    }
     with BrokerProcess(tmp_path_factory.mktemp("cli"), overrides=overrides) as running:
         yield running
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import TIMEOUT_S, Run, as_shells_tell, command_line, environment
+from tests.handlers.wire import eventually, fetch_one, speak
 from tests.servers import BrokerProcess
 
 SHORT = ("--seconds", "1", "--json")
@@ -109,8 +111,11 @@ def test_a_signal_ends_a_run_and_removes_its_topic(
         deadline = time.monotonic() + TIMEOUT_S
         while not (generators := descendants(running.pid)) and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert len(topics()) == len(generators) == 1
-        time.sleep(0.2)  # until the run is watched
+        assert len(generators) == 1
+        (topic,) = topics()
+        # By then the command has gone on from starting the generator to waiting for its end.
+        with contextlib.closing(speak(broker.port)) as wire:
+            eventually(lambda: fetch_one(wire, topic, 0).high_watermark > 0, "records are written")
         running.send_signal(number)
         assert as_shells_tell(running.wait(TIMEOUT_S)) == 128 + number
     finally:

@@ -15,7 +15,7 @@ import pytest
 from tests.cli.conftest import TIMEOUT_S, as_shells_tell, command_line, environment
 from tests.servers import free_port
 
-COMMANDS = ["server", "topics", "produce", "consume", "configs", "perf", "dump-log"]
+COMMANDS = ["server", "topics", "produce", "consume", "configs", "perf", "log-dirs", "dump-log"]
 SUBCOMMANDS = [
     *(["topics", name] for name in ["list", "describe", "create", "add-partitions", "delete"]),
     ["topics", "delete-records"],
@@ -119,12 +119,53 @@ def test_error_is_one_line_and_status_1(call, arguments, text):
         ["consume", "t", "--max", "-1"],
         ["configs", "set", "topic", "t", "novalue"],
         ["configs", "set", "nosuch", "t", "a=b"],
+        ["dump-log", "/nowhere/00000000000000000000.log"],
+        ["top", "--every", "0"],
     ],
 )
 def test_wrong_use_is_status_2_with_the_usage(call, arguments):
     text = call(*arguments, status=2).stderr.decode()
-    assert "Usage" in text
-    assert "Error: " in text
+    assert text.startswith("Usage: plog")
+    assert text.splitlines()[-1].startswith("plog: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "error", "text"),
+    [
+        (["topics", "describe", "nowhere"], 1, "UnknownTopicOrPartition", "plog topics list"),
+        (["topics", "create", "t", "--config", "nosuch=1"], 1, "InvalidConfig", "nosuch"),
+        (["topics", "create"], 2, "UsageError", "'TOPIC'"),
+        (["topics", "create", "t", "--nosuch"], 2, "UsageError", "--nosuch"),
+        (["top", "--metrics", "127.0.0.1:1"], 1, "Error", "no metrics page at"),
+    ],
+)
+def test_error_is_json_where_json_is_asked_for(call, arguments, status, error, text):
+    done = call(*arguments, "--json", status=status)
+    assert done.stdout == b""
+    told = json.loads(error_of(done))
+    assert set(told) == {"error", "message"}
+    assert told["error"] == error
+    assert text in told["message"]
+    assert not told["message"].startswith("plog: ")
+
+
+@pytest.mark.parametrize("command", [[], ["topics"], ["configs"], ["perf"]])
+def test_no_command_shows_those_there_are(call, command):
+    assert b"Commands:" in call(*command, status=2).stderr
+
+
+def test_metrics_page_that_is_not_there_is_one_line(call):
+    line = error_of(call("top", "--metrics", f"127.0.0.1:{free_port()}", status=1))
+    assert line.startswith("plog: no metrics page at 127.0.0.1:")
+
+
+def test_everything_that_is_wrong_with_configs_is_named(call, topic):
+    changes = ["retention.ms=x", "nosuch=1", "cleanup.policy+=nope", "segment.bytes=y"]
+    line = error_of(call("configs", "set", "topic", topic, *changes, status=1))
+    for key in ("retention.ms: ", "nosuch: ", "cleanup.policy: ", "segment.bytes: "):
+        assert key in line
+    text = call("configs", "set", "topic", topic, "a", "b=1", "c", status=2).stderr.decode()
+    assert "'a', 'c' are not KEY=VALUE" in text
 
 
 def test_existing_topic_is_an_error_unless_it_may_be_there(call, topic):
@@ -200,6 +241,8 @@ def test_consume_begins_where_it_is_told(call, topic):
     assert int(at[0]) <= 50
     assert consume("--from", "yesterday", status=2) == []
     assert consume("--from", "@yesterday", status=2) == []
+    assert consume("--from", "9" * 5000, status=2) == []
+    assert consume("--from", "@" + "9" * 5000, status=2) == []
     assert consume("--partition", 9, status=1) == []
 
 

@@ -11,7 +11,13 @@ from plog.client.admin import Admin
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 
-OVERRIDES = {"auto.create.topics.enable": "false", "message.max.bytes": 8 * 1024 * 1024}
+OVERRIDES = {
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 100,
+    "message.max.bytes": 8 * 1024 * 1024,
+    "offsets.topic.num.partitions": 5,
+}
 
 
 @pytest.fixture(scope="package")

@@ -41,6 +41,9 @@ SERVED = (
     ApiKey.LIST_OFFSETS,
     ApiKey.INIT_PRODUCER_ID,
     ApiKey.API_VERSIONS,
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.LIST_GROUPS,
+    ApiKey.DELETE_GROUPS,
 )
 TOPIC_ID = uuid.UUID(int=77)
 

@@ -362,7 +362,9 @@ def test_close_wakes_who_waits_for_room_or_for_a_topic():
         threads = [threading.Thread(target=fill, args=(topic,)) for topic in ("t", "new")]
         for thread in threads:
             thread.start()
+        deadline = time.monotonic() + WAIT_S
         while fake.count(ProduceRequest) == 0 or fake.count(MetadataRequest) < 3:
+            assert time.monotonic() < deadline, "nothing is sent"
             time.sleep(0.01)
         producer.close(0)
         for thread in threads:

@@ -3,20 +3,26 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 
 from plog.cluster.config_admin import ConfigAdmin
 from plog.cluster.config_changes import NOTICE_EXPIRY_MS, ConfigChanges
 from plog.cluster.embedded_store import EmbeddedStore
-from plog.cluster.store import SetOp
+from plog.cluster.store import SetOp, Stat
 from plog.cluster.topic_admin import NewTopic, TopicAdmin
-from plog.cluster.znodes import ConfigEntity, ControllerNode, decode_config
+from plog.cluster.znodes import CONFIG_CHANGES, ConfigEntity, ControllerNode, decode_config
 from plog.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from plog.runtime.clock import ManualClock
 from plog.settings.alterations import Alteration, Operation
-from plog.settings.definitions import BrokerSettings
+from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.settings.dynamic import DynamicSettings
 from tests.cluster.test_topic_admin import register
+from tests.handlers.wire import eventually
+
+PATIENCE_S = 60
 
 SET, DELETE, APPEND, SUBTRACT = Operation
 T = ConfigEntity.topic("t")
@@ -113,6 +119,22 @@ def test_refused_change_writes_nothing(admin, embedded, entity, operations, erro
     assert embedded._tree.zxid == zxid
 
 
+@pytest.mark.parametrize("entity", [T, OWN, ALL])
+def test_everything_that_is_wrong_is_named(admin, entity) -> None:
+    prefix = "" if entity is T else "log."
+    alterations = [
+        Alteration(f"{prefix}cleanup.policy", APPEND, "nope"),
+        Alteration(f"{prefix}retention.ms", SET, "soon"),
+        Alteration(f"{prefix}segment.bytes", SUBTRACT, "1"),
+        Alteration(f"{prefix}retention.bytes", SET, "many"),
+    ]
+    with pytest.raises(InvalidConfig) as refused:
+        admin.alter(entity, alterations)
+    assert sorted(part.partition(":")[0] for part in str(refused.value).split("; ")) == sorted(
+        one.name for one in alterations
+    )
+
+
 def test_log_shows_no_value_that_may_be_a_secret(admin, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="plog.cluster.config_admin"):
         admin.alter(
@@ -191,3 +213,67 @@ def test_configs_of_users_and_clients_go_to_whoever_wants_them(embedded, setting
     )
     changes.process()
     assert heard == [(user, {"producer_byte_rate": "5"})]
+
+
+class Counting:
+    """A store that counts what is asked of it about notices."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        self._store = store
+        self.lists = 0
+        self.reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def children(self, path: str) -> list[str]:
+        self.lists += path == CONFIG_CHANGES
+        return self._store.children(path)
+
+    def get(self, path: str) -> tuple[bytes, Stat]:
+        self.reads += path.startswith(CONFIG_CHANGES)
+        return self._store.get(path)
+
+
+def test_notices_that_were_heard_cost_nothing_when_another_comes(
+    admin, embedded, settings, clock
+) -> None:
+    store = Counting(embedded)
+    changes = ConfigChanges(store, settings, broker_id=0, clock=clock)
+    changes.load()
+    for number in range(100):
+        admin.alter(T, [Alteration("retention.ms", SET, str(number + 1))])
+    changes.process()
+    assert store.reads == 100
+    admin.alter(T, [Alteration("retention.ms", SET, "7")])
+    changes.process()
+    assert store.reads == 101
+    assert settings.topic("t").retention_ms == 7
+
+
+def test_changes_that_come_faster_than_they_are_applied_are_read_together(
+    admin, embedded, settings, clock
+) -> None:
+    store = Counting(embedded)
+    changes = ConfigChanges(store, settings, broker_id=0, clock=clock)
+    changes.load()
+    applying, go_on = threading.Event(), threading.Event()
+
+    def hold(name: str, made: TopicSettings) -> None:
+        applying.set()
+        assert go_on.wait(PATIENCE_S)
+
+    settings.on_topic_change(hold)
+    changes.start()
+    try:
+        admin.alter(T, [Alteration("retention.ms", SET, "1")])
+        assert applying.wait(PATIENCE_S)
+        lists = store.lists
+        for number in range(100):
+            admin.alter(T, [Alteration("retention.ms", SET, str(number + 2))])
+        go_on.set()
+        eventually(lambda: settings.topic("t").retention_ms == 101, "all are applied")
+    finally:
+        go_on.set()
+        changes.stop()
+    assert store.lists - lists <= 2

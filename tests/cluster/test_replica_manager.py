@@ -104,8 +104,10 @@ class FakeLogs:
     def get(self, at: TopicPartition) -> FakeLog | None:
         return self.logs.get(at)
 
-    def reason_lost(self, at, topic_id) -> str | None:
-        return self.lost.get(at)
+    def reason_absent(self, at, topic_id, *, is_only) -> str | None:
+        if self.offline_log_dirs:
+            return f"{at} is not in any log directory that works"
+        return self.lost.get(at) if is_only else None
 
     def create(self, at, topic_id, settings, leader_epoch=0) -> FakeLog:
         if self.refusal is not None:
@@ -163,8 +165,8 @@ class Broker:
             on_change=self.changed.append,
             log_dir_failed=self._report,
             fetchers=self.fetchers,
-            leadership_changed=lambda *roles: self.roles.append(roles),
         )
+        self.replicas.on_leadership(lambda *roles: self.roles.append(roles))
         self.channel = InProcessChannel(self.replicas, self.metadata)
 
     def _report(self) -> None:

@@ -78,6 +78,7 @@ REFUSED = [
     (NewTopic("a/b"), InvalidTopic),
     (NewTopic("ä"), InvalidTopic),
     (NewTopic("x" * 250), InvalidTopic),
+    (NewTopic("__cluster_metadata"), InvalidRequest),
     (NewTopic("there_is"), TopicAlreadyExists),
     (NewTopic("there.is"), InvalidTopic),
     (NewTopic("t", 0, 1), InvalidPartitions),

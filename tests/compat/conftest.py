@@ -11,14 +11,20 @@ from plog.client.admin import Admin
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 
-LARGEST_MESSAGE = 12 * 1024 * 1024
+OVERRIDES: dict[str, object] = {
+    "message.max.bytes": 12 * 1024 * 1024,
+    "num.partitions": 4,
+    # Groups form at once.
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 100,
+    "offsets.topic.num.partitions": 3,
+}
 
 
 @pytest.fixture(scope="package")
 def broker(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     directory = tmp_path_factory.mktemp("compat")
-    overrides = {"message.max.bytes": LARGEST_MESSAGE, "num.partitions": 4}
-    with BrokerProcess(directory, overrides=overrides) as running:
+    with BrokerProcess(directory, overrides=OVERRIDES) as running:
         yield running
 
 

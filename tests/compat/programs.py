@@ -1,6 +1,7 @@
 """Clients that are no Python: programs that do what `traffic` says, built when first wanted.
 
-`java/Traffic.java` is built by Maven for each release of kafka-clients, `go/main.go` by Go. That
+`java/Traffic.java` is built by Maven for each release of kafka-clients, `go/main.go` by Go, each
+with programs beside it that make the requests of administrators and consume in groups. That
 happens once for each state of their sources; what is made lies in .venv.
 """
 
@@ -90,22 +91,43 @@ class Program(ABC):
         """
         command = self.run_command(self.built())
         numbers = shape.partitions, shape.rounds, shape.records_per_round
-        done = subprocess.run(
-            [*command, bootstrap, *map(str, (*numbers, *runs))],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=RUN_TIMEOUT_S,
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.split() == [str(shape.total(len(one.topics))) for one in runs]
-        assert not done.stderr.strip(), done.stderr
+        said = _run([*command, bootstrap, *map(str, (*numbers, *runs))])
+        assert said.split() == [str(shape.total(len(one.topics))) for one in runs]
 
 
-class Java(Program):
+class Administrator(Program):
+    """One that makes the requests of administrators too."""
+
+    @abstractmethod
+    def administration_command(self, directory: Path) -> list[str]:
+        """Return what makes every request of an administrator."""
+
+    def administer(self, bootstrap: str, topic: str) -> None:
+        """Have it ask for whatever administrators may, of a topic that has records."""
+        _run([*self.administration_command(self.built()), bootstrap, topic])
+
+
+def _run(command: list[str]) -> str:
+    """Return what a program prints; it may warn of nothing."""
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr.strip(), done.stderr
+    return done.stdout
+
+
+class Java(Administrator):
     """Kafka's own client."""
 
-    sources = (HERE / "java" / "pom.xml", HERE / "java" / "Traffic.java")
+    sources = tuple(
+        HERE / "java" / name
+        for name in ("pom.xml", "Traffic.java", "Administration.java", "GroupMember.java")
+    )
     needs = ("mvn", "java")
 
     def __init__(self, release: str) -> None:
@@ -118,6 +140,16 @@ class Java(Program):
         return ["mvn", "--batch-mode", "--quiet", *settings, *goals]
 
     def run_command(self, directory: Path) -> list[str]:
+        return self._command(directory, "Traffic")
+
+    def administration_command(self, directory: Path) -> list[str]:
+        return self._command(directory, "Administration")
+
+    def member_command(self, directory: Path) -> list[str]:
+        """Return what starts a member of a group, but for its arguments."""
+        return self._command(directory, "GroupMember")
+
+    def _command(self, directory: Path, main_class: str) -> list[str]:
         return [
             "java",
             # Runs take a second or two: neither the best code nor collecting in parallel pays.
@@ -126,18 +158,21 @@ class Java(Program):
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-cp",
             f"{directory / 'classes'}:{directory / 'dependency'}/*",
-            "Traffic",
+            main_class,
         ]
 
     def is_our_mistake(self, said: str) -> bool:
         return "COMPILATION ERROR" in said
 
 
-class FranzGo(Program):
+class FranzGo(Administrator):
     """franz-go."""
 
     name = "franz-go"
-    sources = tuple(HERE / "go" / name for name in ("main.go", "go.mod", "go.sum"))
+    sources = tuple(
+        HERE / "go" / name
+        for name in ("main.go", "administration.go", "group.go", "go.mod", "go.sum")
+    )
     needs = ("go",)
 
     def build_command(self, made: Path) -> list[str]:
@@ -146,8 +181,15 @@ class FranzGo(Program):
     def run_command(self, directory: Path) -> list[str]:
         return [str(directory / "traffic")]
 
+    def administration_command(self, directory: Path) -> list[str]:
+        return [*self.run_command(directory), "administer"]
+
+    def group_command(self, directory: Path) -> list[str]:
+        """Return what consumes in a group, but for its arguments."""
+        return [*self.run_command(directory), "group"]
+
     def is_our_mistake(self, said: str) -> bool:
-        return "./main.go:" in said
+        return any(f"./{path.name}:" in said for path in self.sources)
 
 
 # The last line that still knew ZooKeeper, and the newest.

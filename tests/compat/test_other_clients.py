@@ -24,7 +24,7 @@ class Sarama(Program):
     """sarama."""
 
     name = "sarama"
-    sources = tuple(HERE / "sarama" / name for name in ("main.go", "go.mod", "go.sum"))
+    sources = tuple(HERE / "sarama" / name for name in ("main.go", "group.go", "go.mod", "go.sum"))
     needs = ("go",)
 
     def build_command(self, made: Path) -> list[str]:
@@ -33,8 +33,11 @@ class Sarama(Program):
     def run_command(self, directory: Path) -> list[str]:
         return [str(directory / "sarama")]
 
+    def group_command(self, directory: Path) -> list[str]:
+        return [*self.run_command(directory), "group"]
+
     def is_our_mistake(self, said: str) -> bool:
-        return "./main.go:" in said
+        return any(f"./{path.name}:" in said for path in self.sources)
 
 
 class KafkaJs(Program):
@@ -42,7 +45,8 @@ class KafkaJs(Program):
 
     name = "kafkajs"
     sources = tuple(
-        HERE / "kafkajs" / name for name in ("main.js", "package.json", "package-lock.json")
+        HERE / "kafkajs" / name
+        for name in ("main.js", "group.js", "package.json", "package-lock.json")
     )
     needs = ("node", "npm")
 
@@ -53,6 +57,9 @@ class KafkaJs(Program):
 
     def run_command(self, directory: Path) -> list[str]:
         return ["node", str(directory / "main.js")]
+
+    def group_command(self, directory: Path) -> list[str]:
+        return ["node", str(directory / "group.js")]
 
     def is_our_mistake(self, said: str) -> bool:
         return "SyntaxError" in said

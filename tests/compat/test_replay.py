@@ -4,7 +4,8 @@ A client's traffic with a broker process is recorded by a proxy, and the very fr
 one at a time, to two fresh brokers in this process, with and without the fast path. Their answers
 must be the same bytes; but for Fetch, whose answers depend on the moment, they must also be what
 the client was given. What brokers draw or are told by their surroundings differs, and only that is
-made alike: ids of topics, clusters and fetch sessions, and the port in Metadata. Producer ids need
+made alike: ids of topics, clusters and fetch sessions, and the port in
+Metadata and FindCoordinator. Producer ids need
 nothing: fresh brokers count them from the same start.
 """
 
@@ -32,6 +33,7 @@ from tests.compat import traffic
 from tests.compat.programs import FRANZ_GO, JAVA, Program, Run
 from tests.compat.recorder import Exchange, Recorder
 from tests.compat.traffic import Shape, record
+from tests.coordinator.conftest import await_coordinator
 from tests.handlers.running import Running, decoded
 from tests.handlers.wire import WAIT_MS, create_topic, speak, walk_all
 from tests.planes import Plane
@@ -90,7 +92,7 @@ class Identity(NamedTuple):
 
     def without(self, frame: bytes, api_key: int) -> bytes:
         """Return an answer without it."""
-        if api_key == ApiKey.METADATA:
+        if api_key in (ApiKey.METADATA, ApiKey.FIND_COORDINATOR):
             host = b"127.0.0.1"
             frame = frame.replace(host + struct.pack(">i", self.port), host + b"port")
             frame = frame.replace(self.cluster_id.encode(), b"cluster")
@@ -110,6 +112,7 @@ def prepare(port: int, advertised: int) -> Identity:
     wire = speak(port)
     ids = {topic: create_topic(wire, topic, SHAPE.partitions)[1].bytes for topic in TOPICS}
     cluster_id = wire.ask(MetadataRequest(topics=[]), 9).cluster_id
+    await_coordinator(wire, "any")  # who asks for one must not depend on the moment
     wire.close()
     return Identity(advertised, cluster_id, ids)
 

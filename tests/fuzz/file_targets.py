@@ -19,7 +19,8 @@ from plog.storage.filesystem import Filesystem
 from plog.storage.leader_epochs import LEADER_EPOCH_FILE
 from plog.storage.log_dir import LogDirIdentity
 from plog.storage.producer_snapshot import decode_snapshot, encode_snapshot
-from plog.storage.recovery import Known, recover
+from plog.storage.recovery import recover
+from plog.storage.segment_verdict import Known
 from plog.storage.transaction_index import AbortedTransactions, decode_aborted, encode_aborted
 from tests.storage.storage_logs import open_log
 
@@ -90,7 +91,8 @@ def _identity(data: bytes) -> None:
     text = data.decode("utf-8", errors="replace")
     found = said(LogDirIdentity.decode, text, "file")
     if isinstance(found, str):
-        assert found.startswith(("IdentityDamaged: ", "InconsistentLogDirs: ")), found
+        refusals = "IdentityDamaged: ", "InconsistentLogDirs: ", "KRaftLogDir: "
+        assert found.startswith(refusals), found
 
 
 SMALL_FILES = [

@@ -10,7 +10,7 @@ from typing import Any
 
 from plog._native import batch, request_forms, validation
 from plog._native.commit_queue import CommitThread
-from plog._native.partition_log import PartitionLog, Segment
+from plog._native.partition_log import PartitionLog
 from plog._native.served import ServedPartitions
 from plog._native.work_queue import WorkThread
 from plog._reference import codec as reference
@@ -18,14 +18,20 @@ from plog.protocol import codec, framing
 from plog.protocol.messages.fetch import FetchRequest
 from plog.protocol.messages.produce import ProduceRequest, ProduceResponse
 from plog.types import Buffer
+from tests.compat import requests
+from tests.storage.partition_logs import log_of, segment_of
 
 from .common import AT_ATTRIBUTES, AT_CRC, AT_LENGTH, HEADER_BYTES, crc32c, exact, said
 from .record_targets import LIMIT, NOW_MS
 
 LARGEST_ANSWER = 50 << 20
 MOST_MESSAGE_BYTES = 4096
-TOPICS = {("t", 0): False, ("t", 1): True, ("topic-with-a-name", 0): False}
-"""What the fast path serves, and whether records need keys."""
+TOPICS = {
+    ("t", 0): False,
+    ("t", 1): True,
+    **{(requests.TOPIC, index): False for index in range(requests.PARTITIONS)},
+}
+"""What the fast path serves, and whether records need keys; what clients have written to, too."""
 
 
 def messages(data: memoryview) -> None:
@@ -100,30 +106,7 @@ def fetch_requests(data: memoryview) -> None:
 def memory_log() -> PartitionLog:
     """Return an empty partition whose files have no names."""
     files = [os.memfd_create(name) for name in ("log", "index", "timeindex")]
-    segment = Segment(
-        0,
-        log_fd=files[0],
-        offset_index_fd=files[1],
-        time_index_fd=files[2],
-        size_bytes=0,
-        next_offset=0,
-        offset_entries=0,
-        time_entries=0,
-        max_timestamp=-1,
-        max_timestamp_offset=0,
-        bytes_since_index_entry=0,
-        first_append_ms=-1,
-        max_index_bytes=4096,
-    )
-    log = PartitionLog(
-        [segment],
-        log_start_offset=0,
-        high_watermark=0,
-        durable_end=0,
-        leader_epoch=0,
-        directory=Path("/"),
-        index_interval_bytes=4096,
-    )
+    log = log_of([segment_of(files, max_index_bytes=4096)], Path("/"))
     log.set_limits(
         segment_bytes=1 << 30, segment_ms=1 << 40, segment_jitter_ms=0, index_interval_bytes=4096
     )

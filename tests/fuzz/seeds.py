@@ -1,4 +1,4 @@
-"""Where the fuzzer begins: what other libraries write, and what the other tests make."""
+"""Where the fuzzer begins: what clients send, what other libraries write, what other tests make."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from plog._native.partition_log import ProducerEntry, SequencedBatch
 from plog._native.records import control_batch
 from plog.protocol import codec, framing
+from plog.protocol.api_keys import ApiKey
 from plog.protocol.messages.fetch import FetchRequest
 from plog.protocol.messages.produce import ProduceRequest
 from plog.protocol.schema import Struct
@@ -29,6 +30,7 @@ from tests.agreement.batches import (
     malformed,
     stamped,
 )
+from tests.compat import requests
 from tests.handlers.wire import fetch_request, produce_request
 from tests.protocol.instances import VERSIONS, sample
 from tests.protocol.test_golden import GOLDEN
@@ -62,6 +64,8 @@ def batches() -> Iterator[bytes]:
         )
     for name in MALFORMED_RECORDS:
         yield malformed(name)
+    for request in requests.all_kept():
+        yield from request.at(NOW_MS).batches()
 
 
 def start(known: tuple[int, ...], log: bytes, **beside: bytes) -> bytes:
@@ -127,6 +131,17 @@ def of_frames() -> Seeds:
             yield "produce_requests", frame
 
 
+def of_clients() -> Seeds:
+    """Yield what real clients have sent, at the moment of the targets."""
+    for request in requests.all_kept():
+        frame = request.at(NOW_MS).frame
+        yield "messages", b"\0" + frame
+        if request.header.api_key == ApiKey.FETCH:
+            yield "fetch_requests", frame
+        if request.header.api_key == ApiKey.PRODUCE:
+            yield "produce_requests", frame
+
+
 def of_message(cls: type[Struct], version: int, wire: bytes) -> Seeds:
     is_request = cls.__name__.endswith("Request")
     head = framed(cls, version, b"") if is_request else struct.pack(">hh", cls.api.key, version)
@@ -168,6 +183,6 @@ def of_files() -> Seeds:
 def seeds() -> dict[str, list[bytes]]:
     """Return the seeds of each target."""
     found = defaultdict(list)
-    for target, data in itertools.chain(of_records(), of_frames(), of_files()):
+    for target, data in itertools.chain(of_records(), of_frames(), of_clients(), of_files()):
         found[target].append(data)
     return {target: sorted(set(inputs)) for target, inputs in found.items()}

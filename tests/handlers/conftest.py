@@ -33,6 +33,7 @@ class ManyListeners(BrokerProcess):
                 "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SECOND:PLAINTEXT,"
                 "THIRD:PLAINTEXT",
                 "inter.broker.listener.name": "PLAINTEXT",
+                "group.initial.rebalance.delay.ms": 0,
                 "num.partitions": 2,
                 "broker.rack": "r1",
             },

@@ -18,7 +18,7 @@ from plog.protocol import codec, framing
 from plog.protocol.messages.fetch import FetchResponse
 from plog.protocol.schema import Struct
 from plog.settings.definitions import BrokerSettings
-from tests.handlers.wire import WAIT_MS, fetch_request, speak
+from tests.handlers.wire import WAIT_MS, eventually, fetch_request, speak
 from tests.planes import broker_settings
 from tests.servers import free_port
 
@@ -68,6 +68,15 @@ class Running:
         while self.broker.reactor_stats.waiting != count:
             assert time.monotonic() < until, self.broker.reactor_stats
             time.sleep(0.001)
+
+    @property
+    def requests(self) -> int:
+        """How many have been read, whoever answers them."""
+        return self.broker.reactor_stats.requests
+
+    def until_read(self, requests: int) -> None:
+        """Wait until that is their number."""
+        eventually(lambda: self.requests >= requests, f"{requests} requests are read")
 
     def send(self, request: Struct, version: int) -> None:
         self.socket.sendall(framed(request, version, next(self._ids)))

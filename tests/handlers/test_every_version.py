@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from typing import NamedTuple
 
 import pytest
@@ -14,6 +15,7 @@ from plog.protocol.api_keys import ApiKey
 from plog.protocol.messages import (
     api_versions,
     configs,
+    group_admin,
     groups,
     list_offsets,
     metadata,
@@ -24,6 +26,7 @@ from plog.protocol.messages import (
 )
 from plog.protocol.messages import cluster as clusters
 from plog.protocol.schema import Struct
+from tests.coordinator.conftest import await_coordinator
 from tests.handlers.wire import (
     Speaker,
     create_topic,
@@ -31,9 +34,12 @@ from tests.handlers.wire import (
     fresh_name,
     make_batch,
     produce_request,
+    speak,
 )
+from tests.servers import BrokerProcess
 
 UNKNOWN_ID = uuid.UUID(int=12345)
+UNKNOWN_KIND = 9
 
 
 class Target(NamedTuple):
@@ -154,9 +160,68 @@ def _reassign(target: Target, version: int) -> Struct:
 
 
 def _coordinator(target: Target, version: int) -> Struct:
+    kind = 0 if target.exists or version == 0 else UNKNOWN_KIND
     if version >= 4:
-        return groups.FindCoordinatorRequest(coordinator_keys=["g", "h"])
-    return groups.FindCoordinatorRequest(key="g")
+        return groups.FindCoordinatorRequest(coordinator_keys=["g", "h"], key_type=kind)
+    return groups.FindCoordinatorRequest(key="g", key_type=kind)
+
+
+def _join(target: Target, version: int) -> Struct:
+    return groups.JoinGroupRequest(
+        group_id=target.topic,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000 if version >= 1 else -1,
+        member_id="" if target.exists else "nobody",
+        group_instance_id="one" if version >= 5 else None,
+        protocol_type="consumer",
+        protocols=[groups.JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+
+
+def _sync(target: Target, version: int) -> Struct:
+    return groups.SyncGroupRequest(
+        group_id=target.topic,
+        generation_id=1,
+        member_id="nobody",
+        protocol_type="consumer" if version >= 5 else None,
+        protocol_name="range" if version >= 5 else None,
+        assignments=[],
+    )
+
+
+def _beat(target: Target, version: int) -> Struct:
+    return groups.HeartbeatRequest(group_id=target.topic, generation_id=1, member_id="nobody")
+
+
+def _leave(target: Target, version: int) -> Struct:
+    if version < 3:
+        return groups.LeaveGroupRequest(group_id=target.topic, member_id="nobody")
+    return groups.LeaveGroupRequest(
+        group_id=target.topic, members=[groups.MemberIdentity(member_id="nobody")]
+    )
+
+
+def _commit(target: Target, version: int) -> Struct:
+    part = offsets.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=1, committed_metadata=""
+    )
+    topic = offsets.OffsetCommitRequestTopic(name=target.topic, partitions=[part])
+    return offsets.OffsetCommitRequest(group_id=target.topic, topics=[topic])
+
+
+def _committed(target: Target, version: int) -> Struct:
+    if version >= 8:
+        asked = offsets.OffsetFetchRequestTopics(name=target.topic, partition_indexes=[0])
+        group = offsets.OffsetFetchRequestGroup(group_id=target.topic, topics=[asked])
+        return offsets.OffsetFetchRequest(groups=[group])
+    topic = offsets.OffsetFetchRequestTopic(name=target.topic, partition_indexes=[0])
+    return offsets.OffsetFetchRequest(group_id=target.topic, topics=[topic])
+
+
+def _forget(target: Target, version: int) -> Struct:
+    part = offsets.OffsetDeleteRequestPartition(partition_index=0)
+    topic = offsets.OffsetDeleteRequestTopic(name=target.topic, partitions=[part])
+    return offsets.OffsetDeleteRequest(group_id=target.topic, topics=[topic])
 
 
 def _producer_id(target: Target, version: int) -> Struct:
@@ -170,7 +235,15 @@ REQUESTS: dict[int, Callable[[Target, int], Struct]] = {
     ApiKey.FETCH: lambda t, v: fetch_request((t.named(v, 13), 0, 0)),
     ApiKey.LIST_OFFSETS: _list_offsets,
     ApiKey.METADATA: _metadata,
+    ApiKey.OFFSET_COMMIT: _commit,
+    ApiKey.OFFSET_FETCH: _committed,
     ApiKey.FIND_COORDINATOR: _coordinator,
+    ApiKey.JOIN_GROUP: _join,
+    ApiKey.HEARTBEAT: _beat,
+    ApiKey.LEAVE_GROUP: _leave,
+    ApiKey.SYNC_GROUP: _sync,
+    ApiKey.DESCRIBE_GROUPS: lambda t, v: group_admin.DescribeGroupsRequest(groups=[t.topic]),
+    ApiKey.LIST_GROUPS: lambda t, v: group_admin.ListGroupsRequest(),
     ApiKey.API_VERSIONS: lambda t, v: api_versions.ApiVersionsRequest(
         client_software_name="t" if t.exists else "", client_software_version="1"
     ),
@@ -185,7 +258,9 @@ REQUESTS: dict[int, Callable[[Target, int], Struct]] = {
     ApiKey.DESCRIBE_LOG_DIRS: _log_dirs,
     ApiKey.CREATE_PARTITIONS: _grow,
     ApiKey.ELECT_LEADERS: _elect,
+    ApiKey.DELETE_GROUPS: lambda t, v: group_admin.DeleteGroupsRequest(groups_names=[t.topic]),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental,
+    ApiKey.OFFSET_DELETE: _forget,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _reassign,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda t, v: (
         reassignments.ListPartitionReassignmentsRequest(topics=None)
@@ -193,16 +268,31 @@ REQUESTS: dict[int, Callable[[Target, int], Struct]] = {
     ApiKey.DESCRIBE_CLUSTER: _cluster,
 }
 
-# What no request of these can avoid: nothing is coordinated, nor anything out of place.
+# What no single request of these can avoid: nobody is a member yet, nor anything out of place.
 ALWAYS = {
-    ApiKey.FIND_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ApiKey.SYNC_GROUP: ErrorCode.UNKNOWN_MEMBER_ID,
+    ApiKey.HEARTBEAT: ErrorCode.UNKNOWN_MEMBER_ID,
+    ApiKey.LEAVE_GROUP: ErrorCode.UNKNOWN_MEMBER_ID,
+    ApiKey.DELETE_GROUPS: ErrorCode.GROUP_ID_NOT_FOUND,
+    ApiKey.OFFSET_DELETE: ErrorCode.GROUP_ID_NOT_FOUND,
     ApiKey.ELECT_LEADERS: ErrorCode.ELECTION_NOT_NEEDED,
     ApiKey.ALTER_REPLICA_LOG_DIRS: ErrorCode.LOG_DIR_NOT_FOUND,
 }
+# What clients of one version alone are told.
+ONCE = {(ApiKey.JOIN_GROUP, 4): ErrorCode.MEMBER_ID_REQUIRED}
 # What each says of a topic that does not exist (or the like of it); None: nothing.
 REFUSALS: dict[int, ErrorCode | None] = {
     ApiKey.METADATA: None,  # auto creation is tested by itself
-    ApiKey.FIND_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ApiKey.FIND_COORDINATOR: None,
+    ApiKey.OFFSET_FETCH: None,
+    ApiKey.DESCRIBE_GROUPS: None,
+    ApiKey.LIST_GROUPS: None,
+    ApiKey.JOIN_GROUP: ErrorCode.UNKNOWN_MEMBER_ID,
+    ApiKey.SYNC_GROUP: ErrorCode.UNKNOWN_MEMBER_ID,
+    ApiKey.HEARTBEAT: ErrorCode.UNKNOWN_MEMBER_ID,
+    ApiKey.LEAVE_GROUP: ErrorCode.UNKNOWN_MEMBER_ID,
+    ApiKey.DELETE_GROUPS: ErrorCode.GROUP_ID_NOT_FOUND,
+    ApiKey.OFFSET_DELETE: ErrorCode.GROUP_ID_NOT_FOUND,
     ApiKey.CREATE_TOPICS: ErrorCode.INVALID_TOPIC_EXCEPTION,
     ApiKey.INIT_PRODUCER_ID: ErrorCode.INVALID_REQUEST,
     ApiKey.DESCRIBE_LOG_DIRS: None,
@@ -211,6 +301,7 @@ REFUSALS: dict[int, ErrorCode | None] = {
 }
 # Refused differently, or not at all, by version.
 REFUSED_SINCE = {
+    (ApiKey.FIND_COORDINATOR, 1): ErrorCode.INVALID_REQUEST,
     (ApiKey.FETCH, 13): ErrorCode.UNKNOWN_TOPIC_ID,
     (ApiKey.DELETE_TOPICS, 6): ErrorCode.UNKNOWN_TOPIC_ID,
     (ApiKey.API_VERSIONS, 0): None,
@@ -236,6 +327,12 @@ def codes(value: object) -> set[int]:
     return found
 
 
+@pytest.fixture(scope="module", autouse=True)
+def groups_are_coordinated(broker: BrokerProcess) -> None:
+    with closing(speak(broker.port)) as connection:
+        await_coordinator(connection, "g")
+
+
 def every_version() -> list[tuple[int, int]]:
     return [
         (key, version)
@@ -252,7 +349,7 @@ def test_every_api_has_its_request_here() -> None:
 def test_request_that_can_be_granted_is(wire: Speaker, key: int, version: int) -> None:
     name, topic_id = create_topic(wire)
     answer = wire.ask(REQUESTS[key](Target(name, topic_id, True), version), version)
-    expected = ALWAYS.get(ApiKey(key))
+    expected = ONCE.get((ApiKey(key), version), ALWAYS.get(ApiKey(key)))
     assert codes(answer) == (set() if expected is None else {expected})
 
 

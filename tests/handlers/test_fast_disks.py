@@ -12,6 +12,7 @@ import pytest
 
 from plog._native.disk_room import DiskRoom
 from plog._native.faults import Fault
+from plog.cluster.disks import Disks
 from plog.errors import ErrorCode
 from plog.protocol.messages.fetch import FetchResponse
 from plog.protocol.messages.produce import ProduceResponse
@@ -20,6 +21,7 @@ from plog.protocol.messages.topics import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from plog.storage.filesystem import Filesystem
 from plog.storage.full_log_dirs import FullLogDirs
 from plog.storage.live_log_dir import LiveLogDir
 from plog.storage.log import Log
@@ -247,6 +249,7 @@ def test_partition_that_there_is_no_room_for_is_refused_and_its_neighbours_are_n
         rooms[live.path] = live.room
 
     monkeypatch.setattr(FullLogDirs, "look", look)
+    monkeypatch.setattr(Filesystem, "device", lambda _, path: path)  # as if each were a disk
     disks = [tmp_path / "disk0", tmp_path / "disk1"]
     one = Running(tmp_path, log_dirs=",".join(map(str, disks)), fast_path_enable=fast_path)
     create_topic(one.wire, "t", 4)
@@ -280,6 +283,27 @@ def test_partitions_of_one_request_take_of_the_same_room(
     answers = flat(decoded(ProduceResponse, 9, one.ask(produce_request(parts, acks=1), 9)))
     assert sum(part.error_code == 0 for part in answers) == 3
     assert rooms[-1].left == 1
+    one.stop()
+
+
+def test_refused_write_says_nothing_of_a_slow_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rooms: list[DiskRoom] = []
+    disks: list[Disks] = []
+    init = Disks.__init__
+    monkeypatch.setattr(Disks, "__init__", lambda self: disks.append(self) or init(self))
+    monkeypatch.setattr(FullLogDirs, "look", lambda _, live: rooms.append(live.room))
+    one = Running(tmp_path)
+    create_topic(one.wire, "t")
+    make_slow(one, str(tmp_path), 0)
+    rooms[-1].left = 1
+    for _ in range(100):
+        frame = one.ask(produce_request([("t", 0, make_batch())], acks=1), 9)
+        (part,) = flat(decoded(ProduceResponse, 9, frame))
+        assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert one.handed_over["unusual append"] == 100
+    assert disks[-1].is_slow(tmp_path)
     one.stop()
 
 

@@ -259,10 +259,11 @@ def test_first_slow_write_of_a_disk_keeps_no_other_reactor_waiting(tmp_path: Pat
         other.settimeout(WAIT_MS / 1000)
         for _ in range(80):  # until the disk is taken for a fast one again
             one.ask(produce(b"v", index=slow), VERSION)
-        with faults(Fault("pwritev", delay_us=1_000_000, times=1, path_prefix=disk + "/t-")):
+        with faults(Fault("pwritev", delay_us=2_000_000, times=1, path_prefix=disk + "/t-")):
+            read = one.requests
             both = framed(produce(b"v", index=slow), VERSION, 1)
             one.socket.sendall(both + framed(produce(b"v", index=quick), VERSION, 2))
-            time.sleep(0.1)
+            one.until_read(read + 2)
             other.sendall(framed(produce(b"v", index=quick), VERSION, 3))
             (size,) = struct.unpack(">i", other.recv(4, socket.MSG_WAITALL))
             other.recv(size, socket.MSG_WAITALL)

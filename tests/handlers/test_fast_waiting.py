@@ -30,6 +30,7 @@ from tests.handlers.twins import GONE, Twins
 from tests.handlers.wire import (
     WAIT_MS,
     create_topic,
+    eventually,
     fetch_request,
     flat,
     make_batch,
@@ -73,8 +74,10 @@ def test_handler_that_waits_is_woken_by_the_fast_path(fast: Running) -> None:
     topic, _ = create_topic(fast.wire)
     begun = time.monotonic()
     # A debugging consumer: the handlers' business.
+    handed_over = sum(fast.handed_over.values())
     fast.send(fetch_request((topic, 0, 0), max_wait_ms=WAIT_MS, replica_id=-2), 12)
-    time.sleep(0.1)
+    eventually(lambda: sum(fast.handed_over.values()) > handed_over, "it is handed over")
+    fast.wire.ask(MetadataRequest(topics=[]), 9)  # a handler that begins behind it
     before = fast.fast_requests
     fast.wire.ask(produce_request([(topic, 0, make_batch())]), 9)
     assert fast.fast_requests == before + 1

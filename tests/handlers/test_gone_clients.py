@@ -6,6 +6,7 @@ import errno
 import logging
 import random
 import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,24 @@ from tests.handlers.wire import (
     produce,
     produce_request,
 )
+from tests.planes import Plane
+
+Start = Callable[..., tuple[Running, str]]
+
+
+@pytest.fixture
+def start(plane: Plane, tmp_path: Path) -> Iterator[Start]:
+    """Start a broker of the plane with a topic; it stops cleanly afterwards."""
+    started: list[Running] = []
+
+    def begin(**settings: object) -> tuple[Running, str]:
+        started.append(Running(tmp_path, **settings))
+        topic, _ = create_topic(started[-1].wire)
+        return started[-1], topic
+
+    yield begin
+    for running in started:
+        running.stop()
 
 
 def all_have_come_and_gone(running: Running, clients: int, others: int) -> None:
@@ -37,13 +56,9 @@ def all_have_come_and_gone(running: Running, clients: int, others: int) -> None:
     eventually(look, "all are closed")
 
 
-@pytest.mark.parametrize("fast_path", ["true", "false"])
 @pytest.mark.parametrize("before", ["nothing", "metadata"])
-def test_client_that_asks_and_goes_at_once_leaves_nothing_behind(
-    tmp_path: Path, fast_path: str, before: str
-) -> None:
-    running = Running(tmp_path, fast_path_enable=fast_path)
-    topic, _ = create_topic(running.wire)
+def test_client_that_asks_and_goes_at_once_leaves_nothing_behind(start: Start, before: str) -> None:
+    running, topic = start()
     sent = framed(fetch_request((topic, 0, 0), max_wait_ms=2**31 - 1), 12, 1)
     if before == "metadata":  # Python's: the Fetch is read when it has been answered
         sent = framed(MetadataRequest(topics=[]), 9, 0) + sent
@@ -53,19 +68,13 @@ def test_client_that_asks_and_goes_at_once_leaves_nothing_behind(
             gone.sendall(sent)
     all_have_come_and_gone(running, 100, others)
     assert running.broker.reactor_stats.waiting == 0
-    running.stop()
 
 
-@pytest.mark.parametrize("fast_path", ["true", "false"])
-def test_client_that_goes_in_the_middle_of_a_request_is_idle_while_one_waits(
-    tmp_path: Path, fast_path: str
-) -> None:
-    running = Running(tmp_path, fast_path_enable=fast_path, connections_max_idle_ms=500)
-    topic, _ = create_topic(running.wire)
+def test_client_that_goes_in_the_middle_of_a_request_is_idle_while_one_waits(start: Start) -> None:
+    running, topic = start(connections_max_idle_ms=500)
     with socket.create_connection(("127.0.0.1", running.port)) as gone:
         gone.sendall(framed(fetch_request((topic, 0, 0), max_wait_ms=2**31 - 1), 12, 1) + b"\0")
     eventually(lambda: running.broker.reactor_stats.connections == 0, "all are closed")
-    running.stop()
 
 
 def leader_of(running: Running, topic: str) -> int:
@@ -118,13 +127,9 @@ def test_all_steps_of_a_request_are_done_though_its_client_goes(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-@pytest.mark.parametrize("fast_path", ["true", "false"])
-def test_all_requests_before_the_end_of_a_stream_are_done(
-    tmp_path: Path, fast_path: str, acks: int
-) -> None:
+def test_all_requests_before_the_end_of_a_stream_are_done(start: Start, acks: int) -> None:
     """Large and compressed: each is looked at beside the reactor before the next is read."""
-    running = Running(tmp_path, fast_path_enable=fast_path)
-    topic, _ = create_topic(running.wire)
+    running, topic = start()
     batch = make_batch([random.Random(1).randbytes(100_000)], codec=compression.GZIP)
     with socket.create_connection(("127.0.0.1", running.port)) as client:
         for number in range(6):
@@ -133,4 +138,3 @@ def test_all_requests_before_the_end_of_a_stream_are_done(
         client.shutdown(socket.SHUT_WR)
         eventually(lambda: end_of(running, topic) == 6, "all are appended")
     eventually(lambda: running.broker.reactor_stats.connections == 2, "it is closed")
-    running.stop()

@@ -201,9 +201,14 @@ def test_own_topics_are_created_as_they_must_be(own_broker: Callable[..., Broker
     # Compacted: records need keys.
     refused = produce(admin, "__consumer_offsets", make_batch())
     assert refused.error_code == ErrorCode.INVALID_RECORD
-    # Three replicas cannot be had of one broker.
+    # Three replicas cannot be had of one broker, which is alone for good: it takes one.
     (other,) = metadata(connection, "__transaction_state", create=True).topics
-    assert (other.error_code, other.is_internal) == (ErrorCode.INVALID_REPLICATION_FACTOR, True)
+    assert (other.error_code, other.is_internal) == (ErrorCode.LEADER_NOT_AVAILABLE, True)
+    eventually(
+        lambda: metadata(connection, "__transaction_state").topics[0].error_code == 0, "created"
+    )
+    (topic,) = metadata(connection, "__transaction_state").topics
+    assert [one.replica_nodes for one in topic.partitions] == [[0]] * 4
     admin.close()
     connection.close()
 

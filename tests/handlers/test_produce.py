@@ -13,6 +13,11 @@ import pytest
 
 from plog.errors import ErrorCode, NetworkException
 from plog.handlers import produce as handler
+from plog.protocol.messages.configs import (
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
 from plog.protocol.messages.metadata import MetadataRequest
 from plog.protocol.messages.produce import ProduceResponse
 from plog.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
@@ -26,6 +31,8 @@ from tests.handlers.wire import (
     create_topic,
     eventually,
     fetch_one,
+    fetch_request,
+    fetched,
     flat,
     fresh_name,
     make_batch,
@@ -580,17 +587,89 @@ def test_unknown_topic_is_not_created_by_produce(wire: Speaker) -> None:
         assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_large_request_is_appended_in_the_order_of_its_batches(wire: Speaker) -> None:
+    """In several pieces: in another codec, stamped, counted, and one of them refused."""
+    topic, _ = create_topic(
+        wire, partitions=2, compression_type="uncompressed", message_timestamp_type="LogAppendTime"
+    )
+    producer_id = next(producer_ids)
+    sizes = [100, 200_000, 300_000, 500, 400_000, 10]
+    parts = [
+        (
+            topic,
+            number % 2,
+            make_batch(
+                [bytes([number]) * size, b"end"],
+                codec=number % 5,
+                producer=(producer_id, 0, 2 * (number // 2)),
+            ),
+        )
+        for number, size in enumerate(sizes)
+    ]
+    parts.insert(3, (topic, 1, stamped(make_batch([b"refused"] * 3), records_count=2)))
+    request = produce_request(parts)
+    answers = flat(wire.ask(request, 9))
+    assert [(one.index, one.error_code, one.base_offset) for one in answers] == [
+        (0, 0, 0),
+        (1, 0, 0),
+        (0, 0, 2),
+        (1, ErrorCode.INVALID_RECORD, -1),
+        (1, 0, 2),
+        (0, 0, 4),
+        (1, 0, 4),
+    ]
+    # Sent again, all that was appended is known.
+    assert [one.base_offset for one in flat(wire.ask(request, 9))] == [0, 0, 2, -1, 2, 4, 4]
+    for index in (0, 1):
+        request = fetch_request((topic, index, 0), partition_max_bytes=1 << 30)
+        (part,) = fetched(wire.ask(request, 12)).values()
+        records = walk_all(part.records)
+        assert [record.offset for record in records] == list(range(6))
+        assert [len(record.value) for record in records[::2]] == sizes[index::2]
+
+
+def test_batch_is_stamped_by_the_setting_it_was_checked_under(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_ready = handler.made_ready
+    checked, go_on = threading.Event(), threading.Event()
+
+    def made_ready_and_kept(*arguments):
+        ready = made_ready(*arguments)
+        checked.set()
+        assert go_on.wait(WAIT_MS / 1000)
+        return ready
+
+    one = Running(tmp_path, fast_path_enable="false")
+    create_topic(one.wire, "t", message_timestamp_type="LogAppendTime")
+    monkeypatch.setattr(handler, "made_ready", made_ready_and_kept)
+    # With CreateTime it would have been refused.
+    one.send(produce_request([("t", 0, make_batch(codec=4, timestamps=[NOW_MS + 2**40]))]), 9)
+    assert checked.wait(WAIT_MS / 1000)
+    change = IncrementalAlterableConfig(
+        name="message.timestamp.type", config_operation=0, value="CreateTime"
+    )
+    topic = IncrementalAlterConfigsResource(resource_type=2, resource_name="t", configs=[change])
+    altered = one.wire.ask(IncrementalAlterConfigsRequest(resources=[topic], validate_only=False))
+    assert altered.responses[0].error_code == 0
+    go_on.set()
+    (part,) = flat(decoded(ProduceResponse, 9, one.receive()))
+    (record,) = walk_all(fetch_one(one.wire, "t", 0).records)
+    assert (record.timestamp, record.timestamp_type) == (part.log_append_time_ms, 1)
+    one.stop()
+
+
 def test_batch_that_expands_keeps_no_other_client_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append_all = handler._append_all
+    made_ready = handler.made_ready
     go_on = threading.Event()
 
-    def append_later(*arguments):
+    def made_ready_later(*arguments):
         assert go_on.wait(WAIT_MS / 1000)
-        return append_all(*arguments)
+        return made_ready(*arguments)
 
-    monkeypatch.setattr(handler, "_append_all", append_later)
+    monkeypatch.setattr(handler, "made_ready", made_ready_later)
     one = Running(tmp_path, fast_path_enable="false")
     create_topic(one.wire, "t", message_timestamp_type="LogAppendTime")
     small = make_batch([bytes(20 << 20)], codec=4)

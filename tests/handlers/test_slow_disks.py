@@ -23,7 +23,7 @@ from plog.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from plog.protocol.messages.produce import ProduceResponse
+from plog.protocol.messages.produce import ProduceRequest, ProduceResponse
 from plog.protocol.messages.topics import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -55,8 +55,8 @@ def two_disks(plane: Plane, tmp_path: Path) -> Iterator[Running]:
     one.stop()
 
 
-def disk_of(running: Running, index: int) -> str:
-    (path,) = running.directory.glob(f"disk*/t-{index}")
+def disk_of(running: Running, index: int, topic: str = "t") -> str:
+    (path,) = running.directory.glob(f"disk*/{topic}-{index}")
     return str(path.parent)
 
 
@@ -139,6 +139,31 @@ def test_many_slow_writes_keep_nobody_from_another_disk(two_disks: Running) -> N
         require_unanswered(sockets[-1])
 
 
+def test_many_that_are_expanded_for_a_slow_disk_keep_nobody_from_another(
+    two_disks: Running,
+) -> None:
+    for topic, index in (("slow", 0), ("quick", 1)):
+        create_topic(two_disks.wire, topic, 2, compression_type="zstd")
+        assert disk_of(two_disks, index, topic) == disk_of(two_disks, index)
+    # Of another codec than the topic's; as many of these are at work as may be, for they are small.
+    batch = make_batch([bytes(300_000)], codec=3)
+
+    def request(topic: str, index: int) -> ProduceRequest:
+        return produce_request([(topic, index, batch)], acks=1)
+
+    slow = disk_of(two_disks, 0)
+    with ExitStack() as clients, faults(Fault("pwritev", delay_us=200_000, path_prefix=slow)):
+        sockets = [
+            clients.enter_context(socket.create_connection(("127.0.0.1", two_disks.port)))
+            for _ in range(90)  # more than there are threads, and fewer than may be at work
+        ]
+        for client in sockets:
+            client.sendall(framed(request("slow", 0), PRODUCE, 1))
+        for _ in range(5):
+            two_disks.wire.ask(request("quick", 1), PRODUCE)
+        require_unanswered(sockets[len(sockets) // 2])
+
+
 def test_disk_that_is_fast_again_is_written_in_place(
     two_disks: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,8 +202,9 @@ def test_cold_read_keeps_nobody_from_another_disk(two_disks: Running, cold: str)
         Fault(cold, errno=errno.EAGAIN, path_prefix=slow),
         Fault("pread", delay_us=1_500_000, path_prefix=slow, times=1),
     ):
+        read = two_disks.requests
         two_disks.send(cold_fetch(3), FETCH)
-        time.sleep(0.05)
+        two_disks.until_read(read + 1)
         for _ in range(20):
             two_disks.wire.ask(unusual(1), PRODUCE)
         require_unanswered(two_disks.socket)

@@ -25,6 +25,7 @@ from plog._native import faults
 from plog.storage.log_manager import LogManager
 from tests.agreement.harness import run_seed
 from tests.descriptors import open_at
+from tests.handlers import compacted
 from tests.handlers.changers import Changer, come_and_go, cut_back, trouble_disks
 from tests.handlers.generators import Generators, TopicChanger
 from tests.handlers.running import Running
@@ -100,6 +101,7 @@ class Stress:
             "come-and-go": lambda: come_and_go(world),
             "cut-back": lambda: cut_back(world, self.manager),
             "disks": lambda: trouble_disks(world),
+            **compacted.workers(world, self.manager),
         }
 
     def run(
@@ -137,7 +139,14 @@ def test_everything_at_once(tmp_path: Path, complaints: list[str], fast_path: st
     stress = Stress(tmp_path, run_seed(), {"fast_path_enable": fast_path})
     counts = stress.run(3.0, stress.workers(CLIENTS))
     assert complaints == []
-    for what in ("fetches with records", "session fetches", "replicas moved", "topics created"):
+    for what in (
+        "fetches with records",
+        "session fetches",
+        "replicas moved",
+        "topics created",
+        "logs compacted",
+        "compacted logs read",
+    ):
         assert counts.get(what, 0) > 0, counts
     assert (counts["answered fast"] > 0) == (fast_path == "true")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import struct
+import time
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -19,6 +20,7 @@ from plog.protocol.framing import encode_request_header
 from plog.protocol.schema import Struct
 from tests.agreement.batches import MALFORMED_RECORDS, malformed, stamped
 from tests.agreement.harness import mutations
+from tests.compat import requests
 from tests.handlers.test_every_version import REQUESTS, Target, every_version
 from tests.handlers.wire import fetch_request, make_batch, produce_request
 from tests.hostile.sockets import prefixed
@@ -53,6 +55,16 @@ def well_formed(topic: str = "nowhere") -> Iterator[tuple[int, int, bytes]]:
     target = Target(topic, UNKNOWN_ID, exists=False)
     for key, version in every_version():
         yield key, version, framed(REQUESTS[key](target, version), version)
+
+
+def recorded(topic_id: uuid.UUID) -> list[bytes]:
+    """Return what real clients have sent of `requests.TOPIC`, as of now, in order, with lengths."""
+    now_ms = int(time.time() * 1000)
+    return [
+        prefixed(one.at(now_ms).frame.replace(requests.TOPIC_ID.bytes, topic_id.bytes))
+        for one in requests.all_kept()
+        if one.header.api_key not in NOT_AT_RANDOM
+    ]
 
 
 # -- attacks on frames
@@ -312,5 +324,29 @@ def mutated_stream(originals: list[bytes]) -> Attack:
         stream = b"".join(rng.choice(originals) for _ in range(rng.randrange(1, 4)))
         (damaged,) = mutations([stream], 1, rng.getrandbits(32))
         return damaged
+
+    return make
+
+
+def damaged_sequence(originals: list[bytes]) -> Attack:
+    """Some requests of a client in their order, of which one or the other is not as it was sent."""
+
+    def make(rng: random.Random) -> bytes:
+        begin = rng.randrange(len(originals))
+        frames = originals[begin : begin + rng.randrange(1, 16)]
+        for _ in range(rng.randrange(4)):
+            at, other = rng.randrange(len(frames)), rng.randrange(len(frames))
+            match rng.randrange(6):
+                case 0 | 1:
+                    frames[at] = mutated(frames)(rng)
+                case 2:
+                    frames[at] = spliced(originals)(rng)
+                case 3:
+                    frames.insert(at, frames[other])
+                case 4:
+                    frames[at], frames[other] = frames[other], frames[at]
+                case 5:
+                    frames[at] = mutated_stream(frames)(rng)
+        return b"".join(frames)
 
     return make

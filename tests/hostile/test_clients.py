@@ -7,7 +7,6 @@ import resource
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -204,7 +203,6 @@ def test_pipelined_flood_of_small_requests_keeps_nobody_waiting(
 
         sender = threading.Thread(target=send)
         sender.start()
-        time.sleep(0)
         under.bystander.go_on(10)
         data, found = bytearray(), 0
         while found < count:

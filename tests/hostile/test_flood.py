@@ -1,6 +1,6 @@
-"""A million hostile frames: the broker is the same afterwards, and so are its memory and its log.
+"""A million hostile frames, and streams that break off: the broker is afterwards what it was.
 
-The short form sends a twentieth of them.
+So are its memory, its descriptors and its log. The short forms send a twentieth or less.
 """
 
 from __future__ import annotations
@@ -10,55 +10,56 @@ import os
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import pytest
 
-from plog.handlers.context import MOST_EXPANDERS
+from plog.coordinator.group_coordinator import REBALANCES_AT_ONCE, REBALANCES_PER_S
+from plog.handlers.context import (
+    COORDINATOR_LINES_AT_ONCE,
+    COORDINATOR_LINES_PER_S,
+    MOST_EXPANDERS,
+)
 from plog.network.control_plane import CLOSINGS_AT_ONCE, CLOSINGS_PER_S
 from plog.protocol.framing import encode_request_header
 from plog.protocol.messages.metadata import MetadataRequest
 from plog.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
 from tests.agreement.harness import run_seed
-from tests.compat import traffic
-from tests.compat.recorder import Recorder
+from tests.compat import requests
+from tests.coordinator.conftest import await_coordinator
 from tests.handlers.wire import WAIT_MS, create_topic, eventually, speak
 from tests.hostile import frames
 from tests.hostile.conftest import Besiege
 from tests.hostile.flood import Flood, Kind
 from tests.hostile.sockets import prefixed
+from tests.hostile.storm import Storm
 from tests.hostile.watch import MIB, descriptors, memory, threads
 from tests.protocol.test_golden import table
 from tests.servers import BrokerProcess
 
-CONNECTIONS = 64
+CONNECTIONS = 128
 POOL = 20_000
 GROWTH = 24 * MIB
 """What may be resident more after the flood than after its first twentieth."""
+ALTERED = " INFO plog.cluster.config_admin: "
+"""In the line that each alteration of a config leaves."""
+NOTICE_BYTES = 1000
+"""Memory that the notice of an altered config takes, for a quarter of an hour."""
+EXPECTED = (
+    "closing connection from|further connections were closed|asks for the coordinator"
+    "|further connections asked for a coordinator"
+)
+"""What the log may warn of."""
+REBALANCES = " INFO plog.coordinator.group_coordinator: "
+"""In the lines of rebalances."""
 OTHER_LINES = 50
-"""In a log, beside those of closed connections: of topics that were made and deleted."""
+"""In a log, beside all these: of topics made and deleted."""
 OPEN_BY_CHANCE = 2
 """Who writes to the log directories opens a file or two for a moment."""
 STARTED_WHEN_NEEDED = (os.cpu_count() or 1) + 4 + MOST_EXPANDERS
 """Threads of Python's pool and for batches that expand: never more, never fewer again."""
-
-
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    """What librdkafka sends while it writes and reads, with lengths."""
-    broker = BrokerProcess(tmp_path_factory.mktemp("recorded"))
-    recorder = Recorder(broker.port)
-    broker.overrides["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{recorder.port}"
-    with broker:
-        with contextlib.closing(speak(broker.port)) as wire:
-            create_topic(wire, "hostile", 2)
-        shape = traffic.Shape(partitions=2, rounds=4, records_per_round=2)
-        traffic.run(traffic.Confluent(), f"127.0.0.1:{recorder.port}", ["hostile"], shape)
-        recorder.close()
-    # The largest would make the flood one of bytes.
-    found = [prefixed(one.request) for one in recorder.exchanges if len(one.request) < 4000]
-    assert len({one.header.api_key for one in recorder.exchanges}) >= 4
-    return found
 
 
 def golden() -> Iterator[bytes]:
@@ -69,7 +70,7 @@ def golden() -> Iterator[bytes]:
             yield prefixed(head + one.wire)
 
 
-def kinds(recorded: list[bytes], topic: str) -> list[Kind]:
+def kinds(topic: str, recorded: list[bytes]) -> list[Kind]:
     well_formed = [stream for _, _, stream in frames.well_formed()]
     real = recorded + list(golden())
     return [
@@ -104,63 +105,106 @@ def delete_all_but(broker: BrokerProcess, kept: str) -> None:
         wire.ask(DeleteTopicsRequest(topics=asked, timeout_ms=WAIT_MS), 6)
 
 
+class Attackers(Protocol):
+    """Whoever sends many hostile things over many connections."""
+
+    outcomes: Counter[str]
+    """What came of each of them."""
+    connections: int
+    """How many there were."""
+
+    def send(self, count: int) -> None: ...
+    def close(self) -> None: ...
+
+
+Gather = Callable[[int, str, list[bytes]], Attackers]
+"""Makes them, of a port, a topic that there is, and what real clients send about it."""
+Endure = Callable[[Gather, int], None]
+
+
+@pytest.fixture
+def endure(
+    own_broker: Callable[..., BrokerProcess],
+    besiege: Besiege,
+    record_property: Callable[[str, object], None],
+) -> Endure:
+    """Have attackers send so many, and find the broker as it was."""
+
+    def check(gather: Gather, count: int) -> None:
+        broker = own_broker(auto_create_topics_enable="false")
+        with contextlib.closing(speak(broker.port)) as wire:
+            await_coordinator(wire, "any")  # its topic stays, however it comes to be
+        with besiege(broker, growth=64 * MIB, pause_s=0.01) as under:
+            open_before = descriptors(broker)
+            with contextlib.closing(speak(broker.port)) as wire:
+                topic, topic_id = create_topic(wire, requests.TOPIC, requests.PARTITIONS)
+            attackers = gather(broker.port, topic, frames.recorded(topic_id))
+            attackers.send(count // 20)
+            memory_before, threads_before = memory(broker, "VmRSS"), threads(broker)
+            began = time.monotonic()
+            attackers.send(count - count // 20)
+            took_s = time.monotonic() - began
+            attackers.close()
+            under.bystander.go_on()
+            memory_after, threads_after = memory(broker, "VmRSS"), threads(broker)
+            # Time stamps far apart have rolled segments, which hold descriptors while they are.
+            delete_all_but(broker, under.bystander.topic)
+            eventually(
+                lambda: descriptors(broker) <= open_before + OPEN_BY_CHANCE, "descriptors come back"
+            )
+            open_after = descriptors(broker)
+        lines = under.lines.all()
+        told = len(under.lines.closings())
+        record_property(
+            "figures",
+            f"{count} over {attackers.connections} connections in {took_s:.0f} s: "
+            f"{dict(attackers.outcomes)}; memory {memory_before / MIB:.1f} to "
+            f"{memory_after / MIB:.1f} MiB, {open_before} to {open_after} descriptors, "
+            f"{threads_before} to {threads_after} threads; "
+            f"{len(lines)} lines, {told} of closed connections and {under.lines.untold()} counted",
+        )
+        assert sum(attackers.outcomes.values()) == count
+        asked = [line for line in lines if ALTERED in line]
+        assert memory_after - memory_before < GROWTH + len(asked) * NOTICE_BYTES
+        assert threads_after <= threads_before + STARTED_WHEN_NEEDED
+        seconds = took_s * 1.1 + 10
+        assert told <= CLOSINGS_AT_ONCE + CLOSINGS_PER_S * seconds
+        rebalances = sum(REBALANCES in line for line in lines)
+        assert rebalances <= REBALANCES_AT_ONCE + REBALANCES_PER_S * seconds
+        # Who asks for a coordinator of transactions has a line a second, and one for all others.
+        coordinators = sum("coordinator" in line and REBALANCES not in line for line in lines)
+        assert coordinators <= COORDINATOR_LINES_AT_ONCE + (COORDINATOR_LINES_PER_S + 1) * seconds
+        counted = len(asked) + rebalances + coordinators
+        assert len(lines) - counted <= told + seconds + OTHER_LINES
+        strange = [line for line in under.lines.grave() if not re.search(EXPECTED, line)]
+        assert not strange
+
+    return check
+
+
 @pytest.mark.usefixtures("plane")
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     "count", [50_000, pytest.param(1_000_000, marks=pytest.mark.long)], ids=["short", "million"]
 )
-def test_flood_of_hostile_frames_leaves_the_broker_as_it_was(
-    own_broker: Callable[..., BrokerProcess],
-    besiege: Besiege,
-    record_property: Callable[[str, object], None],
-    recorded: list[bytes],
-    count: int,
-) -> None:
-    broker = own_broker(auto_create_topics_enable="false")
-    with besiege(broker, growth=64 * MIB, pause_s=0.01) as under:
-        open_before = descriptors(broker)
-        with contextlib.closing(speak(broker.port)) as wire:
-            topic, _ = create_topic(wire, "hostile", 2)
-        flood = Flood(
-            broker.port,
-            kinds(recorded, topic),
-            random.Random(run_seed()),
-            connections=CONNECTIONS,
-            pool=POOL,
-        )
-        flood.send(count // 20)
-        memory_before, threads_before = memory(broker, "VmRSS"), threads(broker)
-        began = time.monotonic()
-        flood.send(count - count // 20)
-        took_s = time.monotonic() - began
-        flood.close()
-        under.bystander.go_on()
-        memory_after, threads_after = memory(broker, "VmRSS"), threads(broker)
-        # Time stamps far apart have rolled segments, which hold descriptors as long as they are.
-        delete_all_but(broker, under.bystander.topic)
-        eventually(
-            lambda: descriptors(broker) <= open_before + OPEN_BY_CHANCE, "descriptors come back"
-        )
-        open_after = descriptors(broker)
-    lines = under.lines.all()
-    told = len(under.lines.closings())
-    record_property(
-        "figures",
-        f"{count} frames over {flood.connections} connections in {took_s:.0f} s: "
-        f"{dict(flood.outcomes)}; memory {memory_before / MIB:.1f} to "
-        f"{memory_after / MIB:.1f} MiB, {open_before} to {open_after} descriptors, "
-        f"{threads_before} to {threads_after} threads; "
-        f"{len(lines)} lines, {told} of closed connections and {under.lines.untold()} counted",
-    )
-    assert sum(flood.outcomes.values()) == count
-    assert memory_after - memory_before < GROWTH
-    assert threads_after <= threads_before + STARTED_WHEN_NEEDED
-    seconds = took_s * 1.1 + 10
-    assert told <= CLOSINGS_AT_ONCE + CLOSINGS_PER_S * seconds
-    assert len(lines) <= told + seconds + OTHER_LINES
-    strange = [
-        line
-        for line in under.lines.grave()
-        if not re.search("closing connection from|further connections were closed", line)
-    ]
-    assert not strange
+def test_flood_of_hostile_frames_leaves_the_broker_as_it_was(endure: Endure, count: int) -> None:
+    rng = random.Random(run_seed())
+
+    def gather(port: int, topic: str, recorded: list[bytes]) -> Flood:
+        return Flood(port, kinds(topic, recorded), rng, connections=CONNECTIONS, pool=POOL)
+
+    endure(gather, count)
+
+
+@pytest.mark.usefixtures("plane")
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize(
+    "count", [10_000, pytest.param(300_000, marks=pytest.mark.long)], ids=["short", "long"]
+)
+def test_storm_of_broken_streams_leaves_the_broker_as_it_was(endure: Endure, count: int) -> None:
+    rng = random.Random(run_seed())
+
+    def gather(port: int, topic: str, recorded: list[bytes]) -> Storm:
+        return Storm(port, frames.damaged_sequence(recorded), rng, connections=CONNECTIONS)
+
+    endure(gather, count)

@@ -132,9 +132,8 @@ def test_disk_that_is_not_mounted_at_a_start_is_not_taken_for_a_new_one(tmp_path
             code = produce(client, "gone", make_batch([b"meanwhile"])).error_code
             assert code == ErrorCode.KAFKA_STORAGE_ERROR
             assert produce(client, KEPT, make_batch([b"meanwhile"])).error_code == ErrorCode.NONE
-    assert not (place / "gone-0").exists()
-    assert f"{place / 'gone-0'} is gone" in broker.log
-    shutil.rmtree(place)
+    assert list(place.iterdir()) == []
+    place.rmdir()
     away.rename(place)
     with broker, closing(speak(broker.port)) as client:
         assert read_all(broker, "gone") == ["before"]

@@ -9,7 +9,7 @@ import time
 
 from plog._native.reactor import Reactor
 from plog.network.control_plane import ControlPlane
-from plog.network.listeners import bind_listeners
+from plog.network.listeners import bind_listeners, listen_on
 from plog.settings import BrokerSettings
 
 WAIT_S = 40
@@ -97,7 +97,8 @@ class Server:
             self.reactor, self.dispatch, self.loop, most_at_work=MOST_AT_WORK
         )
         settings = BrokerSettings({"listeners": "PLAINTEXT://127.0.0.1:0"})
-        for bound in bind_listeners(settings.parsed_listeners(), backlog=600):
+        for bound in bind_listeners(settings.parsed_listeners()):
+            listen_on(bound, backlog=600)
             self.address = bound.socket.getsockname()
             self.control_plane.add_listener(bound)
             bound.socket.close()

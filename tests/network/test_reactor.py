@@ -413,7 +413,7 @@ def test_idle_connection_is_closed_and_a_busy_one_is_not():
         waiting.sendall(request(1))
         began = time.monotonic()
         assert idle.is_closed_by_server()
-        assert 0.15 < time.monotonic() - began < 2
+        assert time.monotonic() - began > 0.15
         time.sleep(0.3)
         release.set()
         assert waiting.answer() == request(1)[4:]
@@ -558,11 +558,11 @@ def test_stop_waits_for_handlers_and_cancels_the_late_ones(caplog):
         for i, client in enumerate(clients, 1):
             client.sendall(request(i))
         server.until(lambda: server.control_plane.waiting == 2)
-        server.stop(handlers_ms=500, drain_ms=500)
+        server.stop(handlers_ms=2000, drain_ms=500)
         assert clients[0].answer() == request(1)[4:]
         assert clients[1].is_closed_by_server()
     assert cancelled == [2]
-    assert "cancelled 1 requests that waited for over 500 ms" in caplog.text
+    assert "cancelled 1 requests that waited for over 2000 ms" in caplog.text
 
 
 def reactor_with_client(**options):
@@ -799,6 +799,28 @@ def test_stalled_request_is_closed_while_memory_is_short(caplog):
         assert waiting.answer() == request(3)[4:]
         assert stalled.is_closed_by_server()
         server.until(lambda: "did not come whole in 10 s" in caplog.text)
+
+
+def test_answers_that_nobody_takes_are_bounded_over_all_connections(threads, caplog):
+    """Each is far below what one connection may leave untaken."""
+
+    def answer(connection, frame):
+        return [bytes(frame[:8]), bytes(200_000)]
+
+    with Server(
+        answer, answers_max_bytes=1_000_000, threads=threads, send_buffer_bytes=4096
+    ) as server:
+        clients = [server.connect(receive_buffer=4096) for _ in range(40)]
+        for client in clients:
+            client.sendall(request(1))
+        closed = "memory for answers is used up"
+        server.until(lambda: caplog.text.count(closed) >= 30)
+        # Whoever takes its answers is served all the while.
+        reader = server.connect()
+        for number in range(20):
+            reader.sendall(request(number))
+            assert correlation_of(reader.answer()) == number
+        server.until(lambda: server.reactor.stats().connections <= 1 + 1_000_000 // 190_000)
 
 
 def test_request_larger_than_the_whole_memory_budget_is_served():

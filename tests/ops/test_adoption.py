@@ -8,6 +8,10 @@ import itertools
 import os
 import shutil
 import signal
+import socket
+import subprocess
+import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -114,6 +118,79 @@ def test_nobody_answers(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("plog.ops.adoption.CONNECT_TIMEOUT_S", 1.0)
     with pytest.raises(AdoptionError, match="no ZooKeeper answers at"):
         adopt(settings_of(broker), f"127.0.0.1:{free_port()}")
+
+
+ADOPT = """
+import sys
+from plog.ops import adoption
+adoption.CONNECT_TIMEOUT_S = 3.0
+from plog.cli import main
+main(["adopt", "--zookeeper", *sys.argv[1:]])
+"""
+
+
+def line_of_adopt(broker: BrokerProcess, zookeeper: str) -> str:
+    """Return all that the command says, which is to be one line."""
+    properties = broker.directory / "server.properties"
+    properties.write_text(f"log.dirs={broker.log_dirs[0]}\nbroker.id=0\n")
+    ended = subprocess.run(
+        [sys.executable, "-c", ADOPT, zookeeper, str(properties)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 1, ended.stderr
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("plog: ")
+    return line
+
+
+def test_nobody_answers_is_one_line(broker: BrokerProcess, zookeeper: str) -> None:
+    port = free_port()
+    assert f"no ZooKeeper answers at 127.0.0.1:{port}" in line_of_adopt(broker, f"127.0.0.1:{port}")
+    assert "no ZooKeeper answers at nowhere.invalid" in line_of_adopt(broker, "nowhere.invalid:1")
+    assert "it knows no cluster" in line_of_adopt(broker, f"{zookeeper}/nothing/here")
+
+
+@pytest.mark.parametrize("answers", [1, 2, 5])
+def test_zookeeper_that_goes_meanwhile_is_one_line(
+    broker: BrokerProcess, zookeeper: str, answers: int
+) -> None:
+    give_back(settings_of(broker), zookeeper)
+    place, _, chroot = zookeeper.partition("/")
+    with ends_after(answers, int(place.rpartition(":")[2])) as port:
+        line = line_of_adopt(broker, f"127.0.0.1:{port}/{chroot}")
+    if answers > 1:  # the first one lets the client in
+        assert f"the connection to ZooKeeper at 127.0.0.1:{port}/{chroot} was lost" in line
+
+
+@contextlib.contextmanager
+def ends_after(answers: int, port: int) -> Iterator[int]:
+    """Yield a port that leads to another, until so many answers have come: then nobody listens."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def pass_on() -> None:
+        with listening.accept()[0] as client:
+            listening.close()
+            with socket.create_connection(("127.0.0.1", port)) as server:
+                for _ in range(answers):
+                    # One request at a time, so that each is one piece.
+                    server.sendall(client.recv(1 << 16))
+                    client.sendall(server.recv(1 << 16))
+
+    thread = threading.Thread(target=pass_on)
+    thread.start()
+    yield listening.getsockname()[1]
+    thread.join()
+
+
+def test_directory_of_kraft_is_refused_though_there_is_no_zookeeper(tmp_path: Path) -> None:
+    (tmp_path / "__cluster_metadata-0").mkdir()
+    settings = BrokerSettings({"log.dirs": str(tmp_path), "broker.id": "0"})
+    for carry in (adopt, give_back):
+        with pytest.raises(InconsistentLogDirs, match="a KRaft broker's directory"):
+            carry(settings, f"127.0.0.1:{free_port()}")
 
 
 def test_zookeeper_without_a_cluster_is_refused(broker: BrokerProcess, zookeeper: str) -> None:
@@ -380,3 +457,27 @@ def test_producer_ids_are_given_out_once_and_settings_stay(
             request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
             taken.append(wire.ask(request, 4).producer_id)
     assert 5999 < taken[0] < taken[1]
+
+
+def test_directory_is_missed_unless_kafka_was_there_in_between(
+    tmp_path: Path, zookeeper: str
+) -> None:
+    broker = BrokerProcess(tmp_path, log_dirs=2)
+    with broker, Admin(broker.bootstrap) as admin:
+        admin.create_topic("kept")
+    one, two = broker.log_dirs
+    assert (one / "kept-0").is_dir()
+    both = BrokerSettings({"log.dirs": f"{one},{two}", "broker.id": "0"})
+    two.rename(tmp_path / "away")
+    for carry in (adopt, give_back):
+        with pytest.raises(AdoptionError, match=f"{two} is empty, and was not: is its disk mount"):
+            carry(both, zookeeper)
+    assert not two.exists()
+    (tmp_path / "away").rename(two)
+    give_back(both, zookeeper)
+    # Kafka has moved away what it had there, and its disk was taken out.
+    adopt(settings_of(broker), zookeeper)
+    broker.overrides["log.dirs"] = one
+    with broker:
+        pass
+    assert " ERROR " not in broker.log

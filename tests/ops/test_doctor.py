@@ -112,6 +112,12 @@ def test_directory_of_another_broker_is_a_failure(tmp_path: Path) -> None:
     assert any("broker" in text and "7" in text for text in found)
 
 
+def test_directory_of_kraft_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "data" / "__cluster_metadata-0").mkdir(parents=True)
+    (text,) = failures(examine(settings(tmp_path)))
+    assert "a KRaft broker's directory" in text
+
+
 def test_port_that_two_of_the_settings_name_is_a_failure(tmp_path: Path) -> None:
     port = free_port()
     both = {"listeners": f"PLAINTEXT://127.0.0.1:{port}", "metrics_listener": f"127.0.0.1:{port}"}
@@ -328,6 +334,58 @@ def test_several_brokers_units_are_told_apart_by_their_settings(tmp_path: Path, 
     assert found is not None
     assert not found.lets_write(Path("/data/x"))
     assert found.lets_write(Path("/own/x"))
+
+
+@pytest.mark.parametrize(
+    ("binds", "seen", "writable"),
+    [
+        ("BindPaths=/mnt/disk:/home/x:rbind", "/mnt/disk/data", True),
+        ("BindPaths=-/mnt/disk:/home", "/mnt/disk/x/data", True),
+        ("BindPaths=/home/x/data", "/home/x/data", True),
+        ("BindPaths=/mnt/disk:/home\nBindReadOnlyPaths=/srv:/home/x", "/srv/data", False),
+        ("BindPaths=/mnt/disk:/elsewhere", "/home/x/data", False),
+    ],
+)
+def test_what_the_unit_binds_is_looked_at_where_the_host_has_it(
+    tmp_path: Path, unit: Path, binds: str, seen: str, writable: bool
+) -> None:
+    properties = settings(tmp_path, log_dirs="/home/x/data")
+    with unit.open("a") as appended:
+        appended.write(f"\n[Service]\n{binds}\n")
+    texts = [one.text for one in examine(properties) if one.what == "log.dirs"]
+    assert any(text.startswith(f"{seen} ") for text in texts), texts
+    told = f"plog.service has /home/x/data from {seen}, which was looked at"
+    assert (told in texts) is (seen != "/home/x/data")
+    assert (refused(properties) == []) is writable
+
+
+def test_units_own_root_is_looked_into_and_told_of(tmp_path: Path, unit: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    properties = Path(settings(tmp_path, log_dirs="/data/one,/var/lib/plog/data"))
+    properties = properties.rename(root / "server.properties")
+    text = unit.read_text().replace(f"{tmp_path}/server.properties", "/server.properties")
+    unit.write_text(f"{text}\n[Service]\nRootDirectory={root}\n")
+    found = examine(str(properties))
+    texts = [one.text for one in found]
+    assert f"plog.service has /data/one from {root}/data/one, which was looked at" in texts
+    assert any(text.startswith("/var/lib/plog/data ") for text in texts)  # systemd binds it
+    (text,) = [text for text in warnings(found, "log.dirs") if "root of its own" in text]
+    assert f"RootDirectory={root}" in text
+    assert refused(str(properties)) == []
+
+
+def test_socket_buffers_that_the_kernel_would_cut_are_warned_of(tmp_path: Path) -> None:
+    def found(**buffers: int) -> list[Finding]:
+        examined = examine(settings(tmp_path, **buffers))
+        return [one for one in examined if one.what == "socket buffers"]
+
+    assert found() == []
+    send, receive = found(socket_send_buffer_bytes=2**31 - 1, socket_receive_buffer_bytes=4096)
+    assert send.verdict is Verdict.WARNING
+    assert "socket.send.buffer.bytes=2147483647" in send.text
+    assert "net.core.wmem_max" in send.advice
+    assert receive.verdict is Verdict.OK
 
 
 @pytest.mark.usefixtures("unit")

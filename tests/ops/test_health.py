@@ -271,9 +271,11 @@ def test_network_thread_that_hangs_is_not_alive(
             await loop.run_in_executor(None, wire.ask, first, 9)
             before = await broker.is_alive(5)
             # The first slow write keeps its thread: nobody knows yet that the disk is slow.
-            inject([Fault("pwritev", delay_us=1_000_000, times=1, path_prefix=str(tmp_path))])
+            inject([Fault("pwritev", delay_us=2_000_000, times=1, path_prefix=str(tmp_path))])
+            read = broker.reactor_stats.requests
             asked = loop.run_in_executor(None, wire.ask, first, 9)
-            await asyncio.sleep(0.2)
+            while broker.reactor_stats.requests == read:
+                await asyncio.sleep(0.001)
             during = await broker.is_alive(0.1)
             await asked
             after = await broker.is_alive(5)

@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 
+from plog._native.disk_room import DiskRoom
 from plog._native.faults import Fault
 from plog._native.partition_log import PartitionState
 from plog.client.admin import Admin
 from plog.ops import watch
 from plog.ops.metrics_page import topics_of, write
+from plog.storage.full_log_dirs import FullLogDirs
+from plog.storage.live_log_dir import LiveLogDir
 from plog.types import TopicPartition
 from tests.handlers.running import Running, faults, framed
 from tests.handlers.wire import create_topic, make_batch, produce, produce_request
@@ -72,6 +75,40 @@ def test_appended_records_never_fall_and_log_ends_may(tmp_path: Path, fast: str)
     with Admin(f"127.0.0.1:{running.port}") as admin:
         admin.delete_topic("falls")
     assert appended() == (records + 12, size + 4 * len(batch), 0)
+    running.stop()
+
+
+@pytest.mark.parametrize("fast", ["true", "false"])
+def test_directory_without_room_is_seen_to_refuse_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: str
+) -> None:
+    rooms: dict[Path, DiskRoom] = {}
+
+    def look(_: FullLogDirs, live: LiveLogDir) -> None:
+        rooms[live.path] = live.room
+
+    monkeypatch.setattr(FullLogDirs, "look", look)
+    running = Running(tmp_path, metrics_listener="127.0.0.1:0", fast_path_enable=fast)
+    address = f"127.0.0.1:{running.broker.metrics_port}"
+
+    def told() -> tuple[float, float]:
+        now = watch.read(address, 0)
+        return (
+            now.value("plog_log_dir_refusing", log_dir=str(tmp_path)),
+            now.value("plog_log_dir_refused_writes_total", log_dir=str(tmp_path)),
+        )
+
+    create_topic(running.wire, "full", 1)
+    assert told() == (0, 0)
+    rooms[tmp_path].left = 0
+    assert told() == (1, 0)
+    for _ in range(3):
+        running.ask(produce_request([("full", 0, make_batch())], acks=1), 9)
+    assert told() == (1, 3)
+    assert running.fast_requests == 0
+    rooms[tmp_path].left = 10_000
+    running.ask(produce_request([("full", 0, make_batch())], acks=1), 9)
+    assert told() == (0, 3)
     running.stop()
 
 

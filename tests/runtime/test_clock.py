@@ -11,6 +11,10 @@ def test_system_clock_follows_the_machine():
     assert before - 1 <= clock.now_ms() <= int(time.time() * 1000) + 1
     first = clock.monotonic_ms()
     assert clock.monotonic_ms() >= first
+    first = clock.since_boot_ms()
+    assert clock.since_boot_ms() >= first
+    # It counts what the host has slept since it was started, too.
+    assert clock.since_boot_ms() >= time.monotonic_ns() // 1_000_000 - 1
 
 
 def test_manual_clock_stands_still_until_advanced():
@@ -25,6 +29,13 @@ def test_wall_jump_leaves_monotonic_time_alone():
     clock.advance(10)
     clock.jump_to(5)
     assert (clock.now_ms(), clock.monotonic_ms()) == (5, 10)
+
+
+def test_host_that_sleeps_stops_monotonic_time_alone():
+    clock = ManualClock(start_ms=1_000)
+    clock.advance(10)
+    clock.suspend(500)
+    assert (clock.now_ms(), clock.monotonic_ms(), clock.since_boot_ms()) == (1_510, 10, 510)
 
 
 def test_advance_backwards_is_refused():

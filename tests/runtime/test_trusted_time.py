@@ -25,6 +25,26 @@ def test_clock_that_goes_is_believed(clock: ManualClock) -> None:
         assert trusted.now_ms() == clock.now_ms()
 
 
+def test_clock_of_a_host_that_slept_is_believed(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    trusted = TrustedTime(clock)
+    for _ in range(3):
+        clock.suspend(10 * DOUBT_MS)
+        assert trusted.now_ms() == clock.now_ms()
+    assert not caplog.records
+
+
+def test_sleep_is_no_time_in_which_a_clock_could_be_set_right(clock: ManualClock) -> None:
+    trusted = TrustedTime(clock)
+    clock.jump_to(NOW_MS + TEN_YEARS_MS)
+    assert trusted.now_ms() == NOW_MS
+    clock.suspend(2 * DOUBT_MS)
+    assert trusted.now_ms() == NOW_MS + 2 * DOUBT_MS
+    clock.advance(DOUBT_MS)
+    assert trusted.now_ms() == clock.now_ms()
+
+
 def test_clock_that_was_ahead_for_a_moment_moved_nothing(
     clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:

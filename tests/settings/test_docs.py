@@ -47,11 +47,6 @@ def test_range_is_said_in_words_that_make_sense(name, values):
     assert about(name)[-1].split("; ")[2] == values
 
 
-@pytest.mark.parametrize("name", ["cleanup.policy", "log.cleanup.policy"])
-def test_page_says_that_nothing_is_compacted_yet(name):
-    assert "Nothing is compacted yet" in about(name)[0]
-
-
 def test_key_that_is_refused_says_so_and_why():
     assert about("zookeeper.connect")[1].startswith(
         "**Refused when set:** plog cannot join a cluster yet;"
@@ -59,8 +54,8 @@ def test_key_that_is_refused_says_so_and_why():
 
 
 def test_key_without_effect_says_so_and_why():
-    assert about("log.cleaner.threads")[1] == (
-        "**Accepted, without effect:** logs are not compacted yet."
+    assert about("log.preallocate")[1] == (
+        "**Accepted, without effect:** segments grow as they are written."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import UserDict
 
 import pytest
 
@@ -51,6 +52,21 @@ def test_snapshot_that_was_taken_does_not_change():
     settings.apply_topic("t", {"retention.ms": "5"})
     assert before.retention_ms == 604800000
     assert settings.topic("t") is not before
+
+
+def test_topic_that_is_told_again_has_no_defaults_meanwhile():
+    """As after every change: once for whoever has written it, and once at its notice."""
+    settings = DynamicSettings(BrokerSettings({}))
+    settings.apply_topic("t", {"retention.ms": "5"})
+    seen = []
+
+    class Overrides(UserDict):
+        def __iter__(self):
+            seen.append(settings.topic("t").retention_ms)
+            return super().__iter__()
+
+    settings.apply_topic("t", Overrides({"retention.ms": "5"}))
+    assert set(seen) == {5}
 
 
 def test_subscribers_hear_of_every_change_with_the_new_snapshot():
@@ -251,10 +267,9 @@ def test_password_is_never_described():
 def test_documentation_says_what_setting_a_key_does_not_do():
     settings = DynamicSettings(BrokerSettings())
     said = {each.name: each.doc for each in settings.describe_broker()}
-    assert said["log.cleaner.threads"] == (
-        "Threads that compact logs. Accepted, without effect: logs are not compacted yet."
+    assert said["log.preallocate"] == (
+        "Whether Kafka gives a new segment its whole size at once. Accepted, without effect:"
+        " segments grow as they are written."
     )
     assert " Refused when set: plog cannot join" in said["zookeeper.connect"]
     assert said["broker.rack"] == BrokerSettings.broker_rack.doc
-    of_topic = entry(settings.describe_topic("t"), "cleanup.policy")
-    assert "Nothing is compacted yet" in of_topic.doc

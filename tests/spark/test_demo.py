@@ -1,10 +1,13 @@
-"""What `bin/demo` finds of an earlier run of its own."""
+"""What `bin/demo` finds of an earlier run of its own, and misses."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -13,18 +16,48 @@ from plog.storage.log_dir import LogDir
 from tests.conftest import ROOT
 
 
-def test_broker_of_an_earlier_run_is_found_by_its_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(ROOT / "spark")
     spec = importlib.util.spec_from_file_location("demo", ROOT / "spark" / "demo.py")
     assert spec is not None
     assert spec.loader is not None
     demo = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(demo)
+    return demo
+
+
+def test_broker_of_an_earlier_run_is_found_by_its_process(tmp_path: Path, demo: ModuleType) -> None:
     assert demo.running_broker(tmp_path) is None
     log_dir = LogDir(Filesystem(), tmp_path / "log")
     log_dir.open()
     assert demo.running_broker(tmp_path) == os.getpid()
     log_dir.unlock()
     assert demo.running_broker(tmp_path) is None
+
+
+def test_report_is_there_without_matplotlib_and_says_why_there_is_no_plot(
+    tmp_path: Path, demo: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = demo.flights_report.CarrierReport("AA", 200, 2, 1.5, -0.5)
+    assert demo.plot([row], tmp_path / "with.png", {}) == f"Plot: {tmp_path / 'with.png'}"
+    assert (tmp_path / "with.png").exists()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    said = demo.plot([row], tmp_path / "without.png", {})
+    assert said == "No plot: matplotlib is not installed (pip install matplotlib)"
+
+
+def test_job_that_cannot_plot_says_so_before_spark_starts(tmp_path: Path) -> None:
+    job = f"""
+import sys
+sys.modules["matplotlib"] = sys.modules["pyspark"] = None
+sys.path.insert(0, {str(ROOT / "spark")!r})
+from flights_report import main
+main(["--plot", {str(tmp_path / "plot.png")!r}])
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", job], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert "--plot: matplotlib is not installed" in line

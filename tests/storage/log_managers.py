@@ -22,6 +22,7 @@ Start = Callable[..., LogManager]
 
 def abandon(manager: LogManager) -> None:
     """Leave everything as a killed process would: locks free, nothing flushed or written."""
+    manager._give_up_spare()
     for live in manager._dirs.values():
         live.group_commit.stop()
         live.durable_ends.close()
@@ -40,6 +41,16 @@ def fill(log: Log, batches: int, start: int = 0) -> None:
             10, timestamp=NOW_MS + n, value=b"v" * 20, producer_id=4, epoch=0, sequence=10 * n
         )
         log.append_as_leader(data, now_ms=NOW_MS)
+
+
+def with_one_log(
+    start: Start, batches: int, settings: Settings = SETTINGS, **options: object
+) -> tuple[LogManager, Log]:
+    """Start a log manager and make A0, which leads and holds so many batches of `fill`."""
+    manager = start(**options)
+    log = lead(manager.create(A0, ID_A, settings))
+    fill(log, batches)
+    return manager, log
 
 
 def committed(manager: LogManager, log: Log) -> OSError | None:

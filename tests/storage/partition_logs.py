@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,6 +70,41 @@ def walk(data: bytes) -> list[Placed]:
     return found
 
 
+def segment_of(files: Sequence[int], base_offset: int = 0, **numbers: int) -> Segment:
+    """Make a segment of descriptors (log, index, time index); empty unless `numbers` say else."""
+    empty = {
+        "size_bytes": 0,
+        "next_offset": base_offset,
+        "offset_entries": 0,
+        "time_entries": 0,
+        "max_timestamp": -1,
+        "max_timestamp_offset": base_offset,
+        "bytes_since_index_entry": 0,
+        "first_append_ms": -1,
+        "max_index_bytes": 1 << 20,
+    }
+    log, offset_index, time_index = files
+    return Segment(
+        base_offset,
+        log_fd=log,
+        offset_index_fd=offset_index,
+        time_index_fd=time_index,
+        **(empty | numbers),
+    )
+
+
+def log_of(segments: Sequence[Segment], directory: Path, **numbers: int) -> PartitionLog:
+    """Make a log; everything begins and ends at 0 unless `numbers` say otherwise."""
+    ends = {
+        "log_start_offset": 0,
+        "high_watermark": 0,
+        "durable_end": 0,
+        "leader_epoch": 0,
+        "index_interval_bytes": 4096,
+    }
+    return PartitionLog(list(segments), directory=directory, **(ends | numbers))
+
+
 class Directory:
     """A partition's directory on real files."""
 
@@ -94,24 +130,7 @@ class Directory:
             os.open(self.file(base_offset, suffix), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             for suffix in ("log", "index", "timeindex")
         ]
-        empty = {
-            "size_bytes": 0,
-            "next_offset": base_offset,
-            "offset_entries": 0,
-            "time_entries": 0,
-            "max_timestamp": -1,
-            "max_timestamp_offset": base_offset,
-            "bytes_since_index_entry": 0,
-            "first_append_ms": -1,
-            "max_index_bytes": 1 << 20,
-        }
-        return Segment(
-            base_offset,
-            log_fd=fds[0],
-            offset_index_fd=fds[1],
-            time_index_fd=fds[2],
-            **(empty | numbers),
-        )
+        return segment_of(fds, base_offset, **numbers)
 
     def written(
         self,
@@ -145,18 +164,8 @@ class Directory:
 
     def log(self, segments: list[Segment] | None = None, **numbers: int) -> PartitionLog:
         """Make a writable log of a sole replica, with leader epoch 5."""
-        ends = {
-            "log_start_offset": 0,
-            "high_watermark": 0,
-            "durable_end": 0,
-            "leader_epoch": 5,
-            "index_interval_bytes": 4096,
-        }
-        log = PartitionLog(
-            segments if segments is not None else [self.segment(0)],
-            directory=self.path,
-            **(ends | numbers),
-        )
+        given = [self.segment(0)] if segments is None else segments
+        log = log_of(given, self.path, **({"leader_epoch": 5} | numbers))
         log.set_leader(5, writable=True, sole_replica=True)
         return log
 

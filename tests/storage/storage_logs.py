@@ -15,7 +15,8 @@ from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.storage import log_opening
 from plog.storage.filesystem import Filesystem
 from plog.storage.log import Log
-from plog.storage.recovery import Known, RecoveredLog, recover
+from plog.storage.recovery import RecoveredLog, recover
+from plog.storage.segment_verdict import Known
 from plog.types import TopicPartition
 
 TP = TopicPartition("flights", 0)

@@ -18,7 +18,7 @@ from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.storage.filesystem import Filesystem
 from plog.storage.log_dir import BOOT_ID_FILE, LogDir
 from plog.storage.log_manager import LogManager
-from plog.storage.recovery import ANY_OFFSET, Known
+from plog.storage.segment_verdict import ANY_OFFSET, Known
 
 from .storage_logs import (
     NOW_MS,

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from plog.storage.durable_ends import (
-    UNKNOWN_END,
     DurableEnds,
     SlotKey,
     decode_slot,
@@ -107,16 +106,3 @@ def test_garbage_file_is_all_free(tmp_path: Path) -> None:
     ends = opened(path)
     assert ends.keys() == []
     ends.close()
-
-
-def test_partition_that_is_marked_lost_is_remembered_until_it_is_released(tmp_path: Path) -> None:
-    ends = opened(tmp_path / "f")
-    write(ends, TWO, 5)
-    for key in (ONE, TWO):
-        ends.mark_lost(key)
-    again = opened(tmp_path / "f")
-    assert dict(again.ends()) == {ONE: UNKNOWN_END, TWO: UNKNOWN_END}
-    assert again.is_lost(ONE)
-    assert again.durable_end(ONE) is None  # no promise of an end
-    again.release(ONE)
-    assert dict(opened(tmp_path / "f").ends()) == {TWO: UNKNOWN_END}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plog._native import compression, faults
-from plog._native.batch import read_header, scan
+from plog._native.batch import read_header, restamp_append_time, scan
 from plog._native.faults import Fault
 from plog._native.partition_log import APPENDED, DUPLICATE
 from plog._native.records import walk
@@ -22,7 +22,7 @@ from plog.errors import (
 )
 from plog.storage.leader_epochs import EpochStart, LeaderEpochs
 from plog.storage.log import Log
-from plog.storage.recovery import Known
+from plog.storage.segment_verdict import Known
 from tests.descriptors import open_at
 
 from .storage_logs import (
@@ -117,9 +117,11 @@ def test_append_without_leadership_is_refused(directory: Path) -> None:
         log.max_timestamp_offset()
 
 
-def test_log_append_time_stamps_the_batch_anew(directory: Path) -> None:
-    log = open_log(directory, Settings(message_timestamp_type="LogAppendTime"))
-    appended = log.append_as_leader(batch(3, timestamp=1), now_ms=NOW_MS)
+def test_batch_that_is_stamped_with_its_append_time_is_found_by_it(directory: Path) -> None:
+    log = open_log(directory)
+    data = bytearray(batch(3, timestamp=1))
+    restamp_append_time(data, NOW_MS)
+    appended = log.append_as_leader(data, now_ms=NOW_MS)
     assert appended.timestamp == NOW_MS
     records = walk(read_all(log))  # checks the CRC
     assert [(record.timestamp, record.timestamp_type) for record in records] == [(NOW_MS, 1)] * 3

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import errno
+import os
+import resource
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from plog._native import faults
 from plog._native.faults import Fault
+from plog.storage.log_dir import CLEAN_SHUTDOWN_FILE
 
 from .log_managers import A0, B0, ID_A, ID_B, SETTINGS, Start, committed, fill, lead
 from .storage_logs import read_all
@@ -35,6 +39,27 @@ def test_checkpoints_are_kafkas(start: Start, dirs: list[Path]) -> None:
         "log-start-offset-checkpoint": "0\n1\na 0 57\n",
     }
     assert (dirs[0] / "a-0" / "partition.metadata").read_text().startswith("version: 0\ntopic_id: ")
+
+
+def test_shutdown_without_a_descriptor_is_clean(start: Start, dirs: list[Path]) -> None:
+    manager = start()
+    for tp, topic_id in ((A0, ID_A), (B0, ID_B)):
+        fill(lead(manager.create(tp, topic_id, SETTINGS)), 20)
+    assert {log.log_dir for log in manager.logs()} == set(dirs)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = max(int(number) for number in os.listdir("/proc/self/fd")) + 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    taken: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        manager.shutdown()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for number in taken:
+            os.close(number)
+    assert all((log_dir / CLEAN_SHUTDOWN_FILE).exists() for log_dir in dirs)
 
 
 def test_damaged_checkpoint_only_costs_time(

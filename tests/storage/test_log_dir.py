@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import errno
+import shutil
 import subprocess
 import sys
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,14 +15,18 @@ from plog.errors import InconsistentLogDirs, KafkaStorageError
 from plog.storage.filesystem import Filesystem
 from plog.storage.log_dir import (
     LOCK_FILE,
+    KRaftLogDir,
     LogDir,
     common_identity,
     decode_properties,
     is_locked,
     lock_log_dirs,
 )
+from plog.types import new_directory_id, uuid_from_text, uuid_to_text
 
 from .storage_logs import Crash
+
+AN_ID = "SGVsbG8gZGlyZWN0b3J5IQ"
 
 HOLD = """
 import sys
@@ -104,9 +112,16 @@ def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
 def test_claim_writes_an_identity_that_later_starts_check(log_dir: LogDir) -> None:
     log_dir.open()
     log_dir.claim(3, "cluster-a")
-    text = (log_dir.path / "meta.properties").read_text()
-    assert decode_properties(text) == {"version": "0", "broker.id": "3", "cluster.id": "cluster-a"}
-    log_dir.claim(3, "cluster-a")
+    path = log_dir.path / "meta.properties"
+    values = decode_properties(path.read_text())
+    assert log_dir.directory_id is not None
+    assert uuid_from_text(values.pop("directory.id")) == log_dir.directory_id
+    assert values == {"version": "0", "broker.id": "3", "cluster.id": "cluster-a"}
+    before = path.read_bytes()
+    again = LogDir(Filesystem(), log_dir.path)
+    again.claim(3, "cluster-a")
+    assert again.directory_id == log_dir.directory_id
+    assert path.read_bytes() == before
     with pytest.raises(InconsistentLogDirs, match="belongs to broker 3, not 4"):
         log_dir.claim(4, "cluster-a")
     with pytest.raises(InconsistentLogDirs, match="cluster cluster-a, not cluster-b"):
@@ -115,22 +130,90 @@ def test_claim_writes_an_identity_that_later_starts_check(log_dir: LogDir) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "broker_id"),
+    ("text", "broker_id", "directory_id"),
     [
-        ("#\n#Mon Nov 20 10:00:00 UTC 2026\nversion=0\nbroker.id=7\ncluster.id=abc\n", 7),
-        ("version=1\nnode.id=7\ncluster.id=abc\ndirectory.id=xyz\n", 7),
-        ("! old\nversion = 0\n", None),
+        ("#\n#Mon Nov 20 10:00:00 UTC 2026\nversion=0\nbroker.id=7\ncluster.id=abc\n", 7, None),
+        (f"version=0\nbroker.id=7\ncluster.id=abc\ndirectory.id={AN_ID}\n", 7, AN_ID),
+        ("! old\nversion = 0\n", None, None),
     ],
 )
-def test_identities_that_kafka_wrote_are_understood(
-    log_dir: LogDir, text: str, broker_id: int | None
+def test_identities_that_kafka_wrote_are_understood_and_kept(
+    log_dir: LogDir, text: str, broker_id: int | None, directory_id: str | None
 ) -> None:
     log_dir.open()
-    (log_dir.path / "meta.properties").write_text(text)
+    path = log_dir.path / "meta.properties"
+    path.write_text(text)
     identity = log_dir.identity()
     assert identity is not None
     assert identity.broker_id == broker_id
     log_dir.claim(7, "abc")
+    given = uuid_to_text(log_dir.directory_id)
+    if directory_id is None:
+        assert path.read_text() == f"{text.rstrip()}\ndirectory.id={given}\n"
+    else:
+        assert given == directory_id
+        assert path.read_text() == text
+    log_dir.unlock()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "xyz",
+        AN_ID + "A",
+        AN_ID[:-2] + "=A",
+        "\ufffd" * 22,
+        "A" * 22,  # Kafka's first hundred stand for no directory
+        "AAAAAAAAAAAAAAAAAAAAYw",
+    ],
+)
+def test_directory_id_that_is_none_is_refused(log_dir: LogDir, text: str) -> None:
+    log_dir.open()
+    path = log_dir.path / "meta.properties"
+    path.write_text(f"version=0\nbroker.id=7\ncluster.id=abc\ndirectory.id={text}\n")
+    before = path.read_bytes()
+    with pytest.raises(InconsistentLogDirs, match="is not the id of a directory"):
+        log_dir.claim(7, "abc")
+    assert path.read_bytes() == before
+    log_dir.unlock()
+
+
+def test_ids_that_are_drawn_are_none_of_kafkas_and_no_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    option = uuid.UUID(bytes=b"\xf8" + bytes(15))
+    drawn = iter([uuid.UUID(int=0), uuid.UUID(int=99), option, uuid.UUID(int=100)])
+    monkeypatch.setattr(uuid, "uuid4", lambda: next(drawn))
+    assert new_directory_id() == uuid.UUID(int=100)
+
+
+def test_copies_of_one_directory_are_refused_by_their_names(tmp_path: Path) -> None:
+    dirs = lock_log_dirs(Filesystem(), [tmp_path / name for name in "ab"])
+    dirs[0].claim(7, "one")
+    shutil.copy(dirs[0].path / "meta.properties", dirs[1].path)
+    with pytest.raises(InconsistentLogDirs, match=rf"{dirs[0].path} and {dirs[1].path} are copies"):
+        common_identity(dirs, 7)
+    for log_dir in dirs:
+        log_dir.unlock()
+
+
+def test_directory_on_a_full_disk_has_no_id_yet(
+    log_dir: LogDir, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Full(Filesystem):
+        def write_bytes(self, path: Path, data: object, *, sync: bool = True) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    log_dir.open()
+    path = log_dir.path / "meta.properties"
+    path.write_text("version=0\nbroker.id=7\ncluster.id=abc\n")
+    full = LogDir(Full(), log_dir.path)
+    full.claim(7, "abc")
+    assert full.directory_id is None
+    assert "has no directory.id until the next start" in caplog.text
+    log_dir.claim(7, "abc")
+    assert log_dir.directory_id is not None
     log_dir.unlock()
 
 
@@ -144,6 +227,29 @@ def test_identity_of_a_later_version_is_refused(log_dir: LogDir, text: str) -> N
     with pytest.raises(InconsistentLogDirs, match=r"meta\.properties"):
         common_identity([log_dir], 7)
     assert path.read_text() == text
+    log_dir.unlock()
+
+
+def kraft_formatted(path: Path) -> None:
+    text = "version=1\nnode.id=7\ncluster.id=abc\ndirectory.id=AbCdEfGhIjKlMnOpQrStUw\n"
+    (path / "meta.properties").write_text(text)
+
+
+def kraft_controlled(path: Path) -> None:
+    (path / "__cluster_metadata-0").mkdir()
+
+
+@pytest.mark.parametrize("kraft", [kraft_formatted, kraft_controlled])
+def test_directory_of_kraft_is_refused_with_what_can_be_done(
+    log_dir: LogDir, kraft: Callable[[Path], None]
+) -> None:
+    log_dir.open()
+    kraft(log_dir.path)
+    before = sorted(log_dir.path.rglob("*"))
+    for refused in (lambda: common_identity([log_dir], 7), lambda: log_dir.claim(7, "abc")):
+        with pytest.raises(KRaftLogDir, match=r"a KRaft broker's directory.*MirrorMaker"):
+            refused()
+    assert sorted(log_dir.path.rglob("*")) == before
     log_dir.unlock()
 
 
@@ -170,7 +276,14 @@ def test_damaged_identity_is_written_anew_and_reported(
     assert common_identity([log_dir], -1).broker_id is None
     log_dir.claim(7, "abc")
     assert "is written anew, for broker 7" in caplog.text
+    drawn = log_dir.directory_id
     log_dir.claim(7, "abc")
+    assert log_dir.directory_id == drawn
+    # What is known of it from elsewhere stays.
+    path.write_text(text)
+    log_dir.lost_id = known = new_directory_id()
+    log_dir.claim(7, "abc")
+    assert log_dir.directory_id == known
     log_dir.unlock()
 
 
@@ -180,7 +293,11 @@ def test_directories_tell_whose_they_are(tmp_path: Path) -> None:
     dirs = lock_log_dirs(fs, paths)
     assert common_identity(dirs, -1).broker_id is None
     dirs[1].claim(7, "one")
-    assert vars(common_identity(dirs, -1)) == {"broker_id": 7, "cluster_id": "one"}
+    assert vars(common_identity(dirs, -1)) == {
+        "broker_id": 7,
+        "cluster_id": "one",
+        "directory_id": None,
+    }
     with pytest.raises(InconsistentLogDirs, match="belongs to broker 7, not 8"):
         common_identity(dirs, 8)
     dirs[2].claim(7, "two")

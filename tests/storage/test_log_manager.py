@@ -32,7 +32,20 @@ from plog.storage.log_manager import SAY_AGAIN_MS, LogManager, NewPartition
 from plog.types import TopicPartition
 from tests.descriptors import open_at
 
-from .log_managers import A0, A1, B0, ID_A, ID_B, SETTINGS, Start, abandon, committed, fill, lead
+from .log_managers import (
+    A0,
+    A1,
+    B0,
+    ID_A,
+    ID_B,
+    SETTINGS,
+    Start,
+    abandon,
+    committed,
+    fill,
+    lead,
+    with_one_log,
+)
 from .storage_logs import NEVER, NOW_MS, batch, broker_settings, read_all
 
 # -- start, stop, restart --------------------------------------------------------------------------
@@ -239,9 +252,7 @@ def test_failed_disk_takes_its_partitions_offline_and_no_others(
 def test_failed_flush_is_told_and_takes_the_directory_offline(
     start: Start, dirs: list[Path]
 ) -> None:
-    manager = start()
-    log = lead(manager.create(A0, ID_A, SETTINGS))
-    fill(log, 1)
+    manager, log = with_one_log(start, 1)
     faults.inject([Fault("fdatasync", errno=errno.EIO, path_prefix=str(dirs[0]))])
     error = committed(manager, log)
     assert error is not None
@@ -445,9 +456,7 @@ def test_failed_directory_has_no_file_of_a_log_open(
     start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What failed remembers why, and that must not be the traceback with all that it met.
-    manager = start()
-    log = lead(manager.create(A0, ID_A, SETTINGS))
-    fill(log, 20)
+    manager, log = with_one_log(start, 20)
 
     def fails(*_: object) -> None:
         raise OSError(errno.EIO, "gone")

@@ -12,7 +12,7 @@ from plog._native.batch import scan
 from plog._native.partition_log import APPENDED, DUPLICATE
 from plog._native.records import walk
 from plog.errors import OffsetOutOfRange, OutOfOrderSequenceNumber
-from plog.storage.recovery import Known
+from plog.storage.segment_verdict import Known
 from tests.agreement.harness import run_seed
 
 from .storage_logs import NEVER, NOW_MS, Settings, batch, open_log

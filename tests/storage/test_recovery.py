@@ -15,8 +15,9 @@ from plog.errors import LogDamaged
 from plog.storage.filesystem import Filesystem
 from plog.storage.leader_epochs import EpochStart, LeaderEpochs
 from plog.storage.producer_snapshot import decode_snapshot
-from plog.storage.recovery import ANY_OFFSET, Known, recover
+from plog.storage.recovery import recover
 from plog.storage.segment_scan import CHUNK_BYTES
+from plog.storage.segment_verdict import ANY_OFFSET, Known
 from plog.storage.transaction_index import decode_aborted
 from plog.types import Buffer
 

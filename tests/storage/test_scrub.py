@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from plog.storage.log import Log
-from plog.storage.recovery import ANY_OFFSET, Known
 from plog.storage.scrub import ROUND_INTERVAL_MS, Scrub
+from plog.storage.segment_verdict import ANY_OFFSET, Known
 from tests.descriptors import open_at
 
 from .storage_logs import NOW_MS, Settings, batch, open_log

@@ -70,7 +70,17 @@ def test_partition_directory_name_is_understood(
 
 @pytest.mark.parametrize(
     "name",
-    ["flights", "flights-", "-0", "flights-01", "flights-x", "fl ights-0", "..-0", "t-99999999999"],
+    [
+        "flights",
+        "flights-",
+        "-0",
+        "flights-01",
+        "flights-x",
+        "fl ights-0",
+        "..-0",
+        "t-99999999999",
+        "__cluster_metadata-0",
+    ],
 )
 def test_other_directory_names_are_no_partitions(name: str) -> None:
     assert parse_directory_name(name) is None

@@ -7,7 +7,7 @@ import pytest
 
 from plog.errors import CorruptRecord
 from plog.storage.log import Log
-from plog.storage.recovery import Known
+from plog.storage.segment_verdict import Known
 from plog.storage.transaction_index import (
     ENTRY_BYTES,
     AbortedTransaction,

@@ -6,7 +6,7 @@ in a list.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from plog.protocol.messages.configs import (
     AlterableConfig,
@@ -43,6 +43,7 @@ from plog.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
+from plog.protocol.schema import Struct
 from plog.types import ZERO_UUID
 from tests.compat.against_kafka.pair import Made, Side
 from tests.handlers import wire
@@ -50,6 +51,14 @@ from tests.handlers.wire import WAIT_MS
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+def topics_of(
+    kind: type[Struct], side: Side, topics: Iterable[tuple[str, Iterable[object]]]
+) -> list[Struct]:
+    """Return a `kind` for each topic: its first two fields are the name and the partitions."""
+    name, partitions = (field.name for field in kind.fields[:2])
+    return [kind(**{name: side.name(called), partitions: list(of)}) for called, of in topics]
 
 
 def new(
@@ -147,15 +156,14 @@ def grow(
 def delete_records(*parts: tuple[str, int, int]) -> Made:
     """Topic, partition, offset."""
 
+    def partition(index: int, offset: int) -> DeleteRecordsPartition:
+        return DeleteRecordsPartition(partition_index=index, offset=offset)
+
     def make(side: Side) -> DeleteRecordsRequest:
         return DeleteRecordsRequest(
-            topics=[
-                DeleteRecordsTopic(
-                    name=side.name(name),
-                    partitions=[DeleteRecordsPartition(partition_index=index, offset=offset)],
-                )
-                for name, index, offset in parts
-            ],
+            topics=topics_of(
+                DeleteRecordsTopic, side, ((name, [partition(*rest)]) for name, *rest in parts)
+            ),
             timeout_ms=WAIT_MS,
         )
 
@@ -203,24 +211,21 @@ def list_offsets(
 ) -> Made:
     """Topic, partition, timestamp."""
 
+    def partition(index: int, timestamp: int) -> ListOffsetsPartition:
+        return ListOffsetsPartition(
+            partition_index=index,
+            current_leader_epoch=epoch,
+            timestamp=timestamp,
+            max_num_offsets=most,
+        )
+
     def make(side: Side) -> ListOffsetsRequest:
         return ListOffsetsRequest(
             replica_id=replica_id,
             isolation_level=isolation,
-            topics=[
-                ListOffsetsTopic(
-                    name=side.name(name),
-                    partitions=[
-                        ListOffsetsPartition(
-                            partition_index=index,
-                            current_leader_epoch=epoch,
-                            timestamp=timestamp,
-                            max_num_offsets=most,
-                        )
-                    ],
-                )
-                for name, index, timestamp in parts
-            ],
+            topics=topics_of(
+                ListOffsetsTopic, side, ((name, [partition(*rest)]) for name, *rest in parts)
+            ),
         )
 
     return make
@@ -229,20 +234,17 @@ def list_offsets(
 def end_of_epoch(*parts: tuple[str, int, int, int], replica_id: int = -1) -> Made:
     """OffsetForLeaderEpoch: topic, partition, the reader's leader epoch, the epoch asked about."""
 
+    def partition(index: int, current: int, epoch: int) -> OffsetForLeaderPartition:
+        return OffsetForLeaderPartition(
+            partition=index, current_leader_epoch=current, leader_epoch=epoch
+        )
+
     def make(side: Side) -> OffsetForLeaderEpochRequest:
         return OffsetForLeaderEpochRequest(
             replica_id=replica_id,
-            topics=[
-                OffsetForLeaderTopic(
-                    topic=side.name(name),
-                    partitions=[
-                        OffsetForLeaderPartition(
-                            partition=index, current_leader_epoch=current, leader_epoch=epoch
-                        )
-                    ],
-                )
-                for name, index, current, epoch in parts
-            ],
+            topics=topics_of(
+                OffsetForLeaderTopic, side, ((name, [partition(*rest)]) for name, *rest in parts)
+            ),
         )
 
     return make

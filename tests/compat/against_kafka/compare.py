@@ -20,6 +20,7 @@ ABSENT = "absent"
 NAMES = (
     "name", "topic", "topic_name", "topic_id", "key", "resource_name", "partition_index", "index",
     "partition", "partition_id", "api_key", "broker_id", "node_id", "log_dir", "batch_index",
+    "group_id", "member_id", "group_instance_id",
 )  # fmt: skip
 """Fields that say which item of a list a structure is; the first that it has counts."""
 CODEC_MASK, LOG_APPEND_TIME = 7, 8
@@ -92,6 +93,8 @@ def _of_value(
             seen.add(named)
             yield f"{at}/{named}", "present"
             yield from _of_struct(side, item, version, f"{at}/{named}/")
+        if not seen:
+            yield at, "[]"
     elif isinstance(value, str):
         yield at, side.plain_text(value)
     elif isinstance(value, uuid.UUID):

@@ -16,6 +16,7 @@ from tests.compat.against_kafka.compare import Difference, differences, facts
 from tests.compat.against_kafka.differences import no_more, unlisted
 from tests.compat.against_kafka.pair import Case, Pair, Side, Step
 from tests.compat.live_kafka import Kafka, ZooKeeper
+from tests.coordinator.conftest import await_coordinator
 from tests.handlers.wire import eventually
 from tests.planes import Plane
 from tests.servers import BrokerProcess
@@ -30,6 +31,8 @@ SETTINGS: dict[str, object] = {
     "transaction.state.log.replication.factor": 1,
     "transaction.state.log.min.isr": 1,
     "transaction.state.log.num.partitions": 1,
+    "group.initial.rebalance.delay.ms": 0,
+    "group.max.size": 3,
 }
 Hold = Callable[[str, Case], None]
 READY_S = 60
@@ -85,6 +88,13 @@ def pair_of_plane(
 
 
 @pytest.fixture
+def groups_are_kept(pair: Pair) -> None:
+    """Have both coordinate groups: what they keep them in is made when it is first asked for."""
+    for side in pair.sides:
+        await_coordinator(side.wire, "any")
+
+
+@pytest.fixture
 def hold(pair: Pair) -> Hold:
     """Return what asks both, and fails where their answers are not as docs/SKIPPED.md says."""
     return partial(held, pair)
@@ -104,19 +114,27 @@ def held(pair: Pair, name: str, case: Case) -> None:
         where = f"{number}/" if len(case.steps) > 1 else ""
         deadline = time.monotonic() + SETTLED_S
         while True:
-            found = {one._replace(path=where + one.path) for one in observe(pair, step)}
-            if not step.settles or not unlisted(name, found) or time.monotonic() > deadline:
+            found, has_come = observe(pair, step)
+            found = {one._replace(path=where + one.path) for one in found}
+            is_settled = has_come and not (step.settles and unlisted(name, found))
+            if is_settled or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
+        assert has_come, f"{where}{step.until} has not come"
         observed |= found
     wrong = unlisted(name, observed) + no_more(name, observed)
     assert not wrong, "\n".join(wrong)
 
 
-def observe(pair: Pair, step: Step) -> set[Difference]:
-    """Ask both once."""
+def observe(pair: Pair, step: Step) -> tuple[set[Difference], bool]:
+    """Ask both once; tell too whether both say what is waited for."""
+    answers = pair.ask(step)
+    if answers is None:
+        return set(), True
     kafka, plog = (
-        facts(side, answer, step.version)
-        for side, answer in zip(pair.sides, pair.ask(step), strict=True)
+        facts(side, answer, step.version) for side, answer in zip(pair.sides, answers, strict=True)
     )
-    return differences(kafka, plog)
+    if step.until is None:
+        return differences(kafka, plog), True
+    path, text = step.until
+    return differences(kafka, plog), kafka.get(path) == text == plog.get(path)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from plog.errors import ErrorCode, NetworkException, RequestTimedOut
 from plog.protocol import framing
+from plog.protocol.messages.groups import JoinGroupResponse
 from plog.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -24,7 +25,9 @@ from tests.handlers.wire import WAIT_MS, Speaker, produce, speak
 UNKNOWN_ID = uuid.UUID(int=2**100 + 1)
 CLOSED = "the connection is closed"
 PREFIX = re.compile(r"c\d+-")
-"""What the names of a case's topics begin with, so that no two cases meet."""
+"""What the names of a case's topics and groups begin with, so that no two cases meet."""
+MEMBER_ID = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+"""How the ids of a group's members end."""
 
 
 Made: TypeAlias = "Callable[[Side], Struct]"
@@ -40,12 +43,23 @@ class Topic(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One request."""
+    """One request.
 
-    request: Made
+    Attributes:
+        request: None to hear the answer of one that was sent `later`.
+        settles: whether it is asked until the answers are what they should be: for late effects.
+        until: a path and what both must say there; it is asked until they do.
+        via: a connection of the case's own, of one member of a group: it goes by the id that it
+            was given there last.
+        later: whether the answer is left for a step without a request, as it has to wait.
+    """
+
+    request: Made | None
     version: int
     settles: bool = False
-    """Whether it is asked until the answers are what they should be: for late effects."""
+    until: tuple[str, str] | None = None
+    via: str = ""
+    later: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,7 +84,12 @@ class Side:
         self.wire: Speaker = speak(port)
         self.prefix = ""
         self._ids: dict[str, uuid.UUID] = {}
-        self._due: type[Struct] | None = None
+        self._due: dict[str, type[Struct] | None] = {}
+        self._lines: dict[str, Speaker] = {}
+        self.members: dict[str, str] = {}
+        """The members' ids, by the names of their connections."""
+        self.generation = -1
+        """Of the last JoinGroup that had one."""
         self.session_id = 0
         """Of the last Fetch that had one."""
         self.producer_id = -1
@@ -79,7 +98,10 @@ class Side:
     def begin(self, prefix: str, topics: Mapping[str, Topic]) -> None:
         """Forget the case before, and have this one's topics made."""
         self.prefix, self.session_id, self.producer_id = prefix, 0, -1
-        self._ids = {}
+        self._ids, self.members, self.generation = {}, {}, -1
+        for line in self._lines.values():
+            line.close()
+        self._lines = {}
         request = CreateTopicsRequest(
             topics=[
                 CreatableTopic(
@@ -116,30 +138,52 @@ class Side:
         """Return the id of a topic of the case; one of no topic for others, zero for None."""
         return ZERO_UUID if topic is None else self._ids.get(self.name(topic), UNKNOWN_ID)
 
-    def send(self, request: Struct, version: int) -> None:
+    def send(self, request: Struct, version: int, via: str = "") -> None:
         """Ask for what `receive` returns."""
-        self._due = framing.response_class(type(request).api.key)
-        self.wire.send(request, self._due, version=version)
+        self._due[via] = framing.response_class(type(request).api.key)
+        self._line(via).send(request, self._due[via], version=version)
 
-    def receive(self) -> Any:
+    def receive(self, via: str = "") -> Any:
         """Return the answer, or CLOSED; remember what later steps refer to."""
         try:
-            answer = self.wire.receive(self._due)
+            answer = self._line(via).receive(self._due[via])
         except RequestTimedOut:
-            self.wire = speak(self.port)
+            self._hang_up(via)
             raise
         except NetworkException:
-            self.wire = speak(self.port)
+            self._hang_up(via)
             return CLOSED
         self.session_id = getattr(answer, "session_id", 0) or self.session_id
         self.producer_id = getattr(answer, "producer_id", self.producer_id)
+        if isinstance(answer, JoinGroupResponse):
+            if answer.error_code in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
+                self.members[via] = answer.member_id
+            if answer.generation_id >= 0:
+                self.generation = answer.generation_id
         return answer
+
+    def _line(self, via: str) -> Speaker:
+        if not via:
+            return self.wire
+        if via not in self._lines:
+            self._lines[via] = speak(self.port)
+        return self._lines[via]
+
+    def _hang_up(self, via: str) -> None:
+        if via:
+            self._lines.pop(via).close()
+        else:
+            self.wire = speak(self.port)
 
     def plain_text(self, text: str) -> str:
         """Return a text of an answer without what is this side's alone, or this case's."""
         for number, path in enumerate(self.log_dirs):
             text = text.replace(str(path), f"<log dir {number}>")
         text = text.replace(f"127.0.0.1:{self.port}", "<address>")
+        for name, member_id in self.members.items():
+            if text == member_id:
+                return MEMBER_ID.sub(f"-<{name}>", text)
+        text = MEMBER_ID.sub("-<somebody>", text)
         return text.removeprefix(self.prefix)
 
     def name_of(self, topic_id: uuid.UUID) -> str:
@@ -174,9 +218,12 @@ class Pair:
     def sides(self) -> tuple[Side, Side]:
         return self.kafka, self.plog
 
-    def ask(self, step: Step) -> tuple[Any, Any]:
-        """Return both answers."""
-        for side in self.sides:
-            side.send(step.request(side), step.version)
-        kafka, plog = (side.receive() for side in self.sides)
+    def ask(self, step: Step) -> tuple[Any, Any] | None:
+        """Return both answers, if they are not to be heard later."""
+        if step.request is not None:
+            for side in self.sides:
+                side.send(step.request(side), step.version, step.via)
+        if step.later:
+            return None
+        kafka, plog = (side.receive(step.via) for side in self.sides)
         return kafka, plog

@@ -23,7 +23,7 @@ from plog.protocol.messages.reassignments import (
     ReassignableTopic,
 )
 from plog.protocol.messages.topics import ElectLeadersRequest, TopicPartitions
-from tests.compat.against_kafka.ask import metadata, metadata_of_id
+from tests.compat.against_kafka.ask import metadata, metadata_of_id, topics_of
 from tests.compat.against_kafka.pair import Case, Made, Side, Step, Topic, one
 from tests.handlers.wire import NOW_MS, WAIT_MS, make_batch
 
@@ -75,12 +75,7 @@ METADATA = {
 def log_dirs(*topics: tuple[str, Sequence[int]], every: bool = False) -> Made:
     def make(side: Side) -> DescribeLogDirsRequest:
         return DescribeLogDirsRequest(
-            topics=None
-            if every
-            else [
-                DescribableLogDirTopic(topic=side.name(name), partitions=list(indexes))
-                for name, indexes in topics
-            ]
+            topics=None if every else topics_of(DescribableLogDirTopic, side, topics)
         )
 
     return make
@@ -94,11 +89,7 @@ def move(path: str, *topics: tuple[str, Sequence[int]]) -> Made:
         return AlterReplicaLogDirsRequest(
             dirs=[
                 AlterReplicaLogDir(
-                    path=where,
-                    topics=[
-                        AlterReplicaLogDirTopic(name=side.name(name), partitions=list(indexes))
-                        for name, indexes in topics
-                    ],
+                    path=where, topics=topics_of(AlterReplicaLogDirTopic, side, topics)
                 )
             ]
         )
@@ -133,12 +124,7 @@ def elect(kind: int, *topics: tuple[str, Sequence[int]], every: bool = False) ->
     def make(side: Side) -> ElectLeadersRequest:
         return ElectLeadersRequest(
             election_type=kind,
-            topic_partitions=None
-            if every
-            else [
-                TopicPartitions(topic=side.name(name), partitions=list(indexes))
-                for name, indexes in topics
-            ],
+            topic_partitions=None if every else topics_of(TopicPartitions, side, topics),
             timeout_ms=WAIT_MS,
         )
 
@@ -159,21 +145,17 @@ ELECTIONS = {
 
 
 def reassign(*parts: tuple[str, int, Sequence[int] | None]) -> Made:
+    def partition(index: int, replicas: Sequence[int] | None) -> ReassignablePartition:
+        return ReassignablePartition(
+            partition_index=index, replicas=None if replicas is None else list(replicas)
+        )
+
     def make(side: Side) -> AlterPartitionReassignmentsRequest:
         return AlterPartitionReassignmentsRequest(
             timeout_ms=WAIT_MS,
-            topics=[
-                ReassignableTopic(
-                    name=side.name(name),
-                    partitions=[
-                        ReassignablePartition(
-                            partition_index=index,
-                            replicas=None if replicas is None else list(replicas),
-                        )
-                    ],
-                )
-                for name, index, replicas in parts
-            ],
+            topics=topics_of(
+                ReassignableTopic, side, ((name, [partition(*rest)]) for name, *rest in parts)
+            ),
         )
 
     return make
@@ -183,14 +165,7 @@ def reassignments(*topics: tuple[str, Sequence[int]], every: bool = False) -> Ma
     def make(side: Side) -> ListPartitionReassignmentsRequest:
         return ListPartitionReassignmentsRequest(
             timeout_ms=WAIT_MS,
-            topics=None
-            if every
-            else [
-                ListPartitionReassignmentsTopics(
-                    name=side.name(name), partition_indexes=list(indexes)
-                )
-                for name, indexes in topics
-            ],
+            topics=None if every else topics_of(ListPartitionReassignmentsTopics, side, topics),
         )
 
     return make

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from tests.compat.against_kafka import (
-    test_cluster,
-    test_config_values,
-    test_configs,
-    test_fetch,
-    test_offsets,
-    test_produce,
-    test_topics,
-    test_versions,
-)
+import importlib
+from pathlib import Path
+
 from tests.compat.against_kafka.differences import like, listed
 
+HERE = Path(__file__)
 CASES = [
     name
-    for module in (
-        test_cluster,
-        test_config_values,
-        test_configs,
-        test_fetch,
-        test_offsets,
-        test_produce,
-        test_topics,
-        test_versions,
-    )
-    for name in module.CASES
+    for path in sorted(HERE.parent.glob("test_*.py"))
+    if path.stem != HERE.stem
+    for name in importlib.import_module(f"{__package__}.{path.stem}").CASES
 ]
 
 

@@ -7,6 +7,9 @@
 // Arguments: bootstrap, partitions of a topic, rounds, records of a round for each partition, then
 // an argument for each run: topics and settings of its producer, with spaces between. Prints how
 // many records each run has read; exits with 0 only if all was well.
+//
+// Or "administer", bootstrap and a topic: what administration.go does. Or "group", bootstrap, a
+// topic, a group and a number of records: what group.go does.
 package main
 
 import (
@@ -161,12 +164,25 @@ var settings = map[string]kgo.Opt{
 	"compression.type=snappy":  kgo.ProducerBatchCompression(kgo.SnappyCompression()),
 	"compression.type=lz4":     kgo.ProducerBatchCompression(kgo.Lz4Compression()),
 	"compression.type=zstd":    kgo.ProducerBatchCompression(kgo.ZstdCompression()),
+	"acks=1":                   kgo.RequiredAcks(kgo.LeaderAck()),
 	"enable.idempotence=false": kgo.DisableIdempotentWrite(),
 	"linger.ms=0":              kgo.ProducerLinger(0),
 	"linger.ms=5":              kgo.ProducerLinger(5 * time.Millisecond),
 }
 
 func main() {
+	if os.Args[1] == "administer" {
+		if err := administer(os.Args[2], os.Args[3]); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
+	if os.Args[1] == "group" {
+		if err := consumeInGroup(os.Args[2], os.Args[3], os.Args[4], os.Args[5]); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
 	var numbers [3]int
 	for n := range numbers {
 		var err error

@@ -1,8 +1,8 @@
 // What tests/compat/test_other_clients.py has kafkajs do: make a topic, write records, ask for offsets.
 //
 // Arguments: bootstrap, topic, number of records, codec (none, gzip). Its consumers are members of
-// groups, so that reading is another test's. Prints the base offsets of its batches, then the
-// topic's low and high offset.
+// groups, so that reading is group.js's. Prints the base offsets of its batches, then the topic's
+// low and high offset.
 const { CompressionTypes, Kafka, logLevel } = require("kafkajs");
 
 async function main([bootstrap, topic, count, codec]) {

@@ -4,6 +4,8 @@
 // to partition 0 by an idempotent producer, reads them by a partition's consumer, and prints for each
 // its offset, key and value, with tabs between. Before that it makes the topic, and after it asks for
 // the offsets at both ends.
+//
+// Or "group", bootstrap, topic, group and number of records: what group.go does.
 package main
 
 import (
@@ -26,6 +28,10 @@ func check(err error) {
 
 func main() {
 	log.SetFlags(0)
+	if len(os.Args) == 6 && os.Args[1] == "group" {
+		consumeInGroup(os.Args[2], os.Args[3], os.Args[4], os.Args[5])
+		return
+	}
 	if len(os.Args) != 5 {
 		log.Fatal("bootstrap, topic, records and codec are wanted")
 	}

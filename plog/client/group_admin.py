@@ -1,0 +1,443 @@
+"""Administrative requests about consumer groups: who is in them, what they have committed.
+
+Owns no state but its connections. Each call asks the group's coordinator, or each broker where it
+is about all groups, and asks again while a coordinator is chosen, loads or moves.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from plog.client.connection import Connection
+from plog.client.group_lag import PartitionLag, measure
+from plog.client.metadata import Cluster, Node
+from plog.client.offsets import EARLIEST, LATEST, list_offsets
+from plog.errors import (
+    ErrorCode,
+    GroupIdNotFound,
+    InvalidRequest,
+    KafkaError,
+    NonEmptyGroup,
+    error_for,
+)
+from plog.protocol import codec
+from plog.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+from plog.protocol.messages.group_admin import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from plog.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from plog.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from plog.types import NO_OFFSET, TopicPartition
+
+T = TypeVar("T")
+
+GROUP = 0
+"""What FindCoordinator is asked about."""
+DEAD = "Dead"
+"""The state of a group that nobody has heard of."""
+CONSUMER_PROTOCOL = "consumer"
+"""Type of the groups whose assignments are in Kafka's own form."""
+MOVED = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""Errors after which the same request may do on another broker, or a little later."""
+RETRY_BACKOFF_S = 0.1
+HINTS: dict[int, str] = {
+    ErrorCode.GROUP_ID_NOT_FOUND: "it does not exist",
+    ErrorCode.NON_EMPTY_GROUP: "it has members; stop its consumers first",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "no broker coordinates it at the moment",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "its coordinator is still reading what it knows",
+    ErrorCode.NOT_COORDINATOR: "its coordinator is moving",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "its members consume the topic; stop them first",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "no such topic or partition",
+}
+"""What a code means here, where the brokers send no words with it."""
+
+_VERSION = struct.Struct(">h")
+
+
+class ListedGroup(NamedTuple):
+    """A group as its coordinator lists it; `state` "" from brokers that do not tell it."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    group_type: str
+
+
+class GroupMember(NamedTuple):
+    """A member; `assigned` is None where it was not told in Kafka's own form."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    assigned: tuple[TopicPartition, ...] | None
+
+
+class GroupDescription(NamedTuple):
+    """A group; `assignor` is "" while none has been chosen."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    assignor: str
+    members: list[GroupMember]
+    coordinator: Node
+
+
+class GroupAdmin:
+    """Administers the consumer groups of a cluster.
+
+    Args:
+        bootstrap_servers: "host:port,...".
+        request_timeout_ms: how long each answer may take, and how long a call waits for a
+            coordinator.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str],
+        *,
+        client_id: str = "plog-admin",
+        request_timeout_ms: int = 30_000,
+    ) -> None:
+        self._timeout_ms = request_timeout_ms
+        self._cluster = Cluster(
+            bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms
+        )
+
+    def __enter__(self) -> GroupAdmin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._cluster.close()
+
+    # -- groups --------------------------------------------------------------------------------
+
+    def groups(self, states: Iterable[str] = ()) -> list[ListedGroup]:
+        """Return every broker's groups by name, of these states (Kafka's names) or of all."""
+        request = ListGroupsRequest(states_filter=list(states), types_filter=[])
+        self._cluster.refresh([])
+        found: dict[str, ListedGroup] = {}
+        for node_id in sorted(self._cluster.nodes):
+            answer = self._settled(partial(self._list, node_id, request))
+            for group in answer.groups:
+                found[group.group_id] = ListedGroup(
+                    group.group_id, group.group_state, group.protocol_type, group.group_type
+                )
+        return [group for _, group in sorted(found.items())]
+
+    def describe(self, group_id: str) -> GroupDescription:
+        """Return a group with its members.
+
+        Raises:
+            GroupIdNotFound: it does not exist.
+        """
+
+        def ask(coordinator: Node, connection: Connection) -> GroupDescription:
+            answer = connection.call(
+                DescribeGroupsRequest(groups=[group_id]), DescribeGroupsResponse
+            )
+            (group,) = answer.groups
+            _check(group.error_code, _named(group_id))
+            if group.group_state == DEAD:
+                _check(ErrorCode.GROUP_ID_NOT_FOUND, _named(group_id))
+            return _description(group, coordinator)
+
+        return self._ask_coordinator(group_id, ask)
+
+    def delete(self, group_id: str) -> None:
+        """Delete a group, and with it all that it has committed.
+
+        Raises:
+            GroupIdNotFound: it does not exist.
+            NonEmptyGroup: it has members.
+        """
+
+        def ask(_: Node, connection: Connection) -> None:
+            answer = connection.call(
+                DeleteGroupsRequest(groups_names=[group_id]), DeleteGroupsResponse
+            )
+            for group in answer.results:
+                _check(group.error_code, _named(group_id))
+
+        self._ask_coordinator(group_id, ask)
+
+    # -- offsets -------------------------------------------------------------------------------
+
+    def committed(self, group_id: str) -> dict[TopicPartition, int]:
+        """Return what a group has committed: of each partition the next offset that it wants.
+
+        A group that does not exist has committed nothing.
+        """
+
+        def ask(_: Node, connection: Connection) -> dict[TopicPartition, int]:
+            request = OffsetFetchRequest(group_id=group_id, topics=None)
+            answer = connection.call(request, OffsetFetchResponse)
+            _check(answer.error_code, _named(group_id))
+            found: dict[TopicPartition, int] = {}
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    at = TopicPartition(topic.name, part.partition_index)
+                    _check(part.error_code, f"offset of group {group_id!r} in {at}")
+                    if part.committed_offset != NO_OFFSET:
+                        found[at] = part.committed_offset
+            return dict(sorted(found.items()))
+
+        return self._ask_coordinator(group_id, ask)
+
+    def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets for a group that nobody is in; one that is not there comes to be.
+
+        Raises:
+            NonEmptyGroup: it has members; nothing was committed.
+            UnknownTopicOrPartition: no such partition; the others were committed.
+        """
+        request = OffsetCommitRequest(
+            group_id=group_id,
+            topics=[
+                OffsetCommitRequestTopic(
+                    name=topic,
+                    partitions=[
+                        OffsetCommitRequestPartition(
+                            partition_index=at.partition,
+                            committed_offset=offsets[at],
+                            committed_metadata="",
+                        )
+                        for at in partitions
+                    ],
+                )
+                for topic, partitions in _by_topic(offsets).items()
+            ],
+        )
+
+        def ask(_: Node, connection: Connection) -> None:
+            answer = connection.call(request, OffsetCommitResponse)
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    if part.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+                        # What those are told who commit from outside while there are members.
+                        _check(ErrorCode.NON_EMPTY_GROUP, _named(group_id))
+                    at = TopicPartition(topic.name, part.partition_index)
+                    _check(part.error_code, f"offset of group {group_id!r} in {at}")
+
+        self._ask_coordinator(group_id, ask)
+
+    def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Make a group forget what it has committed of these partitions.
+
+        Raises:
+            GroupIdNotFound: it does not exist.
+            NonEmptyGroup: it has members, who do not tell which topics they consume.
+            KafkaError: GROUP_SUBSCRIBED_TO_TOPIC, its members consume the topic; the offsets of
+                other topics are deleted.
+        """
+        request = OffsetDeleteRequest(
+            group_id=group_id,
+            topics=[
+                OffsetDeleteRequestTopic(
+                    name=topic,
+                    partitions=[
+                        OffsetDeleteRequestPartition(partition_index=at.partition) for at in some
+                    ],
+                )
+                for topic, some in _by_topic(partitions).items()
+            ],
+        )
+
+        def ask(_: Node, connection: Connection) -> None:
+            answer = connection.call(request, OffsetDeleteResponse)
+            _check(answer.error_code, _named(group_id))
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    at = TopicPartition(topic.name, part.partition_index)
+                    _check(part.error_code, f"offset of group {group_id!r} in {at}")
+
+        self._ask_coordinator(group_id, ask)
+
+    # -- logs ----------------------------------------------------------------------------------
+
+    def lags(
+        self, offsets: Mapping[TopicPartition, int | None], now_ms: int
+    ) -> dict[TopicPartition, PartitionLag]:
+        """Return how far the ends of partitions are from these offsets (None: nothing committed).
+
+        Args:
+            now_ms: the time that the ages of records are told at, in ms since 1970.
+        """
+        return measure(self._cluster, offsets, now_ms)
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        """Return the partitions of a topic.
+
+        Raises:
+            UnknownTopicOrPartition: it does not exist.
+        """
+        return [TopicPartition(topic, at) for at in sorted(self._cluster.topic(topic).partitions)]
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the start and the end of each partition's log.
+
+        Raises:
+            UnknownTopicOrPartition: no such partition.
+            KafkaError: no leader answers in request_timeout_ms.
+        """
+        wanted = list(partitions)
+        starts, ends = self._at(wanted, EARLIEST), self._at(wanted, LATEST)
+        return {partition: (starts[partition], ends[partition]) for partition in wanted}
+
+    def offsets_at(
+        self, partitions: Iterable[TopicPartition], time_ms: int
+    ) -> dict[TopicPartition, int]:
+        """Return the first offset of each partition at or after a time, NO_OFFSET for none.
+
+        Raises: as `bounds`.
+        """
+        return self._at(list(partitions), time_ms)
+
+    def _at(self, partitions: list[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
+        times = dict.fromkeys(partitions, time_ms)
+        found = list_offsets(self._cluster, times, timeout_ms=self._timeout_ms)
+        return {partition: at.offset for partition, at in found.items()}
+
+    # -- coordinators --------------------------------------------------------------------------
+
+    def _list(self, node_id: int, request: ListGroupsRequest) -> ListGroupsResponse:
+        answer = self._cluster.connection(node_id).call(request, ListGroupsResponse)
+        _check(answer.error_code, f"groups of broker {node_id}")
+        return answer
+
+    def _ask_coordinator(self, group_id: str, ask: Callable[[Node, Connection], T]) -> T:
+        def attempt() -> T:
+            node = self._coordinator(group_id)
+            return ask(node, self._cluster.connection(node.node_id))
+
+        return self._settled(attempt)
+
+    def _coordinator(self, group_id: str) -> Node:
+        answer = self._cluster.ask_any(
+            FindCoordinatorRequest(key=group_id, key_type=GROUP), FindCoordinatorResponse
+        )
+        _check(answer.error_code, _named(group_id), answer.error_message)
+        if answer.node_id not in self._cluster.nodes:
+            self._cluster.refresh([])
+        node = self._cluster.nodes.get(answer.node_id)
+        if node is None:  # it left between the two answers
+            raise error_for(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"{_named(group_id)}: its coordinator, broker {answer.node_id}, is away",
+            )
+        return node
+
+    def _settled(self, attempt: Callable[[], T]) -> T:
+        """Try again while a coordinator is chosen, loads or moves."""
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        while True:
+            try:
+                return attempt()
+            except KafkaError as fault:
+                if fault.code not in MOVED or time.monotonic() >= deadline:
+                    raise
+            time.sleep(RETRY_BACKOFF_S)
+
+
+def _named(group_id: str) -> str:
+    return f"group {group_id!r}"
+
+
+def _check(code: int, what: str, message: str | None = None) -> None:
+    if code == ErrorCode.NONE:
+        return
+    text = f"{what}: {message or HINTS.get(code) or error_for(code)}"
+    if code == ErrorCode.GROUP_ID_NOT_FOUND:
+        raise GroupIdNotFound(text)
+    if code == ErrorCode.NON_EMPTY_GROUP:
+        raise NonEmptyGroup(text)
+    raise error_for(code, text)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    topics: dict[str, list[TopicPartition]] = {}
+    for partition in sorted(partitions):
+        topics.setdefault(partition.topic, []).append(partition)
+    return topics
+
+
+def _description(group: DescribedGroup, coordinator: Node) -> GroupDescription:
+    return GroupDescription(
+        group.group_id,
+        group.group_state,
+        group.protocol_type,
+        group.protocol_data,
+        [_member(member, group.protocol_type) for member in group.members],
+        coordinator,
+    )
+
+
+def _member(member: DescribedGroupMember, protocol_type: str) -> GroupMember:
+    is_known = protocol_type == CONSUMER_PROTOCOL
+    return GroupMember(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        # Kafka's brokers put Java's slash before an address.
+        member.client_host.removeprefix("/"),
+        decode_assignment(bytes(member.member_assignment)) if is_known else None,
+    )
+
+
+def decode_assignment(data: bytes) -> tuple[TopicPartition, ...] | None:
+    """Return the partitions of a member's assignment, sorted; None where it is not Kafka's form.
+
+    Nothing at all, as of a group that rebalances, is no partitions.
+    """
+    if not data:
+        return ()
+    if len(data) < _VERSION.size:
+        return None
+    (version,) = _VERSION.unpack_from(data)
+    newest = ConsumerProtocolAssignment.api.versions.high
+    try:
+        found, _ = codec.decode(
+            ConsumerProtocolAssignment, min(version, newest), data, _VERSION.size
+        )
+    except InvalidRequest:
+        return None
+    return tuple(
+        sorted(
+            TopicPartition(topic.topic, index)
+            for topic in found.assigned_partitions
+            for index in topic.partitions
+        )
+    )

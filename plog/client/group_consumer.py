@@ -1,0 +1,441 @@
+"""A consumer in a group: its partitions come and go with the members, its positions are committed.
+
+Owns what becomes of positions when partitions come and go, and when they are committed. Members
+and their protocol are `group_membership`'s, reading is `consumer`'s. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from plog.client.assignors import ASSIGNORS, RANGE, Subscription
+from plog.client.consumer import Consumer, ConsumerRecord
+from plog.client.group_membership import (
+    EXPELLED,
+    MOVED,
+    RETRY_BACKOFF_S,
+    Membership,
+    State,
+    Timeouts,
+)
+from plog.client.metadata import Cluster
+from plog.errors import (
+    ErrorCode,
+    InvalidConfig,
+    KafkaError,
+    PlogError,
+    error_for,
+)
+from plog.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from plog.types import NO_OFFSET, TopicPartition
+
+log = logging.getLogger(__name__)
+
+Partitions = list[TopicPartition]
+
+
+class CommitFailed(PlogError):
+    """The group has gone on without this member: its partitions are others' by now."""
+
+
+class Listener(NamedTuple):
+    """What the application wants to hear of its partitions, while it polls.
+
+    Args:
+        on_assigned: they came; what was committed is their position by then.
+        on_revoked: they are about to go; positions may still be committed.
+        on_lost: they are gone, and may be others' already. None: as `on_revoked`.
+    """
+
+    on_assigned: Callable[[Partitions], None] = lambda _: None
+    on_revoked: Callable[[Partitions], None] = lambda _: None
+    on_lost: Callable[[Partitions], None] | None = None
+
+
+class GroupConsumer:
+    """Reads the partitions that its group gives it.
+
+    Args:
+        bootstrap_servers: "host:port,...".
+        group_id: the group.
+        group_instance_id: a name that the member keeps over restarts (KIP-345).
+        assignors: names of those that may share the partitions, the preferred first: range,
+            roundrobin, sticky, cooperative-sticky. If all are cooperative, members keep what stays
+            theirs while the group rebalances.
+        enable_auto_commit: commit what `poll` has returned before, every auto_commit_interval_ms
+            and whenever partitions go.
+        session_timeout_ms, heartbeat_interval_ms, max_poll_interval_ms: as Kafka's.
+        metadata_max_age_ms: how often it is seen which topics there are, and how large.
+        reading: arguments of `Consumer`, such as auto_offset_reset and isolation_level.
+
+    Raises:
+        InvalidConfig: an argument is not one of its values.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str],
+        group_id: str,
+        *,
+        client_id: str = "plog-consumer",
+        group_instance_id: str | None = None,
+        assignors: Sequence[str] = (RANGE.name,),
+        enable_auto_commit: bool = True,
+        auto_commit_interval_ms: int = 5_000,
+        session_timeout_ms: int = 45_000,
+        heartbeat_interval_ms: int = 3_000,
+        max_poll_interval_ms: int = 300_000,
+        metadata_max_age_ms: int = 300_000,
+        request_timeout_ms: int = 30_000,
+        **reading: object,
+    ) -> None:
+        if not group_id:
+            raise InvalidConfig("group_id is empty")
+        unknown = [name for name in assignors if name not in ASSIGNORS]
+        if unknown or not assignors:
+            raise InvalidConfig(f"assignors={list(assignors)!r}: {', '.join(ASSIGNORS)}")
+        chosen = [ASSIGNORS[name] for name in assignors]
+        self._is_cooperative = all(one.is_cooperative for one in chosen)
+        self._cluster = Cluster(
+            bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms
+        )
+        self.reader = Consumer(
+            bootstrap_servers,
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            **reading,  # type: ignore[arg-type]
+        )
+        self._membership = Membership(
+            self._cluster,
+            group_id,
+            instance_id=group_instance_id,
+            assignors=chosen,
+            timeouts=Timeouts(session_timeout_ms, heartbeat_interval_ms, max_poll_interval_ms),
+            partition_counts=self._partition_counts,
+        )
+        self._request_timeout_s = request_timeout_ms / 1000
+        self._listener = Listener()
+        self._wanted: re.Pattern[str] | frozenset[str] = frozenset()
+        self._topics: tuple[str, ...] = ()
+        self._counts: Mapping[str, int] = {}
+        self._metadata_max_age_s = metadata_max_age_ms / 1000
+        self._look_again_at = 0.0
+        self._auto_commit_s = auto_commit_interval_ms / 1000 if enable_auto_commit else None
+        self._commit_at = 0.0
+        self._committed: dict[TopicPartition, int] = {}
+
+    def __enter__(self) -> GroupConsumer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Commit, if that is automatic, give the partitions back, leave and close."""
+        try:
+            if self._membership.state is State.INSIDE and not self._membership.is_lost:
+                self._give_up(self.reader.assignment())
+        finally:
+            self._membership.close()
+            self.reader.close()
+            self._cluster.close()
+
+    # -- what is read --------------------------------------------------------------------------
+
+    def subscribe(
+        self, topics: Iterable[str] | re.Pattern[str], listener: Listener | None = None
+    ) -> None:
+        """Read these topics, or all whose whole names match, together with the other members."""
+        self._wanted = topics if isinstance(topics, re.Pattern) else frozenset(topics)
+        self._listener = listener or Listener()
+        self._look_again_at = 0.0
+        self._rejoin_with_topics()
+
+    def assignment(self) -> Partitions:
+        """Return the partitions that this member has."""
+        return self.reader.assignment()
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Set where the next poll goes on. Raises as `Consumer.seek`."""
+        self.reader.seek(partition, offset)
+
+    def position(self, partition: TopicPartition) -> int:
+        """Return the offset of the next record that poll returns. Raises as `Consumer.position`."""
+        return self.reader.position(partition)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Do not return records of these partitions until `resume`, or until they go."""
+        self.reader.pause(partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undo `pause`."""
+        self.reader.resume(partitions)
+
+    def poll(self, timeout_ms: int = 1000) -> list[ConsumerRecord]:
+        """Return records as soon as there are any, or [] after `timeout_ms`.
+
+        Must be called again within max_poll_interval_ms: here the member takes part in its group,
+        and here the listener is called.
+
+        Raises:
+            KafkaError: the group refuses this member (FENCED_INSTANCE_ID, say), or as
+                `Consumer.poll`.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        self._membership.polled()
+        self._commit_now_and_then()
+        if not self._take_part(deadline):
+            return []
+        left_ms = max(int((deadline - time.monotonic()) * 1000), 0)
+        return self.reader.poll(left_ms)
+
+    def _take_part(self, deadline: float) -> bool:
+        """Be in the group, as far as the time allows; tell whether there may be records."""
+        membership = self._membership
+        self._rejoin_with_topics()
+        if membership.must_rejoin:
+            self._leave_generation()
+        if not self._topics:
+            time.sleep(max(min(deadline - time.monotonic(), RETRY_BACKOFF_S), 0))
+            return False
+        if membership.state is State.INSIDE:
+            return True
+        owned = self.reader.assignment() if self._is_cooperative else membership.assigned
+        subscription = Subscription(
+            self._topics, tuple(owned), membership.identity.generation, membership.instance_id
+        )
+        # What a cooperative member keeps it reads on, while the others join.
+        reads_on = bool(self.reader.assignment())
+        timeout_s = 0.0 if reads_on else max(deadline - time.monotonic(), 0)
+        if membership.advance(subscription, timeout_s):
+            self._enter_generation(membership.assigned)
+        return bool(self.reader.assignment())
+
+    # -- generations ---------------------------------------------------------------------------
+
+    def _leave_generation(self) -> None:
+        """Take part in a rebalance: an eager member gives everything up first."""
+        owned = self.reader.assignment()
+        if self._membership.is_lost:
+            self._lose(owned)
+        elif not self._is_cooperative:
+            self._give_up(owned)
+        else:
+            self._commit_quietly(owned)
+        self._membership.begin()
+
+    def _enter_generation(self, assigned: Partitions) -> None:
+        owned = self.reader.assignment()
+        gone = [at for at in owned if at not in assigned]
+        come = [at for at in assigned if at not in owned]
+        if gone:
+            self._give_up(gone)
+            if self._is_cooperative:
+                # Somebody else waits for them.
+                self._membership.begin()
+        self.reader.assign([*(at for at in owned if at in assigned), *come])
+        for at, offset in self._fetch_committed(come).items():
+            self.reader.seek(at, offset)
+        self._commit_at = time.monotonic() + (self._auto_commit_s or 0)
+        self._listener.on_assigned(come)
+
+    def _give_up(self, partitions: Partitions) -> None:
+        self._commit_quietly(partitions)
+        if partitions:
+            self._listener.on_revoked(partitions)
+        self._drop(partitions)
+
+    def _lose(self, partitions: Partitions) -> None:
+        if partitions:
+            (self._listener.on_lost or self._listener.on_revoked)(partitions)
+        self._drop(partitions)
+
+    def _drop(self, partitions: Partitions) -> None:
+        self.reader.assign([at for at in self.reader.assignment() if at not in partitions])
+        for at in partitions:
+            self._committed.pop(at, None)
+
+    # -- topics --------------------------------------------------------------------------------
+
+    def _rejoin_with_topics(self) -> None:
+        """Look now and then which topics there are; a change is the group's business."""
+        now = time.monotonic()
+        if now < self._look_again_at or not self._wanted:
+            return
+        self._look_again_at = now + self._metadata_max_age_s
+        try:
+            topics, counts = self._find_topics()
+        except KafkaError as fault:
+            if not fault.retriable:
+                raise
+            self._look_again_at = now + RETRY_BACKOFF_S
+            return
+        changed = topics != self._topics or counts != self._counts
+        self._topics, self._counts = topics, counts
+        if changed and self._membership.state is State.INSIDE:
+            self._leave_generation()
+
+    def _find_topics(self) -> tuple[tuple[str, ...], Mapping[str, int]]:
+        if isinstance(self._wanted, re.Pattern):
+            self._cluster.refresh(None)
+            topics = tuple(
+                sorted(
+                    name
+                    for name, topic in self._cluster.topics.items()
+                    if self._wanted.fullmatch(name) and not topic.is_internal
+                )
+            )
+        else:
+            topics = tuple(sorted(self._wanted))
+        return topics, self._partition_counts(topics)
+
+    def _partition_counts(self, topics: Iterable[str]) -> Mapping[str, int]:
+        wanted = sorted(topics)
+        if wanted:
+            self._cluster.refresh(wanted)
+        known = self._cluster.topics
+        return {name: len(known[name].partitions) for name in wanted if name in known}
+
+    # -- commits -------------------------------------------------------------------------------
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Commit offsets of the next records to read: all positions, or those given.
+
+        Raises:
+            CommitFailed: the group has gone on without this member.
+            KafkaError: the coordinator refuses, or does not answer in request_timeout_ms.
+        """
+        wanted = self.reader.known_positions() if offsets is None else dict(offsets)
+        if not wanted:
+            return
+        deadline = time.monotonic() + self._request_timeout_s
+        while True:
+            try:
+                self._commit_once(wanted)
+                break
+            except KafkaError as fault:
+                if fault.code in (*EXPELLED, ErrorCode.FENCED_INSTANCE_ID):
+                    raise CommitFailed(str(fault)) from fault
+                if not fault.retriable and fault.code not in MOVED:
+                    raise
+                if time.monotonic() >= deadline:
+                    raise
+                self._membership.forget_coordinator()
+                time.sleep(RETRY_BACKOFF_S)
+        self._committed |= wanted
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return what the group has committed for partitions, but for those without a commit."""
+        return self._fetch_committed(list(partitions))
+
+    def _commit_now_and_then(self) -> None:
+        if self._auto_commit_s is None or time.monotonic() < self._commit_at:
+            return
+        self._commit_at = time.monotonic() + self._auto_commit_s
+        if self._membership.state is State.INSIDE:
+            self._commit_quietly(self.reader.assignment())
+
+    def _commit_quietly(self, partitions: Partitions) -> None:
+        """Commit what was returned of partitions, if that is automatic; failures are told."""
+        if self._auto_commit_s is None:
+            return
+        positions = self.reader.known_positions()
+        wanted = {
+            at: positions[at]
+            for at in partitions
+            if at in positions and self._committed.get(at) != positions[at]
+        }
+        if not wanted:
+            return
+        try:
+            self._commit_once(wanted)
+        except KafkaError as fault:
+            log.warning("group %s: positions are not committed: %s", self._group_id, fault)
+            return
+        self._committed |= wanted
+
+    @property
+    def _group_id(self) -> str:
+        return self._membership.group_id
+
+    def _commit_once(self, offsets: Mapping[TopicPartition, int]) -> None:
+        membership = self._membership
+        identity = membership.identity
+        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+        for at, offset in offsets.items():
+            topics.setdefault(at.topic, []).append(
+                OffsetCommitRequestPartition(
+                    partition_index=at.partition, committed_offset=offset, committed_metadata=""
+                )
+            )
+        answer = membership.call(
+            OffsetCommitRequest(
+                group_id=membership.group_id,
+                generation_id_or_member_epoch=identity.generation,
+                member_id=identity.member_id,
+                group_instance_id=membership.instance_id,
+                topics=[
+                    OffsetCommitRequestTopic(name=name, partitions=parts)
+                    for name, parts in topics.items()
+                ],
+            ),
+            OffsetCommitResponse,
+        )
+        for topic in answer.topics:
+            for part in topic.partitions:
+                if part.error_code != ErrorCode.NONE:
+                    at = TopicPartition(topic.name, part.partition_index)
+                    raise error_for(part.error_code, f"group {membership.group_id!r}, {at}")
+
+    def _fetch_committed(self, partitions: Partitions) -> dict[TopicPartition, int]:
+        if not partitions:
+            return {}
+        topics: dict[str, list[int]] = {}
+        for at in partitions:
+            topics.setdefault(at.topic, []).append(at.partition)
+        request = OffsetFetchRequest(
+            group_id=self._group_id,
+            topics=[
+                OffsetFetchRequestTopic(name=name, partition_indexes=indexes)
+                for name, indexes in topics.items()
+            ],
+            require_stable=True,
+        )
+        deadline = time.monotonic() + self._request_timeout_s
+        while True:
+            try:
+                return self._committed_of(self._membership.call(request, OffsetFetchResponse))
+            except KafkaError as fault:
+                unstable = fault.code == ErrorCode.UNSTABLE_OFFSET_COMMIT
+                if not fault.retriable and not unstable and fault.code not in MOVED:
+                    raise
+                if time.monotonic() >= deadline:
+                    raise
+                if not unstable:
+                    self._membership.forget_coordinator()
+                time.sleep(RETRY_BACKOFF_S)
+
+    def _committed_of(self, answer: OffsetFetchResponse) -> dict[TopicPartition, int]:
+        if answer.error_code != ErrorCode.NONE:
+            raise error_for(answer.error_code, f"group {self._group_id!r}")
+        found = {}
+        for topic in answer.topics:
+            for part in topic.partitions:
+                at = TopicPartition(topic.name, part.partition_index)
+                if part.error_code != ErrorCode.NONE:
+                    raise error_for(part.error_code, f"group {self._group_id!r}, {at}")
+                if part.committed_offset != NO_OFFSET:
+                    found[at] = part.committed_offset
+        return found

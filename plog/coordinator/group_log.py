@@ -1,0 +1,209 @@
+"""What a record of `__consumer_offsets` says, and how it is written.
+
+Owns the versions that are written (those of Kafka 3.9, which older and newer brokers read)
+and the reading of all that Kafka has ever written. Keys of kinds that are not known are
+nobody's: a newer broker's records must not keep an older one from starting.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from plog.coordinator.classic_group import ClassicGroup
+from plog.coordinator.group_events import Protocol
+from plog.coordinator.group_states import GroupState
+from plog.coordinator.roster import Member, Roster
+from plog.errors import CorruptRecord, InvalidRequest
+from plog.protocol import codec
+from plog.protocol.messages.group_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from plog.protocol.schema import Struct
+from plog.types import NO_TIMESTAMP, TopicPartition
+
+OFFSET_KEYS, GROUP_KEY = (0, 1), 2
+"""Versions of keys, each of which tells what it names."""
+OFFSET_VALUE, EXPIRING_OFFSET_VALUE, GROUP_VALUE = 3, 1, 3
+"""Versions of values that are written."""
+
+_VERSION = struct.Struct(">h")
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """What a group has committed for a partition. Times in ms.
+
+    `expires_ms` is what a client asked for (OffsetCommit v2 to v4), -1 for nothing.
+    """
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    committed_ms: int = NO_TIMESTAMP
+    expires_ms: int = NO_TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetKey:
+    """The record of a committed offset."""
+
+    group: str
+    topic_partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    """The record of a group itself."""
+
+    group: str
+
+
+RecordKey: TypeAlias = OffsetKey | GroupKey
+
+
+def decode_key(data: bytes) -> RecordKey | None:
+    """Decode a record's key; None for kinds of keys that are not known here.
+
+    Raises:
+        CorruptRecord: the bytes are no such key.
+    """
+    version = _version(data)
+    if version in OFFSET_KEYS:
+        found = _decode(OffsetCommitKey, version, data)
+        return OffsetKey(found.group, TopicPartition(found.topic, found.partition))
+    if version == GROUP_KEY:
+        return GroupKey(_decode(GroupMetadataKey, version, data).group)
+    return None
+
+
+def encode_offset_key(group: str, at: TopicPartition) -> bytes:
+    """Encode the key of a committed offset."""
+    key = OffsetCommitKey(group=group, topic=at.topic, partition=at.partition)
+    return _encode(key, OFFSET_KEYS[-1])
+
+
+def encode_group_key(group: str) -> bytes:
+    """Encode the key of a group."""
+    return _encode(GroupMetadataKey(group=group), GROUP_KEY)
+
+
+def encode_offset(committed: CommittedOffset) -> bytes:
+    """Encode a committed offset; one with a time of its own has no place for an epoch."""
+    value = OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.committed_ms,
+        expire_timestamp=committed.expires_ms,
+    )
+    expires = committed.expires_ms != NO_TIMESTAMP
+    return _encode(value, EXPIRING_OFFSET_VALUE if expires else OFFSET_VALUE)
+
+
+def decode_offset(data: bytes) -> CommittedOffset:
+    """Decode a committed offset. Raises CorruptRecord."""
+    found = _decode(OffsetCommitValue, _version(data), data)
+    return CommittedOffset(
+        found.offset,
+        found.leader_epoch,
+        found.metadata,
+        found.commit_timestamp,
+        found.expire_timestamp,
+    )
+
+
+def encode_group(group: ClassicGroup, assignments: Mapping[str, bytes], since_ms: int) -> bytes:
+    """Encode a group as it will be once it has these assignments.
+
+    Args:
+        since_ms: when it came into its state.
+    """
+    value = GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation,
+        protocol=group.protocol_name,
+        leader=group.roster.leader or None,
+        current_state_timestamp=since_ms,
+        members=[
+            MemberMetadata(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout=member.rebalance_timeout_ms,
+                session_timeout=member.session_timeout_ms,
+                subscription=member.metadata(group.protocol_name),
+                assignment=assignments.get(member.member_id, b""),
+            )
+            for member in group.roster
+        ],
+    )
+    return _encode(value, GROUP_VALUE)
+
+
+def decode_group(group_id: str, data: bytes, *, initial_delay_ms: int = 0) -> ClassicGroup:
+    """Decode a group: stable with its members, or empty. Raises CorruptRecord.
+
+    Of what its members told, only what they told for the chosen assignor is there.
+    """
+    found = _decode(GroupMetadataValue, _version(data), data)
+    roster = Roster()
+    for member in found.members:
+        timeout_ms = member.rebalance_timeout
+        roster.add(
+            Member(
+                member_id=member.member_id,
+                instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout_ms=member.session_timeout if timeout_ms < 0 else timeout_ms,
+                session_timeout_ms=member.session_timeout,
+                protocols=(Protocol(found.protocol or "", member.subscription),),
+                assignment=member.assignment,
+            )
+        )
+    if found.leader is not None and found.leader in roster:
+        roster.leader = found.leader
+    return ClassicGroup(
+        group_id,
+        initial_delay_ms,
+        GroupState.STABLE if len(roster) else GroupState.EMPTY,
+        found.generation,
+        found.protocol_type or None,
+        found.protocol,
+        roster,
+    )
+
+
+def group_since_ms(data: bytes) -> int:
+    """Return since when a group has its state, in ms; -1 when its record is too old to tell."""
+    since_ms: int = _decode(GroupMetadataValue, _version(data), data).current_state_timestamp
+    return since_ms
+
+
+def _version(data: bytes) -> int:
+    if len(data) < _VERSION.size:
+        raise CorruptRecord(f"{len(data)} bytes where a version should be")
+    version: int = _VERSION.unpack_from(data)[0]
+    return version
+
+
+def _encode(value: Struct, version: int) -> bytes:
+    return _VERSION.pack(version) + codec.encode(value, version)
+
+
+S = TypeVar("S", bound=Struct)
+
+
+def _decode(cls: type[S], version: int, data: bytes) -> S:
+    try:
+        return codec.decode(cls, version, data, _VERSION.size)[0]
+    except InvalidRequest as fault:
+        raise CorruptRecord(f"no {cls.__name__} of version {version}: {fault}") from fault

@@ -1,0 +1,143 @@
+"""Who is in a classic group: its members, their instances, and what they have in common.
+
+Owns the table of members and who of them leads. Decides nothing about time or generations,
+and answers nobody: that is `classic_group`'s.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from plog.coordinator.group_events import NO_MEMBER, Join, MemberView, Protocol, Token
+from plog.errors import ErrorCode
+
+
+@dataclass(slots=True)
+class Member:
+    """A member; `joining` and `syncing` are the requests that it waits with."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: tuple[Protocol, ...]
+    assignment: bytes = b""
+    joining: Token | None = None
+    syncing: Token | None = None
+
+    @classmethod
+    def of(cls, join: Join, member_id: str) -> Member:
+        """Return the member that a Join makes."""
+        return cls(
+            member_id=member_id,
+            instance_id=join.instance_id,
+            client_id=join.client_id,
+            client_host=join.client_host,
+            rebalance_timeout_ms=join.rebalance_timeout_ms,
+            session_timeout_ms=join.session_timeout_ms,
+            protocols=join.protocols,
+        )
+
+    def renew(self, join: Join) -> None:
+        """Take over what a member that joins again tells."""
+        self.protocols = join.protocols
+        self.rebalance_timeout_ms = join.rebalance_timeout_ms
+        self.session_timeout_ms = join.session_timeout_ms
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """Return what the member told for an assignor; nothing for one that it cannot use."""
+        return next((found.metadata for found in self.protocols if found.name == protocol), b"")
+
+
+@dataclass(slots=True)
+class Roster:
+    """The members in the order in which they came; one of them leads if there are any."""
+
+    leader: str = NO_MEMBER
+    _members: dict[str, Member] = field(default_factory=dict)
+    _instances: dict[str, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Return how many members there are."""
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Member]:
+        """Iterate over what the members are by now: some may go meanwhile."""
+        return iter(list(self._members.values()))
+
+    def __contains__(self, member_id: str) -> bool:
+        """Tell whether somebody is a member."""
+        return member_id in self._members
+
+    def __getitem__(self, member_id: str) -> Member:
+        """Return a member. Raises KeyError."""
+        return self._members[member_id]
+
+    def get(self, member_id: str) -> Member | None:
+        """Return a member, or None."""
+        return self._members.get(member_id)
+
+    def of_instance(self, instance_id: str | None) -> Member | None:
+        """Return the static member of this name, if there is one."""
+        return None if instance_id is None else self.get(self._instances.get(instance_id, ""))
+
+    def refusal(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Tell why somebody is not a member; NONE if it is one."""
+        known = self.of_instance(instance_id)
+        if known is not None and known.member_id != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+        if member_id not in self or (instance_id is not None and known is None):
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE
+
+    def add(self, member: Member) -> None:
+        """Take somebody in; the first one leads."""
+        self._members[member.member_id] = member
+        if member.instance_id is not None:
+            self._instances[member.instance_id] = member.member_id
+        if self.leader == NO_MEMBER:
+            self.leader = member.member_id
+
+    def remove(self, member: Member) -> None:
+        """Take somebody out; the one that is there longest leads then, if need be."""
+        del self._members[member.member_id]
+        if member.instance_id is not None:
+            del self._instances[member.instance_id]
+        if self.leader == member.member_id:
+            self.leader = next(iter(self._members), NO_MEMBER)
+
+    def supports(self, protocols: tuple[Protocol, ...]) -> bool:
+        """Tell whether somebody who can use these could be with all the others."""
+        common = self._common_protocols()
+        return any(not self._members or protocol.name in common for protocol in protocols)
+
+    def elect_protocol(self) -> str | None:
+        """Return the assignor that most members prefer, of those that all can use.
+
+        Of equals the one that was voted for first; None without members.
+        """
+        common = self._common_protocols()
+        votes = Counter(
+            next(protocol.name for protocol in member.protocols if protocol.name in common)
+            for member in self
+        )
+        return max(votes, key=votes.__getitem__, default=None)
+
+    def _common_protocols(self) -> set[str]:
+        named = [{protocol.name for protocol in member.protocols} for member in self]
+        return set.intersection(*named) if named else set()
+
+    def rebalance_timeout_ms(self) -> int:
+        """Return the longest time that any member may take to join again."""
+        return max((member.rebalance_timeout_ms for member in self), default=0)
+
+    def views(self, protocol: str | None) -> tuple[MemberView, ...]:
+        """Return the members as their leader is told of them."""
+        return tuple(
+            MemberView(member.member_id, member.instance_id, member.metadata(protocol))
+            for member in self
+        )

@@ -1,0 +1,121 @@
+"""ListGroups, DescribeGroups, DeleteGroups: groups as administrators see them."""
+
+from __future__ import annotations
+
+from plog.coordinator.group_shard import Group
+from plog.coordinator.group_states import GroupState
+from plog.errors import ErrorCode, KafkaError
+from plog.handlers.context import Context
+from plog.handlers.operations import ALL_OF_GROUP, NOT_ASKED
+from plog.handlers.registry import handles
+from plog.protocol.messages.group_admin import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+
+CLASSIC = "classic"
+"""The type of groups of the classic protocol (KIP-848)."""
+
+
+@handles(ListGroupsRequest, versions="0-5")
+def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsResponse:
+    """List the groups that this broker keeps, of the states and types asked for."""
+    groups = ctx.services.groups
+    states = {state.casefold() for state in request.states_filter}
+    types = {kind.casefold() for kind in request.types_filter}
+    error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if groups.is_loading else ErrorCode.NONE
+    return ListGroupsResponse(
+        error_code=error,
+        groups=[
+            ListedGroup(
+                group_id=group.classic.group_id,
+                protocol_type=group.classic.protocol_type or "",
+                group_state=group.classic.state.value,
+                group_type=CLASSIC,
+            )
+            for group in groups.groups()
+            if (not states or group.classic.state.value.casefold() in states)
+            and (not types or CLASSIC in types)
+        ],
+    )
+
+
+@handles(DescribeGroupsRequest, versions="0-5")
+def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    """Describe each; one that nobody has heard of is dead, without an error."""
+    described = [_describe(ctx, group_id) for group_id in request.groups]
+    for one in described:
+        asked = request.include_authorized_operations and one.error_code == ErrorCode.NONE
+        one.authorized_operations = ALL_OF_GROUP if asked else NOT_ASKED
+    return DescribeGroupsResponse(groups=described)
+
+
+def _describe(ctx: Context, group_id: str) -> DescribedGroup:
+    try:
+        found = ctx.services.groups.find(group_id)
+    except KafkaError as refusal:
+        return DescribedGroup(
+            error_code=refusal.code,
+            group_id=group_id,
+            group_state="",
+            protocol_type="",
+            protocol_data="",
+            members=[],
+        )
+    if found is None:
+        return DescribedGroup(
+            error_code=ErrorCode.NONE,
+            group_id=group_id,
+            group_state=GroupState.DEAD.value,
+            protocol_type="",
+            protocol_data="",
+            members=[],
+        )
+    return _described(found)
+
+
+def _described(group: Group) -> DescribedGroup:
+    classic = group.classic
+    # What was told for an assignor, and who got what, stands only once it has been chosen.
+    is_stable = classic.state is GroupState.STABLE
+    name = classic.protocol_name if is_stable else None
+    return DescribedGroup(
+        error_code=ErrorCode.NONE,
+        group_id=classic.group_id,
+        group_state=classic.state.value,
+        protocol_type=classic.protocol_type or "",
+        protocol_data=name or "",
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(name) if is_stable else b"",
+                member_assignment=member.assignment if is_stable else b"",
+            )
+            for member in classic.roster
+        ],
+    )
+
+
+@handles(DeleteGroupsRequest, versions="0-2")
+async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    """Delete groups that nobody is in."""
+    results = []
+    for group_id in dict.fromkeys(request.groups_names):
+        try:
+            with ctx.connection.aside():
+                error = await ctx.services.groups.delete(group_id)
+        except KafkaError as refusal:
+            error = ErrorCode(refusal.code)
+        results.append(DeletableGroupResult(group_id=group_id, error_code=error))
+    return DeleteGroupsResponse(results=results)

@@ -1,0 +1,310 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete: what a group has consumed.
+
+Owns the checks of what is committed and the forms of the versions; the coordinator keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from plog.coordinator.group_log import CommittedOffset
+from plog.coordinator.group_shard import Group
+from plog.coordinator.group_states import GroupState
+from plog.coordinator.subscriptions import CONSUMER_PROTOCOL, subscribed_topics
+from plog.errors import ErrorCode, KafkaError
+from plog.handlers.context import Context
+from plog.handlers.group_ids import check_group_id
+from plog.handlers.registry import handles
+from plog.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from plog.types import NO_OFFSET, NO_TIMESTAMP, TopicPartition
+
+NO_EPOCH = -1
+MANY_GROUPS_SINCE = 8
+"""From this version of OffsetFetch on it asks for many groups."""
+
+
+# -- OffsetCommit ----------------------------------------------------------------------------------
+
+
+@handles(OffsetCommitRequest, versions="0-9")
+async def offset_commit(ctx: Context, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    """Commit what can be committed; one partition's error leaves the others alone."""
+    settings, metadata = ctx.services.settings.broker(), ctx.services.metadata
+    now_ms = ctx.services.clock.now_ms()
+    errors: dict[TopicPartition, ErrorCode] = {}
+    offsets: list[tuple[TopicPartition, CommittedOffset]] = []
+    for topic in request.topics:
+        for asked in topic.partitions:
+            at = TopicPartition(topic.name, asked.partition_index)
+            if not metadata.contains(at):
+                errors[at] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif _metadata_length(asked) > settings.offset_metadata_max_bytes:
+                errors[at] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                offsets.append((at, _committed(request, asked, now_ms)))
+    # Where nothing can be committed, the group is not asked, and none is made.
+    error = await _commit(ctx, request, offsets) if offsets else ErrorCode.NONE
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=asked.partition_index,
+                        error_code=errors.get(
+                            TopicPartition(topic.name, asked.partition_index), error
+                        ),
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def _commit(
+    ctx: Context,
+    request: OffsetCommitRequest,
+    offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
+) -> ErrorCode:
+    try:
+        with ctx.connection.aside():
+            return await ctx.services.groups.commit(
+                request.group_id,
+                offsets,
+                member_id=request.member_id,
+                instance_id=request.group_instance_id,
+                generation=request.generation_id_or_member_epoch,
+            )
+    except KafkaError as refusal:
+        return ErrorCode(refusal.code)
+
+
+def _metadata_length(asked: OffsetCommitRequestPartition) -> int:
+    """Return what Kafka holds against `offset.metadata.max.bytes`: Java's length, in UTF-16."""
+    return len((asked.committed_metadata or "").encode("utf-16-le")) // 2
+
+
+def _committed(
+    request: OffsetCommitRequest, asked: OffsetCommitRequestPartition, now_ms: int
+) -> CommittedOffset:
+    at_ms = now_ms if asked.commit_timestamp < 0 else asked.commit_timestamp
+    kept_ms = request.retention_time_ms
+    return CommittedOffset(
+        asked.committed_offset,
+        asked.committed_leader_epoch,
+        asked.committed_metadata or "",
+        at_ms,
+        NO_TIMESTAMP if kept_ms < 0 else at_ms + kept_ms,
+    )
+
+
+# -- OffsetFetch -----------------------------------------------------------------------------------
+
+
+class Wanted(NamedTuple):
+    """What is asked of one group: partitions by topic, None for all that are committed."""
+
+    group_id: str
+    topics: Sequence[tuple[str, Sequence[int]]] | None
+
+
+class Found(NamedTuple):
+    """What one partition is answered."""
+
+    partition: int
+    committed: CommittedOffset
+    error: ErrorCode = ErrorCode.NONE
+
+
+NOTHING = CommittedOffset(NO_OFFSET, NO_EPOCH)
+
+
+@handles(OffsetFetchRequest, versions="0-9")
+def offset_fetch(ctx: Context, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    """Tell what is committed: nothing, without an error, for what nobody has heard of."""
+    if ctx.version >= MANY_GROUPS_SINCE:
+        return OffsetFetchResponse(
+            groups=[
+                _fetch_group(
+                    ctx,
+                    Wanted(
+                        group.group_id,
+                        None
+                        if group.topics is None
+                        else [(topic.name, topic.partition_indexes) for topic in group.topics],
+                    ),
+                    require_stable=request.require_stable,
+                )
+                for group in request.groups
+            ]
+        )
+    topics = request.topics
+    wanted = Wanted(
+        request.group_id,
+        None if topics is None else [(topic.name, topic.partition_indexes) for topic in topics],
+    )
+    try:
+        found = _fetch(ctx, wanted, require_stable=request.require_stable)
+        error = ErrorCode.NONE
+    except KafkaError as refusal:
+        error = ErrorCode(refusal.code)
+        found = [
+            (topic, [Found(index, NOTHING, error) for index in partitions])
+            for topic, partitions in wanted.topics or ()
+        ]
+    return OffsetFetchResponse(
+        error_code=error,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=one.partition,
+                        committed_offset=one.committed.offset,
+                        committed_leader_epoch=one.committed.leader_epoch,
+                        metadata=one.committed.metadata,
+                        error_code=one.error,
+                    )
+                    for one in partitions
+                ],
+            )
+            for topic, partitions in found
+        ],
+    )
+
+
+def _fetch_group(ctx: Context, wanted: Wanted, *, require_stable: bool) -> OffsetFetchResponseGroup:
+    try:
+        found = _fetch(ctx, wanted, require_stable=require_stable)
+    except KafkaError as refusal:
+        return OffsetFetchResponseGroup(group_id=wanted.group_id, error_code=refusal.code)
+    return OffsetFetchResponseGroup(
+        group_id=wanted.group_id,
+        topics=[
+            OffsetFetchResponseTopics(
+                name=topic,
+                partitions=[
+                    OffsetFetchResponsePartitions(
+                        partition_index=one.partition,
+                        committed_offset=one.committed.offset,
+                        committed_leader_epoch=one.committed.leader_epoch,
+                        metadata=one.committed.metadata,
+                        error_code=one.error,
+                    )
+                    for one in partitions
+                ],
+            )
+            for topic, partitions in found
+        ],
+    )
+
+
+def _fetch(ctx: Context, wanted: Wanted, *, require_stable: bool) -> list[tuple[str, list[Found]]]:
+    group = ctx.services.groups.find(wanted.group_id)
+    if wanted.topics is not None:
+        return [
+            (topic, [_found(group, TopicPartition(topic, index), require_stable) for index in some])
+            for topic, some in wanted.topics
+        ]
+    if group is None:
+        return []
+    by_topic: dict[str, list[Found]] = {}
+    for at, _ in group.offsets:
+        by_topic.setdefault(at.topic, []).append(_found(group, at, require_stable))
+    return list(by_topic.items())
+
+
+def _found(group: Group | None, at: TopicPartition, require_stable: bool) -> Found:
+    if group is None:
+        return Found(at.partition, NOTHING)
+    if require_stable and group.offsets.is_undecided(at):
+        return Found(at.partition, NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    return Found(at.partition, group.offsets.get(at) or NOTHING)
+
+
+# -- OffsetDelete ----------------------------------------------------------------------------------
+
+
+@handles(OffsetDeleteRequest, versions="0-0")
+async def offset_delete(ctx: Context, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    """Delete offsets of topics that nobody in the group is subscribed to (KIP-496)."""
+    try:
+        check_group_id(request.group_id)
+        group = ctx.services.groups.find(request.group_id)
+        error = _why_not_deletable(group)
+        if group is None or error is not ErrorCode.NONE:
+            return OffsetDeleteResponse(error_code=error, topics=[])
+        asked = [
+            TopicPartition(topic.name, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
+        ]
+        errors = _deletion_errors(ctx, asked, group)
+        wanted = [at for at in asked if at not in errors and group.offsets.get(at) is not None]
+        with ctx.connection.aside():
+            await ctx.services.groups.forget_offsets(group, wanted)
+    except KafkaError as refusal:
+        return OffsetDeleteResponse(error_code=refusal.code, topics=[])
+    return OffsetDeleteResponse(
+        error_code=ErrorCode.NONE,
+        topics=[
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=one.partition_index,
+                        error_code=errors.get(
+                            TopicPartition(topic.name, one.partition_index), ErrorCode.NONE
+                        ),
+                    )
+                    for one in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def _why_not_deletable(group: Group | None) -> ErrorCode:
+    """Tell why no offset of a group may be deleted; NONE if some may."""
+    if group is None or group.classic.state is GroupState.DEAD:
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    if group.classic.state is GroupState.EMPTY or group.classic.protocol_type == CONSUMER_PROTOCOL:
+        return ErrorCode.NONE
+    return ErrorCode.NON_EMPTY_GROUP
+
+
+def _deletion_errors(
+    ctx: Context, asked: Iterable[TopicPartition], group: Group
+) -> dict[TopicPartition, ErrorCode]:
+    # Of members that cannot be understood any topic may be wanted.
+    wanted: set[str] | None = set()
+    if group.classic.state is not GroupState.EMPTY:
+        wanted = subscribed_topics(group.classic)
+    errors = {}
+    for at in asked:
+        if not ctx.services.metadata.contains(at):
+            errors[at] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif wanted is None or at.topic in wanted:
+            errors[at] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    return errors

@@ -1,0 +1,232 @@
+"""Compacts the logs of a broker in the background: the dirtiest first, no faster than it may.
+
+Owns the threads, which log is whose turn, the pace, and the checkpoints that say how far each log
+is clean. Never decides what is dirty (`compaction`) or what becomes of a record (`cleaner`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from plog.errors import PlogError
+from plog.runtime.clock import Clock
+from plog.settings.definitions import BrokerSettings
+from plog.storage.checkpoints import OffsetCheckpoint
+from plog.storage.cleaner import Abandoned, Cleaner, Cleaning
+from plog.storage.compaction import DirtyRange
+from plog.storage.filesystem import Filesystem
+from plog.storage.live_log_dir import COMPACT
+from plog.storage.log import Log
+from plog.types import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+LOOK_AGAIN_S = 0.1
+"""How soon a pause sees that a log has been let go of."""
+
+
+class _Turn(NamedTuple):
+    log: Log
+    dirty: DirtyRange
+    now_ms: int
+
+
+class LogCleaner:
+    """The cleaner's threads.
+
+    Args:
+        settings: the broker's settings as they are now.
+        logs: returns every log that is online.
+        checkpoint_of: returns the checkpoint of the log directory that a log is in.
+        guarded: makes a call that may find the log's disk failed, and takes care of that.
+    """
+
+    def __init__(
+        self,
+        fs: Filesystem,
+        clock: Clock,
+        *,
+        settings: Callable[[], BrokerSettings],
+        logs: Callable[[], Sequence[Log]],
+        checkpoint_of: Callable[[Log], OffsetCheckpoint],
+        guarded: Callable[[Log, Callable[[], object]], bool],
+    ) -> None:
+        self._fs = fs
+        self._clock = clock
+        self._settings = settings
+        self._logs = logs
+        self._checkpoint_of = checkpoint_of
+        self._guarded = guarded
+        self._lock = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        self._stopping = False
+        self._at_work: set[TopicPartition] = set()
+        self._paused: dict[TopicPartition, int] = {}
+        self._given_up: dict[TopicPartition, Log] = {}
+        self._pace = _Pace()
+
+    def start(self) -> None:
+        """Have as many threads at work as the settings say now; those too many sleep."""
+        settings = self._settings()
+        wanted = settings.log_cleaner_threads if settings.log_cleaner_enable else 0
+        with self._lock:
+            for number in range(len(self._threads), wanted):
+                thread = threading.Thread(
+                    target=self._run, args=[number], name=f"log cleaner {number}", daemon=True
+                )
+                self._threads.append(thread)
+                thread.start()
+
+    def stop(self) -> None:
+        """Give up what is under way, and end the threads."""
+        with self._lock:
+            self._stopping = True
+            self._lock.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    @contextmanager
+    def paused(self, at: TopicPartition) -> Iterator[None]:
+        """Leave a partition's log alone: its files are moved, say."""
+        with self._lock:
+            self._paused[at] = self._paused.get(at, 0) + 1
+            while at in self._at_work:
+                self._lock.wait(LOOK_AGAIN_S)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._paused[at] -= 1
+                if not self._paused[at]:
+                    del self._paused[at]
+
+    def clean_now(self) -> int:
+        """Compact whatever is due, in the caller's thread; return how many logs that were."""
+        count = 0
+        while (turn := self._take_turn()) is not None:
+            self._clean(turn)
+            count += 1
+        return count
+
+    # -- threads -------------------------------------------------------------------------------
+
+    def _run(self, number: int) -> None:
+        while True:
+            settings = self._settings()
+            with self._lock:
+                if self._stopping:
+                    return
+            turn = None
+            if settings.log_cleaner_enable and number < settings.log_cleaner_threads:
+                turn = self._take_turn()
+            if turn is not None:
+                self._clean(turn)
+                continue
+            with self._lock:
+                if not self._stopping:
+                    self._lock.wait(settings.log_cleaner_backoff_ms / 1000)
+
+    def _take_turn(self) -> _Turn | None:
+        """Return the log that is dirtiest, of those that are due."""
+        now_ms = self._clock.now_ms()
+        due: list[tuple[bool, float, _Turn]] = []
+        for log in self._logs():
+            at, settings = log.topic_partition, log.settings
+            if COMPACT not in settings.cleanup_policy or self._given_up.get(at) is log:
+                continue
+            if not (dirty := self._dirty(log, now_ms)):
+                continue
+            lag_ms = settings.max_compaction_lag_ms
+            if dirty.is_due(
+                min_ratio=settings.min_cleanable_dirty_ratio, max_lag_ms=lag_ms, now_ms=now_ms
+            ):
+                overdue = dirty.is_overdue(max_lag_ms=lag_ms, now_ms=now_ms)
+                due.append((overdue, dirty.ratio, _Turn(log, dirty, now_ms)))
+        with self._lock:
+            for _, _, turn in sorted(due, key=lambda one: one[:2], reverse=True):
+                at = turn.log.topic_partition
+                if not self._stopping and at not in self._at_work and at not in self._paused:
+                    self._at_work.add(at)
+                    return turn
+        return None
+
+    def _dirty(self, log: Log, now_ms: int) -> DirtyRange | None:
+        try:
+            checkpoint = self._checkpoint_of(log).stored.get(log.topic_partition)
+            return log.dirty_range(checkpoint, now_ms)
+        except PlogError as failure:
+            _log.warning("%s is not compacted: %s", log.topic_partition, failure)
+            return None
+
+    def _clean(self, turn: _Turn) -> None:
+        log, at = turn.log, turn.log.topic_partition
+        settings = self._settings()
+        begun = time.monotonic()
+        try:
+            cleaner = Cleaner(
+                self._fs,
+                key_memory_bytes=settings.log_cleaner_dedupe_buffer_size
+                // max(settings.log_cleaner_threads, 1),
+                load_factor=settings.log_cleaner_io_buffer_load_factor,
+            )
+            done = cleaner.clean(
+                log, turn.dirty, now_ms=turn.now_ms, throttle=self._throttle_for(at)
+            )
+        except Abandoned:
+            return
+        except PlogError as failure:
+            # It would fail again and again; another broker, or a restart, may do better.
+            self._given_up[at] = log
+            _log.error("%s is compacted no more: %s", at, failure)
+            return
+        finally:
+            with self._lock:
+                self._at_work.discard(at)
+                self._lock.notify_all()
+        self._guarded(log, lambda: self._checkpoint_of(log).put(at, done.end))
+        _tell(at, done, time.monotonic() - begun)
+
+    def _throttle_for(self, at: TopicPartition) -> Callable[[int], None]:
+        def throttle(size: int) -> None:
+            delay_s = self._pace.delay_s(size, self._settings().log_cleaner_io_max_bytes_per_second)
+            with self._lock:
+                if delay_s > 0 and not self._stopping:
+                    self._lock.wait(delay_s)
+                if self._stopping or at in self._paused:
+                    raise Abandoned(str(at))
+
+        return throttle
+
+
+class _Pace:
+    """How long to wait after so many bytes, at so many a second; shared by all threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    def delay_s(self, size: int, bytes_per_second: float) -> float:
+        now = time.monotonic()
+        with self._lock:
+            self._free_at = max(self._free_at, now) + size / bytes_per_second
+            return self._free_at - now
+
+
+def _tell(at: TopicPartition, done: Cleaning, took_s: float) -> None:
+    _log.info(
+        "%s is compacted up to offset %d: %d of %d records are left, %.1f of %.1f MB, %d keys,"
+        " in %.1f s",
+        at,
+        done.end,
+        done.kept_records,
+        done.records,
+        done.written_bytes / 1e6,
+        done.read_bytes / 1e6,
+        done.keys,
+        took_s,
+    )

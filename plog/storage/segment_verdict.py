@@ -1,0 +1,387 @@
+"""Says which segments of a partition directory can be served, and where its log has to end.
+
+Owns the verdict: what is complete, what is a torn tail, what is damage.
+
+After a clean shutdown nothing may be missing: sizes, index ends and last batches are
+checked, and anything wrong is damage. Otherwise every segment that reaches the recovery
+point is read whole. Below it the indexes, too, are on disk; those of a segment that ends
+there may not be, if it was rolled after the point was written down. The first bad byte
+there ends the log if
+
+- it lies at or past the known end (the recovery point or the durable end, whichever is
+  later), so that nobody was promised what it belonged to, and
+- no valid batch follows it anywhere: then it is the tail of a write that was cut short.
+
+Only a file that ends early (a cut batch, or zeros) may be followed by a later segment
+that does hold batches: a power cut can lose the end of a segment that was just rolled
+and keep the beginning of the next. What is past the hole was never promised, and goes.
+
+That is the rule for a process that died: the page cache outlived it, so that a hole with
+batches behind it is damage. When the *machine* has been started anew (its boot id is
+another), pages that were not synced may have reached the disk in any order, and such holes
+are what a power cut leaves. Then the first bad byte at or past the known end ends the log
+whatever follows it, valid batches and segments too; the report says how many.
+
+Everything else raises LogDamaged. Never changes a `.log` file: `recovery` does, once the
+verdict is in. Indexes are derived, and are rewritten as soon as their segment has been read.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from plog.errors import CorruptRecord, LogDamaged
+from plog.storage.checkpoints import CheckpointDamaged
+from plog.storage.filesystem import Filesystem
+from plog.storage.index_files import IndexBuilder, store_indexes
+from plog.storage.leader_epochs import LEADER_EPOCH_FILE, decode_leader_epochs
+from plog.storage.segment import (
+    IndexDistrusted,
+    SegmentNumbers,
+    measure_segment,
+    numbers_from_scan,
+)
+from plog.storage.segment_files import LOG, path_of
+from plog.storage.segment_scan import (
+    BatchReader,
+    OffsetOrder,
+    count_batches,
+    find_batch,
+    is_zero,
+    reader_of,
+)
+from plog.types import counted
+
+ANY_OFFSET = 1 << 63
+
+
+class Known(NamedTuple):
+    """What the log directory's files say of a partition before its own are read."""
+
+    clean_shutdown: bool
+    read_whole: bool = False  # found damaged before: every byte is looked at
+    machine_restarted: bool = False  # since the log was last written: see above
+    starts_with_its_epochs: bool = False  # leader-epoch-checkpoint follows before segments go
+    recovery_point: int = 0
+    durable_end: int = 0
+    log_start_offset: int = 0
+    gaps_legal_below: int = 0  # compaction removes batches; ANY_OFFSET for compacted topics
+
+    @property
+    def end(self) -> int:
+        """The offset up to which every record is known to be on disk."""
+        return max(self.recovery_point, self.durable_end)
+
+
+class Cut(NamedTuple):
+    """Where the log has to end, because what follows is a torn tail."""
+
+    base_offset: int  # of the segment
+    position: int
+    later: Sequence[int]  # base offsets of the segments to remove
+
+
+class Judged(NamedTuple):
+    """What was found of the segments: those that stay, and what was seen of their batches."""
+
+    segments: list[SegmentNumbers]  # the last one without what `cut` cuts off
+    cut: Cut | None
+    read_from: int | None  # base offset: from there on, all were read whole as they may be torn
+    unproven: dict[int, int]  # by base offset, where batches begin that may not be on disk
+    saw_markers: bool  # of transactions, in what was read
+    epoch_starts: list[tuple[int, int]]  # (leader epoch, first offset), in what was read
+    reports: list[str]  # what is to be repaired, a line each
+
+
+class _Scan(NamedTuple):
+    """A segment that has been read whole."""
+
+    numbers: SegmentNumbers
+    position: int  # behind its last good batch
+    fault: str | None  # what is wrong with the bytes at `position`
+    ends_early: bool  # they are a batch that the file's end cuts, or zeros
+    epoch_starts: list[tuple[int, int]]
+
+
+def judge_segments(
+    fs: Filesystem,
+    directory: Path,
+    bases: Sequence[int],
+    known: Known,
+    *,
+    index_interval_bytes: int,
+) -> Judged:
+    """Look at the segments of those base offsets, ascending: all that there are.
+
+    Raises:
+        LogDamaged: bytes that should be there are not; the message names file, byte and reason.
+        OSError: the disk failed.
+    """
+    return _Judge(fs, directory, known, index_interval_bytes).run(bases)
+
+
+class _Judge:
+    def __init__(
+        self, fs: Filesystem, directory: Path, known: Known, index_interval_bytes: int
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._known = known
+        self._interval = index_interval_bytes
+        self._reports: list[str] = []
+        self._read_from: int | None = None
+        self._unproven: dict[int, int] = {}
+        self._saw_markers = False
+        self._epoch_starts: list[tuple[int, int]] = []
+
+    def run(self, bases: Sequence[int]) -> Judged:
+        segments, cut = self._check_segments(bases)
+        self._check_start(segments)
+        self._check_end(segments)
+        return Judged(
+            segments=segments,
+            cut=cut,
+            read_from=self._read_from,
+            unproven=self._unproven,
+            saw_markers=self._saw_markers,
+            epoch_starts=self._epoch_starts,
+            reports=self._reports,
+        )
+
+    def _path(self, base_offset: int) -> Path:
+        return path_of(self._directory, base_offset, LOG)
+
+    def _check_segments(self, bases: Sequence[int]) -> tuple[list[SegmentNumbers], Cut | None]:
+        segments: list[SegmentNumbers] = []
+        for number, base in enumerate(bases):
+            later = bases[number + 1 :]
+            if segments and (cut := self._check_gap(segments[-1], bases[number:])) is not None:
+                return segments, cut
+            known_whole = self._known.clean_shutdown or (
+                bool(later) and later[0] < self._known.recovery_point and not self._known.read_whole
+            )
+            if known_whole and (measured := self._measure(base)) is not None:
+                segments.append(measured)
+                continue
+            scan = self._scan(base)
+            segments.append(scan.numbers)
+            self._epoch_starts += scan.epoch_starts
+            if not known_whole and self._read_from is None:
+                self._read_from = base
+            if scan.fault is not None:
+                self._judge(scan, later)
+                return segments, Cut(base, scan.position, later)
+        return segments, None
+
+    def _check_gap(self, before: SegmentNumbers, bases: Sequence[int]) -> Cut | None:
+        """Check that a segment begins where the one before ends; None when it does."""
+        base = bases[0]
+        if base == before.next_offset:
+            return None
+        path = self._path(base)
+        if base < before.next_offset:
+            if self._may_be_lost(before.next_offset):
+                # Of a life of the log before a truncation whose removals were not synced.
+                return self._cut_after(before, bases, f"{path.name} begins at offset {base}")
+            raise LogDamaged(
+                f"{path} begins at offset {base}, but the segment before ends at"
+                f" {before.next_offset}"
+            )
+        if base <= self._known.gaps_legal_below:
+            return None
+        if self._known.clean_shutdown or before.next_offset < self._known.end:
+            raise LogDamaged(
+                f"{path} begins at offset {base}, but the segment before it,"
+                f" {self._path(before.base_offset).name}, ends at {before.next_offset}:"
+                f" {base - before.next_offset} offsets are missing"
+            )
+        return self._cut_after(
+            before, bases, f"{base - before.next_offset} offsets before the next segment"
+        )
+
+    def _cut_after(self, before: SegmentNumbers, bases: Sequence[int], why: str) -> Cut:
+        """End the log with a segment that is whole; later ones do not continue it."""
+        sizes, batches = zip(
+            *(self._contents(base, 0, before.next_offset) for base in bases), strict=True
+        )
+        self._reports.append(
+            f"truncated to offset {before.next_offset}, the end of"
+            f" {self._path(before.base_offset).name}: {why};"
+            f" {self._losses(sum(sizes), len(bases), sum(batches))}"
+        )
+        return Cut(before.base_offset, before.size_bytes, bases)
+
+    def _contents(self, base: int, start: int, least_offset: int) -> tuple[int, int]:
+        """Return how many bytes and valid batches a segment holds from a position on."""
+        with self._fs.opened(self._path(base)) as fd:
+            end = self._fs.size_bytes(fd)
+            return end - start, count_batches(self._fs, fd, start, end, least_offset)
+
+    def _losses(self, lost_bytes: int, files: int, batches: int) -> str:
+        return (
+            f"{counted(lost_bytes, 'byte')} in {counted(files, 'file')} go,"
+            f" {counted(batches, 'valid batch', 'valid batches')} among them,"
+            f" all past the known end {self._known.end}"
+        )
+
+    def _may_be_lost(self, offset: int) -> bool:
+        """Tell whether a restart of the machine explains that the log is bad from there on."""
+        return (
+            self._known.machine_restarted
+            and not self._known.clean_shutdown
+            and offset >= self._known.end
+        )
+
+    def _measure(self, base: int) -> SegmentNumbers | None:
+        """Return the numbers of a segment that should be whole; None to read it all."""
+        try:
+            return measure_segment(
+                self._fs,
+                self._directory,
+                base,
+                gaps_legal_below=self._known.gaps_legal_below,
+                thorough=not self._known.clean_shutdown,
+            )
+        except IndexDistrusted as error:
+            self._reports.append(f"rebuilding the indexes of {self._path(base).name}: {error}")
+            return None
+        except CorruptRecord as error:
+            raise LogDamaged(f"{self._path(base)}: {error}") from error
+
+    def _scan(self, base: int) -> _Scan:
+        builder = IndexBuilder(base, self._interval)
+        order = OffsetOrder(base, self._known.gaps_legal_below)
+        first_append_ms = -1
+        latest_epoch = -1
+        epoch_starts = []
+        misplaced: str | None = None
+        unproven: int | None = None
+        with self._fs.opened(self._path(base)) as fd:
+            end = self._fs.size_bytes(fd)
+            reader = BatchReader(reader_of(self._fs, fd), 0, end)
+            for position, header, _ in reader:
+                if (misplaced := order.fault_of(header)) is not None:
+                    if self._may_be_lost(order.expected):
+                        break  # bytes of before a truncation, which a power cut brought back
+                    # The CRC is right, so this is not the cut end of a write; which of two
+                    # batches has the wrong offset cannot be told.
+                    raise LogDamaged(f"{self._path(base)} at byte {position}: {misplaced}")
+                if position == 0:
+                    first_append_ms = header.max_timestamp
+                if header.partition_leader_epoch > latest_epoch:
+                    latest_epoch = header.partition_leader_epoch
+                    epoch_starts.append((latest_epoch, header.base_offset))
+                if unproven is None and header.next_offset > self._known.end:
+                    unproven = position
+                self._saw_markers |= header.is_control
+                builder.on_batch(position, header)
+            position = reader.position
+            fault = misplaced or reader.fault
+            ends_early = fault is not None and (
+                reader.is_cut or is_zero(self._fs, fd, position, end)
+            )
+        if unproven is not None:
+            self._unproven[base] = unproven
+        offsets, times = builder.finish()
+        store_indexes(self._fs, self._directory, base, offsets, times)
+        numbers = numbers_from_scan(
+            builder,
+            base_offset=base,
+            size_bytes=position,
+            next_offset=order.expected,
+            offset_bytes=len(offsets),
+            time_bytes=len(times),
+            first_append_ms=first_append_ms,
+        )
+        return _Scan(numbers, position, fault, ends_early, epoch_starts)
+
+    def _judge(self, scan: _Scan, later: Sequence[int]) -> None:
+        """Return when the bytes at the scan's end are a torn tail, else raise LogDamaged."""
+        base, _, expected, *_ = scan.numbers
+        where = f"{self._path(base)} at byte {scan.position}, offset {expected}: {scan.fault}"
+        if self._known.clean_shutdown:
+            raise LogDamaged(f"{where}, though the broker was shut down cleanly")
+        if expected < self._known.end:
+            raise LogDamaged(
+                f"{where}, though everything up to offset {self._known.end} was on disk"
+            )
+        with self._fs.opened(self._path(base)) as fd:
+            end = self._fs.size_bytes(fd)
+            if _is_old_message(self._fs, fd, scan.position, end):
+                raise LogDamaged(
+                    f"{where}: a message format before 0.11, which plog does not serve"
+                )
+        if not self._known.machine_restarted:
+            self._check_torn(scan, later, where)
+        lost = [self._contents(base, scan.position, expected)]
+        lost += [self._contents(segment, 0, expected) for segment in later]
+        sizes, batches = zip(*lost, strict=True)
+        restarted = ", after a restart of the machine" if self._known.machine_restarted else ""
+        self._reports.append(
+            f"truncated to offset {expected}{restarted}: {where};"
+            f" {self._losses(sum(sizes), len(lost), sum(batches))}"
+        )
+
+    def _check_torn(self, scan: _Scan, later: Sequence[int], where: str) -> None:
+        """Return when no valid batch follows the fault, else raise LogDamaged."""
+        expected = scan.numbers.next_offset
+        with self._fs.opened(self._path(scan.numbers.base_offset)) as fd:
+            end = self._fs.size_bytes(fd)
+            found = find_batch(self._fs, fd, scan.position + 1, end, expected)
+        if found is not None:
+            raise LogDamaged(f"{where}, but a valid batch follows at byte {found}")
+        for segment in [] if scan.ends_early else later:
+            with self._fs.opened(self._path(segment)) as fd:
+                found = find_batch(self._fs, fd, 0, self._fs.size_bytes(fd), expected)
+            if found is not None:
+                raise LogDamaged(
+                    f"{where}, but a valid batch follows at byte {found} of"
+                    f" {self._path(segment).name}"
+                )
+
+    def _check_start(self, segments: list[SegmentNumbers]) -> None:
+        """Find out whether the first segments are missing; nothing but the epochs would tell.
+
+        Before a log's oldest segments go, its first epoch is made to start where the log will.
+        """
+        if not (self._known.starts_with_its_epochs and segments):
+            return
+        path = self._directory / LEADER_EPOCH_FILE
+        try:
+            epochs = decode_leader_epochs(self._fs.read_text(path), path.name)
+        except (FileNotFoundError, CheckpointDamaged):
+            return  # recovery finds them anew
+        if not epochs.entries:
+            return
+        due = max(epochs.entries[0].start_offset, self._known.log_start_offset)
+        if segments[0].base_offset > due:
+            raise LogDamaged(
+                f"{self._directory} begins at offset {segments[0].base_offset}, though nothing"
+                f" from offset {due} on was deleted"
+            )
+
+    def _check_end(self, segments: list[SegmentNumbers]) -> None:
+        log_end_offset = segments[-1].next_offset if segments else 0
+        due = self._known.end
+        if not segments:
+            due = 0 if due <= self._known.log_start_offset else due
+        if log_end_offset < due:
+            raise LogDamaged(
+                f"{self._directory} ends at offset {log_end_offset}, though everything up to"
+                f" offset {due} was on disk"
+            )
+
+
+def _is_old_message(fs: Filesystem, fd: int, position: int, end: int) -> bool:
+    """Tell whether an entry of a message set v0 or v1 stands there (PROTOCOL 4.2)."""
+    head = fs.pread(fd, 17, position)
+    if len(head) < 17 or head[16] not in (0, 1):
+        return False
+    size = int.from_bytes(head[8:12], "big", signed=True)
+    if not 14 <= size <= end - position - 12:
+        return False
+    message = fs.pread(fd, size, position + 12)
+    return zlib.crc32(message[4:]) == int.from_bytes(message[:4], "big")

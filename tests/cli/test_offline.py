@@ -1,0 +1,89 @@
+"""What the commands say of a partition that nobody leads, while they wait for it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import command_line, environment
+from tests.planes import Plane
+from tests.servers import BrokerProcess
+
+SAYS = (
+    "plog: partition t-1 has no leader: its broker is away, or its log directory is offline, of"
+    " which that broker's log says more; waiting for it"
+)
+
+
+@pytest.fixture(scope="module")
+def damaged(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker with the topic t, whose second partition is offline."""
+    directory = tmp_path_factory.mktemp("offline")
+    with BrokerProcess(directory, overrides={"num.partitions": 3}) as broker:
+        for partition in range(3):
+            end(start(broker, "produce", "t", "--partition", partition))
+        broker.stop()
+        segment: Path = broker.log_dirs[0] / "t-1" / f"{0:020}.log"
+        segment.write_bytes(segment.read_bytes()[:50])
+        yield broker.start()
+
+
+def start(broker: BrokerProcess, *arguments: object) -> subprocess.Popen[bytes]:
+    running = subprocess.Popen(
+        command_line(*arguments),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(broker.bootstrap),
+    )
+    assert running.stdin is not None
+    running.stdin.write(b"line\n")
+    running.stdin.flush()
+    return running
+
+
+def end(running: subprocess.Popen[bytes]) -> tuple[bytes, str]:
+    """Wait for a command that ends; return what it printed."""
+    out, errors = running.communicate(timeout=120)
+    assert running.returncode == 0, errors
+    return out, errors.decode()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["consume", "t", "--exit-at-end"],
+        ["consume", "t", "--partition", 1, "--exit-at-end"],
+        ["produce", "t", "--partition", 1],
+    ],
+)
+def test_command_says_at_once_what_it_waits_for(damaged, arguments):
+    running = start(damaged, *arguments)
+    try:
+        assert running.stderr is not None
+        assert running.stderr.readline().decode().rstrip() == SAYS
+        assert running.poll() is None  # it may come back
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def test_what_the_client_warns_of_has_the_form_of_everything_else(damaged):
+    running = start(damaged, "consume", "t")
+    try:
+        assert running.stderr is not None
+        lines = [running.stderr.readline().decode().rstrip() for _ in range(2)]
+    finally:
+        running.kill()
+        running.communicate()
+    assert lines[0] == SAYS
+    assert lines[1] == SAYS.replace("waiting for it", "trying again")
+
+
+@pytest.mark.parametrize("arguments", [["consume", "t", "--exit-at-end"], ["produce", "t"]])
+def test_nothing_is_said_of_other_partitions(damaged, arguments):
+    _, errors = end(start(damaged, *arguments, "--partition", 2))
+    assert "leader" not in errors

@@ -1,0 +1,187 @@
+"""A member of a consumer group, run as a script: tells what it is assigned, and what it has read.
+
+`group_member.py <client> <settings>`: the client is confluent-kafka, kafka-python or aiokafka, the
+settings are a JSON object of `bootstrap`, `group`, `topic`, `assignor`, `session_ms`, `beat_ms` and
+`instance` (or null). It reads from the group's offsets, or the beginning, commits whatever it has
+read and then tells it, until its stdin ends; then it closes. Each line that it prints is JSON:
+
+    {"assigned": [0, 1]}          what it has now, after every change
+    {"read": [[0, 17], [1, 4]]}   partition and offset of records whose commit was acknowledged
+
+`java/GroupMember.java` does the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+POLL_MS = 100
+POLL_KAFKA_PYTHON_MS = 1000
+"""Its release 3.0.12 may send no heartbeats any more if a poll's time is up while it joins."""
+Place = tuple[int, int]
+"""Partition and offset of a record."""
+
+
+def tell(**said: object) -> None:
+    print(json.dumps(said), flush=True)
+
+
+class Assignment:
+    """What the member has; a change of it is told."""
+
+    def __init__(self) -> None:
+        self._partitions: set[int] = set()
+
+    def add(self, places: Iterable[Any]) -> None:
+        self._partitions |= {place.partition for place in places}
+        self._tell()
+
+    def take(self, places: Iterable[Any]) -> None:
+        self._partitions -= {place.partition for place in places}
+        self._tell()
+
+    def _tell(self) -> None:
+        tell(assigned=sorted(self._partitions))
+
+
+def tell_read(read: list[Place]) -> None:
+    tell(read=sorted(read))
+
+
+def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None:
+    from confluent_kafka import Consumer, KafkaException
+
+    static = {"group.instance.id": settings["instance"]} if settings["instance"] else {}
+    consumer = Consumer(
+        {
+            "bootstrap.servers": settings["bootstrap"],
+            "group.id": settings["group"],
+            "session.timeout.ms": settings["session_ms"],
+            "heartbeat.interval.ms": settings["beat_ms"],
+            "partition.assignment.strategy": settings["assignor"],
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            **static,
+        }
+    )
+    has = Assignment()
+    consumer.subscribe(
+        [settings["topic"]],
+        on_assign=lambda _, places: has.add(places),
+        on_revoke=lambda _, places: has.take(places),
+    )
+    while not is_over():
+        messages = consumer.consume(100, POLL_MS / 1000)
+        errors = [one.error() for one in messages if one.error() is not None]
+        assert not errors, errors
+        if messages:
+            try:
+                consumer.commit(asynchronous=False)
+            except KafkaException as refused:
+                print(f"not committed: {refused}", file=sys.stderr)
+                continue
+            tell_read([(one.partition(), one.offset()) for one in messages])
+    consumer.close()
+
+
+def run_kafka_python(settings: dict[str, Any], is_over: Callable[[], bool]) -> None:
+    from kafka import ConsumerRebalanceListener, KafkaConsumer
+    from kafka.coordinator.assignors.range import RangePartitionAssignor
+    from kafka.errors import CommitFailedError
+
+    assert settings["assignor"] == RangePartitionAssignor.name
+    consumer = KafkaConsumer(
+        bootstrap_servers=settings["bootstrap"],
+        group_id=settings["group"],
+        group_instance_id=settings["instance"],
+        session_timeout_ms=settings["session_ms"],
+        heartbeat_interval_ms=settings["beat_ms"],
+        partition_assignment_strategy=[RangePartitionAssignor],
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    has = Assignment()
+
+    class Listener(ConsumerRebalanceListener):
+        def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+            has.add(assigned)
+
+        def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+            has.take(revoked)
+
+    consumer.subscribe([settings["topic"]], listener=Listener())
+    while not is_over():
+        messages = [one for some in consumer.poll(POLL_KAFKA_PYTHON_MS).values() for one in some]
+        if messages:
+            try:
+                consumer.commit()
+            except CommitFailedError as refused:
+                print(f"not committed: {refused}", file=sys.stderr)
+                continue
+            tell_read([(one.partition, one.offset) for one in messages])
+    consumer.close()
+
+
+async def run_aiokafka(settings: dict[str, Any], is_over: Callable[[], bool]) -> None:
+    from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+    from aiokafka.errors import CommitFailedError
+
+    assert settings["assignor"] == RangePartitionAssignor.name
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=settings["bootstrap"],
+        group_id=settings["group"],
+        group_instance_id=settings["instance"],
+        session_timeout_ms=settings["session_ms"],
+        heartbeat_interval_ms=settings["beat_ms"],
+        partition_assignment_strategy=[RangePartitionAssignor],
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    has = Assignment()
+
+    class Listener(ConsumerRebalanceListener):
+        def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+            has.add(assigned)
+
+        def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+            has.take(revoked)
+
+    consumer.subscribe([settings["topic"]], listener=Listener())
+    await consumer.start()
+    while not is_over():
+        found = await consumer.getmany(timeout_ms=POLL_MS)
+        messages = [one for some in found.values() for one in some]
+        if messages:
+            try:
+                await consumer.commit()
+            except CommitFailedError as refused:
+                print(f"not committed: {refused}", file=sys.stderr)
+                continue
+            tell_read([(one.partition, one.offset) for one in messages])
+    await consumer.stop()
+
+
+def main(client: str, settings: dict[str, Any]) -> None:
+    over = threading.Event()
+
+    def await_end() -> None:
+        sys.stdin.read()
+        over.set()
+
+    threading.Thread(target=await_end, daemon=True).start()
+    if client == "confluent-kafka":
+        run_confluent(settings, over.is_set)
+    elif client == "kafka-python":
+        run_kafka_python(settings, over.is_set)
+    else:
+        asyncio.run(run_aiokafka(settings, over.is_set))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]))

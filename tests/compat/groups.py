@@ -1,0 +1,172 @@
+"""Members of consumer groups, each a process of its own that tells what it has and reads."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from plog.client.producer import Producer
+from tests.compat.clients import PATIENCE_S
+from tests.compat.programs import JAVA, Java
+
+MEMBER = Path(__file__).with_name("group_member.py")
+PYTHON = ["confluent-kafka", "kafka-python", "aiokafka"]
+CLIENTS: list[str | Java] = [*PYTHON, *JAVA]
+BEAT_MS = 300
+SESSION_MS = 3_000
+"""How long a killed member is waited for; ten heartbeats, as the machine may be busy."""
+CLASSES = {
+    "range": "org.apache.kafka.clients.consumer.RangeAssignor",
+    "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+}
+Place = tuple[int, int]
+"""Partition and offset of a record."""
+
+
+def name_of(client: str | Java) -> str:
+    return client if isinstance(client, str) else client.name
+
+
+@dataclass(frozen=True)
+class GroupSettings:
+    """What the members of one group have in common."""
+
+    bootstrap: str
+    group: str
+    topic: str
+    assignor: str = "range"
+    session_ms: int = SESSION_MS
+
+    def command(self, client: str | Java, instance: str | None) -> list[str]:
+        """Return what starts a member."""
+        if isinstance(client, Java):
+            return [*client.member_command(client.built()), self.topic, *self._of_java(instance)]
+        given = {**vars(self), "beat_ms": BEAT_MS, "instance": instance}
+        return [sys.executable, str(MEMBER), client, json.dumps(given)]
+
+    def _of_java(self, instance: str | None) -> list[str]:
+        static = [f"group.instance.id={instance}"] if instance else []
+        return [
+            f"bootstrap.servers={self.bootstrap}",
+            f"group.id={self.group}",
+            f"session.timeout.ms={self.session_ms}",
+            f"heartbeat.interval.ms={BEAT_MS}",
+            f"partition.assignment.strategy={CLASSES[self.assignor]}",
+            "auto.offset.reset=earliest",
+            "enable.auto.commit=false",
+            *static,
+        ]
+
+
+class Member:
+    """A process in a group; what it tells is gathered by a thread."""
+
+    def __init__(self, client: str | Java, command: Sequence[str], log: Path) -> None:
+        self.name = name_of(client)
+        self.assignments: list[list[int]] = []
+        """What it had after every change."""
+        self.read: list[Place] = []
+        self._log = log
+        with log.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
+            )
+        assert self._process.stdout is not None
+        self._reader = threading.Thread(target=self._gather, args=[self._process.stdout])
+        self._reader.start()
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.assignments} {len(self.read)} read; {self._log.read_text()}"
+
+    @property
+    def has(self) -> list[int]:
+        return self.assignments[-1] if self.assignments else []
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def _gather(self, said: IO[str]) -> None:
+        for line in said:
+            event: dict[str, Any] = json.loads(line)
+            if "assigned" in event:
+                self.assignments.append(event["assigned"])
+            self.read += [(partition, offset) for partition, offset in event.get("read", ())]
+
+    def leave(self) -> None:
+        """Have it close, which it does with status 0."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        status = self._process.wait(PATIENCE_S)
+        self._reader.join()
+        assert status == 0, self
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+
+
+class Members:
+    """Those who are in a group now."""
+
+    def __init__(self, settings: GroupSettings, partitions: int, logs: Path) -> None:
+        self.settings = settings
+        self._partitions = range(partitions)
+        self._logs = logs
+        self._numbers = itertools.count()
+        self._all: list[Member] = []
+        self._written = 0
+
+    def start(self, client: str | Java, instance: str | None = None) -> Member:
+        log = self._logs / f"member-{next(self._numbers)}.log"
+        member = Member(client, self.settings.command(client, instance), log)
+        self._all.append(member)
+        return member
+
+    def await_share(self, *members: Member) -> None:
+        """Wait until just these have something each, and together every partition once."""
+
+        def is_shared() -> bool:
+            assert all(member.is_alive for member in members), members
+            has = [member.has for member in members]
+            together = sorted(itertools.chain.from_iterable(has))
+            return all(has) and together == list(self._partitions)
+
+        self._await(is_shared)
+
+    def write_and_await(self, *members: Member, each: int = 10) -> None:
+        """Write to every partition; each record is read once, by whoever has its partition."""
+        shared = {member: set(member.has) for member in members}
+        counts = {member: len(member.read) for member in members}
+        with Producer(self.settings.bootstrap) as producer:
+            for n, partition in itertools.product(range(each), self._partitions):
+                producer.send(self.settings.topic, b"%d" % n, partition=partition)
+            producer.flush(PATIENCE_S)
+        self._written += each * len(self._partitions)
+        self._await(lambda: sum(len(member.read) for member in self._all) >= self._written)
+        for member in members:
+            assert {at for at, _ in member.read[counts[member] :]} == shared[member], self._all
+        read = sorted(place for member in self._all for place in member.read)
+        ends = range(self._written // len(self._partitions))
+        assert read == [(at, offset) for at in self._partitions for offset in ends], self._all
+
+    def _await(self, holds: Callable[[], bool]) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while not holds():
+            assert time.monotonic() < until, self._all
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        """Kill those who are left."""
+        for member in self._all:
+            member.kill()

@@ -1,0 +1,153 @@
+"""Groups of the classic protocol, whose members are processes of real clients.
+
+Members tell what they were assigned, and which records they have read and committed. Whatever is
+written while a group stands still is to be read once, by whoever has its partition, whether
+members came, left or were killed before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.compat.clients import Confluent, Sent
+from tests.compat.groups import CLIENTS, GroupSettings, Members, name_of
+from tests.compat.programs import FRANZ_GO, JAVA, FranzGo, Java
+from tests.compat.test_other_clients import KafkaJs, Sarama, run
+from tests.servers import BrokerProcess
+
+PARTITIONS = 6
+LONG_SESSION_MS = 60_000
+"""Nobody's ends within a test."""
+
+NewTopic = Callable[..., str]
+Grouped = Callable[..., Members]
+
+
+@pytest.fixture
+def grouped(broker: BrokerProcess, new_topic: NewTopic, tmp_path: Path) -> Iterator[Grouped]:
+    """Make a group without members, of a topic of its own; who is left in it is killed."""
+    made: list[Members] = []
+
+    def make(**settings: object) -> Members:
+        topic = new_topic(PARTITIONS)
+        given = GroupSettings(broker.bootstrap, f"group-of-{topic}", topic, **settings)
+        made.append(Members(given, PARTITIONS, tmp_path))
+        return made[-1]
+
+    yield make
+    for group in made:
+        group.end()
+
+
+def count_rebalances(broker: BrokerProcess, group: Members) -> int:
+    return len(re.findall(rf"group '{group.settings.group}' rebalances ", broker.log))
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=name_of)
+def test_members_of_one_client_come_and_go(grouped: Grouped, client: str | Java) -> None:
+    group = grouped()
+    first = group.start(client)
+    group.await_share(first)
+    group.write_and_await(first)
+    second = group.start(client)
+    group.await_share(first, second)
+    assert len(first.has) == len(second.has) == PARTITIONS // 2
+    group.write_and_await(first, second)
+    second.kill()
+    group.await_share(first)
+    group.write_and_await(first)
+    first.leave()
+    third = group.start(client)
+    group.await_share(third)
+    group.write_and_await(third)  # nothing of what others have read
+    third.leave()
+
+
+def test_members_of_all_clients_share_a_group(grouped: Grouped) -> None:
+    group = grouped()
+    confluent, kafka_python, aiokafka, old_java, new_java = map(group.start, CLIENTS)
+    group.await_share(confluent, kafka_python, aiokafka, old_java, new_java)
+    group.write_and_await(confluent, kafka_python, aiokafka, old_java, new_java)
+    old_java.leave()
+    group.await_share(confluent, kafka_python, aiokafka, new_java)
+    group.write_and_await(confluent, kafka_python, aiokafka, new_java)
+    confluent.kill()
+    new_java.kill()
+    group.await_share(kafka_python, aiokafka)
+    group.write_and_await(kafka_python, aiokafka)
+    kafka_python.leave()
+    group.await_share(aiokafka)
+    group.write_and_await(aiokafka)
+    aiokafka.leave()
+
+
+@pytest.mark.parametrize("client", ["confluent-kafka", *JAVA], ids=name_of)
+def test_static_members_come_back_without_a_rebalance(
+    broker: BrokerProcess, grouped: Grouped, client: str | Java
+) -> None:
+    group = grouped(session_ms=LONG_SESSION_MS)
+    one, other = (group.start(client, instance) for instance in ("one", "other"))
+    group.await_share(one, other)
+    group.write_and_await(one, other)
+    before = count_rebalances(broker, group)
+    assert before >= 1
+    had = other.has
+    other.kill()
+    killed = group.start(client, "other")
+    group.await_share(one, killed)
+    assert killed.has == had
+    group.write_and_await(one, killed)
+    killed.leave()  # which is for as long as its session lasts
+    back = group.start(client, "other")
+    group.await_share(one, back)
+    assert back.has == had
+    group.write_and_await(one, back)
+    # The one who leads comes back too.
+    led = one.has
+    one.leave()
+    again = group.start(client, "one")
+    group.await_share(again, back)
+    assert again.has == led
+    group.write_and_await(again, back)
+    assert count_rebalances(broker, group) == before
+
+
+@pytest.mark.parametrize("client", ["confluent-kafka", *JAVA], ids=name_of)
+def test_cooperative_members_keep_what_they_may(grouped: Grouped, client: str | Java) -> None:
+    group = grouped(assignor="cooperative-sticky")
+    first = group.start(client)
+    group.await_share(first)
+    group.write_and_await(first)
+    second = group.start(client)
+    group.await_share(first, second)
+    group.write_and_await(first, second)
+    kept = set(first.has)
+    assert len(kept) == PARTITIONS // 2
+    told = [set(has) for has in first.assignments]
+    assert all(kept <= has for has in told[told.index(set(range(PARTITIONS))) :]), first
+    second.leave()
+    group.await_share(first)
+    group.write_and_await(first)
+    told = [set(has) for has in first.assignments]
+    assert all(kept <= has for has in told[told.index(set(range(PARTITIONS))) :]), first
+    first.leave()
+
+
+@pytest.mark.parametrize("client", [FRANZ_GO, Sarama(), KafkaJs()], ids=lambda one: one.name)
+def test_program_goes_on_where_its_group_left_off(
+    broker: BrokerProcess, new_topic: NewTopic, client: FranzGo | Sarama | KafkaJs
+) -> None:
+    topic, each = new_topic(2), 10
+    command = [*client.group_command(client.built()), broker.bootstrap, topic, f"go-on-{topic}"]
+    for round_ in range(2):
+        records = [Sent(b"k", b"%d" % n) for n in range(each)]
+        for partition in range(2):
+            Confluent().produce(broker.bootstrap, topic, records, partition=partition)
+        told = [line.split("\t") for line in run([*command, str(2 * each)]).splitlines()]
+        assert sorted((int(partition), int(offset)) for partition, offset in told) == [
+            (partition, round_ * each + n) for partition in range(2) for n in range(each)
+        ]

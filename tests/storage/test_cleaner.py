@@ -1,0 +1,456 @@
+"""Logs that are compacted: against a dictionary, over crashes, with transactions and producers."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plog._native.batch import scan
+from plog._native.records import Record, build_batch, control_batch, walk
+from plog.errors import KafkaStorageError
+from plog.storage.cleaner import Abandoned, Cleaner, Cleaning, TooManyKeys
+from plog.storage.log import Log
+from plog.storage.segment_verdict import ANY_OFFSET, Known
+from tests.agreement.harness import run_seed
+
+from .storage_logs import (
+    NOW_MS,
+    Crash,
+    FaultyFilesystem,
+    Owner,
+    Settings,
+    files_of,
+    open_log,
+    read_all,
+)
+
+SETTINGS = Settings(
+    cleanup_policy="compact", segment_bytes=2000, index_interval_bytes=200, delete_retention_ms=1000
+)
+MEMORY = 1 << 16
+
+
+def put(log: Log, *pairs: tuple[bytes | None, bytes | None], **options: object) -> int:
+    """Append one batch; returns the offset of its first record."""
+    data = build_batch([(NOW_MS, key, value, ()) for key, value in pairs], **options)  # type: ignore[arg-type]
+    return log.append_as_leader(bytearray(data), now_ms=NOW_MS).base_offset
+
+
+def marker(offset: int, *, abort: bool) -> bytes:
+    return control_batch(
+        abort=abort,
+        offset=offset,
+        timestamp=NOW_MS,
+        producer_id=7,
+        producer_epoch=0,
+        coordinator_epoch=0,
+    )
+
+
+def transactional(offset: int, sequence: int, *records: tuple[bytes, bytes]) -> bytes:
+    return build_batch(
+        [(NOW_MS, key, value, ()) for key, value in records],
+        base_offset=offset,
+        leader_epoch=0,
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=sequence,
+        transactional=True,
+    )
+
+
+def clean(
+    log: Log,
+    checkpoint: int | None = None,
+    *,
+    now_ms: int = NOW_MS,
+    memory: int = MEMORY,
+    fs: FaultyFilesystem | None = None,
+    throttle: Callable[[int], None] = lambda size: None,
+) -> Cleaning:
+    """Compact what is below the active segment; all of it is durable before."""
+    log.flush()
+    dirty = log.dirty_range(checkpoint, now_ms)
+    assert dirty is not None
+    cleaner = Cleaner(fs or FaultyFilesystem(), key_memory_bytes=memory, load_factor=0.9)
+    return cleaner.clean(log, dirty, now_ms=now_ms, throttle=throttle)
+
+
+def records_of(log: Log, *, control: bool = False) -> list[Record]:
+    data = read_all(log)
+    found = []
+    for header in scan(data):
+        if header.is_control == control and header.records_count:
+            found += walk(data[header.position : header.position + header.size_bytes])
+    return found
+
+
+def told(log: Log) -> dict[bytes, bytes]:
+    """Return what a reader that begins at the start knows in the end."""
+    state: dict[bytes, bytes] = {}
+    for record in records_of(log):
+        assert record.key is not None
+        if record.value is None:
+            state.pop(record.key, None)
+        else:
+            state[record.key] = record.value
+    return state
+
+
+def pairs(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
+    return [(record.offset, record.key, record.value) for record in records_of(log)]
+
+
+# -- single rules ----------------------------------------------------------------------------------
+
+
+def test_the_last_record_of_each_key_is_left_at_its_offset(tmp_path: Path) -> None:
+    log = open_log(tmp_path, SETTINGS)
+    put(log, (b"a", b"1"), (b"b", b"1"), (b"a", b"2"))
+    put(log, (b"a", b"3"))
+    log.roll()
+    put(log, (b"b", b"2"))
+    done = clean(log)
+    assert (done.end, done.keys, done.records, done.kept_records) == (4, 2, 4, 2)
+    # The active segment is not looked at: what it supersedes stays for now.
+    assert pairs(log) == [(1, b"b", b"1"), (3, b"a", b"3"), (4, b"b", b"2")]
+    log.close()
+
+
+def test_records_without_a_key_go(tmp_path: Path) -> None:
+    log = open_log(tmp_path, SETTINGS)
+    put(log, (None, b"1"), (b"a", b"1"))
+    log.roll()
+    clean(log)
+    assert pairs(log) == [(1, b"a", b"1")]
+    log.close()
+
+
+def test_tombstones_stay_for_delete_retention_ms_after_they_were_first_met(tmp_path: Path) -> None:
+    log = open_log(tmp_path, SETTINGS)
+    put(log, (b"a", b"1"), (b"a", None), (b"b", b"1"))
+    log.roll()
+    end = clean(log).end
+    assert pairs(log) == [(1, b"a", None), (2, b"b", b"1")]
+    assert records_of(log)[0].timestamp == NOW_MS
+    clean(log, None, now_ms=NOW_MS + 999)
+    assert pairs(log) == [(1, b"a", None), (2, b"b", b"1")]
+    clean(log, None, now_ms=NOW_MS + 1000)
+    assert pairs(log) == [(2, b"b", b"1")]
+    assert end == 3
+    log.close()
+
+
+def test_what_was_clean_is_compared_with_what_came_since(tmp_path: Path) -> None:
+    log = open_log(tmp_path, SETTINGS)
+    put(log, (b"a", b"1"), (b"b", b"1"))
+    log.roll()
+    end = clean(log).end
+    put(log, (b"a", b"2"))
+    log.roll()
+    done = clean(log, end)
+    assert done.keys == 1
+    assert pairs(log) == [(1, b"b", b"1"), (2, b"a", b"2")]
+    log.close()
+
+
+def test_segments_that_have_shrunk_become_one(tmp_path: Path) -> None:
+    log = open_log(tmp_path, SETTINGS)
+    for n in range(10):
+        put(log, (b"k", b"%d" % n * 300))
+        log.roll()
+    assert len(log.native.segments) == 11
+    end = clean(log).end
+    shrunk = len(log.native.segments)
+    assert shrunk < 11
+    put(log, (b"k", b"last"))
+    log.roll()
+    clean(log, end)
+    assert len(log.native.segments) <= 3
+    assert pairs(log) == [(10, b"k", b"last")]
+    log.close()
+
+
+def test_memory_for_few_keys_takes_several_passes(tmp_path: Path) -> None:
+    log = open_log(tmp_path, SETTINGS)
+    for _ in range(2):
+        for n in range(40):
+            put(log, (b"%d" % n, b"v" * 50))
+    log.roll()
+    passes, end = 0, None
+    while end != log.native.segments[-1].base_offset:
+        done = clean(log, end, memory=20 * 24)
+        assert done.keys <= 18
+        end, passes = done.end, passes + 1
+    assert passes > 2
+    assert [offset for offset, *_ in pairs(log)] == list(range(40, 80))
+    log.close()
+
+
+def test_a_batch_of_more_keys_than_there_is_memory_for_is_refused(tmp_path: Path) -> None:
+    owner = Owner()
+    log = open_log(tmp_path, SETTINGS, owner=owner)
+    put(log, *((b"%d" % n, b"") for n in range(30)))
+    log.roll()
+    with pytest.raises(TooManyKeys, match=r"log\.cleaner\.dedupe\.buffer\.size"):
+        clean(log, memory=20 * 24)
+    assert not owner.damage
+    log.close()
+
+
+def test_a_damaged_batch_replaces_nothing(tmp_path: Path) -> None:
+    owner = Owner()
+    log = open_log(tmp_path, SETTINGS, owner=owner)
+    put(log, (b"a", b"1"), (b"a", b"2"))
+    log.roll()
+    log.flush()
+    (path, *_) = sorted(tmp_path.glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(KafkaStorageError, match="damaged"):
+        clean(log)
+    assert path.read_bytes() == data
+    assert owner.damage
+    log.drop()
+
+
+def test_offsets_in_gaps_are_read_on_behind_them(tmp_path: Path) -> None:
+    log = open_log(tmp_path, SETTINGS)
+    for n in range(30):
+        put(log, (b"k", b"%02d" % n * 40))
+    log.roll()
+    put(log, (b"x", b""))
+    clean(log)
+    for offset in range(31):
+        found = log.read(offset, 1 << 20, log.log_end_offset, True)
+        assert found is not None
+        first = walk(found.read()[: scan(found.read())[0].size_bytes])[0]
+        assert first.offset == max(offset, 29) if offset <= 29 else first.offset == 30
+    log.close()
+
+
+# -- producers and transactions --------------------------------------------------------------------
+
+
+def test_the_last_batch_of_a_producer_stays_without_its_records(tmp_path: Path) -> None:
+    log = open_log(tmp_path, SETTINGS)
+    put(log, (b"a", b"1"), producer_id=7, producer_epoch=0, base_sequence=0)
+    put(log, (b"a", b"2"), producer_id=7, producer_epoch=0, base_sequence=1)
+    put(log, (b"a", b"3"))
+    log.roll()
+    clean(log)
+    assert pairs(log) == [(2, b"a", b"3")]
+    headers = [
+        (one.base_offset, one.records_count, one.base_sequence) for one in scan(read_all(log))
+    ]
+    assert headers == [(1, 0, 1), (2, 1, -1)]
+    log.close()
+    known = Known(clean_shutdown=False, gaps_legal_below=ANY_OFFSET)
+    (tmp_path / "00000000000000000003.snapshot").unlink(missing_ok=True)
+    log = open_log(tmp_path, SETTINGS, known=known)
+    entry = log.native.producer(7)
+    assert entry is not None
+    assert entry.batches[-1].last_sequence == 1
+    put(log, (b"a", b"4"), producer_id=7, producer_epoch=0, base_sequence=2)
+    log.close()
+
+
+def test_aborted_records_go_at_once_and_their_marker_later(tmp_path: Path) -> None:
+    directory = tmp_path / "log"
+    directory.mkdir()
+    (directory / "00000000000000000000.log").write_bytes(
+        build_batch([(NOW_MS, b"a", b"1", ())], leader_epoch=0)
+        + transactional(1, 0, (b"a", b"aborted"), (b"b", b"aborted"))
+        + marker(3, abort=True)
+        + transactional(4, 2, (b"b", b"kept"))
+        + marker(5, abort=False)
+    )
+    log = open_log(directory, SETTINGS)
+    log.roll()
+    end = clean(log).end
+    assert pairs(log) == [(0, b"a", b"1"), (4, b"b", b"kept")]
+    assert [one.offset for one in records_of(log, control=True)] == [3, 5]
+    assert [one.last_offset for one in log.aborted_between(0, end)] == [3]
+    # Nothing of the aborted one is left: its marker may go, after a while.
+    clean(log, None, now_ms=NOW_MS + 1)
+    assert [one.offset for one in records_of(log, control=True)] == [3, 5]
+    clean(log, None, now_ms=NOW_MS + 1001)
+    assert [one.offset for one in records_of(log, control=True)] == [5]
+    assert pairs(log) == [(0, b"a", b"1"), (4, b"b", b"kept")]
+    log.close()
+    assert pairs(reopened(directory)) == [(0, b"a", b"1"), (4, b"b", b"kept")]
+
+
+def test_an_open_transaction_is_left_alone_with_all_behind_it(tmp_path: Path) -> None:
+    log = open_log(tmp_path, SETTINGS)
+    put(log, (b"a", b"1"), (b"a", b"2"))
+    log.roll()
+    put(log, (b"a", b"3"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    log.roll()
+    put(log, (b"a", b"4"))
+    log.roll()
+    assert clean(log).end == 2
+    assert [offset for offset, *_ in pairs(log)] == [1, 2, 3]
+    log.close()
+
+
+# -- what comes in between -------------------------------------------------------------------------
+
+
+def test_a_log_whose_oldest_segments_go_meanwhile_is_given_up(tmp_path: Path) -> None:
+    settings = Settings(
+        cleanup_policy="compact,delete", segment_bytes=2000, retention_bytes=1, retention_ms=-1
+    )
+    log = open_log(tmp_path, settings)
+    for n in range(4):
+        put(log, (b"k", b"%d" % n * 500))
+        log.roll()
+    log.flush()
+    gone = []
+
+    def retain(size: int) -> None:
+        if not gone:
+            gone.append(log.apply_retention(NOW_MS))
+
+    with pytest.raises(Abandoned):
+        clean(log, throttle=retain)
+    assert gone[0]
+    assert not [path for path in tmp_path.iterdir() if path.suffix in (".cleaned", ".swap")]
+    log.close()
+
+
+def test_appends_and_rolls_go_on_meanwhile(tmp_path: Path) -> None:
+    log = open_log(tmp_path, SETTINGS)
+    put(log, (b"a", b"1"), (b"a", b"2"))
+    log.roll()
+    count = 0
+
+    def append(size: int) -> None:
+        nonlocal count
+        count += 1
+        put(log, (b"n", b"%d" % count))
+        log.roll()
+
+    clean(log, throttle=append)
+    assert count
+    assert [offset for offset, *_ in pairs(log)] == [1, *range(2, 2 + count)]
+    log.close()
+
+
+# -- crashes ---------------------------------------------------------------------------------------
+
+
+def history(log: Log, chance: random.Random, model: dict[bytes, bytes], batches: int) -> None:
+    """Write random pairs; `model` follows."""
+    for _ in range(batches):
+        written = []
+        for _ in range(chance.randint(1, 6)):
+            key = b"%d" % chance.randrange(12)
+            value = None if chance.random() < 0.3 else chance.randbytes(chance.randrange(120))
+            written.append((key, value))
+            if value is None:
+                model.pop(key, None)
+            else:
+                model[key] = value
+        put(log, *written, codec=chance.choice([0, 0, 1, 3, 4]))
+        if chance.random() < 0.2:
+            log.roll()
+
+
+def reopened(directory: Path, **options: object) -> Log:
+    known = Known(clean_shutdown=False, gaps_legal_below=ANY_OFFSET)
+    return open_log(directory, SETTINGS, known=known, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_reader_knows_what_the_dictionary_knows(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(run_seed() + seed)
+    model: dict[bytes, bytes] = {}
+    log = open_log(tmp_path / "log", SETTINGS)
+    end, now_ms = None, NOW_MS
+    for _ in range(12):
+        history(log, chance, model, 25)
+        before = {record.offset: record for record in records_of(log)}
+        end = clean(log, end, now_ms=now_ms, memory=chance.choice([MEMORY, 14 * 24])).end
+        after = records_of(log)
+        assert told(log) == model
+        assert all(before[record.offset] == record for record in after)
+        assert [record.offset for record in after] == sorted(record.offset for record in after)
+        clean_keys = [record.key for record in after if record.offset < end]
+        assert len(clean_keys) == len(set(clean_keys))
+        now_ms += chance.choice([0, 500, 2000])
+        if chance.random() < 0.4:
+            log.drop() if chance.random() < 0.5 else log.close()
+            log = reopened(tmp_path / "log")
+            assert told(log) == model
+    log.close()
+
+
+def test_a_crash_at_any_step_loses_nothing(tmp_path: Path) -> None:
+    chance = random.Random(run_seed())
+    model: dict[bytes, bytes] = {}
+    log = open_log(tmp_path / "origin", SETTINGS)
+    history(log, chance, model, 60)
+    log.roll()
+    put(log, (b"end", b""))
+    model[b"end"] = b""
+    log.close()
+    origin = files_of(tmp_path / "origin")
+    step, crashed = 0, True
+    while crashed:
+        directory = tmp_path / f"crash{step}"
+        directory.mkdir()
+        for name, data in origin.items():
+            (directory / name).write_bytes(data)
+        fs = FaultyFilesystem()
+        log = reopened(directory, fs=fs)
+        fs.fail_at, fs._crash = fs.operations + step, True
+        crashed = False
+        try:
+            clean(log, fs=fs)
+        except Crash:
+            crashed = True
+        log.native.close()
+        log = reopened(directory)
+        assert told(log) == model, f"after a crash at step {step}"
+        suffixes = {path.suffix for path in directory.iterdir()}
+        assert not suffixes & {".cleaned", ".swap", ".deleted"}
+        assert clean(log).end == log.native.segments[-1].base_offset
+        assert told(log) == model
+        log.close()
+        step += 1
+    assert step > 10
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_an_error_at_any_step_loses_nothing(tmp_path: Path, error: int) -> None:
+    chance = random.Random(run_seed())
+    step, failed = 0, True
+    while failed:
+        model: dict[bytes, bytes] = {}
+        fs, owner = FaultyFilesystem(error=error), Owner()
+        log = open_log(tmp_path / f"{step}", SETTINGS, fs=fs, owner=owner)
+        history(log, chance, model, 12)
+        log.roll()
+        put(log, (b"end", b""))
+        model[b"end"] = b""
+        log.flush()
+        fs.fail_at = fs.operations + step
+        failed = False
+        try:
+            clean(log, fs=fs)
+        except KafkaStorageError:
+            failed = True
+        assert told(log) == model
+        assert bool(owner.errors) == (failed and error == errno.EIO)
+        log.native.close()
+        log = reopened(tmp_path / f"{step}")
+        assert told(log) == model
+        log.close()
+        step += 1
+    assert step > 10

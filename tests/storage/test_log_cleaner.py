@@ -1,0 +1,215 @@
+"""Whose turn it is to be compacted, at which pace, and what is remembered of it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from plog._native.records import build_batch
+from plog.runtime.clock import ManualClock
+from plog.storage.filesystem import Filesystem
+from plog.storage.log import Log
+from plog.storage.log_manager import LogManager
+from plog.storage.log_moves import LogMoves
+from plog.storage.scrub import Scrub
+from plog.types import TopicPartition
+from tests.waiting import until
+
+from .log_managers import A0, A1, B0, ID_A, ID_B, SETTINGS, Start, lead
+from .storage_logs import NOW_MS, Settings
+
+COMPACTED = Settings(
+    cleanup_policy="compact",
+    segment_bytes=2000,
+    index_interval_bytes=200,
+    file_delete_delay_ms=1000,
+)
+
+
+def put(log: Log, *keys: bytes, value: bytes = b"v") -> None:
+    data = build_batch([(NOW_MS, key, value, ()) for key in keys])
+    log.append_as_leader(bytearray(data), now_ms=NOW_MS)
+
+
+def make(manager: LogManager, at: TopicPartition, settings=COMPACTED) -> Log:
+    return lead(manager.create(at, ID_A if at.topic == "a" else ID_B, settings))
+
+
+def dirty(log: Log, count: int = 10) -> None:
+    """Have a log hold one key so often, all of it durable and below the active segment."""
+    for n in range(count):
+        put(log, b"k", value=b"%d" % n * 40)
+    log.roll()
+    log.flush()
+
+
+def checkpoint(manager: LogManager, log: Log) -> int | None:
+    return manager.dirs[log.log_dir].cleaner_offsets.stored.get(log.topic_partition)
+
+
+def test_what_is_due_is_compacted_and_remembered(start: Start, caplog) -> None:
+    manager = start()
+    log = make(manager, A0)
+    dirty(log)
+    end = log.log_end_offset
+    with caplog.at_level("INFO"):
+        assert manager.cleaner.clean_now() == 1
+    assert checkpoint(manager, log) == end
+    assert "a-0 is compacted up to offset 10: 1 of 10 records are left" in caplog.text
+    assert manager.cleaner.clean_now() == 0
+    manager.shutdown()
+
+
+def test_other_policies_are_left_alone(start: Start) -> None:
+    manager = start()
+    log = make(manager, A0, Settings(cleanup_policy="delete", segment_bytes=2000))
+    dirty(log)
+    assert manager.cleaner.clean_now() == 0
+    log.update_settings(COMPACTED)
+    assert manager.cleaner.clean_now() == 1
+    manager.shutdown()
+
+
+def test_the_dirtiest_comes_first_and_what_is_overdue_before_it(
+    start: Start, clock: ManualClock, caplog
+) -> None:
+    manager = start()
+    little = Settings(cleanup_policy="compact", segment_bytes=2000, max_compaction_lag_ms=1000)
+    logs = [make(manager, A0), make(manager, A1), make(manager, B0, little)]
+    for log in logs:
+        dirty(log)
+    manager.cleaner.clean_now()
+    dirty(logs[0], 10)
+    dirty(logs[1], 100)
+    put(logs[2], b"x")
+    logs[2].roll()
+    logs[2].flush()
+    clock.advance(2000)
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        assert manager.cleaner.clean_now() == 3
+    order = [
+        line.getMessage().split()[0] for line in caplog.records if "compacted" in line.getMessage()
+    ]
+    assert order == ["b-0", "a-1", "a-0"]
+    manager.shutdown()
+
+
+def test_a_log_that_cannot_be_read_is_given_up_and_others_go_on(start: Start, caplog) -> None:
+    manager = start()
+    bad, good = make(manager, A0), make(manager, A1)
+    dirty(bad, 30)
+    dirty(good)
+    path = sorted(bad.directory.glob("*.log"))[0]
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data)
+    assert manager.cleaner.clean_now() == 2
+    assert "a-0 is compacted no more" in caplog.text
+    assert checkpoint(manager, good) == 10
+    assert A0 in manager.offline
+    manager.shutdown()
+
+
+def test_a_recreated_partition_is_not_taken_for_clean(start: Start) -> None:
+    manager = start()
+    log = make(manager, A0)
+    dirty(log)
+    manager.cleaner.clean_now()
+    manager.delete(A0)
+    again = make(manager, A0)
+    assert checkpoint(manager, again) is None
+    dirty(again, 20)
+    assert manager.cleaner.clean_now() == 1
+    manager.shutdown()
+
+
+def test_threads_compact_by_themselves_and_stop(start: Start) -> None:
+    manager = start(log_cleaner_backoff_ms=10, log_cleaner_threads=2)
+    logs = [make(manager, at) for at in (A0, A1, B0)]
+    for log in logs:
+        dirty(log)
+    manager.cleaner.start()
+    until(lambda: all(checkpoint(manager, log) == 10 for log in logs))
+    manager.shutdown()
+    assert not [one for one in threading.enumerate() if one.name.startswith("log cleaner")]
+
+
+def test_a_slow_pace_ends_at_once_when_the_broker_stops(start: Start) -> None:
+    manager = start(log_cleaner_backoff_ms=10, log_cleaner_io_max_bytes_per_second=10)
+    log = make(manager, A0)
+    dirty(log, 30)
+    manager.cleaner.start()
+    until(lambda: A0 in manager.cleaner._at_work)
+    manager.shutdown()
+    assert checkpoint(manager, log) is None
+
+
+@pytest.mark.parametrize("end", ["delete", "move"])
+def test_what_is_deleted_or_moved_is_let_go_of(start: Start, dirs: list[Path], end: str) -> None:
+    manager = start(log_cleaner_backoff_ms=10, log_cleaner_io_max_bytes_per_second=10)
+    log = make(manager, A0)
+    dirty(log, 30)
+    manager.cleaner.start()
+    until(lambda: A0 in manager.cleaner._at_work)
+    if end == "delete":
+        manager.delete(A0)
+        assert manager.get(A0) is None
+    else:
+        (target,) = [one for one in dirs if one != log.log_dir]
+        LogMoves(manager, Filesystem()).move(A0, target)
+        moved = manager.get(A0)
+        assert moved is not None
+        assert moved.log_dir == target
+        assert moved.log_end_offset == 30
+    manager.shutdown()
+
+
+def test_gaps_that_compaction_has_left_are_no_damage(start: Start) -> None:
+    manager = start()
+    log = make(manager, A0)
+    for n in range(3):
+        dirty(log, 30)
+        put(log, b"other %d" % n)
+        log.roll()
+        log.flush()
+        manager.cleaner.clean_now()
+        scrub = Scrub(manager.logs, manager.on_damage)
+        while scrub.step(1 << 20, 0):
+            pass
+        assert manager.get(A0) is log, manager.offline
+    manager.shutdown()
+
+
+def test_gaps_are_known_where_a_log_has_moved_to(start: Start, dirs: list[Path]) -> None:
+    manager = start()
+    log = make(manager, A0)
+    dirty(log, 30)
+    put(log, b"last")
+    manager.cleaner.clean_now()
+    log.update_settings(SETTINGS)  # which let nothing be compacted any more
+    (target,) = [one for one in dirs if one != log.log_dir]
+    LogMoves(manager, Filesystem()).move(A0, target)
+    moved = manager.get(A0)
+    assert moved is not None
+    assert checkpoint(manager, moved) == 30
+    manager.shutdown()
+
+
+def test_what_was_compacted_is_served_after_a_restart(start: Start) -> None:
+    manager = start()
+    log = make(manager, A0)
+    dirty(log, 30)
+    put(log, b"last")
+    manager.cleaner.clean_now()
+    manager.shutdown()
+    again = start()
+    log = again.get(A0)
+    assert log is not None
+    assert (log.log_start_offset, log.log_end_offset) == (0, 31)
+    found = log.read(0, 1 << 20, 31, True)
+    assert found is not None
+    assert checkpoint(again, log) == 30
+    again.shutdown()
