@@ -329,14 +329,15 @@ class Broker:
         )
         undo.push_async_callback(control_plane.stop, STOP_HANDLERS_MS, STOP_DRAIN_MS)
         undo.callback(purgatory.close)
+        # Whoever finds that clients are let in may look at the page.
+        if metrics_socket is not None:
+            self._serve_metrics(metrics_socket, reactor, dispatcher, logs)
         for bound in self._bound:
             listen_on(bound, self._static.socket_listen_backlog_size)
             control_plane.add_listener(bound)
             bound.socket.close()
         reactor.start()
         control_plane.start()
-        if metrics_socket is not None:
-            self._serve_metrics(metrics_socket, reactor, dispatcher, logs)
 
     def _offsets_partitions(self, metadata: MetadataCache) -> int:
         """Return how many partitions `__consumer_offsets` has, or will have once it is made."""

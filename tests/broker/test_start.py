@@ -534,3 +534,26 @@ def test_process_that_has_started_does_not_look_for_garbage_in_what_it_holds(
         asyncio.run(scenario())
     finally:
         gc.unfreeze()
+
+
+@pytest.mark.usefixtures("plane")
+def test_metrics_are_there_before_clients_are_let_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, metrics = free_port(), free_port()
+    pages: list[bytes] = []
+
+    def looks(*given: object) -> None:
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=60) as answer:
+            pages.append(answer.read())
+        listen_on(*given)
+
+    async def scenario() -> None:
+        broker = Broker(settings_of(tmp_path, port, metrics_listener=f"127.0.0.1:{metrics}"))
+        await broker.start()
+        await broker.stop()
+
+    monkeypatch.setattr("plog.broker.listen_on", looks)
+    asyncio.run(scenario())
+    (page,) = pages
+    assert b"plog_connections" in page

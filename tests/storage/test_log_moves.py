@@ -10,7 +10,7 @@ import pytest
 from plog._native import faults
 from plog._native.batch import scan
 from plog._native.faults import Fault
-from plog._native.partition_log import DUPLICATE
+from plog._native.partition_log import DUPLICATE, Segment
 from plog.errors import (
     KafkaStorageError,
     LogDirNotFound,
@@ -27,8 +27,20 @@ from plog.storage.log_moves import LogMoves
 from plog.storage.replica_copy import ReplicaCopy
 from plog.types import TopicPartition
 from tests.descriptors import open_at
+from tests.waiting import until
 
-from .log_managers import A0, B0, ID_A, SETTINGS, Start, abandon, committed, fill, lead
+from .log_managers import (
+    A0,
+    B0,
+    ID_A,
+    SETTINGS,
+    Start,
+    abandon,
+    committed,
+    fill,
+    lead,
+    with_one_log,
+)
 from .storage_logs import (
     NOW_MS,
     Crash,
@@ -62,10 +74,8 @@ def test_directory_that_fails_as_a_log_moves_there_takes_it_offline(
 
 
 def test_old_log_is_read_until_everybody_has_the_moved_one(start: Start, dirs: list[Path]) -> None:
-    manager = start()
+    manager, log = with_one_log(start, 20)
     moves = LogMoves(manager, Filesystem())
-    log = lead(manager.create(A0, ID_A, SETTINGS))
-    fill(log, 20)
     data = read_all(log)
     seen: list[bytes] = []
 
@@ -88,10 +98,8 @@ def test_old_log_is_read_until_everybody_has_the_moved_one(start: Start, dirs: l
 def test_old_log_is_flushed_where_its_directory_has_another_name(
     start: Start, dirs: list[Path]
 ) -> None:
-    manager = start()
+    manager, log = with_one_log(start, 1, Settings())
     moves = LogMoves(manager, Filesystem())
-    log = lead(manager.create(A0, ID_A, Settings()))
-    fill(log, 1)
     ends: list[int] = []
 
     def on_moved(tp: TopicPartition, moved: Log) -> None:
@@ -110,10 +118,8 @@ def test_old_log_is_flushed_where_its_directory_has_another_name(
 def test_move_that_cannot_sync_the_names_it_leaves_is_refused(
     start: Start, dirs: list[Path], error: int, failed: int
 ) -> None:
-    manager = start()
+    manager, log = with_one_log(start, 1, Settings())
     moves = LogMoves(manager, Filesystem())
-    log = lead(manager.create(A0, ID_A, Settings()))
-    fill(log, 1)
     faults.inject([Fault("open_directory", errno=error, times=1, path_prefix=str(dirs[0]))])
     with pytest.raises(KafkaStorageError):
         moves.move(A0, dirs[1])
@@ -129,11 +135,9 @@ def test_move_that_cannot_sync_the_names_it_leaves_is_refused(
 def test_what_is_left_to_do_of_a_log_that_has_moved_harms_nobody(
     start: Start, dirs: list[Path]
 ) -> None:
-    manager = start(log_retention_bytes=3000)
-    moves = LogMoves(manager, Filesystem())
-    log = lead(manager.create(A0, ID_A, SETTINGS))
     # Segments roll, and the snapshots of the rolls wait for the scheduler, as the move does not.
-    fill(log, 20)
+    manager, log = with_one_log(start, 20, log_retention_bytes=3000)
+    moves = LogMoves(manager, Filesystem())
     done: list[str] = []
 
     def on_moved(tp: TopicPartition, moved: Log) -> None:
@@ -293,35 +297,34 @@ def test_move_stopped_at_any_operation_keeps_the_partition(
 def test_copy_keeps_no_segment_open_that_is_deleted_meanwhile(
     start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manager = start()
-    log = lead(manager.create(A0, ID_A, SETTINGS))
-    fill(log, 60)
-    stale: list[list[str]] = []
+    manager, log = with_one_log(start, 60)
+    looked: list[int] = []
     copy = ReplicaCopy._copy
 
+    def stale_beside(segment: Segment) -> list[str]:
+        bases = {f"{one.base_offset:020d}" for one in (*log.native.segments, segment)}
+        return [name for name in open_at(log.directory) if name.partition(".")[0] not in bases]
+
     def copies_while_retention_runs(self, segment, size):
-        if not stale:
+        if not looked:
             log.update_settings(
                 Settings(segment_bytes=3000, retention_bytes=1, file_delete_delay_ms=0)
             )
             log.apply_retention(NOW_MS)
-        bases = {f"{one.base_offset:020d}" for one in (*log.native.segments, segment)}
-        stale.append([n for n in open_at(log.directory) if n.partition(".")[0] not in bases])
+        until(lambda: not stale_beside(segment), "closed by the flushes that had them")
+        looked.append(segment.base_offset)
         return copy(self, segment, size)
 
     monkeypatch.setattr(ReplicaCopy, "_copy", copies_while_retention_runs)
     LogMoves(manager, Filesystem()).move(A0, dirs[1])
-    assert len(stale) > 1
-    assert not any(stale)
+    assert len(looked) > 1
     assert manager.get(A0).log_dir == dirs[1]
 
 
 def test_source_that_fails_behind_a_move_does_not_undo_it(
     start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manager = start()
-    log = lead(manager.create(A0, ID_A, SETTINGS))
-    fill(log, 3)
+    manager, log = with_one_log(start, 3)
     data = read_all(log)
 
     def gone(*_: object) -> None:
