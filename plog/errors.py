@@ -358,6 +358,14 @@ class InvalidTxnState(KafkaError):
     code = ErrorCode.INVALID_TXN_STATE
 
 
+class TransactionCoordinatorFenced(KafkaError):
+    code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+class InvalidTransactionTimeout(KafkaError):
+    code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+
 class KafkaStorageError(KafkaError):
     code = ErrorCode.KAFKA_STORAGE_ERROR
 

@@ -159,8 +159,9 @@ cdef ProduceOutcome produce_check(
     call.size = end - p
     p = skip_client_id(p, end, flexible)
     if p != NULL:
+        # A transactional id, which says nothing here: whether a transaction is open, the log knows.
         p = read_string(p, end, flexible, &text, &size)
-    if p == NULL or size >= 0:  # a transactional id
+    if p == NULL:
         return PRODUCE_UNUSUAL_FORM
     p = read_int16(p, end, &call.acks)
     if p != NULL:

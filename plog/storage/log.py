@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from plog._native import batch
+from plog._native.batch import BatchHeader
 from plog._native.partition_log import (
     APPENDED,
     DUPLICATE,
@@ -36,6 +37,7 @@ from plog._native.partition_log import (
     ProducerEntry,
     Segment,
 )
+from plog._native.records import control_batch
 from plog.errors import (
     KafkaStorageError,
     NotLeaderOrFollower,
@@ -51,11 +53,21 @@ from plog.storage.log_faults import NO_DESCRIPTORS, LogFaults
 from plog.storage.log_files import LogFiles
 from plog.storage.log_owner import LogOwner, report_nothing
 from plog.storage.log_segments import LogSegments, Rolled
-from plog.storage.producer_state import SilentProducers, Verdict, check, decide
+from plog.storage.producer_state import (
+    Marker,
+    SilentProducers,
+    Verdict,
+    check,
+    decide,
+    decide_marker,
+    decide_own,
+    is_in_transaction,
+)
 from plog.storage.segment import SegmentNumbers
 from plog.storage.timestamp_search import TimestampedOffset
 from plog.storage.transaction_index import AbortedTransaction, AbortedTransactions
-from plog.types import TopicPartition
+from plog.storage.verification import Verification, Verifications
+from plog.types import NO_OFFSET, TopicPartition
 
 DELETE = "delete"
 
@@ -125,6 +137,8 @@ class Log:
         self._retired = False
         self._role = Role(native.leader_epoch, writable=False, sole_replica=False)
         self._silent_producers = SilentProducers()
+        self._verifications = Verifications()
+        self._may_abort = False
         self._set_limits()
 
     def __repr__(self) -> str:
@@ -191,10 +205,19 @@ class Log:
 
     # -- append and read ---------------------------------------------------------------------
 
-    def append_as_leader(self, records: bytearray | memoryview, *, now_ms: int) -> Appended:
+    def append_as_leader(
+        self,
+        records: bytearray | memoryview,
+        *,
+        now_ms: int,
+        verified: Verification | None = None,
+    ) -> Appended:
         """Append one validated batch; offsets and epoch are stamped into `records`.
 
         Returns status APPENDED, or DUPLICATE with the first copy's offsets.
+
+        Args:
+            verified: needed by a batch that begins a transaction (see `verification`).
 
         Raises:
             RecordListTooLarge: the batch is larger than a segment may be.
@@ -210,23 +233,117 @@ class Log:
             )
         appended = self.native.append(records, now_ms)
         if appended.status not in (APPENDED, DUPLICATE):
-            appended = self._append_unusual(records, now_ms)
-        if self.native.log_end_offset - self.native.durable_end >= settings.flush_messages:
-            self._owner.commit(self, report_nothing)
+            appended = self._append_unusual(
+                records, now_ms, partial(self._decide, verified=verified)
+            )
+        self._flush_if_due()
         return appended
 
-    def _append_unusual(self, records: bytearray | memoryview, now_ms: int) -> Appended:
+    def append_for_coordinator(
+        self, records: bytearray, *, now_ms: int, verified: Verification | None
+    ) -> Appended:
+        """Append a batch that a coordinator writes for a producer's transaction, unnumbered.
+
+        Raises as `append_as_leader`.
+        """
+
+        def decide(header: BatchHeader) -> ProducerEntry:
+            entry = self.native.producer(header.producer_id)
+            is_verified = self._verifications.is_valid(verified, header)
+            return decide_own(entry, header, is_verified=is_verified)
+
+        return self._append_unusual(records, now_ms, decide)
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        marker: Marker,
+        *,
+        now_ms: int,
+    ) -> Appended:
+        """End a producer's transaction, if it has one here, by a control batch.
+
+        Raises:
+            InvalidProducerEpoch: the producer has been fenced by a newer epoch.
+            TransactionCoordinatorFenced: a later coordinator has written a marker already.
+            NotLeaderOrFollower, KafkaStorageError: as `append_as_leader`.
+        """
+        records = bytearray(
+            control_batch(
+                abort=marker.abort,
+                offset=0,
+                timestamp=now_ms,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+            )
+        )
+
+        def decide(header: BatchHeader) -> ProducerEntry:
+            return decide_marker(self.native.producer(producer_id), header, marker)
+
+        with self._lock:  # under which every transaction begins
+            entry = self.native.producer(producer_id)
+            first = NO_OFFSET if entry is None else entry.current_txn_first_offset
+            self._verifications.end(producer_id)
+            if not marker.abort or first == NO_OFFSET:
+                return self._append_unusual(records, now_ms, decide)
+            with self._segments.aborted.ending(producer_id, first):
+                appended = self._append_unusual(records, now_ms, decide)
+                with self.faults.judged():
+                    self._segments.add_aborted(producer_id, first, appended.base_offset)
+            return appended
+
+    def verification_for(self, header: BatchHeader) -> Verification | None:
+        """Return what a batch's writer has to have approved of before `append_as_leader`.
+
+        None: the batch begins no transaction, or is one that was appended before.
+        """
+        entry = self.native.producer(header.producer_id)
+        if not header.is_transactional or check(entry, header)[0] is Verdict.DUPLICATE:
+            return None
+        return self.verification_for_producer(header.producer_id, header.producer_epoch)
+
+    def verification_for_producer(
+        self, producer_id: int, producer_epoch: int
+    ) -> Verification | None:
+        """Return the same for what a coordinator writes: it has no numbers."""
+        with self._lock:
+            entry = self.native.producer(producer_id)
+            if is_in_transaction(entry, producer_epoch):
+                return None
+            return self._verifications.begin(producer_id, producer_epoch)
+
+    def drop_verification(self, ticket: Verification) -> None:
+        """Take back what was not approved of."""
+        with self._lock:
+            self._verifications.drop(ticket)
+
+    def _flush_if_due(self) -> None:
+        settings = self._settings
+        if self.native.log_end_offset - self.native.durable_end >= settings.flush_messages:
+            self._owner.commit(self, report_nothing)
+
+    def _append_unusual(
+        self,
+        records: bytearray | memoryview,
+        now_ms: int,
+        decide_producer: Callable[[BatchHeader], ProducerEntry | None],
+    ) -> Appended:
         decided: ProducerEntry | None = None
         with self._lock:
             while True:
                 appended = self.native.append(records, now_ms, decided)
                 match appended.status:
                     case status if status in (APPENDED, DUPLICATE):
+                        if decided is not None:
+                            self._verifications.end(decided.producer_id)
                         return appended
                     case status if status == ROLL_NEEDED:
                         self.roll()
                     case status if status == PRODUCER_UNUSUAL:
-                        decided = self._decide(records)
+                        decided = decide_producer(batch.read_header(records))
                     case status if status == WRITE_FAILED:
                         raise self.faults.failed(self.faults.of_errno(appended.errno))
                     case status if status == NOT_WRITABLE:
@@ -234,13 +351,15 @@ class Log:
                     case status:
                         raise AssertionError(f"append returned status {status}")
 
-    def _decide(self, records: bytearray | memoryview) -> ProducerEntry | None:
-        header = batch.read_header(records)
+    def _decide(
+        self, header: BatchHeader, *, verified: Verification | None
+    ) -> ProducerEntry | None:
         entry = self.native.producer(header.producer_id)
         verdict, _ = check(entry, header)
         if verdict is not Verdict.UNUSUAL:
             return None  # another batch of the producer came between
-        return decide(entry, header)
+        is_verified = self._verifications.is_valid(verified, header)
+        return decide(entry, header, is_verified=is_verified)
 
     def _not_writable(self, error: int) -> KafkaStorageError | NotLeaderOrFollower:
         if error:
@@ -287,8 +406,12 @@ class Log:
 
     @property
     def has_aborted_transactions(self) -> bool:
-        """Whether readers of committed records may have to skip some."""
-        return bool(self._segments.aborted)
+        """Whether readers of committed records may have to skip some, now or soon."""
+        return self._may_abort or bool(self._segments.aborted)
+
+    def expect_aborts(self) -> None:
+        """Take note that a transaction is about to be aborted."""
+        self._may_abort = True
 
     def aborted_transactions(
         self, fetch_offset: int, found: FileRange | None, upper_offset: int
