@@ -366,6 +366,10 @@ class InvalidTransactionTimeout(KafkaError):
     code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
+class TransactionalIdAuthorizationFailed(KafkaError):
+    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
 class KafkaStorageError(KafkaError):
     code = ErrorCode.KAFKA_STORAGE_ERROR
 

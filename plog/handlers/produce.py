@@ -25,6 +25,7 @@ from plog.errors import (
     KafkaError,
     KafkaStorageError,
     RequestTimedOut,
+    TransactionalIdAuthorizationFailed,
 )
 from plog.handlers.context import Context
 from plog.handlers.produced_batches import (
@@ -198,8 +199,12 @@ def _each_partition(ctx: Context, request: ProduceRequest) -> Iterator[Asked]:
 
 def _with_leave(ctx: Context, request: ProduceRequest, asked: list[Asked]) -> list[Asked]:
     """Ask the coordinator about batches that would begin a transaction in their partition."""
-    if request.transactional_id is None or not any(map(_is_transactional, asked)):
+    if not any(map(_is_transactional, asked)):
         return asked
+    if request.transactional_id is None:
+        # Whoever leaves its name out may write nothing with it: as Kafka, of the whole request.
+        refusal = TransactionalIdAuthorizationFailed("a batch of a transaction, and no id of one")
+        return [one._replace(leave=refusal) for one in asked]
     wanted: dict[Producer, dict[TopicPartition, tuple[Log, Verification]]] = {}
     for one in filter(_is_transactional, asked):
         assert one.records is not None
