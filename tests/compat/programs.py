@@ -126,7 +126,13 @@ class Java(Administrator):
 
     sources = tuple(
         HERE / "java" / name
-        for name in ("pom.xml", "Traffic.java", "Administration.java", "GroupMember.java")
+        for name in (
+            "pom.xml",
+            "Traffic.java",
+            "Administration.java",
+            "GroupMember.java",
+            "TransactionalWorker.java",
+        )
     )
     needs = ("mvn", "java")
 
@@ -148,6 +154,10 @@ class Java(Administrator):
     def member_command(self, directory: Path) -> list[str]:
         """Return what starts a member of a group, but for its arguments."""
         return self._command(directory, "GroupMember")
+
+    def worker_command(self, directory: Path) -> list[str]:
+        """Return what starts a transactional worker, but for its arguments."""
+        return self._command(directory, "TransactionalWorker")
 
     def _command(self, directory: Path, main_class: str) -> list[str]:
         return [

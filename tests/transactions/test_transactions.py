@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from plog._native import batch
 from plog.coordinator.txn_events import Producer
 from plog.errors import ErrorCode
 from plog.protocol.messages.list_offsets import (
@@ -13,6 +12,7 @@ from plog.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from plog.types import TopicPartition
+from tests.committed import kept_records
 from tests.handlers.wire import Speaker, fetch_one, make_batch, produce, walk_all
 from tests.transactions.conftest import Enter
 from tests.waiting import until
@@ -26,22 +26,7 @@ def read(wire: Speaker, at: TopicPartition, *, committed: bool = True) -> list[b
     """Return what a reader makes of a partition: without markers and without what was aborted."""
     part = fetch_one(wire, at.topic, 0, isolation_level=COMMITTED if committed else UNCOMMITTED)
     assert part.error_code == NONE
-    data = bytes(part.records or b"")
-    to_come = sorted(part.aborted_transactions or (), key=lambda one: one.first_offset)
-    aborted: set[int] = set()
-    found: list[bytes | None] = []
-    position = 0
-    while position < len(data):
-        header = batch.read_header(data, position)
-        whole = data[position : position + header.size_bytes]
-        position += header.size_bytes
-        while to_come and to_come[0].first_offset <= header.last_offset:
-            aborted.add(to_come.pop(0).producer_id)
-        if header.is_control:
-            aborted.discard(header.producer_id)
-        elif not (header.is_transactional and header.producer_id in aborted):
-            found += [record.value for record in walk_all(whole)]
-    return found
+    return [record.value for record in kept_records(part)[0]]
 
 
 def end_of(wire: Speaker, at: TopicPartition, isolation_level: int) -> int:
