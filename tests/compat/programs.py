@@ -175,6 +175,20 @@ class Java(Administrator):
         return "COMPILATION ERROR" in said
 
 
+class Streams(Java):
+    """A small application of Kafka Streams."""
+
+    sources = tuple(HERE / "streams" / name for name in ("pom.xml", "ExactlyOnce.java"))
+
+    def __init__(self, release: str) -> None:
+        super().__init__(release)
+        self.name = f"kafka-streams-{release}"
+
+    def command(self) -> list[str]:
+        """Return what starts it, but for its arguments."""
+        return self._command(self.built(), "ExactlyOnce")
+
+
 class FranzGo(Administrator):
     """franz-go."""
 
@@ -204,4 +218,5 @@ class FranzGo(Administrator):
 
 # The last line that still knew ZooKeeper, and the newest.
 JAVA = [Java("3.9.1"), Java("4.4.0")]
+STREAMS = [Streams("3.9.1"), Streams("4.4.0")]
 FRANZ_GO = FranzGo()
