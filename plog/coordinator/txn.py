@@ -4,7 +4,8 @@ Owns every decision about one transactional id: who its producer is, which parti
 transaction, whether that is committed, what each request is answered. Does no I/O and knows no
 clock; `txn_coordinator` runs it, executes the effects in order and feeds back what became of them.
 Nothing holds before it is in the log: while a value is being stored everybody else is told to come
-again (CONCURRENT_TRANSACTIONS), and what could not be stored never was.
+again (CONCURRENT_TRANSACTIONS), and what could not be stored never was. But who begins the next
+transaction while the markers of the last one are written waits for them, as it is soon over.
 
 The protocol is that of KIP-98, with KIP-360 (a producer that goes on after an error) and KIP-890
 (version 2: the epoch is raised with each end, so that nothing late can touch a later transaction).
@@ -32,6 +33,7 @@ from plog.coordinator.txn_events import (
     EndTxn,
     Event,
     Forgotten,
+    GiveUp,
     InitProducer,
     LookAtClock,
     MarkersWritten,
@@ -59,6 +61,8 @@ FIRST_EPOCH = 0
 LARGEST_EPOCH = 32767
 LAST_EPOCH = LARGEST_EPOCH - 1
 """The last that a producer gets: the largest is left to fence it with."""
+MOST_WAITING = 8
+"""A client sends one request at a time; of those that do not, no more are kept waiting."""
 
 EPOCH_PER_TRANSACTION = 2
 """From this version of clients on each end of a transaction raises the epoch."""
@@ -85,6 +89,7 @@ class Txn:
     value: TxnValue | None = None
     _last_epoch: int = NO_EPOCH  # the producer's before the latest one; no log tells it
     _storing: _Storing | None = None
+    _waiting: list[AddPartitions] = field(default_factory=list)  # for the end of the last one
     _last_ticket: int = 0
     _out: list[Effect] = field(default_factory=list)
 
@@ -235,7 +240,9 @@ class Txn:
             return
         value = self.value
         assert value is not None
-        if self._storing is not None or value.state in PREPARED:
+        if value.state in PREPARED and len(self._waiting) < MOST_WAITING:
+            self._waiting.append(add)
+        elif self._storing is not None or value.state in PREPARED:
             self._answer(add.token, ErrorCode.CONCURRENT_TRANSACTIONS)
         elif value.state is ONGOING and add.partitions <= value.partitions:
             self._answer(add.token, ErrorCode.NONE)
@@ -254,6 +261,14 @@ class Txn:
                 TxnAnswer(ErrorCode.NONE),
                 self._last_epoch,
             )
+
+    @_take.register
+    def _on_give_up(self, give_up: GiveUp) -> None:
+        for add in self._waiting:
+            if add.token == give_up.token:
+                self._waiting.remove(add)
+                self._answer(add.token, ErrorCode.CONCURRENT_TRANSACTIONS)
+                return
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -385,6 +400,10 @@ class Txn:
             self._out.append(Forgotten())
         elif storing.value.state in PREPARED:
             self._out.append(self._markers(storing.value))
+        else:
+            waiting, self._waiting = self._waiting, []
+            for add in waiting:
+                self._on_add(add)
 
     def _store(
         self,

@@ -25,6 +25,7 @@ from plog.coordinator.txn_events import (
     EndTxn,
     Event,
     Forgotten,
+    GiveUp,
     InitProducer,
     LookAtClock,
     MarkersWritten,
@@ -52,6 +53,9 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 RETRY_S = 0.1
 MOST_RETRY_S = 5.0
 """Markers are written again, less and less often, to partitions that cannot be written to now."""
+
+LONGEST_WAIT_S = 1.0
+"""So long who begins a transaction waits for the markers of the one before."""
 
 MarkerWritten = Callable[[TopicPartition, int, bool], None]
 """Told of a partition, a producer id and whether its transaction was committed."""
@@ -115,7 +119,7 @@ class TxnCoordinator:
             )
 
     def _retire(self, shard: TxnShard) -> None:
-        """Nothing: what is under way finds that the shard is served no more."""
+        """Nothing: what is under way finds that the shard is served no more, or is given up."""
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -143,10 +147,15 @@ class TxnCoordinator:
         txn = shard.txns.get(transactional_id)
         if txn is None:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        token = self._token()
         event = AddPartitions(
-            self._token(), producer, frozenset(partitions), self._clock.now_ms(), client_version
+            token, producer, frozenset(partitions), self._clock.now_ms(), client_version
         )
-        return (await self._ask(shard, txn, event)).error
+        waits = self._loop.call_later(LONGEST_WAIT_S, self._feed, shard, txn, GiveUp(token))
+        try:
+            return (await self._ask(shard, txn, event)).error
+        finally:
+            waits.cancel()
 
     async def end(
         self,

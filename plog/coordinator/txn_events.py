@@ -100,6 +100,13 @@ class EndTxn:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Whoever waits with this token waits no longer."""
+
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
 class LookAtClock:
     """Abort what has taken too long, and forget what nobody has used for so long."""
 
@@ -122,7 +129,9 @@ class MarkersWritten:
     now_ms: int
 
 
-Event: TypeAlias = InitProducer | AddPartitions | EndTxn | LookAtClock | Stored | MarkersWritten
+Event: TypeAlias = (
+    InitProducer | AddPartitions | EndTxn | GiveUp | LookAtClock | Stored | MarkersWritten
+)
 
 
 # --- what is to be done ---------------------------------------------------------------------------

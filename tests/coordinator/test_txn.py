@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from plog.coordinator.txn import EPOCH_PER_TRANSACTION, LARGEST_EPOCH, LAST_EPOCH, Txn
+from plog.coordinator.txn import EPOCH_PER_TRANSACTION, LARGEST_EPOCH, LAST_EPOCH, MOST_WAITING, Txn
 from plog.coordinator.txn_events import NO_PRODUCER, Producer, TxnAnswer, TxnValue, WriteMarkers
 from plog.coordinator.txn_states import END_ANSWERS, TxnState
 from plog.errors import ErrorCode
@@ -112,6 +112,39 @@ def test_completion_that_cannot_be_stored_is_tried_again() -> None:
     play.stores_at_once = True
     play.mark()
     assert play.state is TxnState.COMPLETE_COMMIT
+
+
+def test_who_begins_the_next_transaction_waits_for_the_markers_of_the_last() -> None:
+    play = Play()
+    producer = play.begun(A)
+    play.commit(producer)
+    joins, other = play.add(producer, B), play.add(producer, A)
+    assert joins not in play.answers
+    play.stores_at_once = False
+    play.mark()
+    late = play.add(producer, A)
+    assert not {joins, other, late} & play.answers.keys()
+    play.store()  # that the last one is complete
+    play.store()  # that the next one has begun
+    assert play.error(joins) is NONE
+    assert play.error(other) is play.error(late) is AGAIN
+    assert play.txn.value is not None
+    assert play.txn.value.partitions == {B}
+
+
+def test_nobody_waits_for_ever_nor_with_many() -> None:
+    play = Play()
+    producer = play.begun(A)
+    play.commit(producer)
+    tokens = [play.add(producer, B) for _ in range(MOST_WAITING + 1)]
+    assert play.error(tokens[-1]) is AGAIN
+    play.give_up(tokens[0])
+    assert play.error(tokens[0]) is AGAIN
+    play.give_up(tokens[0])
+    play.mark()
+    first, *others = tokens[1:-1]
+    assert play.error(first) is NONE
+    assert {play.error(token) for token in others} == {AGAIN}
 
 
 # -- who is who ------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from plog.coordinator.txn_events import (
     EndTxn,
     Event,
     Forgotten,
+    GiveUp,
     InitProducer,
     LookAtClock,
     MarkersWritten,
@@ -103,6 +104,9 @@ class Play:
 
     def abort(self, producer: Producer, *, raises: bool = False) -> int:
         return self.end(producer, commit=False, raises=raises)
+
+    def give_up(self, token: int) -> None:
+        self.feed(GiveUp(token))
 
     def mark(self) -> None:
         """Have the markers that are due be written."""
