@@ -296,10 +296,6 @@ class Partition:
         Raises as `append`, and what `Log.append_marker` raises.
         """
         log = self._log_for_append(ACKS_ALL)
-        if marker.abort and not log.has_aborted_transactions:
-            with self._lock:
-                log.expect_aborts()
-                self._publish()
         return self._noted(
             log, log.append_marker(producer_id, producer_epoch, marker, now_ms=now_ms)
         )

@@ -138,7 +138,6 @@ class Log:
         self._role = Role(native.leader_epoch, writable=False, sole_replica=False)
         self._silent_producers = SilentProducers()
         self._verifications = Verifications()
-        self._may_abort = False
         self._set_limits()
 
     def __repr__(self) -> str:
@@ -289,7 +288,7 @@ class Log:
             self._verifications.end(producer_id)
             if not marker.abort or first == NO_OFFSET:
                 return self._append_unusual(records, now_ms, decide)
-            with self._segments.aborted.ending(producer_id, first):
+            with self._segments.aborting(producer_id, first):
                 appended = self._append_unusual(records, now_ms, decide)
                 with self.faults.judged():
                     self._segments.add_aborted(producer_id, first, appended.base_offset)
@@ -403,15 +402,6 @@ class Log:
         if found is not None and not may_wait and not found.is_resident():
             raise ColdRead(self.log_dir)
         return found
-
-    @property
-    def has_aborted_transactions(self) -> bool:
-        """Whether readers of committed records may have to skip some, now or soon."""
-        return self._may_abort or bool(self._segments.aborted)
-
-    def expect_aborts(self) -> None:
-        """Take note that a transaction is about to be aborted."""
-        self._may_abort = True
 
     def aborted_transactions(
         self, fetch_offset: int, found: FileRange | None, upper_offset: int

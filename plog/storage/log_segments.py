@@ -10,7 +10,8 @@ the files raise, OSError or, where batches are read, CorruptRecord.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,11 @@ from plog.storage.leader_epochs import LeaderEpochs
 from plog.storage.log_files import LogFiles
 from plog.storage.retention import SegmentSummary
 from plog.storage.segment import SegmentNumbers
-from plog.storage.transaction_index import AbortedTransaction, AbortedTransactions
+from plog.storage.transaction_index import (
+    FAR_OFFSET,
+    AbortedTransaction,
+    AbortedTransactions,
+)
 from plog.types import NO_OFFSET
 
 
@@ -57,6 +62,7 @@ class LogSegments:
         self._files = files
         self.epochs = epochs
         self.aborted = aborted
+        native.set_aborted_end(aborted.end_offset)
         self._unsynced = list(unsynced)
         self._unsynced_aborted: set[int] = set()  # base offsets
         self._remove_later = remove_later
@@ -79,6 +85,16 @@ class LogSegments:
     def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Return the aborted transactions with records or their marker in a range."""
         return self.aborted.overlapping(first_offset, end_offset)
+
+    @contextmanager
+    def aborting(self, producer_id: int, first_offset: int) -> Iterator[None]:
+        """Count a transaction as aborted while its marker is written, which readers may pass."""
+        self._native.set_aborted_end(FAR_OFFSET)
+        try:
+            with self.aborted.ending(producer_id, first_offset):
+                yield
+        finally:
+            self._native.set_aborted_end(self.aborted.end_offset)
 
     def add_aborted(self, producer_id: int, first_offset: int, marker_offset: int) -> None:
         """Take in a transaction that a marker at an offset, the latest one, has aborted."""
@@ -238,6 +254,7 @@ class LogSegments:
         self._unsynced = [segment for segment in self._unsynced if segment in segments]
         self._native.truncate(segments, log_end_offset)
         self.aborted = self.aborted.below(log_end_offset)
+        self._native.set_aborted_end(self.aborted.end_offset)
         self.set_epochs(self.epochs.truncate_from_end(log_end_offset))
         self._files.drop_snapshots(after=log_end_offset)
         self._native.load_producers(

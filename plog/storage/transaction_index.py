@@ -70,6 +70,12 @@ class AbortedTransactions:
     def __len__(self) -> int:
         return len(self._encoded) // ENTRY_BYTES + len(self._ending)
 
+    @property
+    def end_offset(self) -> int:
+        """From where on there are none, 0 for nowhere; but for those whose markers are written."""
+        count = len(self._encoded) // ENTRY_BYTES
+        return self._entry(count - 1).last_offset + 1 if count else 0
+
     @contextmanager
     def ending(self, producer_id: int, first_offset: int) -> Iterator[None]:
         """Count a transaction as aborted while its marker is written.

@@ -135,7 +135,6 @@ def served() -> ServedPartitions:
             flush_before_ack=False,
             key_required=key_required,
             enough_in_sync=True,
-            has_aborted=False,
         )
     return partitions
 
