@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from plog.coordinator.txn_events import Producer
@@ -13,13 +15,16 @@ from plog.protocol.messages.list_offsets import (
 )
 from plog.types import TopicPartition
 from tests.committed import kept_records
-from tests.handlers.wire import Speaker, fetch_one, make_batch, produce, walk_all
+from tests.coordinator.members import Later
+from tests.handlers.wire import WAIT_MS, Speaker, fetch_one, make_batch, produce, walk_all
 from tests.transactions.conftest import Enter
 from tests.waiting import until
 
 NONE = ErrorCode.NONE
 UNCOMMITTED, COMMITTED = 0, 1
 LATEST = -1
+WAITS_S = 0.2
+"""For a request to come and wait; one that comes later finds the same."""
 
 
 def read(wire: Speaker, at: TopicPartition, *, committed: bool = True) -> list[bytes | None]:
@@ -91,6 +96,27 @@ def test_reader_waits_for_the_earliest_open_transaction(
     assert read(wire, at) == []
     slow.finish(commit=True)
     assert read(wire, at) == [b"slow", b"quick", b"plain"]
+
+
+@pytest.mark.parametrize("aborted_before", [False, True])
+def test_reader_that_waited_is_told_of_the_abort_that_it_waited_for(
+    wire: Speaker, enter: Enter, at: TopicPartition, aborted_before: bool
+) -> None:
+    one = enter()
+    if aborted_before:
+        one.send(at, b"no")
+        one.finish(commit=False)
+    begin = one.send(at, b"no")
+    waiting = Later(
+        lambda: fetch_one(
+            wire, at.topic, begin, isolation_level=COMMITTED, max_wait_ms=WAIT_MS, min_bytes=1
+        )
+    )
+    time.sleep(WAITS_S)
+    one.finish(commit=False)
+    part = waiting.get()
+    assert part.high_watermark > begin
+    assert [a.first_offset for a in part.aborted_transactions] == [begin]
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
