@@ -126,10 +126,11 @@ class TxnCoordinator:
     async def init(self, transactional_id: str, timeout_ms: int, was: Producer | None) -> TxnAnswer:
         """Make somebody the producer of a transactional id. Raises as `Shards.of`, KafkaError."""
         shard = self.shards.of(transactional_id)
+        spare = await self._spare_id(shard.txns.get(transactional_id))
+        # Only now: whoever asks meanwhile finds the same one, or makes it.
         txn = shard.txn(transactional_id)
+        event = InitProducer(self._token(), timeout_ms, self._clock.now_ms(), was, spare)
         try:
-            spare = await self._spare_id(txn)
-            event = InitProducer(self._token(), timeout_ms, self._clock.now_ms(), was, spare)
             return await self._ask(shard, txn, event)
         finally:
             shard.drop_idle(txn)
@@ -195,8 +196,8 @@ class TxnCoordinator:
         """Return all transactional ids that are kept here."""
         return [txn for shard in self.shards for txn in shard if txn.value is not None]
 
-    async def _spare_id(self, txn: Txn) -> int:
-        if not txn.needs_producer_id:
+    async def _spare_id(self, txn: Txn | None) -> int:
+        if txn is not None and not txn.needs_producer_id:
             return NO_PRODUCER_ID
         return await asyncio.to_thread(self._new_producer_id)
 

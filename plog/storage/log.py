@@ -509,9 +509,10 @@ class Log:
             self.faults.silence()
             self._take(self._role._replace(writable=False, sole_replica=False))
 
-    def succeed(self, role: Role) -> None:
-        """Take over the role of the log that this one replaces."""
+    def succeed(self, log: Log, role: Role) -> None:
+        """Take over the role of the log that this one replaces, and what was asked for there."""
         with self._lock:
+            self._verifications = log._verifications
             self._take(role)
 
     # -- segments ----------------------------------------------------------------------------
