@@ -285,7 +285,7 @@ class Partition:
         """
         log = self._log_for_append(ACKS_ALL)
         return self._noted(
-            log, log.append_for_coordinator(records, now_ms=now_ms, verified=verified)
+            log, log.transactions.append_for_coordinator(records, now_ms=now_ms, verified=verified)
         )
 
     def append_marker(
@@ -293,11 +293,11 @@ class Partition:
     ) -> Appended:
         """End a producer's transaction here, with acks=all.
 
-        Raises as `append`, and what `Log.append_marker` raises.
+        Raises as `append`, and what `LogTransactions.append_marker` raises.
         """
         log = self._log_for_append(ACKS_ALL)
         return self._noted(
-            log, log.append_marker(producer_id, producer_epoch, marker, now_ms=now_ms)
+            log, log.transactions.append_marker(producer_id, producer_epoch, marker, now_ms=now_ms)
         )
 
     def _log_for_append(self, acks: int) -> Log:

@@ -211,7 +211,7 @@ def _with_leave(ctx: Context, request: ProduceRequest, asked: list[Asked]) -> li
         with suppress(KafkaError):  # else it is refused for that
             header = batch.read_header(one.records)
             log = ctx.services.replicas.leader(one.at).log
-            ticket = log.verification_for(header)
+            ticket = log.transactions.verification_for(header)
             if ticket is not None:
                 producer = Producer(header.producer_id, header.producer_epoch)
                 wanted.setdefault(producer, {})[one.at] = (log, ticket)

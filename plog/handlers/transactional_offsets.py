@@ -103,7 +103,7 @@ def _leave(
     """
     at = TopicPartition(OFFSETS_TOPIC, ctx.services.groups.shards.index_of(request.group_id))
     log = ctx.services.replicas.leader(at).log
-    ticket = log.verification_for_producer(*producer)
+    ticket = log.transactions.verification_for_producer(*producer)
     if ticket is None:
         return None
     leave = leave_to_write(

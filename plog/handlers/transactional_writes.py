@@ -63,7 +63,7 @@ def leave_to_write(
         if refusal is None:
             left[at] = ticket
         else:
-            log.drop_verification(ticket)
+            log.transactions.drop_verification(ticket)
             left[at] = refusal
     return left
 

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from plog._native import batch
-from plog._native.batch import BatchHeader
 from plog._native.partition_log import (
     APPENDED,
     DUPLICATE,
@@ -37,7 +36,6 @@ from plog._native.partition_log import (
     ProducerEntry,
     Segment,
 )
-from plog._native.records import control_batch
 from plog.errors import (
     KafkaStorageError,
     NotLeaderOrFollower,
@@ -53,21 +51,13 @@ from plog.storage.log_faults import NO_DESCRIPTORS, LogFaults
 from plog.storage.log_files import LogFiles
 from plog.storage.log_owner import LogOwner, report_nothing
 from plog.storage.log_segments import LogSegments, Rolled
-from plog.storage.producer_state import (
-    Marker,
-    SilentProducers,
-    Verdict,
-    check,
-    decide,
-    decide_marker,
-    decide_own,
-    is_in_transaction,
-)
+from plog.storage.log_transactions import DecideProducer, LogTransactions
+from plog.storage.producer_state import SilentProducers
 from plog.storage.segment import SegmentNumbers
 from plog.storage.timestamp_search import TimestampedOffset
-from plog.storage.transaction_index import AbortedTransaction, AbortedTransactions
-from plog.storage.verification import Verification, Verifications
-from plog.types import NO_OFFSET, TopicPartition
+from plog.storage.transaction_index import AbortedTransactions
+from plog.storage.verification import Verification
+from plog.types import TopicPartition
 
 DELETE = "delete"
 
@@ -137,7 +127,9 @@ class Log:
         self._retired = False
         self._role = Role(native.leader_epoch, writable=False, sole_replica=False)
         self._silent_producers = SilentProducers()
-        self._verifications = Verifications()
+        self.transactions = LogTransactions(
+            native, self._segments, self.faults, self._lock, self._append_unusual
+        )
         self._set_limits()
 
     def __repr__(self) -> str:
@@ -233,91 +225,10 @@ class Log:
         appended = self.native.append(records, now_ms)
         if appended.status not in (APPENDED, DUPLICATE):
             appended = self._append_unusual(
-                records, now_ms, partial(self._decide, verified=verified)
+                records, now_ms, partial(self.transactions.decide, verified=verified)
             )
         self._flush_if_due()
         return appended
-
-    def append_for_coordinator(
-        self, records: bytearray, *, now_ms: int, verified: Verification | None
-    ) -> Appended:
-        """Append a batch that a coordinator writes for a producer's transaction, unnumbered.
-
-        Raises as `append_as_leader`.
-        """
-
-        def decide(header: BatchHeader) -> ProducerEntry:
-            entry = self.native.producer(header.producer_id)
-            is_verified = self._verifications.is_valid(verified, header)
-            return decide_own(entry, header, is_verified=is_verified)
-
-        return self._append_unusual(records, now_ms, decide)
-
-    def append_marker(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        marker: Marker,
-        *,
-        now_ms: int,
-    ) -> Appended:
-        """End a producer's transaction, if it has one here, by a control batch.
-
-        Raises:
-            InvalidProducerEpoch: the producer has been fenced by a newer epoch.
-            TransactionCoordinatorFenced: a later coordinator has written a marker already.
-            NotLeaderOrFollower, KafkaStorageError: as `append_as_leader`.
-        """
-        records = bytearray(
-            control_batch(
-                abort=marker.abort,
-                offset=0,
-                timestamp=now_ms,
-                producer_id=producer_id,
-                producer_epoch=producer_epoch,
-                coordinator_epoch=marker.coordinator_epoch,
-            )
-        )
-
-        def decide(header: BatchHeader) -> ProducerEntry:
-            return decide_marker(self.native.producer(producer_id), header, marker)
-
-        with self._lock:  # under which every transaction begins
-            entry = self.native.producer(producer_id)
-            first = NO_OFFSET if entry is None else entry.current_txn_first_offset
-            self._verifications.end(producer_id)
-            if not marker.abort or first == NO_OFFSET:
-                return self._append_unusual(records, now_ms, decide)
-            with self._segments.aborting(producer_id, first):
-                appended = self._append_unusual(records, now_ms, decide)
-                with self.faults.judged():
-                    self._segments.add_aborted(producer_id, first, appended.base_offset)
-            return appended
-
-    def verification_for(self, header: BatchHeader) -> Verification | None:
-        """Return what a batch's writer has to have approved of before `append_as_leader`.
-
-        None: the batch begins no transaction, or is one that was appended before.
-        """
-        entry = self.native.producer(header.producer_id)
-        if not header.is_transactional or check(entry, header)[0] is Verdict.DUPLICATE:
-            return None
-        return self.verification_for_producer(header.producer_id, header.producer_epoch)
-
-    def verification_for_producer(
-        self, producer_id: int, producer_epoch: int
-    ) -> Verification | None:
-        """Return the same for what a coordinator writes: it has no numbers."""
-        with self._lock:
-            entry = self.native.producer(producer_id)
-            if is_in_transaction(entry, producer_epoch):
-                return None
-            return self._verifications.begin(producer_id, producer_epoch)
-
-    def drop_verification(self, ticket: Verification) -> None:
-        """Take back what was not approved of."""
-        with self._lock:
-            self._verifications.drop(ticket)
 
     def _flush_if_due(self) -> None:
         settings = self._settings
@@ -328,7 +239,7 @@ class Log:
         self,
         records: bytearray | memoryview,
         now_ms: int,
-        decide_producer: Callable[[BatchHeader], ProducerEntry | None],
+        decide_producer: DecideProducer,
     ) -> Appended:
         decided: ProducerEntry | None = None
         with self._lock:
@@ -337,7 +248,7 @@ class Log:
                 match appended.status:
                     case status if status in (APPENDED, DUPLICATE):
                         if decided is not None:
-                            self._verifications.end(decided.producer_id)
+                            self.transactions.on_append(decided)
                         return appended
                     case status if status == ROLL_NEEDED:
                         self.roll()
@@ -349,16 +260,6 @@ class Log:
                         raise self._not_writable(appended.errno)
                     case status:
                         raise AssertionError(f"append returned status {status}")
-
-    def _decide(
-        self, header: BatchHeader, *, verified: Verification | None
-    ) -> ProducerEntry | None:
-        entry = self.native.producer(header.producer_id)
-        verdict, _ = check(entry, header)
-        if verdict is not Verdict.UNUSUAL:
-            return None  # another batch of the producer came between
-        is_verified = self._verifications.is_valid(verified, header)
-        return decide(entry, header, is_verified=is_verified)
 
     def _not_writable(self, error: int) -> KafkaStorageError | NotLeaderOrFollower:
         if error:
@@ -402,19 +303,6 @@ class Log:
         if found is not None and not may_wait and not found.is_resident():
             raise ColdRead(self.log_dir)
         return found
-
-    def aborted_transactions(
-        self, fetch_offset: int, found: FileRange | None, upper_offset: int
-    ) -> list[AbortedTransaction]:
-        """Return the aborted transactions that what `read` found may hold records of.
-
-        Raises:
-            KafkaStorageError: the disk has failed.
-        """
-        if found is None or not self._segments.aborted:
-            return []
-        with self.faults.judged():
-            return self._segments.aborted_in(fetch_offset, found, upper_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
         """Return the first record with a timestamp of at least `timestamp_ms`.
@@ -512,7 +400,7 @@ class Log:
     def succeed(self, log: Log, role: Role) -> None:
         """Take over the role of the log that this one replaces, and what was asked for there."""
         with self._lock:
-            self._verifications = log._verifications
+            self.transactions.succeed(log.transactions)
             self._take(role)
 
     # -- segments ----------------------------------------------------------------------------
@@ -625,10 +513,6 @@ class Log:
                 min_lag_ms=self._settings.min_compaction_lag_ms,
                 now_ms=now_ms,
             )
-
-    def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions with records or their marker in a range."""
-        return self._segments.aborted_between(first_offset, end_offset)
 
     def last_offsets_of_producers(self) -> dict[int, tuple[int, int | None]]:
         """Return each producer's epoch and the last offset of its last batch, None without one."""

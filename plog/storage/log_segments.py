@@ -82,10 +82,6 @@ class LogSegments:
         end_offset = self._end_of(fetch_offset, found)
         return self.aborted.overlapping(fetch_offset, min(end_offset, upper_offset))
 
-    def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions with records or their marker in a range."""
-        return self.aborted.overlapping(first_offset, end_offset)
-
     @contextmanager
     def aborting(self, producer_id: int, first_offset: int) -> Iterator[None]:
         """Count a transaction as aborted while its marker is written, which readers may pass."""

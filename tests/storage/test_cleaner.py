@@ -275,7 +275,7 @@ def test_aborted_records_go_at_once_and_their_marker_later(tmp_path: Path) -> No
     end = clean(log).end
     assert pairs(log) == [(0, b"a", b"1"), (4, b"b", b"kept")]
     assert [one.offset for one in records_of(log, control=True)] == [3, 5]
-    assert [one.last_offset for one in log.aborted_between(0, end)] == [3]
+    assert [one.last_offset for one in log.transactions.aborted_between(0, end)] == [3]
     # Nothing of the aborted one is left: its marker may go, after a while.
     clean(log, None, now_ms=NOW_MS + 1)
     assert [one.offset for one in records_of(log, control=True)] == [3, 5]
