@@ -8,10 +8,11 @@ from contextlib import ExitStack, closing
 import pytest
 
 from plog.types import TopicPartition
+from tests.coordinator.conftest import GROUP, TRANSACTION, await_coordinator
 from tests.handlers.wire import Speaker, create_topic, fresh_name, speak
 from tests.planes import Plane
 from tests.servers import BrokerProcess
-from tests.transactions.transactor import GROUP, TRANSACTION, Transactor, await_coordinator
+from tests.transactions.transactor import Transactor
 
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,

@@ -10,17 +10,13 @@ import pytest
 
 from plog.errors import ErrorCode
 from plog.types import TopicPartition
+from tests.coordinator.conftest import TRANSACTION, await_coordinator
 from tests.handlers.wire import create_topic, speak
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.transactions.conftest import SETTINGS
 from tests.transactions.test_transactions import read
-from tests.transactions.transactor import (
-    GROUP,
-    Transactor,
-    await_coordinator,
-    committed_offset,
-)
+from tests.transactions.transactor import Transactor, committed_offset
 from tests.waiting import until
 
 NONE = ErrorCode.NONE
@@ -45,7 +41,7 @@ def test_outcome_stands_after_the_broker_has_ended(
     broker = BrokerProcess(tmp_path, overrides=SETTINGS).start()
     with closing(speak(broker.port)) as wire:
         create_topic(wire, AT.topic)
-        await_coordinator(wire, "g", GROUP)
+        await_coordinator(wire, "g")
         one = Transactor(wire, "tx").start()
         one.send(AT, b"no" if not commit else b"yes")
         assert one.add_offsets("g") is NONE
@@ -57,12 +53,12 @@ def test_outcome_stands_after_the_broker_has_ended(
     end(broker)
     with broker.start(), closing(speak(broker.port)) as wire:
         again = Transactor(wire, "tx", producer=one.producer)
-        await_coordinator(wire, "tx")
+        await_coordinator(wire, "tx", TRANSACTION)
         done = "CompleteCommit" if commit else "CompleteAbort"
         until(lambda: again.described().transaction_state == done, done)
         assert again.end(commit=commit) is NONE
         assert read(wire, AT) == ([b"yes"] if commit else [])
-        await_coordinator(wire, "g", GROUP)
+        await_coordinator(wire, "g")
         until(
             lambda: (
                 committed_offset(wire, "g", AT, require_stable=True) == (NONE, 3 if commit else -1)
@@ -80,7 +76,7 @@ def test_open_transaction_goes_on_with_the_next_start(
         one.send(AT, b"a")
     end(broker)
     with broker.start(), closing(speak(broker.port)) as wire:
-        await_coordinator(wire, "tx")
+        await_coordinator(wire, "tx", TRANSACTION)
         again = Transactor(wire, "tx", producer=one.producer, sequences=one.sequences)
         until(lambda: again.described().transaction_state == "Ongoing")
         assert read(wire, AT) == []

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from plog.coordinator.txn_events import NO_PRODUCER, Producer
 from plog.errors import ErrorCode
-from plog.protocol.messages.groups import FindCoordinatorRequest
 from plog.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -26,23 +25,11 @@ from plog.protocol.messages.transactions import (
     TxnOffsetCommitRequestTopic,
 )
 from plog.types import TopicPartition
+from tests.coordinator.conftest import TRANSACTION, await_coordinator
 from tests.handlers.wire import Speaker, flat, make_batch, produce_request
 from tests.waiting import until
 
-GROUP, TRANSACTION = 0, 1
 TIMEOUT_MS = 60_000
-
-
-def await_coordinator(wire: Speaker, key: str, kind: int = TRANSACTION) -> None:
-    """Wait until the partition of a transactional id, or a group, is led and read."""
-
-    def is_found() -> bool:
-        request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
-        (found,) = wire.ask(request, 4).coordinators
-        assert found.error_code in (ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE), found
-        return bool(found.error_code == ErrorCode.NONE)
-
-    until(is_found, "found")
 
 
 @dataclass
@@ -74,7 +61,7 @@ class Transactor:
 
     def start(self) -> Transactor:
         """Be the producer, as soon as there is room for one."""
-        await_coordinator(self.wire, self.transactional_id)
+        await_coordinator(self.wire, self.transactional_id, TRANSACTION)
         come_again = (
             ErrorCode.CONCURRENT_TRANSACTIONS,
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
