@@ -241,7 +241,8 @@ ROWS = [
         "200,000 records, four workers; broker and workers are killed again and again",
         (_of("compat/test_under_fire.py"),),
     ),
-    _transaction_tool("kafka-transactions", "list, describe, describe-producers, abort, find-hanging",
+    _transaction_tool("kafka-transactions",
+                      "list, describe, describe-producers, abort, find-hanging",
                       "test_transactions_are_listed_and_described",
                       "test_transaction_is_aborted_where_it_hangs"),
     _transaction_tool("TransactionalMessageCopier", "copies, with random aborts",
@@ -275,7 +276,7 @@ ROWS = [
     Row(
         FILES,
         "kafka-dump-log",
-        "segments of every codec, indexes, snapshots, checkpoints, groups and transactions (decoders)",
+        "segments of every codec, indexes, snapshots, checkpoints, groups, transactions",
         (
             _of("compat/test_kafka_files.py::test_dump_tool_reads_what_plog_writes"),
             _of("compat/test_kafka_group_tools.py::test_dump_tool_reads_the_offsets_topic"),
