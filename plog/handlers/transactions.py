@@ -37,7 +37,7 @@ from plog.types import NO_PRODUCER_ID, TopicPartition
 
 FIRST_EPOCH = 0
 NO_PRODUCER_EPOCH = -1
-FENCED_SINCE = {InitProducerIdRequest: 4, AddPartitionsToTxnRequest: 2}
+FENCED_SINCE: dict[type, int] = {InitProducerIdRequest: 4, AddPartitionsToTxnRequest: 2}
 """From these versions on, and from `FENCED_ELSEWHERE_SINCE`, a fenced producer is told so."""
 FENCED_ELSEWHERE_SINCE = 2
 MANY_SINCE = 4

@@ -154,6 +154,7 @@ def _read(wire: Speaker, at: TopicPartition) -> list[int]:
 
 def _stable_end(wire: Speaker, at: TopicPartition) -> int:
     request = ListOffsetsRequest(
+        replica_id=-1,
         isolation_level=COMMITTED,
         topics=[
             ListOffsetsTopic(

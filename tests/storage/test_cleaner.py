@@ -23,6 +23,7 @@ from .storage_logs import (
     FaultyFilesystem,
     Owner,
     Settings,
+    append_verified,
     files_of,
     open_log,
     read_all,
@@ -37,7 +38,7 @@ MEMORY = 1 << 16
 def put(log: Log, *pairs: tuple[bytes | None, bytes | None], **options: object) -> int:
     """Append one batch; returns the offset of its first record."""
     data = build_batch([(NOW_MS, key, value, ()) for key, value in pairs], **options)  # type: ignore[arg-type]
-    return log.append_as_leader(bytearray(data), now_ms=NOW_MS).base_offset
+    return append_verified(log, bytearray(data))
 
 
 def marker(offset: int, *, abort: bool) -> bytes:

@@ -51,7 +51,7 @@ def test_outcome_stands_after_the_broker_has_ended(
         else:
             one.finish(commit=commit)
     end(broker)
-    with broker.start(), closing(speak(broker.port)) as wire:
+    with broker, closing(speak(broker.port)) as wire:
         again = Transactor(wire, "tx", producer=one.producer)
         await_coordinator(wire, "tx", TRANSACTION)
         done = "CompleteCommit" if commit else "CompleteAbort"
@@ -75,7 +75,7 @@ def test_open_transaction_goes_on_with_the_next_start(
         one = Transactor(wire, "tx").start()
         one.send(AT, b"a")
     end(broker)
-    with broker.start(), closing(speak(broker.port)) as wire:
+    with broker, closing(speak(broker.port)) as wire:
         await_coordinator(wire, "tx", TRANSACTION)
         again = Transactor(wire, "tx", producer=one.producer, sequences=one.sequences)
         until(lambda: again.described().transaction_state == "Ongoing")

@@ -36,6 +36,7 @@ def read(wire: Speaker, at: TopicPartition, *, committed: bool = True) -> list[b
 
 def end_of(wire: Speaker, at: TopicPartition, isolation_level: int) -> int:
     request = ListOffsetsRequest(
+        replica_id=-1,
         isolation_level=isolation_level,
         topics=[
             ListOffsetsTopic(
@@ -161,7 +162,7 @@ def test_partition_that_is_not_in_the_transaction_takes_no_record(
     one.send(TopicPartition(at.topic, 1), b"elsewhere")
     assert one.produce(at, version=version).error_code == expected
     assert one.produce(at, version=version, transactional_id=None).error_code == (
-        ErrorCode.INVALID_TXN_STATE
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     )
     one.finish(commit=True)
     assert read(wire, at, committed=False) == []
