@@ -52,6 +52,7 @@ from plog.cluster.store_rebuild import known_partitions, rebuild_store
 from plog.cluster.topic_admin import INTERNAL_TOPICS, TopicAdmin
 from plog.cluster.znodes import CLUSTER_ID, BrokerNode, Endpoint
 from plog.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
+from plog.coordinator.txn_coordinator import TRANSACTIONS_TOPIC, TxnCoordinator
 from plog.handlers.context import Services
 from plog.handlers.dispatch import Dispatcher
 from plog.handlers.fetch_sessions import FetchSessions
@@ -233,21 +234,42 @@ class Broker:
             publisher=fast_path,
             disks=disks,
         )
+        appends = OwnAppends(
+            replicas=replicas,
+            logs=logs,
+            purgatory=purgatory,
+            clock=self._clock,
+            timeout_ms=self._static.offsets_commit_timeout_ms,
+        )
         groups = GroupCoordinator(
             loop,
-            appends=OwnAppends(
-                replicas=replicas,
-                logs=logs,
-                purgatory=purgatory,
-                clock=self._clock,
-                timeout_ms=self._static.offsets_commit_timeout_ms,
-            ),
+            appends=appends,
             settings=self._static,
             clock=self._clock,
-            partitions=partial(self._offsets_partitions, metadata),
+            partitions=partial(
+                _partitions_of, metadata, OFFSETS_TOPIC, self._static.offsets_topic_num_partitions
+            ),
         )
         undo.callback(groups.close)
-        replicas.on_leadership(groups.on_leadership)
+        replicas.on_leadership(groups.shards.on_leadership)
+        producer_ids = ProducerIds(store, broker_id)
+        transactions = TxnCoordinator(
+            loop,
+            appends=appends,
+            metadata=metadata,
+            settings=self._static,
+            clock=self._clock,
+            partitions=partial(
+                _partitions_of,
+                metadata,
+                TRANSACTIONS_TOPIC,
+                self._static.transaction_state_log_num_partitions,
+            ),
+            new_producer_id=producer_ids.next,
+            marker_written=groups.on_marker,
+        )
+        undo.callback(transactions.close)
+        replicas.on_leadership(transactions.shards.on_leadership)
         if fast_path is not None:
             served = fast_path.served
             settings.on_broker_change(lambda now: served.set_fetch_max_bytes(now.fetch_max_bytes))
@@ -296,14 +318,14 @@ class Broker:
             metadata=metadata,
             topics=TopicAdmin(store, settings),
             configs=ConfigAdmin(store, settings, broker_id, written=changes.refresh),
-            producer_ids=ProducerIds(store, broker_id),
+            producer_ids=producer_ids,
             controller=controller,
             purgatory=purgatory,
             fetch_sessions=FetchSessions(self._static.max_incremental_fetch_session_cache_slots),
             groups=groups,
+            transactions=transactions,
         )
         undo.callback(services.expanders.shutdown)
-        undo.callback(services.coordinator_lines.tell_rest)
         # A client that comes in must find the brokers and topics that there are, and their leaders.
         with suppress(TimeoutError):
             async with asyncio.timeout(READY_TIMEOUT_S):
@@ -312,6 +334,7 @@ class Broker:
                     lambda snapshot: broker_id in snapshot.brokers, READY_TIMEOUT_S
                 )
         groups.start(metadata)
+        transactions.start()
         reactor = self._reactor = self._make_reactor(fast_path, services.fetch_sessions)
 
         def touch(number: int) -> None:
@@ -338,11 +361,6 @@ class Broker:
             bound.socket.close()
         reactor.start()
         control_plane.start()
-
-    def _offsets_partitions(self, metadata: MetadataCache) -> int:
-        """Return how many partitions `__consumer_offsets` has, or will have once it is made."""
-        topic = metadata.topic(OFFSETS_TOPIC)
-        return len(topic.partitions) if topic else self._static.offsets_topic_num_partitions
 
     def _claim_addresses(self) -> socket.socket | None:
         """Bind every address, or say at once that one cannot be had; return that of the metrics.
@@ -420,6 +438,12 @@ class Broker:
         if broker_id is None:
             return generate_broker_id(store, self._static.reserved_broker_max_id)
         return broker_id
+
+
+def _partitions_of(metadata: MetadataCache, topic: str, planned: int) -> int:
+    """Return how many partitions a topic has, or will have once it is made."""
+    found = metadata.topic(topic)
+    return planned if found is None else len(found.partitions)
 
 
 async def _load(logs: LogManager) -> None:

@@ -358,6 +358,18 @@ class InvalidTxnState(KafkaError):
     code = ErrorCode.INVALID_TXN_STATE
 
 
+class TransactionCoordinatorFenced(KafkaError):
+    code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+class InvalidTransactionTimeout(KafkaError):
+    code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+
+class TransactionalIdAuthorizationFailed(KafkaError):
+    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
 class KafkaStorageError(KafkaError):
     code = ErrorCode.KAFKA_STORAGE_ERROR
 

@@ -91,9 +91,10 @@ def _kcat() -> str:
     return f"{found[1]} (librdkafka {found[2]})" if found else ""
 
 
-CLIENTS, GROUPS, TOOLS, FILES, ANSWERS, INPUT, HOSTS, HOST = (
+CLIENTS, GROUPS, TRANSACTIONS, TOOLS, FILES, ANSWERS, INPUT, HOSTS, HOST = (
     "clients",
     "groups",
+    "transactions",
     "Kafka's tools",
     "files",
     "answers",
@@ -104,6 +105,7 @@ CLIENTS, GROUPS, TOOLS, FILES, ANSWERS, INPUT, HOSTS, HOST = (
 BY_CLIENT = "every codec, headers, nulls, 1 byte to 10 MB, acks, idempotence, each other's records"
 IN_GROUPS = "with each other: share, leave, are killed, go on from what was committed"
 MORE_IN_GROUPS = f"{IN_GROUPS}; static members, cooperative-sticky"
+EXACTLY_ONCE = "copies with its group's offsets, aborts, is killed: each record once, in order"
 FRANZ_GO = _found(COMPAT / "go/go.mod", r"franz-go v(\S+)")
 SARAMA = _found(COMPAT / "sarama/go.mod", r"sarama v(\S+)")
 KAFKAJS = _found(COMPAT / "kafkajs/package.json", r'"kafkajs": "(\S+)"')
@@ -134,6 +136,10 @@ def _group_tool(name: str, shown: str, *tests: str) -> Row:
     return _tool(name, shown, *tests, file="test_kafka_group_tools.py")
 
 
+def _transaction_tool(name: str, shown: str, *tests: str) -> Row:
+    return _tool(name, shown, *tests, file="test_kafka_transaction_tools.py")
+
+
 def _member(name: str, shown: str, parameter: str, release: Callable[[], str]) -> Row:
     """Of the groups of one client; that of all clients together shows something of each."""
     of_all = _of("compat/test_consumer_groups.py::test_members_of_all_clients_share_a_group")
@@ -151,6 +157,14 @@ def _program_in_group(name: str, release: Callable[[], str]) -> Row:
         (_of(f"compat/test_consumer_groups.py::{test}", name),),
         release,
     )
+
+
+def _worker(name: str, parameter: str, release: Callable[[], str]) -> Row:
+    tests = (
+        _of("compat/test_transactional_workers.py", parameter),
+        _of("compat/test_transactional_workers.py::test_workers_of_all_clients_share_the_work"),
+    )
+    return Row(TRANSACTIONS, name, EXACTLY_ONCE, tests, release)
 
 
 def _shown(area: str, name: str, shown: str, *paths: str) -> Row:
@@ -209,6 +223,30 @@ ROWS = [
     _program_in_group("franz-go", FRANZ_GO),
     _program_in_group("sarama", SARAMA),
     _program_in_group("kafkajs", KAFKAJS),
+    _worker("confluent-kafka", "confluent-kafka", _distribution("confluent-kafka")),
+    _worker("kafka-python", "kafka-python", _distribution("kafka-python")),
+    _worker("aiokafka", "aiokafka", _distribution("aiokafka")),
+    _worker("Java kafka-clients 3.9", "kafka-clients-3.9.1", lambda: "3.9.1"),
+    _worker("Java kafka-clients 4.4", "kafka-clients-4.4.0", lambda: "4.4.0"),
+    Row(
+        TRANSACTIONS,
+        "Kafka Streams",
+        "exactly_once_v2: copies and counts once, killed in between",
+        (_of("compat/test_streams.py"),),
+        lambda: "3.9.1, 4.4.0",
+    ),
+    Row(
+        TRANSACTIONS,
+        "under fire",
+        "200,000 records, four workers; broker and workers are killed again and again",
+        (_of("compat/test_under_fire.py"),),
+    ),
+    _transaction_tool("kafka-transactions",
+                      "list, describe, describe-producers, abort, find-hanging",
+                      "test_transactions_are_listed_and_described",
+                      "test_transaction_is_aborted_where_it_hangs"),
+    _transaction_tool("TransactionalMessageCopier", "copies, with random aborts",
+                      "test_message_copier_copies_what_is_committed"),
     _tool("kafka-topics", "create, list, describe, alter, delete; refusals in Kafka's words",
           "test_topics_are_made_described_changed_and_deleted",
           "test_what_cannot_be_is_refused_with_kafkas_words"),
@@ -238,10 +276,11 @@ ROWS = [
     Row(
         FILES,
         "kafka-dump-log",
-        "segments of every codec, indexes, snapshots, checkpoints, groups (`--offsets-decoder`)",
+        "segments of every codec, indexes, snapshots, checkpoints, groups, transactions",
         (
             _of("compat/test_kafka_files.py::test_dump_tool_reads_what_plog_writes"),
             _of("compat/test_kafka_group_tools.py::test_dump_tool_reads_the_offsets_topic"),
+            _of("compat/test_kafka_transaction_tools.py::test_internal_topics_are_dumped"),
         ),
         TOOL_RELEASES,
     ),

@@ -100,8 +100,6 @@ cdef FetchOutcome take_part(FetchCall* call, Served* served, const Wanted* wante
     # A reader of the epoch that writes now cannot have parted from this log.
     if wanted.last_epoch > NO_EPOCH and wanted.last_epoch != part.epoch_then:
         return FETCH_UNUSUAL_PARTITION
-    if call.read_committed and served.has_aborted:
-        return FETCH_UNUSUAL_PARTITION
     return FETCH_ANSWERED
 
 
@@ -221,6 +219,9 @@ cdef FetchOutcome fetch_read(FetchCall* call, bint may_wait) noexcept nogil:
         if part.epoch_then != epoch or not load(&partition.writable):
             return FETCH_UNUSUAL_READ
         upper = load(&partition.last_stable_offset) if call.read_committed else load(&partition.high_watermark)
+        # Only now: with the last stable offset comes what was aborted below it.
+        if call.read_committed and part.offset < load(&partition.aborted_end):
+            return FETCH_UNUSUAL_READ
         # The first bytes of an answer are never refused for their size, or one large batch would
         # stop its consumer for ever (KIP-74).
         partition_read(

@@ -170,7 +170,8 @@ cdef void group_add(
     last_offset = group.end_offset + last_offset_delta
 
     remembered.first_sequence = <int32_t>be32(data + AT_BASE_SEQUENCE)
-    remembered.last_sequence = <int32_t>(
+    # What coordinators write for a producer is not numbered.
+    remembered.last_sequence = remembered.first_sequence if remembered.first_sequence < 0 else <int32_t>(
         (<int64_t>remembered.first_sequence + last_offset_delta) & 0x7FFFFFFF)
     remembered.offset_delta = last_offset_delta
     remembered.last_offset = last_offset

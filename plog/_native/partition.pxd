@@ -84,6 +84,7 @@ ctypedef struct Partition:
     int64_t last_stable_offset
     int64_t leader_epoch
     int64_t first_open_offset    # of the open transactions; INT64_MAX when there is none
+    int64_t aborted_end          # atomic; who reads committed records from below meets an aborted transaction, or may
     EndingTransaction* ending
     int64_t ending_count
     int64_t ending_capacity

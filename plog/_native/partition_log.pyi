@@ -101,6 +101,11 @@ class PartitionLog:
     def set_leader(self, leader_epoch: int, *, writable: bool, sole_replica: bool) -> None: ...
     def set_log_start_offset(self, offset: int) -> None: ...
     def advance_high_watermark(self, offset: int) -> bool: ...
+    def set_aborted_end(self, offset: int) -> None:
+        """Say from where on there are no aborted transactions that readers must be told of.
+
+        To be raised before the marker of one is appended: with the marker its records may be read.
+        """
     def replace_segments(self, segments: Sequence[Segment]) -> None:
         """Publish a new list (roll, deletion, compaction). The last one is active; pins keep the
         old ones open.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from plog._native.disk_room cimport DiskRoom
 from plog._native.files cimport calls
-from plog._native.locks cimport load, pthread_mutex_lock, pthread_mutex_unlock
+from plog._native.locks cimport load, pthread_mutex_lock, pthread_mutex_unlock, store
 from plog._native.log_append cimport (
     APPEND_BAD_BATCH, APPEND_DONE, APPEND_DUPLICATE, APPEND_NOT_WRITABLE, APPEND_PRODUCER_UNUSUAL,
     APPEND_ROLL_NEEDED, APPEND_WRITE_FAILED, AppendResult, partition_append)
@@ -225,6 +225,10 @@ cdef class PartitionLog:
         return load(&self.partition.changes)
 
     # -- what Python publishes
+
+    def set_aborted_end(self, int64_t offset):
+        """Say from where on there are no aborted transactions; before another one is ended."""
+        store(&self.partition.aborted_end, offset)
 
     def set_limits(
         self,

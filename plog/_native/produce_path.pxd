@@ -43,6 +43,7 @@ ctypedef struct ProducePart:
 ctypedef struct ProduceCall:
     RequestHead head
     int64_t size                 # in bytes, without its head
+    bint has_transactional_id
     int16_t acks
     int32_t timeout_ms
     int32_t topics

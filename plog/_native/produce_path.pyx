@@ -88,7 +88,10 @@ cdef ProduceOutcome check_batch(
         return PRODUCE_UNUSUAL_BATCH
     attributes = <int16_t>be16(part.records + AT_ATTRIBUTES)
     codec = attributes & ATTRIBUTE_CODEC
-    if attributes & ATTRIBUTE_TRANSACTIONAL or (codec == CODEC_ZSTD and call.head.version < ZSTD_SINCE):
+    # What begins a transaction is unusual to the log; it alone knows what goes on with one.
+    if attributes & ATTRIBUTE_TRANSACTIONAL and not call.has_transactional_id:
+        return PRODUCE_UNUSUAL_BATCH
+    if codec == CODEC_ZSTD and call.head.version < ZSTD_SINCE:
         return PRODUCE_UNUSUAL_BATCH
     if codec != 0 and in_reactor:
         if call.size > LARGEST_COMPRESSED_BYTES:
@@ -160,8 +163,9 @@ cdef ProduceOutcome produce_check(
     p = skip_client_id(p, end, flexible)
     if p != NULL:
         p = read_string(p, end, flexible, &text, &size)
-    if p == NULL or size >= 0:  # a transactional id
+    if p == NULL:
         return PRODUCE_UNUSUAL_FORM
+    call.has_transactional_id = size >= 0
     p = read_int16(p, end, &call.acks)
     if p != NULL:
         p = read_int32(p, end, &call.timeout_ms)

@@ -27,7 +27,6 @@ ctypedef struct Served:
     bint flush_before_ack
     bint key_required
     bint enough_in_sync          # for acks=all
-    bint has_aborted             # there are aborted transactions to name to readers of committed records
     # In the table's chains; its lock guards them.
     Served* next_by_name
     Served* next_by_id

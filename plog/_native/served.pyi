@@ -31,14 +31,12 @@ class ServedPartitions:
         flush_before_ack: bool,
         key_required: bool,
         enough_in_sync: bool,
-        has_aborted: bool,
     ) -> None:
         """Serve a partition that this broker leads, or serve it anew by other settings.
 
         Its topic has CreateTime and leaves compression to the producer. `number` is how flush
         failures (`CommitThread.run`) and changes (`Event.number`) name it; `commits` flushes its
-        log directory, `disk` works on that while it is slow; `enough_in_sync` is for acks=all,
-        `has_aborted` for read_committed.
+        log directory, `disk` works on that while it is slow; `enough_in_sync` is for acks=all.
         """
 
     def withdraw(self, topic: str, index: int) -> None:

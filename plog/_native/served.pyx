@@ -248,7 +248,6 @@ cdef class ServedPartitions:
         bint flush_before_ack,
         bint key_required,
         bint enough_in_sync,
-        bint has_aborted,
     ):
         cdef bytes name = topic.encode("ascii")
         cdef const uint8_t* text = name
@@ -278,7 +277,6 @@ cdef class ServedPartitions:
         fresh.flush_before_ack = flush_before_ack
         fresh.key_required = key_required
         fresh.enough_in_sync = enough_in_sync
-        fresh.has_aborted = has_aborted
         partition_set_listener(fresh.partition, tell, &self.table, number)
         if not served_publish(&self.table, fresh):
             served_release(fresh)

@@ -94,7 +94,6 @@ class FastPath:
                 flush_before_ack=settings.flush_before_ack,
                 key_required=COMPACT in settings.cleanup_policy,
                 enough_in_sync=len(partition.leadership.isr) >= partition.least_in_sync,
-                has_aborted=log.has_aborted_transactions,
             )
 
     def withdraw(self, at: TopicPartition) -> None:

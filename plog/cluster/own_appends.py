@@ -6,7 +6,7 @@ nor what becomes of those who wait when it cannot be.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -19,6 +19,8 @@ from plog.protocol import record_batch
 from plog.runtime.clock import Clock
 from plog.runtime.purgatory import Purgatory
 from plog.storage.log_manager import LogManager
+from plog.storage.producer_state import Marker
+from plog.storage.verification import Verification
 from plog.types import TopicPartition
 
 
@@ -27,6 +29,18 @@ class Pair(NamedTuple):
 
     key: bytes
     value: bytes | None
+
+
+class Writer(NamedTuple):
+    """The producer in whose transaction records are written, and the leave to begin it here."""
+
+    producer_id: int
+    producer_epoch: int
+    verified: Verification | None
+
+
+def ignore(position: int, /) -> None:
+    """For those who only want to know when records are safe."""
 
 
 class OwnAppends:
@@ -57,39 +71,68 @@ class OwnAppends:
         pairs: Sequence[Pair],
         *,
         codec: int = record_batch.NONE,
-        producer_id: int = -1,
-        producer_epoch: int = -1,
+        of: Writer | None = None,
+        appended: Callable[[int], None] = ignore,
     ) -> int:
         """Append records as one batch, and return the offset of the first once all are safe.
 
-        With a producer they are of its transaction. What was appended and is not known to be safe
-        (RequestTimedOut) may become so later.
+        What was appended and is not known to be safe (RequestTimedOut) may become so later.
+
+        Args:
+            appended: told that offset at once, before any other append to the partition.
 
         Raises:
             NotLeaderOrFollower, KafkaStorageError, NotEnoughReplicas: nothing was appended.
             MessageTooLarge: the batch is larger than the topic allows.
+            InvalidProducerEpoch, InvalidTxnState: `of` may not write here.
             RequestTimedOut: the replicas took too long.
         """
         now_ms = self._clock.now_ms()
-        data = bytearray(
-            records.build_batch(
-                [(now_ms, key, value, ()) for key, value in pairs],
-                codec=codec,
-                producer_id=producer_id,
-                producer_epoch=producer_epoch,
-                transactional=producer_id >= 0,
-            )
+        builder = partial(
+            records.build_batch, [(now_ms, key, value, ()) for key, value in pairs], codec=codec
         )
         partition = self._replicas.leader(at)
-        appended = await self._append(partition, data, now_ms)
-        await self._until_safe(partition, appended.last_offset)
-        return appended.base_offset
-
-    async def _append(self, partition: Partition, data: bytearray, now_ms: int) -> Appended:
+        if of is None:
+            data = bytearray(builder())
+            append = partial(partition.append, data, acks=ACKS_ALL, now_ms=now_ms)
+        else:
+            data = bytearray(
+                builder(
+                    producer_id=of.producer_id,
+                    producer_epoch=of.producer_epoch,
+                    transactional=True,
+                )
+            )
+            append = partial(
+                partition.append_for_coordinator, data, now_ms=now_ms, verified=of.verified
+            )
         limit = partition.settings.max_message_bytes
         if len(data) > limit:
             raise MessageTooLarge(f"batch of {len(data)} bytes, max.message.bytes is {limit}")
-        append = partial(partition.append, data, acks=ACKS_ALL, now_ms=now_ms)
+        done = await self._append(partition, append)
+        appended(done.base_offset)
+        await self._until_safe(partition, done.last_offset)
+        return done.base_offset
+
+    async def append_marker(
+        self, at: TopicPartition, producer_id: int, producer_epoch: int, marker: Marker
+    ) -> None:
+        """End a producer's transaction in a partition, safely.
+
+        Raises:
+            InvalidProducerEpoch, TransactionCoordinatorFenced: somebody later has been there.
+            NotLeaderOrFollower, KafkaStorageError, NotEnoughReplicas: nothing was appended.
+            RequestTimedOut: the replicas took too long.
+        """
+        partition = self._replicas.leader(at)
+        now_ms = self._clock.now_ms()
+        done = await self._append(
+            partition,
+            partial(partition.append_marker, producer_id, producer_epoch, marker, now_ms=now_ms),
+        )
+        await self._until_safe(partition, done.last_offset)
+
+    async def _append(self, partition: Partition, append: Callable[[], Appended]) -> Appended:
         slow = partition.slow_log_dir
         return append() if slow is None else await self._replicas.disks.in_thread(slow, append)
 

@@ -30,6 +30,8 @@ from plog.errors import (
 )
 from plog.settings.definitions import TopicSettings
 from plog.storage.log import Log
+from plog.storage.producer_state import Marker
+from plog.storage.verification import Verification
 from plog.types import NO_EPOCH, TopicPartition, counted
 
 ACKS_ALL = -1
@@ -256,7 +258,14 @@ class Partition:
         if known.leader != self._broker_id:
             raise NotLeaderOrFollower(f"{self.topic_partition} is led by broker {known.leader}")
 
-    def append(self, records: bytearray | memoryview, *, acks: int, now_ms: int) -> Appended:
+    def append(
+        self,
+        records: bytearray | memoryview,
+        *,
+        acks: int,
+        now_ms: int,
+        verified: Verification | None = None,
+    ) -> Appended:
         """Append one validated batch as leader; offsets are stamped into `records`.
 
         Raises:
@@ -264,6 +273,34 @@ class Partition:
             NotLeaderOrFollower, KafkaStorageError: as `check_leader`.
             KafkaError: whatever `Log.append_as_leader` raises.
         """
+        log = self._log_for_append(acks)
+        return self._noted(log, log.append_as_leader(records, now_ms=now_ms, verified=verified))
+
+    def append_for_coordinator(
+        self, records: bytearray, *, now_ms: int, verified: Verification | None
+    ) -> Appended:
+        """Append what a coordinator writes for a producer's transaction, with acks=all.
+
+        Raises as `append`.
+        """
+        log = self._log_for_append(ACKS_ALL)
+        return self._noted(
+            log, log.transactions.append_for_coordinator(records, now_ms=now_ms, verified=verified)
+        )
+
+    def append_marker(
+        self, producer_id: int, producer_epoch: int, marker: Marker, *, now_ms: int
+    ) -> Appended:
+        """End a producer's transaction here, with acks=all.
+
+        Raises as `append`, and what `LogTransactions.append_marker` raises.
+        """
+        log = self._log_for_append(ACKS_ALL)
+        return self._noted(
+            log, log.transactions.append_marker(producer_id, producer_epoch, marker, now_ms=now_ms)
+        )
+
+    def _log_for_append(self, acks: int) -> Log:
         self.check_leader()
         if acks == ACKS_ALL:
             in_sync, least = len(self._leadership.isr), self.least_in_sync
@@ -272,8 +309,9 @@ class Partition:
                     f"{self.topic_partition}: {counted(in_sync, 'replica')} in sync,"
                     f" min.insync.replicas is {least}"
                 )
-        log = self.log
-        appended = log.append_as_leader(records, now_ms=now_ms)
+        return self.log
+
+    def _noted(self, log: Log, appended: Appended) -> Appended:
         if appended.status == APPENDED:  # what is not written says nothing of a disk
             self._disks.note_append(log.log_dir, appended.took_us)
         self._on_change(self.topic_partition)

@@ -145,6 +145,22 @@ class ClassicGroup:
         refusal = self._refuse_member(member_id, instance_id, generation)
         return COMMIT_ANSWERS[self.state] if refusal is ErrorCode.NONE else refusal
 
+    def refuse_transactional_commit(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """Tell why offsets are not to be committed with a transaction; NONE if they are (KIP-447).
+
+        Producers from before TxnOffsetCommit v3 name no member: they fence each other by their
+        transactional ids.
+        """
+        if self.state is DEAD:
+            return COMMIT_ANSWERS[DEAD]
+        if generation < 0 and (
+            self.state is EMPTY or (member_id == NO_MEMBER and instance_id is None)
+        ):
+            return ErrorCode.NONE
+        return self._refuse_member(member_id, instance_id, generation)
+
     # -- JoinGroup ---------------------------------------------------------------------------
 
     @_take.register

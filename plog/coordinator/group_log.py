@@ -7,17 +7,15 @@ nobody's: a newer broker's records must not keep an older one from starting.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from plog.coordinator.classic_group import ClassicGroup
 from plog.coordinator.group_events import Protocol
 from plog.coordinator.group_states import GroupState
 from plog.coordinator.roster import Member, Roster
-from plog.errors import CorruptRecord, InvalidRequest
-from plog.protocol import codec
+from plog.coordinator.versioned import decode, encode, version_of
 from plog.protocol.messages.group_records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -25,15 +23,12 @@ from plog.protocol.messages.group_records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from plog.protocol.schema import Struct
 from plog.types import NO_TIMESTAMP, TopicPartition
 
 OFFSET_KEYS, GROUP_KEY = (0, 1), 2
 """Versions of keys, each of which tells what it names."""
 OFFSET_VALUE, EXPIRING_OFFSET_VALUE, GROUP_VALUE = 3, 1, 3
 """Versions of values that are written."""
-
-_VERSION = struct.Struct(">h")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +69,24 @@ def decode_key(data: bytes) -> RecordKey | None:
     Raises:
         CorruptRecord: the bytes are no such key.
     """
-    version = _version(data)
+    version = version_of(data)
     if version in OFFSET_KEYS:
-        found = _decode(OffsetCommitKey, version, data)
+        found = decode(OffsetCommitKey, version, data)
         return OffsetKey(found.group, TopicPartition(found.topic, found.partition))
     if version == GROUP_KEY:
-        return GroupKey(_decode(GroupMetadataKey, version, data).group)
+        return GroupKey(decode(GroupMetadataKey, version, data).group)
     return None
 
 
 def encode_offset_key(group: str, at: TopicPartition) -> bytes:
     """Encode the key of a committed offset."""
     key = OffsetCommitKey(group=group, topic=at.topic, partition=at.partition)
-    return _encode(key, OFFSET_KEYS[-1])
+    return encode(key, OFFSET_KEYS[-1])
 
 
 def encode_group_key(group: str) -> bytes:
     """Encode the key of a group."""
-    return _encode(GroupMetadataKey(group=group), GROUP_KEY)
+    return encode(GroupMetadataKey(group=group), GROUP_KEY)
 
 
 def encode_offset(committed: CommittedOffset) -> bytes:
@@ -104,12 +99,12 @@ def encode_offset(committed: CommittedOffset) -> bytes:
         expire_timestamp=committed.expires_ms,
     )
     expires = committed.expires_ms != NO_TIMESTAMP
-    return _encode(value, EXPIRING_OFFSET_VALUE if expires else OFFSET_VALUE)
+    return encode(value, EXPIRING_OFFSET_VALUE if expires else OFFSET_VALUE)
 
 
 def decode_offset(data: bytes) -> CommittedOffset:
     """Decode a committed offset. Raises CorruptRecord."""
-    found = _decode(OffsetCommitValue, _version(data), data)
+    found = decode(OffsetCommitValue, version_of(data), data)
     return CommittedOffset(
         found.offset,
         found.leader_epoch,
@@ -145,7 +140,7 @@ def encode_group(group: ClassicGroup, assignments: Mapping[str, bytes], since_ms
             for member in group.roster
         ],
     )
-    return _encode(value, GROUP_VALUE)
+    return encode(value, GROUP_VALUE)
 
 
 def decode_group(group_id: str, data: bytes, *, initial_delay_ms: int = 0) -> ClassicGroup:
@@ -153,7 +148,7 @@ def decode_group(group_id: str, data: bytes, *, initial_delay_ms: int = 0) -> Cl
 
     Of what its members told, only what they told for the chosen assignor is there.
     """
-    found = _decode(GroupMetadataValue, _version(data), data)
+    found = decode(GroupMetadataValue, version_of(data), data)
     roster = Roster()
     for member in found.members:
         timeout_ms = member.rebalance_timeout
@@ -184,26 +179,5 @@ def decode_group(group_id: str, data: bytes, *, initial_delay_ms: int = 0) -> Cl
 
 def group_since_ms(data: bytes) -> int:
     """Return since when a group has its state, in ms; -1 when its record is too old to tell."""
-    since_ms: int = _decode(GroupMetadataValue, _version(data), data).current_state_timestamp
+    since_ms: int = decode(GroupMetadataValue, version_of(data), data).current_state_timestamp
     return since_ms
-
-
-def _version(data: bytes) -> int:
-    if len(data) < _VERSION.size:
-        raise CorruptRecord(f"{len(data)} bytes where a version should be")
-    version: int = _VERSION.unpack_from(data)[0]
-    return version
-
-
-def _encode(value: Struct, version: int) -> bytes:
-    return _VERSION.pack(version) + codec.encode(value, version)
-
-
-S = TypeVar("S", bound=Struct)
-
-
-def _decode(cls: type[S], version: int, data: bytes) -> S:
-    try:
-        return codec.decode(cls, version, data, _VERSION.size)[0]
-    except InvalidRequest as fault:
-        raise CorruptRecord(f"no {cls.__name__} of version {version}: {fault}") from fault

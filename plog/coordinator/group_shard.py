@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from plog.coordinator import group_log
 from plog.coordinator.classic_group import ClassicGroup
-from plog.coordinator.group_log import GroupKey, OffsetKey
+from plog.coordinator.group_log import CommittedOffset, GroupKey, OffsetKey
 from plog.coordinator.group_offsets import GroupOffsets
 from plog.coordinator.group_states import GroupState
 from plog.coordinator.replay import Entry, Replayed
@@ -64,6 +64,7 @@ class Shard:
     leader_epoch: int
     initial_delay_ms: int = 0
     groups: dict[str, Group] = field(default_factory=dict)
+    _in_transactions: dict[int, set[str]] = field(default_factory=dict)  # by producer id
 
     def __iter__(self) -> Iterator[Group]:
         """Iterate over the groups that there are now."""
@@ -76,6 +77,24 @@ class Shard:
             found = Group(ClassicGroup(group_id, self.initial_delay_ms))
             self.groups[group_id] = found
         return found
+
+    def commit_in_transaction(
+        self,
+        group: Group,
+        producer_id: int,
+        at: TopicPartition,
+        committed: CommittedOffset,
+        position: int,
+    ) -> None:
+        """Take in a commit that stands once its producer's transaction is committed."""
+        group.offsets.commit_in_transaction(producer_id, at, committed, position)
+        self._in_transactions.setdefault(producer_id, set()).add(group.classic.group_id)
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        """Take in what became of a producer's transaction; without commits here it is nothing."""
+        for group_id in self._in_transactions.pop(producer_id, ()):
+            if (group := self.groups.get(group_id)) is not None:
+                group.offsets.end_transaction(producer_id, is_commit=is_commit)
 
     def fill(self, replayed: Replayed) -> None:
         """Make the groups that a log says. A record that cannot be read is told, and left out."""
@@ -90,12 +109,12 @@ class Shard:
         try:
             match group_log.decode_key(key):
                 case OffsetKey(group_id, at):
-                    offsets = self.group(group_id).offsets
+                    group = self.group(group_id)
                     committed = group_log.decode_offset(entry.value)
                     if producer_id is None:
-                        offsets.commit(at, committed, entry.offset)
+                        group.offsets.commit(at, committed, entry.offset)
                     else:
-                        offsets.commit_in_transaction(producer_id, at, committed, entry.offset)
+                        self.commit_in_transaction(group, producer_id, at, committed, entry.offset)
                 case GroupKey(group_id):
                     self._take_group(group_id, entry.value)
         except CorruptRecord as damage:

@@ -27,10 +27,10 @@ from plog.cluster.replica_manager import ReplicaManager
 from plog.cluster.store import SessionLost, WriteRefused
 from plog.cluster.topic_admin import TopicAdmin
 from plog.coordinator.group_coordinator import GroupCoordinator
+from plog.coordinator.txn_coordinator import TxnCoordinator
 from plog.errors import KafkaStorageError, UnknownTopicId
 from plog.handlers.fetch_sessions import FetchSessions
 from plog.handlers.replica_moves import ReplicaMoves
-from plog.network.bounded_lines import BoundedLines
 from plog.network.control_plane import Connection
 from plog.protocol.framing import RequestHeader
 from plog.runtime.clock import Clock
@@ -50,8 +50,6 @@ MOST_EXPANDERS = 8
 """As many threads expand batches for the handlers, or as many as there are processors."""
 AT_ONCE_S = 0.005
 """For so long parts of an answer are made before other requests have their turn."""
-COORDINATOR_LINES_AT_ONCE = 10
-COORDINATOR_LINES_PER_S = 1
 
 
 class Node(NamedTuple):
@@ -65,16 +63,6 @@ class Node(NamedTuple):
 
 def _expanders() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(MOST_EXPANDERS, os.cpu_count() or 1), "expand")
-
-
-def _coordinator_lines() -> BoundedLines:
-    return BoundedLines(
-        log,
-        asyncio.get_running_loop(),
-        "%d further connections asked for a coordinator",
-        at_once=COORDINATOR_LINES_AT_ONCE,
-        per_s=COORDINATOR_LINES_PER_S,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +84,12 @@ class Services:
     purgatory: Purgatory[TopicPartition]
     fetch_sessions: FetchSessions
     groups: GroupCoordinator
+    transactions: TxnCoordinator
     replica_moves: ReplicaMoves = field(default_factory=ReplicaMoves)
     expanders: ThreadPoolExecutor = field(default_factory=_expanders)
     """For what takes the processor for long: expanding, validating and compressing batches."""
     large_answers: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the one whose answer is made in between others' requests."""
-    coordinator_lines: BoundedLines = field(default_factory=_coordinator_lines)
-    """Of clients that wait for a coordinator of transactions, of which there is none yet."""
 
 
 @contextmanager

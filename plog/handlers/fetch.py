@@ -308,7 +308,7 @@ def _aborted(
 ) -> list[AbortedTransaction]:
     return [
         AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
-        for entry in log.aborted_transactions(fetch_offset, found, upper)
+        for entry in log.transactions.aborted_in(fetch_offset, found, upper)
     ]
 
 

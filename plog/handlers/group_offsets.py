@@ -5,8 +5,8 @@ Owns the checks of what is committed and the forms of the versions; the coordina
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 from plog.coordinator.group_log import CommittedOffset
 from plog.coordinator.group_shard import Group
@@ -47,19 +47,10 @@ MANY_GROUPS_SINCE = 8
 @handles(OffsetCommitRequest, versions="0-9")
 async def offset_commit(ctx: Context, request: OffsetCommitRequest) -> OffsetCommitResponse:
     """Commit what can be committed; one partition's error leaves the others alone."""
-    settings, metadata = ctx.services.settings.broker(), ctx.services.metadata
     now_ms = ctx.services.clock.now_ms()
-    errors: dict[TopicPartition, ErrorCode] = {}
-    offsets: list[tuple[TopicPartition, CommittedOffset]] = []
-    for topic in request.topics:
-        for asked in topic.partitions:
-            at = TopicPartition(topic.name, asked.partition_index)
-            if not metadata.contains(at):
-                errors[at] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif _metadata_length(asked) > settings.offset_metadata_max_bytes:
-                errors[at] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            else:
-                offsets.append((at, _committed(request, asked, now_ms)))
+    offsets, errors = committable(
+        ctx, request.topics, lambda asked: _committed(request, asked, now_ms)
+    )
     # Where nothing can be committed, the group is not asked, and none is made.
     error = await _commit(ctx, request, offsets) if offsets else ErrorCode.NONE
     return OffsetCommitResponse(
@@ -99,7 +90,43 @@ async def _commit(
         return ErrorCode(refusal.code)
 
 
-def _metadata_length(asked: OffsetCommitRequestPartition) -> int:
+class AskedPartition(Protocol):
+    """A partition of OffsetCommit and TxnOffsetCommit alike."""
+
+    partition_index: int
+    committed_metadata: str | None
+
+
+P = TypeVar("P", bound=AskedPartition)
+
+
+class AskedTopic(Protocol[P]):
+    """A topic of the same."""
+
+    name: str
+    partitions: list[P]
+
+
+def committable(
+    ctx: Context, topics: Iterable[AskedTopic[P]], committed: Callable[[P], CommittedOffset]
+) -> tuple[list[tuple[TopicPartition, CommittedOffset]], dict[TopicPartition, ErrorCode]]:
+    """Return what of a request can be committed, and why the rest cannot."""
+    most_bytes = ctx.services.settings.broker().offset_metadata_max_bytes
+    offsets: list[tuple[TopicPartition, CommittedOffset]] = []
+    errors: dict[TopicPartition, ErrorCode] = {}
+    for topic in topics:
+        for asked in topic.partitions:
+            at = TopicPartition(topic.name, asked.partition_index)
+            if not ctx.services.metadata.contains(at):
+                errors[at] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif _metadata_length(asked) > most_bytes:
+                errors[at] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                offsets.append((at, committed(asked)))
+    return offsets, errors
+
+
+def _metadata_length(asked: AskedPartition) -> int:
     """Return what Kafka holds against `offset.metadata.max.bytes`: Java's length, in UTF-16."""
     return len((asked.committed_metadata or "").encode("utf-16-le")) // 2
 

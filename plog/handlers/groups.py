@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 
 from plog.coordinator.group_coordinator import OFFSETS_TOPIC
 from plog.coordinator.group_hash import partition_of
+from plog.coordinator.txn_coordinator import TRANSACTIONS_TOPIC
 from plog.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
@@ -25,7 +25,6 @@ from plog.protocol.messages.groups import (
 from plog.types import TopicPartition
 
 GROUP, TRANSACTION = 0, 1
-_TOLD = "told of transactions"
 NO_NODE, NO_PORT = -1, -1
 BATCHED_SINCE = 4
 """From this version on a request holds many keys (KIP-699)."""
@@ -72,40 +71,21 @@ async def _answer(ctx: Context, key_type: int, key: str) -> Coordinator:
 async def _find(ctx: Context, key_type: int, key: str) -> Node:
     if key_type not in (GROUP, TRANSACTION):
         raise InvalidRequest(f"coordinator type {key_type} is unknown")
-    if key_type == TRANSACTION:
-        _tell(ctx, key)
-        # Clients say so and try again, instead of giving up for good.
-        raise CoordinatorNotAvailable("this broker coordinates no transactions")
+    topic_name = OFFSETS_TOPIC if key_type == GROUP else TRANSACTIONS_TOPIC
+    if key_type == TRANSACTION and not key:
+        raise InvalidRequest("an empty transactional id")
     metadata = ctx.services.metadata
-    topic = metadata.topic(OFFSETS_TOPIC)
+    topic = metadata.topic(topic_name)
     if topic is None:
         try:
             with suppress(TopicAlreadyExists):
-                await create_with_defaults(ctx, OFFSETS_TOPIC)
+                await create_with_defaults(ctx, topic_name)
         except KafkaError as refusal:
-            raise CoordinatorNotAvailable(f"{OFFSETS_TOPIC} cannot be made: {refusal}") from refusal
-        raise CoordinatorNotAvailable(f"{OFFSETS_TOPIC} is being made")
-    leader = metadata.leader(
-        TopicPartition(OFFSETS_TOPIC, partition_of(key, len(topic.partitions)))
-    )
+            raise CoordinatorNotAvailable(f"{topic_name} cannot be made: {refusal}") from refusal
+        raise CoordinatorNotAvailable(f"{topic_name} is being made")
+    leader = metadata.leader(TopicPartition(topic_name, partition_of(key, len(topic.partitions))))
     if leader is not None:
         for node in ctx.nodes():
             if node.id == leader.leader_id:
                 return node
-    raise CoordinatorNotAvailable(f"nobody leads the partition of {OFFSETS_TOPIC} for {key!r}")
-
-
-def _tell(ctx: Context, transactional_id: str) -> None:
-    """Say once for a connection what its client waits for: it asks again, and tells nobody."""
-    if ctx.connection.attributes.setdefault(_TOLD, False):
-        return
-    ctx.connection.attributes[_TOLD] = True
-    # Both are the client's: whatever it writes there, it is one line, and no long one.
-    ctx.services.coordinator_lines.log(
-        logging.WARNING,
-        "client %.100r at %s asks for the coordinator of transactional id %.100r, and will go on"
-        " asking: transactions come with a later release",
-        ctx.header.client_id,
-        ctx.connection.peer,
-        transactional_id,
-    )
+    raise CoordinatorNotAvailable(f"nobody leads the partition of {topic_name} for {key!r}")

@@ -7,6 +7,7 @@ Offsets, sequences and order are the log's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from plog._native import batch, partition_log
 from plog.cluster.partition import Partition
 from plog.cluster.topic_admin import INTERNAL_TOPICS
+from plog.coordinator.txn_events import Producer
 from plog.errors import (
     ErrorCode,
     InvalidRequiredAcks,
@@ -23,6 +25,7 @@ from plog.errors import (
     KafkaError,
     KafkaStorageError,
     RequestTimedOut,
+    TransactionalIdAuthorizationFailed,
 )
 from plog.handlers.context import Context
 from plog.handlers.produced_batches import (
@@ -30,9 +33,11 @@ from plog.handlers.produced_batches import (
     RecordsRefused,
     check_header,
     is_compressed,
+    is_transactional,
     made_ready,
 )
 from plog.handlers.registry import handles
+from plog.handlers.transactional_writes import Leave, leave_to_write
 from plog.network.control_plane import CloseConnection
 from plog.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -44,6 +49,8 @@ from plog.protocol.messages.produce import (
     TopicProduceResponse,
     refusal_text,
 )
+from plog.storage.log import Log
+from plog.storage.verification import Verification
 from plog.types import NO_OFFSET, NO_TIMESTAMP, TopicPartition
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
@@ -56,6 +63,8 @@ WITHOUT_LOG_START = (
 )
 """Other refusals of a batch that has come as far as the log tell where the log begins."""
 LEADER_HINTS_SINCE = 10
+ABORTABLE_SINCE = 11
+"""From this version on TRANSACTION_ABORTABLE is understood (KIP-890)."""
 LARGE_REQUEST_BYTES = 256 * 1024
 """What is larger is checked beside the event loop, and appended in pieces of this size, so that
 nobody else waits for it. Order is kept: a connection's next request is handed over after this one's
@@ -66,11 +75,15 @@ NO_LEADER = -1
 
 
 class Asked(NamedTuple):
-    """One partition of a request; `done` is what the reactor has appended of it."""
+    """One partition of a request; `done` is what the reactor has appended of it.
+
+    `leave` is for a batch that begins a transaction, or refuses it.
+    """
 
     at: TopicPartition
     records: bytearray | memoryview | None
     done: partition_log.Appended | None
+    leave: Leave | None = None
 
 
 class Checked(NamedTuple):
@@ -84,6 +97,7 @@ class Checked(NamedTuple):
     records: bytearray | memoryview
     log_append_time: bool
     acks: int
+    verified: Verification | None = None
 
 
 @dataclass(slots=True)
@@ -158,7 +172,7 @@ async def _append_all(ctx: Context, request: ProduceRequest) -> list[Appended]:
     waits for a disk that is known to be slow expands in its thread, one at a time, so that batches
     that were made for it do not pile up before it.
     """
-    asked = list(_each_partition(ctx, request))
+    asked = _with_leave(ctx, request, list(_each_partition(ctx, request)))
     slow = _slow_log_dir(ctx.services.replicas.get(one.at) for one in asked)
     if slow is not None:
         return await ctx.at_disk(slow, _append_each, ctx, request.acks, asked)
@@ -181,6 +195,40 @@ def _each_partition(ctx: Context, request: ProduceRequest) -> Iterator[Asked]:
     for topic in request.topic_data:
         for data in topic.partition_data:
             yield Asked(TopicPartition(topic.name, data.index), data.records, next(done, None))
+
+
+def _with_leave(ctx: Context, request: ProduceRequest, asked: list[Asked]) -> list[Asked]:
+    """Ask the coordinator about batches that would begin a transaction in their partition."""
+    if not any(map(_is_transactional, asked)):
+        return asked
+    if request.transactional_id is None:
+        # Whoever leaves its name out may write nothing with it: as Kafka, of the whole request.
+        refusal = TransactionalIdAuthorizationFailed("a batch of a transaction, and no id of one")
+        return [one._replace(leave=refusal) for one in asked]
+    wanted: dict[Producer, dict[TopicPartition, tuple[Log, Verification]]] = {}
+    for one in filter(_is_transactional, asked):
+        assert one.records is not None
+        with suppress(KafkaError):  # else it is refused for that
+            header = batch.read_header(one.records)
+            log = ctx.services.replicas.leader(one.at).log
+            ticket = log.transactions.verification_for(header)
+            if ticket is not None:
+                producer = Producer(header.producer_id, header.producer_epoch)
+                wanted.setdefault(producer, {})[one.at] = (log, ticket)
+    leave: dict[TopicPartition, Leave] = {}
+    for producer, partitions in wanted.items():
+        leave |= leave_to_write(
+            ctx,
+            request.transactional_id,
+            producer,
+            partitions,
+            may_abort=ctx.version >= ABORTABLE_SINCE,
+        )
+    return [one._replace(leave=leave.get(one.at)) for one in asked]
+
+
+def _is_transactional(asked: Asked) -> bool:
+    return asked.done is None and asked.records is not None and is_transactional(asked.records)
 
 
 def _is_large(asked: Iterable[Asked]) -> bool:
@@ -232,11 +280,19 @@ def _check(ctx: Context, acks: int, asked: Asked) -> Checked | Appended:
         leader = ctx.services.replicas.leader(asked.at)
         if asked.done is not None:
             return _appended(leader, asked.done, NO_TIMESTAMP)
+        if isinstance(asked.leave, KafkaError):
+            raise asked.leave
         settings = leader.settings
         records, header = check_header(asked.records, settings, ctx.version)
         partition = leader
         records = made_ready(records, header, settings, ctx.services.clock.now_ms())
-        return Checked(leader, records, settings.message_timestamp_type == LOG_APPEND_TIME, acks)
+        return Checked(
+            leader,
+            records,
+            settings.message_timestamp_type == LOG_APPEND_TIME,
+            acks,
+            asked.leave,
+        )
     except RecordsRefused as refused:
         found = refused.found
         response = PartitionProduceResponse(
@@ -262,7 +318,9 @@ def _append(ctx: Context, checked: Checked | Appended) -> Appended:
     try:
         if checked.log_append_time:
             batch.restamp_append_time(checked.records, now_ms)
-        done = partition.append(checked.records, acks=checked.acks, now_ms=now_ms)
+        done = partition.append(
+            checked.records, acks=checked.acks, now_ms=now_ms, verified=checked.verified
+        )
     except KafkaError as refusal:
         return _refuse(ctx, partition.topic_partition, refusal, partition)
     append_time_ms = NO_TIMESTAMP

@@ -18,7 +18,6 @@ from plog.errors import (
     CorruptRecord,
     ErrorCode,
     InvalidRecord,
-    InvalidTxnState,
     MessageTooLarge,
     UnsupportedCompressionType,
 )
@@ -31,7 +30,7 @@ COMPACT = "compact"
 ZSTD_SINCE = 7
 AT_MAGIC, OLD_MAGICS = 16, (0, 1)
 """Where a batch says its format, and those of message sets, as before 0.11."""
-AT_CODEC, CODEC_MASK = 22, 7
+AT_CODEC, CODEC_MASK, TRANSACTIONAL = 22, 7, 1 << 4
 """The lower byte of a batch's attributes."""
 GZIP_DEFAULT_LEVEL = -1
 """In compression.gzip.level: zlib's own default."""
@@ -55,6 +54,11 @@ def is_compressed(records: Buffer) -> bool:
     return len(records) > AT_CODEC and records[AT_CODEC] & CODEC_MASK != record_batch.NONE
 
 
+def is_transactional(records: Buffer) -> bool:
+    """Tell whether a batch says that it is of a transaction; nothing of it has been checked."""
+    return len(records) > AT_CODEC and bool(records[AT_CODEC] & TRANSACTIONAL)
+
+
 def check_header(
     records: bytearray | memoryview | None, settings: TopicSettings, produce_version: int
 ) -> tuple[bytearray | memoryview, BatchHeader]:
@@ -65,7 +69,6 @@ def check_header(
         CorruptRecord: a format that there is not.
         MessageTooLarge: larger than max.message.bytes.
         UnsupportedCompressionType: zstd from a client that cannot know it.
-        InvalidTxnState: a transaction's.
     """
     if not records:
         raise InvalidRecord("the request holds no batch for this partition")
@@ -84,8 +87,6 @@ def check_header(
     _check_size(len(records), settings)
     if header.codec == record_batch.ZSTD and produce_version < ZSTD_SINCE:
         raise UnsupportedCompressionType(f"zstd batches need Produce v{ZSTD_SINCE} or newer")
-    if header.is_transactional:
-        raise InvalidTxnState("the partition is in no transaction of this producer")
     return records, header
 
 

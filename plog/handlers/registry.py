@@ -26,9 +26,11 @@ FAMILIES = (
     "metadata",
     "offsets",
     "produce",
-    "producers",
     "reassignments",
     "topics",
+    "transaction_admin",
+    "transactional_offsets",
+    "transactions",
 )
 """Modules of this package that declare handlers."""
 

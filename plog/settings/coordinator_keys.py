@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from plog.settings.keys import INT, INT_MAX, LONG, SHORT, Settings, key
 
-NO_TRANSACTIONS = "transactions are not served yet"
-
 
 class CoordinatorKeys(Settings):
     """Consumer groups, committed offsets and transactions."""
@@ -104,7 +102,6 @@ class CoordinatorKeys(Settings):
         "The longest timeout a transactional producer may ask for.",
         default=900000,
         at_least=1,
-        no_effect=NO_TRANSACTIONS,
     )
     transactional_id_expiration_ms = key(
         "transactional.id.expiration.ms",
@@ -112,7 +109,6 @@ class CoordinatorKeys(Settings):
         "How long a transactional id that is not used is remembered.",
         default=604800000,
         at_least=1,
-        no_effect=NO_TRANSACTIONS,
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms = key(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
@@ -120,7 +116,6 @@ class CoordinatorKeys(Settings):
         "How often transactions that took too long are aborted.",
         default=10000,
         at_least=1,
-        no_effect=NO_TRANSACTIONS,
     )
     transaction_remove_expired_transaction_cleanup_interval_ms = key(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
@@ -128,7 +123,6 @@ class CoordinatorKeys(Settings):
         "How often transactional ids are looked over to be forgotten.",
         default=3600000,
         at_least=1,
-        no_effect=NO_TRANSACTIONS,
     )
     transaction_state_log_num_partitions = key(
         "transaction.state.log.num.partitions",
@@ -136,7 +130,6 @@ class CoordinatorKeys(Settings):
         "Partitions of `__transaction_state`. Not to be changed once it exists.",
         default=50,
         at_least=1,
-        no_effect=NO_TRANSACTIONS,
     )
     transaction_state_log_replication_factor = key(
         "transaction.state.log.replication.factor",
@@ -144,7 +137,6 @@ class CoordinatorKeys(Settings):
         "Replicas of `__transaction_state`.",
         default=3,
         at_least=1,
-        no_effect=NO_TRANSACTIONS,
     )
     transaction_state_log_min_isr = key(
         "transaction.state.log.min.isr",
@@ -152,7 +144,6 @@ class CoordinatorKeys(Settings):
         "`min.insync.replicas` of `__transaction_state`.",
         default=2,
         at_least=1,
-        no_effect=NO_TRANSACTIONS,
     )
     transaction_state_log_segment_bytes = key(
         "transaction.state.log.segment.bytes",
@@ -160,7 +151,6 @@ class CoordinatorKeys(Settings):
         "Segment size of `__transaction_state`.",
         default=104857600,
         at_least=1,
-        no_effect=NO_TRANSACTIONS,
     )
     transaction_state_log_load_buffer_size = key(
         "transaction.state.log.load.buffer.size",
@@ -168,5 +158,4 @@ class CoordinatorKeys(Settings):
         "How much is read at once when transaction states are loaded.",
         default=5242880,
         at_least=1,
-        no_effect=NO_TRANSACTIONS,
     )

@@ -111,7 +111,9 @@ class Cleaner:
         throttle: Throttle,
     ) -> int:
         """Fill the map from the dirty batches; return the offset up to which it knows all keys."""
-        transactions = EndedTransactions(log.aborted_between(dirty.first_dirty, dirty.end))
+        transactions = EndedTransactions(
+            log.transactions.aborted_between(dirty.first_dirty, dirty.end)
+        )
         known_to = dirty.first_dirty
         for segment in segments:
             if segment.next_offset <= dirty.first_dirty:
@@ -163,7 +165,7 @@ class _Group:
         self._horizon_ms = now_ms + log.settings.delete_retention_ms
         self._last_of_producer = log.last_offsets_of_producers()
         self._transactions = EndedTransactions(
-            log.aborted_between(self._base, segments[-1].next_offset)
+            log.transactions.aborted_between(self._base, segments[-1].next_offset)
         )
 
     def replace(self) -> None:

@@ -51,10 +51,12 @@ from plog.storage.log_faults import NO_DESCRIPTORS, LogFaults
 from plog.storage.log_files import LogFiles
 from plog.storage.log_owner import LogOwner, report_nothing
 from plog.storage.log_segments import LogSegments, Rolled
-from plog.storage.producer_state import SilentProducers, Verdict, check, decide
+from plog.storage.log_transactions import DecideProducer, LogTransactions
+from plog.storage.producer_state import SilentProducers
 from plog.storage.segment import SegmentNumbers
 from plog.storage.timestamp_search import TimestampedOffset
-from plog.storage.transaction_index import AbortedTransaction, AbortedTransactions
+from plog.storage.transaction_index import AbortedTransactions
+from plog.storage.verification import Verification
 from plog.types import TopicPartition
 
 DELETE = "delete"
@@ -125,6 +127,9 @@ class Log:
         self._retired = False
         self._role = Role(native.leader_epoch, writable=False, sole_replica=False)
         self._silent_producers = SilentProducers()
+        self.transactions = LogTransactions(
+            native, self._segments, self.faults, self._lock, self._append_unusual
+        )
         self._set_limits()
 
     def __repr__(self) -> str:
@@ -191,10 +196,19 @@ class Log:
 
     # -- append and read ---------------------------------------------------------------------
 
-    def append_as_leader(self, records: bytearray | memoryview, *, now_ms: int) -> Appended:
+    def append_as_leader(
+        self,
+        records: bytearray | memoryview,
+        *,
+        now_ms: int,
+        verified: Verification | None = None,
+    ) -> Appended:
         """Append one validated batch; offsets and epoch are stamped into `records`.
 
         Returns status APPENDED, or DUPLICATE with the first copy's offsets.
+
+        Args:
+            verified: needed by a batch that begins a transaction (see `verification`).
 
         Raises:
             RecordListTooLarge: the batch is larger than a segment may be.
@@ -210,37 +224,42 @@ class Log:
             )
         appended = self.native.append(records, now_ms)
         if appended.status not in (APPENDED, DUPLICATE):
-            appended = self._append_unusual(records, now_ms)
-        if self.native.log_end_offset - self.native.durable_end >= settings.flush_messages:
-            self._owner.commit(self, report_nothing)
+            appended = self._append_unusual(
+                records, now_ms, partial(self.transactions.decide, verified=verified)
+            )
+        self._flush_if_due()
         return appended
 
-    def _append_unusual(self, records: bytearray | memoryview, now_ms: int) -> Appended:
+    def _flush_if_due(self) -> None:
+        settings = self._settings
+        if self.native.log_end_offset - self.native.durable_end >= settings.flush_messages:
+            self._owner.commit(self, report_nothing)
+
+    def _append_unusual(
+        self,
+        records: bytearray | memoryview,
+        now_ms: int,
+        decide_producer: DecideProducer,
+    ) -> Appended:
         decided: ProducerEntry | None = None
         with self._lock:
             while True:
                 appended = self.native.append(records, now_ms, decided)
                 match appended.status:
                     case status if status in (APPENDED, DUPLICATE):
+                        if decided is not None:
+                            self.transactions.on_append(decided)
                         return appended
                     case status if status == ROLL_NEEDED:
                         self.roll()
                     case status if status == PRODUCER_UNUSUAL:
-                        decided = self._decide(records)
+                        decided = decide_producer(batch.read_header(records))
                     case status if status == WRITE_FAILED:
                         raise self.faults.failed(self.faults.of_errno(appended.errno))
                     case status if status == NOT_WRITABLE:
                         raise self._not_writable(appended.errno)
                     case status:
                         raise AssertionError(f"append returned status {status}")
-
-    def _decide(self, records: bytearray | memoryview) -> ProducerEntry | None:
-        header = batch.read_header(records)
-        entry = self.native.producer(header.producer_id)
-        verdict, _ = check(entry, header)
-        if verdict is not Verdict.UNUSUAL:
-            return None  # another batch of the producer came between
-        return decide(entry, header)
 
     def _not_writable(self, error: int) -> KafkaStorageError | NotLeaderOrFollower:
         if error:
@@ -284,24 +303,6 @@ class Log:
         if found is not None and not may_wait and not found.is_resident():
             raise ColdRead(self.log_dir)
         return found
-
-    @property
-    def has_aborted_transactions(self) -> bool:
-        """Whether readers of committed records may have to skip some."""
-        return bool(self._segments.aborted)
-
-    def aborted_transactions(
-        self, fetch_offset: int, found: FileRange | None, upper_offset: int
-    ) -> list[AbortedTransaction]:
-        """Return the aborted transactions that what `read` found may hold records of.
-
-        Raises:
-            KafkaStorageError: the disk has failed.
-        """
-        if found is None or not self._segments.aborted:
-            return []
-        with self.faults.judged():
-            return self._segments.aborted_in(fetch_offset, found, upper_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
         """Return the first record with a timestamp of at least `timestamp_ms`.
@@ -396,9 +397,10 @@ class Log:
             self.faults.silence()
             self._take(self._role._replace(writable=False, sole_replica=False))
 
-    def succeed(self, role: Role) -> None:
-        """Take over the role of the log that this one replaces."""
+    def succeed(self, log: Log, role: Role) -> None:
+        """Take over the role of the log that this one replaces, and what was asked for there."""
         with self._lock:
+            self.transactions.succeed(log.transactions)
             self._take(role)
 
     # -- segments ----------------------------------------------------------------------------
@@ -511,10 +513,6 @@ class Log:
                 min_lag_ms=self._settings.min_compaction_lag_ms,
                 now_ms=now_ms,
             )
-
-    def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions with records or their marker in a range."""
-        return self._segments.aborted_between(first_offset, end_offset)
 
     def last_offsets_of_producers(self) -> dict[int, tuple[int, int | None]]:
         """Return each producer's epoch and the last offset of its last batch, None without one."""

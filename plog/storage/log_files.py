@@ -9,6 +9,7 @@ OSError.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from plog._native.partition_log import ProducerEntry, Segment
@@ -36,7 +37,7 @@ from plog.storage.segment_files import (
     path_of,
 )
 from plog.storage.segment_scan import walk_headers
-from plog.storage.transaction_index import decode_aborted, encode_aborted
+from plog.storage.transaction_index import AbortedTransaction, decode_aborted, encode_aborted
 
 
 class LogFiles:
@@ -122,13 +123,30 @@ class LogFiles:
 
     def cut(self, numbers: SegmentNumbers) -> None:
         """Cut the log file of a shortened segment, and its transaction index."""
-        index = path_of(self.directory, numbers.base_offset, TRANSACTION_INDEX)
+        index = self._transaction_index(numbers.base_offset)
         if self._fs.exists(index):
             aborted = decode_aborted(self._fs.read_bytes(index))
             kept = [entry for entry in aborted if entry.last_offset < numbers.next_offset]
             self._fs.replace_bytes(index, encode_aborted(kept))
         with self._fs.opened(path_of(self.directory, numbers.base_offset, LOG)) as fd:
             self._fs.ftruncate(fd, numbers.size_bytes)
+
+    # -- aborted transactions ----------------------------------------------------------------
+
+    def append_aborted(self, base_offset: int, entry: AbortedTransaction) -> None:
+        """Add an aborted transaction to the index of the segment that holds its marker."""
+        with self._fs.opened(self._transaction_index(base_offset), create=True) as fd:
+            self._fs.pwrite(fd, encode_aborted([entry]), self._fs.size_bytes(fd))
+
+    def sync_aborted(self, base_offset: int) -> None:
+        """Make a segment's index of aborted transactions durable; one that is gone is fine."""
+        with suppress(FileNotFoundError):
+            with self._fs.opened(self._transaction_index(base_offset)) as fd:
+                self._fs.fsync(fd)
+            self._fs.sync_directory(self.directory)
+
+    def _transaction_index(self, base_offset: int) -> Path:
+        return path_of(self.directory, base_offset, TRANSACTION_INDEX)
 
     # -- compaction --------------------------------------------------------------------------
 

@@ -103,7 +103,7 @@ class LogMoves:
                 # The old log may still be flushed, and must not look for a directory by then.
                 log.sync_names()
                 moved = self._swap(log, source, copy, target)
-                moved.succeed(role)
+                moved.succeed(log, role)
                 log.retire()
                 if not self._logs.replace(log, moved, target):
                     raise KafkaStorageError(f"{tp} has moved to {target.path}, which has failed")

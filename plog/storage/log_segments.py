@@ -10,7 +10,8 @@ the files raise, OSError or, where batches are read, CorruptRecord.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,12 @@ from plog.storage.leader_epochs import LeaderEpochs
 from plog.storage.log_files import LogFiles
 from plog.storage.retention import SegmentSummary
 from plog.storage.segment import SegmentNumbers
-from plog.storage.transaction_index import AbortedTransaction, AbortedTransactions
+from plog.storage.transaction_index import (
+    FAR_OFFSET,
+    AbortedTransaction,
+    AbortedTransactions,
+)
+from plog.types import NO_OFFSET
 
 
 class Rolled(NamedTuple):
@@ -56,7 +62,9 @@ class LogSegments:
         self._files = files
         self.epochs = epochs
         self.aborted = aborted
+        native.set_aborted_end(aborted.end_offset)
         self._unsynced = list(unsynced)
+        self._unsynced_aborted: set[int] = set()  # base offsets
         self._remove_later = remove_later
         self._lower_recovery_point = lower_recovery_point
 
@@ -74,9 +82,37 @@ class LogSegments:
         end_offset = self._end_of(fetch_offset, found)
         return self.aborted.overlapping(fetch_offset, min(end_offset, upper_offset))
 
-    def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions with records or their marker in a range."""
-        return self.aborted.overlapping(first_offset, end_offset)
+    @contextmanager
+    def aborting(self, producer_id: int, first_offset: int) -> Iterator[None]:
+        """Count a transaction as aborted while its marker is written, which readers may pass."""
+        self._native.set_aborted_end(FAR_OFFSET)
+        try:
+            with self.aborted.ending(producer_id, first_offset):
+                yield
+        finally:
+            self._native.set_aborted_end(self.aborted.end_offset)
+
+    def add_aborted(self, producer_id: int, first_offset: int, marker_offset: int) -> None:
+        """Take in a transaction that a marker at an offset, the latest one, has aborted."""
+        native = self._native
+        opened = [entry.current_txn_first_offset for entry in native.producers()]
+        stable = min((one for one in opened if one != NO_OFFSET), default=marker_offset + 1)
+        entry = AbortedTransaction(
+            producer_id, first_offset, marker_offset, min(stable, marker_offset + 1)
+        )
+        self.aborted.add(entry)
+        base = max(s.base_offset for s in native.segments if s.base_offset <= marker_offset)
+        self._unsynced_aborted.add(base)
+        self._files.append_aborted(base, entry)
+
+    def _sync_aborted(self) -> None:
+        while self._unsynced_aborted:
+            base = self._unsynced_aborted.pop()
+            try:
+                self._files.sync_aborted(base)
+            except OSError:
+                self._unsynced_aborted.add(base)
+                raise
 
     def _end_of(self, fetch_offset: int, found: FileRange) -> int:
         """Return an offset that the batches of a range lie below, the nearest one indexed."""
@@ -142,6 +178,8 @@ class LogSegments:
         self.start_at(max(self._native.log_start_offset, kept[0].base_offset))
         self._native.replace_segments(kept)
         self._unsynced = [segment for segment in self._unsynced if segment in kept]
+        if self.aborted:
+            self.aborted = self.aborted.from_offset(kept[0].base_offset)
         self._put_away(gone)
         self._files.drop_snapshots(before=kept[0].base_offset)
 
@@ -212,6 +250,7 @@ class LogSegments:
         self._unsynced = [segment for segment in self._unsynced if segment in segments]
         self._native.truncate(segments, log_end_offset)
         self.aborted = self.aborted.below(log_end_offset)
+        self._native.set_aborted_end(self.aborted.end_offset)
         self.set_epochs(self.epochs.truncate_from_end(log_end_offset))
         self._files.drop_snapshots(after=log_end_offset)
         self._native.load_producers(
@@ -224,7 +263,11 @@ class LogSegments:
     # -- durability --------------------------------------------------------------------------
 
     def sync_rolled(self, durable_end: int) -> None:
-        """Sync the indexes of the rolled segments that lie below the durable end."""
+        """Sync the indexes of the rolled segments that lie below the durable end.
+
+        And all of aborted transactions: a start after a crash does not read again what lies below.
+        """
+        self._sync_aborted()
         while self._unsynced and self._unsynced[0].next_offset <= durable_end:
             self._unsynced[0].seal()
             self._unsynced[0].sync_indexes()
@@ -237,6 +280,7 @@ class LogSegments:
         for segment in ends:
             segment.seal()
         native.flush()
+        self._sync_aborted()
         for segment in ends:
             segment.sync_indexes()
         self._files.store_snapshot(native.log_end_offset, native.producers())

@@ -21,6 +21,7 @@ from plog.errors import (
     InvalidRecord,
     InvalidTxnState,
     OutOfOrderSequenceNumber,
+    TransactionCoordinatorFenced,
 )
 from plog.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
 
@@ -93,29 +94,96 @@ def check(
     return Verdict.ORDINARY, None
 
 
-def decide(entry: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:
+def is_in_transaction(entry: ProducerEntry | None, producer_epoch: int) -> bool:
+    """Tell whether a producer has a transaction open under an epoch."""
+    return (
+        entry is not None
+        and entry.producer_epoch == producer_epoch
+        and entry.current_txn_first_offset != NO_OFFSET
+    )
+
+
+def _begins_transaction(entry: ProducerEntry | None, header: BatchHeader) -> bool:
+    return header.is_transactional and not is_in_transaction(entry, header.producer_epoch)
+
+
+def decide(
+    entry: ProducerEntry | None, header: BatchHeader, *, is_verified: bool = False
+) -> ProducerEntry:
     """Return the entry that may take the unusual batch in; the struct then appends it unchecked.
 
     Its `version` is that of `entry`, so that the struct can tell whether another batch came
     between. A transaction that starts with the batch is opened by the struct, which alone knows
     the offset.
 
+    Args:
+        is_verified: the transaction's coordinator knows that the partition is in it.
+
     Raises:
         InvalidProducerEpoch: the producer has been fenced by a newer epoch.
         OutOfOrderSequenceNumber: a gap, an old duplicate, or a new epoch that does not start at 0.
-        InvalidTxnState: a batch outside the transaction that its producer has open.
+        InvalidTxnState: a batch outside the transaction that its producer has open, or of one that
+            its coordinator does not know of (KIP-890).
         InvalidRecord: no sequence number.
     """
     who = f"producer {header.producer_id}"
     if header.base_sequence < 0:
         raise InvalidRecord(f"{who}: a batch without a sequence number")
-    if entry is None:
-        # Its state has expired, or was never here: whatever it sends next is accepted.
-        return _fresh(header.producer_id, header.producer_epoch, batches=())
-    if header.producer_epoch < entry.producer_epoch:
+    decided = _in_sequence(entry, header, who)
+    if _begins_transaction(entry, header) and not is_verified:
+        raise InvalidTxnState(f"{who}: a batch of no ongoing transaction")
+    return decided
+
+
+def decide_own(
+    entry: ProducerEntry | None, header: BatchHeader, *, is_verified: bool
+) -> ProducerEntry:
+    """Return the entry that may take in what a coordinator writes for a producer, unnumbered.
+
+    Raises:
+        InvalidProducerEpoch, InvalidTxnState: as `decide`.
+    """
+    who = f"producer {header.producer_id}"
+    _check_epoch(entry, header, who)
+    if _begins_transaction(entry, header) and not is_verified:
+        raise InvalidTxnState(f"{who}: offsets of no ongoing transaction")
+    if entry is None or header.producer_epoch > entry.producer_epoch:
+        fresh = _fresh(header.producer_id, header.producer_epoch, batches=())
+        return fresh if entry is None else fresh._replace(version=entry.version)
+    return entry
+
+
+def decide_marker(
+    entry: ProducerEntry | None, header: BatchHeader, marker: Marker
+) -> ProducerEntry:
+    """Return the entry that a transaction marker leaves.
+
+    Raises:
+        InvalidProducerEpoch: the producer has been fenced by a newer epoch.
+        TransactionCoordinatorFenced: a later coordinator has written one already.
+    """
+    who = f"producer {header.producer_id}"
+    _check_epoch(entry, header, who)
+    if entry is not None and marker.coordinator_epoch < entry.coordinator_epoch:
+        raise TransactionCoordinatorFenced(
+            f"{who}: a marker of coordinator epoch {marker.coordinator_epoch}, one of"
+            f" {entry.coordinator_epoch} has come before"
+        )
+    return complete(entry, header, marker)[0]
+
+
+def _check_epoch(entry: ProducerEntry | None, header: BatchHeader, who: str) -> None:
+    if entry is not None and header.producer_epoch < entry.producer_epoch:
         raise InvalidProducerEpoch(
             f"{who}: epoch {header.producer_epoch} is older than {entry.producer_epoch}"
         )
+
+
+def _in_sequence(entry: ProducerEntry | None, header: BatchHeader, who: str) -> ProducerEntry:
+    if entry is None:
+        # Its state has expired, or was never here: whatever it sends next is accepted.
+        return _fresh(header.producer_id, header.producer_epoch, batches=())
+    _check_epoch(entry, header, who)
     if header.producer_epoch > entry.producer_epoch:
         if header.base_sequence != 0:
             raise OutOfOrderSequenceNumber(

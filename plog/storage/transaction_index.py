@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from plog.errors import CorruptRecord
@@ -18,6 +19,7 @@ from plog.errors import CorruptRecord
 _VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
 ENTRY_BYTES = _ENTRY.size
+FAR_OFFSET = (1 << 63) - 1
 
 
 class AbortedTransaction(NamedTuple):
@@ -56,16 +58,41 @@ def decode_aborted(data: bytes) -> list[AbortedTransaction]:
 
 
 class AbortedTransactions:
-    """The aborted transactions of a log, in the order of their markers. Never changes.
+    """The aborted transactions of a log, in the order of their markers.
 
-    Most logs have none; those that have keep them encoded, a seventh of what objects take.
+    Encoded, a seventh of what objects take. One thread at a time adds to it; any thread may read.
     """
 
     def __init__(self, entries: Iterable[AbortedTransaction] = ()) -> None:
-        self._encoded = encode_aborted(entries)
+        self._encoded = bytearray(encode_aborted(entries))
+        self._ending: tuple[AbortedTransaction, ...] = ()
 
     def __len__(self) -> int:
-        return len(self._encoded) // ENTRY_BYTES
+        return len(self._encoded) // ENTRY_BYTES + len(self._ending)
+
+    @property
+    def end_offset(self) -> int:
+        """From where on there are none, 0 for nowhere; but for those whose markers are written."""
+        count = len(self._encoded) // ENTRY_BYTES
+        return self._entry(count - 1).last_offset + 1 if count else 0
+
+    @contextmanager
+    def ending(self, producer_id: int, first_offset: int) -> Iterator[None]:
+        """Count a transaction as aborted while its marker is written.
+
+        As soon as the marker is there, readers of committed records may pass it: they must know
+        before. Until then they do not come so far.
+        """
+        entry = AbortedTransaction(producer_id, first_offset, FAR_OFFSET, FAR_OFFSET)
+        self._ending = (*self._ending, entry)
+        try:
+            yield
+        finally:
+            self._ending = tuple(one for one in self._ending if one is not entry)
+
+    def add(self, entry: AbortedTransaction) -> None:
+        """Take in a transaction whose marker is the latest."""
+        self._encoded += encode_aborted([entry])
 
     def _entry(self, number: int) -> AbortedTransaction:
         _, *fields = _ENTRY.unpack_from(self._encoded, number * ENTRY_BYTES)
@@ -73,11 +100,13 @@ class AbortedTransactions:
 
     def overlapping(self, fetch_offset: int, upper_offset: int) -> list[AbortedTransaction]:
         """Return those with records or their marker in [`fetch_offset`, `upper_offset`)."""
-        found = []
+        # First: one that has ended meanwhile is then found twice rather than not at all.
+        found = [entry for entry in self._ending if entry.first_offset < upper_offset]
+        count = len(self._encoded) // ENTRY_BYTES
         first = bisect_left(
-            range(len(self)), fetch_offset, key=lambda number: self._entry(number).last_offset
+            range(count), fetch_offset, key=lambda number: self._entry(number).last_offset
         )
-        for number in range(first, len(self)):
+        for number in range(first, count):
             entry = self._entry(number)
             if entry.first_offset < upper_offset:
                 found.append(entry)
@@ -87,5 +116,10 @@ class AbortedTransactions:
 
     def below(self, end_offset: int) -> AbortedTransactions:
         """Return those whose marker lies below an offset, where the log was truncated."""
-        entries = map(self._entry, range(len(self)))
+        entries = map(self._entry, range(len(self._encoded) // ENTRY_BYTES))
         return AbortedTransactions(entry for entry in entries if entry.last_offset < end_offset)
+
+    def from_offset(self, start_offset: int) -> AbortedTransactions:
+        """Return those whose marker lies at an offset or past it, where the log begins now."""
+        entries = map(self._entry, range(len(self._encoded) // ENTRY_BYTES))
+        return AbortedTransactions(entry for entry in entries if entry.last_offset >= start_offset)

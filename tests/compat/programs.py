@@ -126,7 +126,13 @@ class Java(Administrator):
 
     sources = tuple(
         HERE / "java" / name
-        for name in ("pom.xml", "Traffic.java", "Administration.java", "GroupMember.java")
+        for name in (
+            "pom.xml",
+            "Traffic.java",
+            "Administration.java",
+            "GroupMember.java",
+            "TransactionalWorker.java",
+        )
     )
     needs = ("mvn", "java")
 
@@ -149,6 +155,10 @@ class Java(Administrator):
         """Return what starts a member of a group, but for its arguments."""
         return self._command(directory, "GroupMember")
 
+    def worker_command(self, directory: Path) -> list[str]:
+        """Return what starts a transactional worker, but for its arguments."""
+        return self._command(directory, "TransactionalWorker")
+
     def _command(self, directory: Path, main_class: str) -> list[str]:
         return [
             "java",
@@ -163,6 +173,20 @@ class Java(Administrator):
 
     def is_our_mistake(self, said: str) -> bool:
         return "COMPILATION ERROR" in said
+
+
+class Streams(Java):
+    """A small application of Kafka Streams."""
+
+    sources = tuple(HERE / "streams" / name for name in ("pom.xml", "ExactlyOnce.java"))
+
+    def __init__(self, release: str) -> None:
+        super().__init__(release)
+        self.name = f"kafka-streams-{release}"
+
+    def command(self) -> list[str]:
+        """Return what starts it, but for its arguments."""
+        return self._command(self.built(), "ExactlyOnce")
 
 
 class FranzGo(Administrator):
@@ -194,4 +218,5 @@ class FranzGo(Administrator):
 
 # The last line that still knew ZooKeeper, and the newest.
 JAVA = [Java("3.9.1"), Java("4.4.0")]
+STREAMS = [Streams("3.9.1"), Streams("4.4.0")]
 FRANZ_GO = FranzGo()

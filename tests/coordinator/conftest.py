@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -12,25 +11,27 @@ from plog.errors import ErrorCode
 from plog.protocol.messages.groups import FindCoordinatorRequest
 from tests.handlers.wire import Speaker, create_topic, fresh_name, speak
 from tests.servers import BrokerProcess
+from tests.waiting import until
 
 GROUPS_AT_ONCE = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 100,
     "offsets.topic.num.partitions": 5,
 }
-PATIENCE_S = 60
+GROUP, TRANSACTION = 0, 1
+"""What a coordinator is asked for."""
 
 
-def await_coordinator(wire: Speaker, group: str) -> None:
-    """Wait until the group's partition is led and read."""
-    until = time.monotonic() + PATIENCE_S
-    while True:
-        (found,) = wire.ask(FindCoordinatorRequest(coordinator_keys=[group]), 4).coordinators
-        if found.error_code == ErrorCode.NONE:
-            return
-        assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE, found
-        assert time.monotonic() < until, found
-        time.sleep(0.02)
+def await_coordinator(wire: Speaker, key: str, kind: int = GROUP) -> None:
+    """Wait until the partition of a group, or of a transactional id, is led and read."""
+
+    def is_found() -> bool:
+        request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+        (found,) = wire.ask(request, 4).coordinators
+        assert found.error_code in (ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE), found
+        return bool(found.error_code == ErrorCode.NONE)
+
+    until(is_found, "found")
 
 
 @pytest.fixture(scope="package")

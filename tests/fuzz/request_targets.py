@@ -14,6 +14,7 @@ from plog._native.partition_log import PartitionLog
 from plog._native.served import ServedPartitions
 from plog._native.work_queue import WorkThread
 from plog._reference import codec as reference
+from plog.handlers.produced_batches import is_transactional
 from plog.protocol import codec, framing
 from plog.protocol.messages.fetch import FetchRequest
 from plog.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -134,7 +135,6 @@ def served() -> ServedPartitions:
             flush_before_ack=False,
             key_required=key_required,
             enough_in_sync=True,
-            has_aborted=False,
         )
     return partitions
 
@@ -183,7 +183,11 @@ def check_produce(frame: memoryview) -> None:
     assert found is not None, "Python cannot read what the fast path takes"
     request, version, end = found
     assert end == len(frame)
-    assert request.transactional_id is None
+    assert request.transactional_id is not None or not any(
+        is_transactional(part.records)
+        for topic in request.topic_data
+        for part in topic.partition_data
+    )
     assert (form.acks, form.timeout_ms) == (request.acks, request.timeout_ms)
     parts = [
         (number == 0, topic.name, part)

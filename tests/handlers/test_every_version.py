@@ -23,10 +23,11 @@ from plog.protocol.messages import (
     producers,
     reassignments,
     topics,
+    transactions,
 )
 from plog.protocol.messages import cluster as clusters
 from plog.protocol.schema import Struct
-from tests.coordinator.conftest import await_coordinator
+from tests.coordinator.conftest import TRANSACTION, await_coordinator
 from tests.handlers.wire import (
     Speaker,
     create_topic,
@@ -230,6 +231,54 @@ def _producer_id(target: Target, version: int) -> Struct:
     )
 
 
+NOBODY = {"producer_id": 5, "producer_epoch": 0}
+
+
+def _add_partitions(target: Target, version: int) -> Struct:
+    topic = transactions.AddPartitionsToTxnTopic(name=target.topic, partitions=[0])
+    if version < 4:
+        return transactions.AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="nobody",
+            v3_and_below_producer_id=5,
+            v3_and_below_producer_epoch=0,
+            v3_and_below_topics=[topic],
+        )
+    one = transactions.AddPartitionsToTxnTransaction(
+        transactional_id="nobody", topics=[topic], **NOBODY
+    )
+    return transactions.AddPartitionsToTxnRequest(transactions=[one])
+
+
+def _add_offsets(target: Target, version: int) -> Struct:
+    return transactions.AddOffsetsToTxnRequest(
+        transactional_id="nobody", group_id="g" if target.exists else "", **NOBODY
+    )
+
+
+def _end(target: Target, version: int) -> Struct:
+    return transactions.EndTxnRequest(
+        transactional_id="nobody" if target.exists else "", committed=True, **NOBODY
+    )
+
+
+def _mark(target: Target, version: int) -> Struct:
+    topic = transactions.WritableTxnMarkerTopic(name=target.topic, partition_indexes=[0])
+    marker = transactions.WritableTxnMarker(
+        transaction_result=True, topics=[topic], coordinator_epoch=0, **NOBODY
+    )
+    return transactions.WriteTxnMarkersRequest(markers=[marker])
+
+
+def _commit_in_transaction(target: Target, version: int) -> Struct:
+    part = transactions.TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=0, committed_metadata=""
+    )
+    topic = transactions.TxnOffsetCommitRequestTopic(name=target.topic, partitions=[part])
+    return transactions.TxnOffsetCommitRequest(
+        transactional_id="nobody", group_id="g", topics=[topic], **NOBODY
+    )
+
+
 REQUESTS: dict[int, Callable[[Target, int], Struct]] = {
     ApiKey.PRODUCE: lambda t, v: produce_request([(t.topic, 0, make_batch())]),
     ApiKey.FETCH: lambda t, v: fetch_request((t.named(v, 13), 0, 0)),
@@ -266,6 +315,20 @@ REQUESTS: dict[int, Callable[[Target, int], Struct]] = {
         reassignments.ListPartitionReassignmentsRequest(topics=None)
     ),
     ApiKey.DESCRIBE_CLUSTER: _cluster,
+    ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions,
+    ApiKey.ADD_OFFSETS_TO_TXN: _add_offsets,
+    ApiKey.END_TXN: _end,
+    ApiKey.WRITE_TXN_MARKERS: _mark,
+    ApiKey.TXN_OFFSET_COMMIT: _commit_in_transaction,
+    ApiKey.DESCRIBE_PRODUCERS: lambda t, v: producers.DescribeProducersRequest(
+        topics=[producers.TopicRequest(name=t.topic, partition_indexes=[0])]
+    ),
+    ApiKey.DESCRIBE_TRANSACTIONS: lambda t, v: transactions.DescribeTransactionsRequest(
+        transactional_ids=["nobody" if t.exists else ""]
+    ),
+    ApiKey.LIST_TRANSACTIONS: lambda t, v: transactions.ListTransactionsRequest(
+        state_filters=[], producer_id_filters=[]
+    ),
 }
 
 # What no single request of these can avoid: nobody is a member yet, nor anything out of place.
@@ -277,6 +340,11 @@ ALWAYS = {
     ApiKey.OFFSET_DELETE: ErrorCode.GROUP_ID_NOT_FOUND,
     ApiKey.ELECT_LEADERS: ErrorCode.ELECTION_NOT_NEEDED,
     ApiKey.ALTER_REPLICA_LOG_DIRS: ErrorCode.LOG_DIR_NOT_FOUND,
+    ApiKey.ADD_PARTITIONS_TO_TXN: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ApiKey.ADD_OFFSETS_TO_TXN: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ApiKey.END_TXN: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ApiKey.TXN_OFFSET_COMMIT: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ApiKey.DESCRIBE_TRANSACTIONS: ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
 }
 # What clients of one version alone are told.
 ONCE = {(ApiKey.JOIN_GROUP, 4): ErrorCode.MEMBER_ID_REQUIRED}
@@ -298,6 +366,10 @@ REFUSALS: dict[int, ErrorCode | None] = {
     ApiKey.DESCRIBE_LOG_DIRS: None,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: None,
     ApiKey.ALTER_REPLICA_LOG_DIRS: ErrorCode.LOG_DIR_NOT_FOUND,
+    ApiKey.ADD_OFFSETS_TO_TXN: ErrorCode.INVALID_GROUP_ID,
+    ApiKey.END_TXN: ErrorCode.INVALID_REQUEST,
+    ApiKey.DESCRIBE_TRANSACTIONS: ErrorCode.INVALID_REQUEST,
+    ApiKey.LIST_TRANSACTIONS: None,
 }
 # Refused differently, or not at all, by version.
 REFUSED_SINCE = {
@@ -320,7 +392,7 @@ def codes(value: object) -> set[int]:
     elif isinstance(value, Struct):
         for name in type(value).__annotations__:
             inner = getattr(value, name)
-            if name == "error_code":
+            if name.endswith("error_code"):
                 found |= {inner} - {ErrorCode.NONE}
             else:
                 found |= codes(inner)
@@ -331,6 +403,7 @@ def codes(value: object) -> set[int]:
 def groups_are_coordinated(broker: BrokerProcess) -> None:
     with closing(speak(broker.port)) as connection:
         await_coordinator(connection, "g")
+        await_coordinator(connection, "nobody", TRANSACTION)
 
 
 def every_version() -> list[tuple[int, int]]:

@@ -175,11 +175,11 @@ BATCHES: dict[str, tuple[Callable[[], bytes | None], ErrorCode]] = {
     "control batch": (lambda: stamped(make_batch(), attributes=0x20), ErrorCode.INVALID_RECORD),
     "control batch of a transaction": (
         lambda: stamped(make_batch(producer=(1, 0, 0)), attributes=0x30),
-        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
     "batch of a transaction": (
         lambda: make_batch(producer=(1, 0, 0), transactional=True),
-        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
     "log append time from a client": (
         lambda: stamped(make_batch(), attributes=0x08),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -12,11 +11,10 @@ from plog.cluster.producer_ids import BLOCK_SIZE
 from plog.errors import ErrorCode
 from plog.protocol.messages.groups import FindCoordinatorRequest
 from plog.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
-from tests.handlers.running import Running
 from tests.handlers.wire import WAIT_MS, Speaker, make_batch, produce, speak
 from tests.servers import BrokerProcess
 
-TRANSACTION, SHARE = 1, 2
+GROUP, TRANSACTION, SHARE = 0, 1, 2
 
 
 def init(
@@ -59,8 +57,6 @@ def test_producer_that_names_its_id_gets_another(wire: Speaker) -> None:
         (None, (5, -1), ErrorCode.INVALID_REQUEST),
         (None, (-1, 5), ErrorCode.INVALID_REQUEST),
         ("t", (-1, 5), ErrorCode.INVALID_REQUEST),
-        ("t", (-1, -1), ErrorCode.COORDINATOR_NOT_AVAILABLE),
-        ("t", (5, 0), ErrorCode.COORDINATOR_NOT_AVAILABLE),
     ],
 )
 def test_what_is_no_plain_producer_is_refused(
@@ -101,7 +97,6 @@ def test_ids_are_new_over_blocks_restarts_and_kills(
 @pytest.mark.parametrize(
     ("key_type", "expected"),
     [
-        (TRANSACTION, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (SHARE, ErrorCode.INVALID_REQUEST),
         (9, ErrorCode.INVALID_REQUEST),
     ],
@@ -128,16 +123,21 @@ def test_nobody_coordinates(
     ]
 
 
-@pytest.mark.parametrize("version", range(7))
-def test_a_group_has_a_coordinator_once_its_topic_is_made(
-    broker: BrokerProcess, wire: Speaker, version: int
+@pytest.mark.parametrize(
+    ("version", "key_type"),
+    [(version, GROUP) for version in range(7)]
+    + [(version, TRANSACTION) for version in range(1, 7)],
+)
+def test_there_is_a_coordinator_once_its_topic_is_made(
+    broker: BrokerProcess, wire: Speaker, version: int, key_type: int
 ) -> None:
     def find() -> tuple[int, str, int]:
         if version < 4:
-            answer = wire.ask(FindCoordinatorRequest(key="g"), version)
+            request = FindCoordinatorRequest(key="g", key_type=key_type)
+            answer = wire.ask(request, version)
         else:
             (answer,) = wire.ask(
-                FindCoordinatorRequest(coordinator_keys=["g"]), version
+                FindCoordinatorRequest(key_type=key_type, coordinator_keys=["g"]), version
             ).coordinators
         return answer.error_code, answer.host, answer.port
 
@@ -152,48 +152,3 @@ def test_a_group_has_a_coordinator_once_its_topic_is_made(
 
 def test_no_keys_no_coordinators(wire: Speaker) -> None:
     assert wire.ask(FindCoordinatorRequest(coordinator_keys=[]), 4).coordinators == []
-
-
-@pytest.mark.usefixtures("plane")
-@pytest.mark.parametrize("version", [1, 3, 4, 6])
-def test_log_says_once_for_a_connection_who_asks_for_a_coordinator(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, version: int
-) -> None:
-    running = Running(tmp_path)
-    asking = speak(running.port, client_id="billing\nERROR forged")
-    name = "invoices" * 100
-    keys = {"coordinator_keys": [name, "b"]} if version >= 4 else {"key": name}
-    for _ in range(3):
-        asking.ask(FindCoordinatorRequest(key_type=TRANSACTION, **keys), version)
-        asking.ask(FindCoordinatorRequest(key_type=SHARE, **keys), version)
-    asking.close()
-    (line,) = coordinator_lines(caplog)
-    assert "\n" not in line
-    assert "'billing\\nERROR forged' at 127.0.0.1:" in line
-    assert "transactional id 'invoicesinvoices" in line
-    assert "transactions come with a later release" in line
-    assert len(line) < 500
-    running.stop()
-
-
-@pytest.mark.usefixtures("plane")
-def test_log_is_not_flooded_by_connections_that_ask_for_a_coordinator(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    running = Running(tmp_path)
-    begun = time.monotonic()
-    for _ in range(50):
-        asking = speak(running.port)
-        asking.ask(FindCoordinatorRequest(key="g", key_type=TRANSACTION), 1)
-        asking.close()
-    running.stop()
-    took_s = time.monotonic() - begun
-    lines = coordinator_lines(caplog)
-    told = [line for line in lines if "asks for the coordinator" in line]
-    rest = [int(line.split()[0]) for line in lines if "further connections asked" in line]
-    assert len(told) <= 11 + took_s
-    assert len(told) + sum(rest) == 50
-
-
-def coordinator_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [one.getMessage() for one in caplog.records if "coordinator" in one.getMessage()]

@@ -25,7 +25,7 @@ from plog._native import faults
 from plog.storage.log_manager import LogManager
 from tests.agreement.harness import run_seed
 from tests.descriptors import open_at
-from tests.handlers import compacted
+from tests.handlers import compacted, transacted
 from tests.handlers.changers import Changer, come_and_go, cut_back, trouble_disks
 from tests.handlers.generators import Generators, TopicChanger
 from tests.handlers.running import Running
@@ -81,6 +81,7 @@ class Stress:
             )
         self.world = World(self.running.port, log_dirs, self.seed)
         self.manager = managers[0]
+        self.ledger = transacted.prepare(self.world)
         for name in ("one", "two", "three"):
             self.world.create(self.running.wire, name, 2, segment_bytes=SMALLEST_SEGMENT)
             self.world.partitions[name] = 2
@@ -102,6 +103,7 @@ class Stress:
             "cut-back": lambda: cut_back(world, self.manager),
             "disks": lambda: trouble_disks(world),
             **compacted.workers(world, self.manager),
+            **transacted.workers(world, self.ledger),
         }
 
     def run(
@@ -123,6 +125,7 @@ class Stress:
                 Changer.alter(wire, topic, "retention.bytes", -1)
                 for index in range(count):
                     check_log(world.book, (topic, index), wire, IDEMPOTENT)
+            transacted.check(self.ledger, wire)
             for check in checks:
                 check(wire)
             wire.close()
@@ -146,6 +149,9 @@ def test_everything_at_once(tmp_path: Path, complaints: list[str], fast_path: st
         "topics created",
         "logs compacted",
         "compacted logs read",
+        "transactions committed",
+        "transactions aborted",
+        "committed records read",
     ):
         assert counts.get(what, 0) > 0, counts
     assert (counts["answered fast"] > 0) == (fast_path == "true")

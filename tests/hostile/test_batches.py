@@ -33,7 +33,7 @@ CODES: dict[str, ErrorCode] = {
     "crc": ErrorCode.CORRUPT_MESSAGE,
     "attributes [567]$": ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     "attributes 8$": ErrorCode.INVALID_TIMESTAMP,
-    "attributes (16|48|32767|-1)$": ErrorCode.INVALID_TXN_STATE,
+    "attributes (16|48|32767|-1)$": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     "batch_length (-.*|0|1|48)$": ErrorCode.CORRUPT_MESSAGE,
     "compressed: xerial, a header": ErrorCode.INVALID_RECORD,
     "compressed": ErrorCode.CORRUPT_MESSAGE,

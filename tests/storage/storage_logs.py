@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from plog._native.batch import read_header
 from plog._native.records import build_batch, control_batch
 from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.storage import log_opening
@@ -109,6 +110,12 @@ def batch(
             transactional=transactional,
         )
     )
+
+
+def append_verified(log: Log, data: bytearray) -> int:
+    """Append a batch, with leave to begin a transaction if it takes that; return its offset."""
+    verified = log.transactions.verification_for(read_header(data))
+    return log.append_as_leader(data, now_ms=NOW_MS, verified=verified).base_offset
 
 
 def open_log(

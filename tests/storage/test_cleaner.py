@@ -23,6 +23,7 @@ from .storage_logs import (
     FaultyFilesystem,
     Owner,
     Settings,
+    append_verified,
     files_of,
     open_log,
     read_all,
@@ -37,7 +38,7 @@ MEMORY = 1 << 16
 def put(log: Log, *pairs: tuple[bytes | None, bytes | None], **options: object) -> int:
     """Append one batch; returns the offset of its first record."""
     data = build_batch([(NOW_MS, key, value, ()) for key, value in pairs], **options)  # type: ignore[arg-type]
-    return log.append_as_leader(bytearray(data), now_ms=NOW_MS).base_offset
+    return append_verified(log, bytearray(data))
 
 
 def marker(offset: int, *, abort: bool) -> bytes:
@@ -275,7 +276,7 @@ def test_aborted_records_go_at_once_and_their_marker_later(tmp_path: Path) -> No
     end = clean(log).end
     assert pairs(log) == [(0, b"a", b"1"), (4, b"b", b"kept")]
     assert [one.offset for one in records_of(log, control=True)] == [3, 5]
-    assert [one.last_offset for one in log.aborted_between(0, end)] == [3]
+    assert [one.last_offset for one in log.transactions.aborted_between(0, end)] == [3]
     # Nothing of the aborted one is left: its marker may go, after a while.
     clean(log, None, now_ms=NOW_MS + 1)
     assert [one.offset for one in records_of(log, control=True)] == [3, 5]

@@ -31,6 +31,7 @@ from .storage_logs import (
     FaultyFilesystem,
     Owner,
     Settings,
+    append_verified,
     batch,
     files_of,
     open_log,
@@ -268,7 +269,7 @@ def test_transaction_holds_the_last_stable_offset(directory: Path) -> None:
     log = open_log(directory)
     fill(log, 1)
     data = batch(5, producer_id=3, epoch=0, sequence=0, transactional=True)
-    assert log.append_as_leader(data, now_ms=NOW_MS).base_offset == 10
+    assert append_verified(log, data) == 10
     fill(log, 1)
     assert log.high_watermark == 25
     assert log.last_stable_offset == 10

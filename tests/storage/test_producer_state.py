@@ -21,6 +21,7 @@ from plog.errors import (
     InvalidTxnState,
     KafkaError,
     OutOfOrderSequenceNumber,
+    TransactionCoordinatorFenced,
 )
 from plog.storage.producer_state import (
     MAX_SEQUENCE,
@@ -33,6 +34,8 @@ from plog.storage.producer_state import (
     check,
     complete,
     decide,
+    decide_marker,
+    decide_own,
     expired,
     next_sequence,
     sequenced,
@@ -150,7 +153,40 @@ def test_decide_lets_a_new_epoch_start_at_zero() -> None:
 
 def test_decide_lets_a_transaction_begin() -> None:
     known = entry(seen(0, 9))
-    assert decide(known, header(10, transactional=True)) == known
+    begins = header(10, transactional=True)
+    assert decide(known, begins, is_verified=True) == known
+    with pytest.raises(InvalidTxnState, match="no ongoing transaction"):
+        decide(known, begins)
+    with pytest.raises(InvalidTxnState):
+        decide(None, header(0, transactional=True))
+
+
+def test_decide_own_takes_what_has_no_numbers() -> None:
+    known = entry(seen(0, 9))
+    own = header(-1, transactional=True)
+    assert decide_own(known, own, is_verified=True) == known
+    assert decide_own(entry(seen(0, 9), txn=50), own, is_verified=False).producer_id == PID
+    assert decide_own(None, own, is_verified=True).batches == ()
+    later = header(-1, epoch=4, transactional=True)
+    assert decide_own(known, later, is_verified=True).producer_epoch == 4
+    for refused in (None, known):
+        with pytest.raises(InvalidTxnState):
+            decide_own(refused, own, is_verified=False)
+    with pytest.raises(InvalidProducerEpoch):
+        decide_own(known, header(-1, epoch=2, transactional=True), is_verified=True)
+
+
+def test_decide_marker_fences_older_producers_and_older_coordinators() -> None:
+    known = entry(seen(0, 9), txn=50)._replace(coordinator_epoch=6)
+    ends = Marker(abort=True, coordinator_epoch=6)
+    decided = decide_marker(known, header(-1), ends)
+    assert (decided.current_txn_first_offset, decided.version) == (-1, known.version)
+    assert decide_marker(None, header(-1), ends).coordinator_epoch == 6
+    assert decide_marker(known, header(-1, epoch=4), ends).producer_epoch == 4
+    with pytest.raises(InvalidProducerEpoch):
+        decide_marker(known, header(-1, epoch=2), ends)
+    with pytest.raises(TransactionCoordinatorFenced):
+        decide_marker(known, header(-1), Marker(abort=True, coordinator_epoch=5))
 
 
 @pytest.mark.parametrize(

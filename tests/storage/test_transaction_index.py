@@ -125,12 +125,12 @@ def test_log_lists_what_was_aborted_in_the_range_that_was_read(log: Log) -> None
     for start in (0, 3, 99, 100, 104, 240):
         begun = [one for one in rounds() if one.last_offset >= start]
         whole = log.read(start, 1 << 20, end, True)
-        assert log.aborted_transactions(start, whole, end) == begun
+        assert log.transactions.aborted_in(start, whole, end) == begun
         to_offset = log.read(start, 1 << 20, start + 7, True)
-        assert log.aborted_transactions(start, to_offset, start + 7) == [
+        assert log.transactions.aborted_in(start, to_offset, start + 7) == [
             one for one in begun if one.first_offset < start + 7
         ]
-    assert log.aborted_transactions(end, log.read(end, 1000, end, True), end) == []
+    assert log.transactions.aborted_in(end, log.read(end, 1000, end, True), end) == []
 
 
 def test_range_cut_by_its_size_lists_little_more_than_its_own(log: Log) -> None:
@@ -140,7 +140,7 @@ def test_range_cut_by_its_size_lists_little_more_than_its_own(log: Log) -> None:
         assert found is not None
         held = log.native.segments[0].read(found.position, len(found))
         rounds_held = -(-len(held) // (log.size_bytes // ROUNDS))
-        listed = log.aborted_transactions(100, found, end)
+        listed = log.transactions.aborted_in(100, found, end)
         assert listed == rounds()[20 : 20 + len(listed)]
         # An index entry stands at every second batch or so.
         assert rounds_held <= len(listed) <= rounds_held + 3
@@ -149,7 +149,7 @@ def test_range_cut_by_its_size_lists_little_more_than_its_own(log: Log) -> None:
 def test_truncated_log_forgets_what_was_aborted_later(log: Log, tmp_path: Path) -> None:
     assert log.truncate_to(102)
     whole = log.read(0, 1 << 20, 100, True)
-    assert log.aborted_transactions(0, whole, 100) == rounds()[:20]
+    assert log.transactions.aborted_in(0, whole, 100) == rounds()[:20]
     index = log.directory / "00000000000000000000.txnindex"
     assert decode_aborted(index.read_bytes()) == rounds()[:20]
 

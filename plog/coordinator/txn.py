@@ -1,0 +1,425 @@
+"""A transactional id as a pure machine: requests, the clock and the log in, effects out.
+
+Owns every decision about one transactional id: who its producer is, which partitions are in its
+transaction, whether that is committed, what each request is answered. Does no I/O and knows no
+clock; `txn_coordinator` runs it, executes the effects in order and feeds back what became of them.
+Nothing holds before it is in the log: while a value is being stored everybody else is told to come
+again (CONCURRENT_TRANSACTIONS), and what could not be stored never was. But who begins the next
+transaction while the markers of the last one are written waits for them, as it is soon over.
+
+The protocol is that of KIP-98, with KIP-360 (a producer that goes on after an error) and KIP-890
+(version 2: the epoch is raised with each end, so that nothing late can touch a later transaction).
+
+    EMPTY --- add ---> ONGOING --- end ---> PREPARE_COMMIT --- markers ---> COMPLETE_COMMIT --.
+      ^                  ^ | '- end, time,  PREPARE_ABORT ---- markers ---> COMPLETE_ABORT ---|
+      |                  | |    a new producer ^                                              |
+      '---- init --------|-|-------------------'----- end (version 2) ------------------------|
+                         '-'------------------------- add ------------------------------------'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import singledispatchmethod
+from typing import NamedTuple
+
+from plog.coordinator.txn_events import (
+    NO_PRODUCER,
+    AddPartitions,
+    Answer,
+    CompleteLater,
+    Effect,
+    EndTxn,
+    Event,
+    Forgotten,
+    GiveUp,
+    InitProducer,
+    LookAtClock,
+    MarkersWritten,
+    Producer,
+    Store,
+    Stored,
+    Token,
+    TxnAnswer,
+    TxnValue,
+    WriteMarkers,
+)
+from plog.coordinator.txn_states import (
+    AT_REST,
+    EMPTY,
+    END_ANSWERS,
+    NEXT_STATES,
+    OF_OUTCOME,
+    ONGOING,
+    PREPARED,
+)
+from plog.errors import ErrorCode
+from plog.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
+
+FIRST_EPOCH = 0
+LARGEST_EPOCH = 32767
+LAST_EPOCH = LARGEST_EPOCH - 1
+"""The last that a producer gets: the largest is left to fence it with."""
+MOST_WAITING = 8
+"""A client sends one request at a time; of those that do not, no more are kept waiting."""
+
+EPOCH_PER_TRANSACTION = 2
+"""From this version of clients on each end of a transaction raises the epoch."""
+
+
+class _Storing(NamedTuple):
+    """What is on its way into the log, and what the one who asked for it is told then."""
+
+    ticket: int
+    value: TxnValue | None
+    token: Token | None
+    answer: TxnAnswer
+    last_epoch: int
+
+
+@dataclass(slots=True)
+class Txn:
+    """One transactional id. Its owner's thread alone may call it.
+
+    `value` is what the log says; None when it says nothing (yet).
+    """
+
+    transactional_id: str
+    value: TxnValue | None = None
+    _last_epoch: int = NO_EPOCH  # the producer's before the latest one; no log tells it
+    _storing: _Storing | None = None
+    _waiting: list[AddPartitions] = field(default_factory=list)  # for the end of the last one
+    _last_ticket: int = 0
+    _out: list[Effect] = field(default_factory=list)
+
+    def on(self, event: Event) -> list[Effect]:
+        """Take in what happened and return what is to be done, in this order."""
+        self._take(event)
+        out, self._out = self._out, []
+        return out
+
+    @singledispatchmethod
+    def _take(self, event: Event) -> None:
+        raise TypeError(f"not an event of a transactional id: {event!r}")
+
+    def resume(self) -> list[Effect]:
+        """Return what one that was read from the log goes on with: markers that are due."""
+        if self.value is not None and self.value.state in PREPARED:
+            return [self._markers(self.value)]
+        return []
+
+    @property
+    def needs_producer_id(self) -> bool:
+        """Whether the next event may use up a new producer id."""
+        return self.value is None or self.value.producer_epoch >= LAST_EPOCH
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is known, and nothing is about to be: it may be dropped."""
+        return self.value is None and self._storing is None
+
+    def missing(
+        self, producer: Producer, partitions: Iterable[TopicPartition]
+    ) -> ErrorCode | frozenset[TopicPartition]:
+        """Return which partitions are not in the producer's open transaction, or why none counts.
+
+        Who writes asks before its first append (KIP-890): else a write that comes late would
+        belong to no transaction, or to the next one, or to one that never ends.
+        """
+        refusal = self._refuse(producer)
+        if refusal is not ErrorCode.NONE:
+            return refusal
+        assert self.value is not None
+        if self.value.state in PREPARED or self._is_deciding:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        return frozenset(partitions) - self.value.partitions
+
+    @property
+    def _is_deciding(self) -> bool:
+        storing = None if self._storing is None else self._storing.value
+        return storing is not None and storing.state in PREPARED
+
+    # -- who is who --------------------------------------------------------------------------
+
+    def _refuse(self, producer: Producer) -> ErrorCode:
+        """Tell why somebody is not the producer; NONE if it is."""
+        if self.value is None or producer.id != self.value.producer_id:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if producer.epoch != self.value.producer_epoch:
+            return ErrorCode.PRODUCER_FENCED
+        return ErrorCode.NONE
+
+    def _has_been(self, value: TxnValue, producer: Producer) -> bool:
+        """Tell whether somebody was the producer of the transaction that ended last."""
+        if producer.id == value.producer_id:
+            return producer.epoch == value.producer_epoch - 1
+        return producer == Producer(value.previous_producer_id, LAST_EPOCH) and (
+            value.producer_epoch == FIRST_EPOCH
+        )
+
+    # -- InitProducerId ----------------------------------------------------------------------
+
+    @_take.register
+    def _on_init(self, init: InitProducer) -> None:
+        value = self.value
+        if self._storing is not None:
+            self._answer(init.token, ErrorCode.CONCURRENT_TRANSACTIONS)
+        elif value is None:
+            self._become_new(init)
+        elif init.was is not None and not self._may_go_on(value, init.was):
+            self._answer(init.token, ErrorCode.PRODUCER_FENCED)
+        elif value.state in PREPARED:
+            self._answer(init.token, ErrorCode.CONCURRENT_TRANSACTIONS)
+        elif value.state is ONGOING:
+            # Its end first, by which the old producer is fenced; then whoever asks comes again.
+            refusal = self._refuse_going_on(value, init.was)
+            if refusal is not ErrorCode.NONE:
+                self._answer(init.token, refusal)
+            else:
+                again = TxnAnswer(ErrorCode.CONCURRENT_TRANSACTIONS)
+                self._abort_fenced(value, init.now_ms, init.token, again)
+        else:
+            self._begin_epoch(value, init)
+
+    def _may_go_on(self, value: TxnValue, was: Producer) -> bool:
+        """Tell whether somebody can have been the producer; epochs are looked at later."""
+        return was.id == value.producer_id or (
+            was.id == value.previous_producer_id and was.epoch >= LAST_EPOCH
+        )
+
+    def _refuse_going_on(self, value: TxnValue, was: Producer | None) -> ErrorCode:
+        if was is None or was.epoch in (value.producer_epoch, self._last_epoch):
+            return ErrorCode.NONE
+        return ErrorCode.PRODUCER_FENCED
+
+    def _become_new(self, init: InitProducer) -> None:
+        fresh = Producer(init.spare_producer_id, FIRST_EPOCH)
+        value = TxnValue(*fresh, init.timeout_ms, EMPTY, updated_ms=init.now_ms)
+        self._store(value, init.token, TxnAnswer(ErrorCode.NONE, fresh))
+
+    def _begin_epoch(self, value: TxnValue, init: InitProducer) -> None:
+        was = init.was
+        if was is not None and was.epoch != value.producer_epoch:
+            if was.epoch != self._last_epoch:
+                self._answer(init.token, ErrorCode.PRODUCER_FENCED)
+                return
+            # It did not hear the answer: it is told again what it is.
+            epoch, last_epoch, producer_id = value.producer_epoch, was.epoch, value.producer_id
+        elif value.producer_epoch < LAST_EPOCH:
+            epoch, producer_id = value.producer_epoch + 1, value.producer_id
+            last_epoch = NO_EPOCH if was is None else value.producer_epoch
+        elif init.spare_producer_id == NO_PRODUCER_ID:
+            self._answer(init.token, ErrorCode.CONCURRENT_TRANSACTIONS)
+            return
+        else:
+            epoch, producer_id = FIRST_EPOCH, init.spare_producer_id
+            last_epoch = NO_EPOCH if was is None else value.producer_epoch
+        is_new_id = producer_id != value.producer_id
+        begun = replace(
+            value,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            timeout_ms=init.timeout_ms,
+            state=EMPTY,
+            partitions=frozenset(),
+            updated_ms=init.now_ms,
+            started_ms=NO_TIMESTAMP,
+            previous_producer_id=value.producer_id if is_new_id else value.previous_producer_id,
+            next_producer_id=NO_PRODUCER_ID,
+        )
+        self._store(begun, init.token, TxnAnswer(ErrorCode.NONE, begun.producer), last_epoch)
+
+    # -- partitions join ---------------------------------------------------------------------
+
+    @_take.register
+    def _on_add(self, add: AddPartitions) -> None:
+        refusal = self._refuse(add.producer)
+        if refusal is not ErrorCode.NONE:
+            self._answer(add.token, refusal)
+            return
+        value = self.value
+        assert value is not None
+        if value.state in PREPARED and len(self._waiting) < MOST_WAITING:
+            self._waiting.append(add)
+        elif self._storing is not None or value.state in PREPARED:
+            self._answer(add.token, ErrorCode.CONCURRENT_TRANSACTIONS)
+        elif value.state is ONGOING and add.partitions <= value.partitions:
+            self._answer(add.token, ErrorCode.NONE)
+        else:
+            is_open = value.state is ONGOING
+            self._store(
+                replace(
+                    value,
+                    state=ONGOING,
+                    partitions=value.partitions | add.partitions,
+                    updated_ms=add.now_ms,
+                    started_ms=value.started_ms if is_open else add.now_ms,
+                    client_version=add.client_version,
+                ),
+                add.token,
+                TxnAnswer(ErrorCode.NONE),
+                self._last_epoch,
+            )
+
+    @_take.register
+    def _on_give_up(self, give_up: GiveUp) -> None:
+        for add in self._waiting:
+            if add.token == give_up.token:
+                self._waiting.remove(add)
+                self._answer(add.token, ErrorCode.CONCURRENT_TRANSACTIONS)
+                return
+
+    # -- the end -----------------------------------------------------------------------------
+
+    @_take.register
+    def _on_end(self, end: EndTxn) -> None:
+        value = self.value
+        raises = end.client_version >= EPOCH_PER_TRANSACTION
+        if value is not None and raises and self._is_told_again(value, end):
+            self._tell_end_again(value, end)
+            return
+        refusal = self._refuse(end.producer)
+        if refusal is not ErrorCode.NONE:
+            self._answer(end.token, refusal)
+            return
+        assert value is not None
+        if self._storing is not None:
+            self._answer(end.token, ErrorCode.CONCURRENT_TRANSACTIONS)
+            return
+        answer = END_ANSWERS[value.state, end.commit]
+        if raises and value.state in AT_REST:
+            # Of this epoch nothing has ended: it is no retry, and there is nothing to commit.
+            answer = ErrorCode.INVALID_TXN_STATE if end.commit else None
+        if answer is not None:
+            self._answer(end.token, answer)
+        elif not raises:
+            decided = self._decided(value, commit=end.commit, now_ms=end.now_ms)
+            self._store(decided, end.token, TxnAnswer(ErrorCode.NONE), self._last_epoch)
+        else:
+            self._end_epoch(value, end)
+
+    def _is_told_again(self, value: TxnValue, end: EndTxn) -> bool:
+        if value.state in PREPARED:
+            # The id is still the old one here, also where the next one is chosen.
+            before = Producer(value.producer_id, value.producer_epoch - 1)
+            return end.producer == before and value.client_version >= EPOCH_PER_TRANSACTION
+        return (
+            value.state in AT_REST
+            and value.state is not EMPTY
+            and (
+                value.client_version >= EPOCH_PER_TRANSACTION
+                and self._has_been(value, end.producer)
+            )
+        )
+
+    def _tell_end_again(self, value: TxnValue, end: EndTxn) -> None:
+        answer = END_ANSWERS[value.state, end.commit]
+        assert answer is not None
+        told = value.producer if answer is ErrorCode.NONE else NO_PRODUCER
+        self._answer(end.token, answer, told)
+
+    def _end_epoch(self, value: TxnValue, end: EndTxn) -> None:
+        decided = replace(
+            self._decided(value, commit=end.commit, now_ms=end.now_ms),
+            producer_epoch=value.producer_epoch + 1,
+            client_version=end.client_version,
+        )
+        told = decided.producer
+        if value.producer_epoch >= LAST_EPOCH:
+            if end.spare_producer_id == NO_PRODUCER_ID:
+                self._answer(end.token, ErrorCode.CONCURRENT_TRANSACTIONS)
+                return
+            decided = replace(decided, next_producer_id=end.spare_producer_id)
+            told = Producer(end.spare_producer_id, FIRST_EPOCH)
+        self._store(decided, end.token, TxnAnswer(ErrorCode.NONE, told), value.producer_epoch)
+
+    def _decided(self, value: TxnValue, *, commit: bool, now_ms: int) -> TxnValue:
+        prepared, _ = OF_OUTCOME[commit]
+        return replace(value, state=prepared, updated_ms=now_ms)
+
+    def _abort_fenced(
+        self, value: TxnValue, now_ms: int, token: Token | None, answer: TxnAnswer
+    ) -> None:
+        """Abort, under an epoch that the producer does not have."""
+        decided = replace(
+            self._decided(value, commit=False, now_ms=now_ms),
+            producer_epoch=min(value.producer_epoch + 1, LARGEST_EPOCH),
+        )
+        self._store(decided, token, answer)
+
+    @_take.register
+    def _on_markers(self, written: MarkersWritten) -> None:
+        value = self.value
+        if value is None or value.state not in PREPARED or self._storing is not None:
+            return
+        _, complete = OF_OUTCOME[PREPARED[value.state]]
+        done = replace(value, state=complete, partitions=frozenset(), updated_ms=written.now_ms)
+        last_epoch = self._last_epoch
+        if value.next_producer_id != NO_PRODUCER_ID:
+            done = replace(
+                done,
+                producer_id=value.next_producer_id,
+                producer_epoch=FIRST_EPOCH,
+                previous_producer_id=value.producer_id,
+                next_producer_id=NO_PRODUCER_ID,
+            )
+        self._store(done, None, TxnAnswer(ErrorCode.NONE), last_epoch)
+
+    # -- time --------------------------------------------------------------------------------
+
+    @_take.register
+    def _on_clock(self, look: LookAtClock) -> None:
+        value = self.value
+        if value is None or self._storing is not None:
+            return
+        if value.state is ONGOING:
+            if look.now_ms - value.started_ms > value.timeout_ms:
+                self._abort_fenced(value, look.now_ms, None, TxnAnswer(ErrorCode.NONE))
+        elif value.state in AT_REST and look.now_ms - value.updated_ms >= look.expiration_ms:
+            self._store(None, None, TxnAnswer(ErrorCode.NONE))
+
+    # -- the log -----------------------------------------------------------------------------
+
+    @_take.register
+    def _on_stored(self, stored: Stored) -> None:
+        storing = self._storing
+        if storing is None or storing.ticket != stored.ticket:
+            return
+        self._storing = None
+        if stored.error is not ErrorCode.NONE:
+            if storing.token is not None:
+                self._answer(storing.token, stored.error)
+            elif self.value is not None and self.value.state in PREPARED:
+                self._out.append(CompleteLater())
+            return
+        self.value, self._last_epoch = storing.value, storing.last_epoch
+        if storing.token is not None:
+            self._answer(storing.token, *storing.answer)
+        if storing.value is None:
+            self._out.append(Forgotten())
+        elif storing.value.state in PREPARED:
+            self._out.append(self._markers(storing.value))
+        else:
+            waiting, self._waiting = self._waiting, []
+            for add in waiting:
+                self._on_add(add)
+
+    def _store(
+        self,
+        value: TxnValue | None,
+        token: Token | None,
+        answer: TxnAnswer,
+        last_epoch: int = NO_EPOCH,
+    ) -> None:
+        if self.value is not None and value is not None:
+            assert value.state in NEXT_STATES[self.value.state], (self.value, value)
+        self._last_ticket += 1
+        self._storing = _Storing(self._last_ticket, value, token, answer, last_epoch)
+        self._out.append(Store(self._last_ticket, value))
+
+    def _markers(self, value: TxnValue) -> WriteMarkers:
+        return WriteMarkers(value.producer, PREPARED[value.state], value.partitions)
+
+    def _answer(self, token: Token, error: ErrorCode, producer: Producer = NO_PRODUCER) -> None:
+        self._out.append(Answer(token, TxnAnswer(error, producer)))

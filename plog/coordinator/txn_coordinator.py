@@ -1,0 +1,313 @@
+"""Runs the transactional ids whose partitions of `__transaction_state` this broker leads.
+
+Owns the shards in memory and the requests that wait: executes what the transactional ids' machines
+want (records, markers) and feeds back what became of it. Everything happens in the event loop.
+Never decides what a request is answered (`txn`) or what a record says (`txn_log`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from plog.cluster.metadata_cache import MetadataCache
+from plog.cluster.own_appends import OwnAppends, Pair
+from plog.coordinator import txn_log
+from plog.coordinator.failures import told
+from plog.coordinator.shards import Shards
+from plog.coordinator.txn import Txn
+from plog.coordinator.txn_events import (
+    AddPartitions,
+    Answer,
+    CompleteLater,
+    Effect,
+    EndTxn,
+    Event,
+    Forgotten,
+    GiveUp,
+    InitProducer,
+    LookAtClock,
+    MarkersWritten,
+    Producer,
+    Store,
+    Stored,
+    TxnAnswer,
+    WriteMarkers,
+)
+from plog.coordinator.txn_shard import TxnShard
+from plog.errors import (
+    ErrorCode,
+    InvalidProducerEpoch,
+    KafkaError,
+    TransactionCoordinatorFenced,
+)
+from plog.runtime.clock import Clock
+from plog.settings.definitions import BrokerSettings
+from plog.storage.producer_state import Marker
+from plog.types import NO_PRODUCER_ID, TopicPartition
+
+log = logging.getLogger(__name__)
+
+TRANSACTIONS_TOPIC = "__transaction_state"
+RETRY_S = 0.1
+MOST_RETRY_S = 5.0
+"""Markers are written again, less and less often, to partitions that cannot be written to now."""
+
+LONGEST_WAIT_S = 1.0
+"""So long who begins a transaction waits for the markers of the one before."""
+
+MarkerWritten = Callable[[TopicPartition, int, bool], None]
+"""Told of a partition, a producer id and whether its transaction was committed."""
+
+
+class TxnCoordinator:
+    """The transactional ids of this broker. For the event loop's thread.
+
+    Args:
+        partitions: tells how many `__transaction_state` has, or will have.
+        new_producer_id: gives an id that nobody has had; blocks, and raises KafkaError.
+        marker_written: told of each marker once it is safe.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        appends: OwnAppends,
+        metadata: MetadataCache,
+        settings: BrokerSettings,
+        clock: Clock,
+        partitions: Callable[[], int],
+        new_producer_id: Callable[[], int],
+        marker_written: MarkerWritten,
+    ) -> None:
+        self._loop = loop
+        self._appends = appends
+        self._metadata = metadata
+        self._settings = settings
+        self._clock = clock
+        self._new_producer_id = new_producer_id
+        self._marker_written = marker_written
+        self.shards = Shards(
+            loop,
+            TRANSACTIONS_TOPIC,
+            partitions=partitions,
+            load_bytes=settings.transaction_state_log_load_buffer_size,
+            make=TxnShard,
+            taken=self._resume,
+            given_up=self._retire,
+        )
+
+    def start(self) -> None:
+        """Look at the clock from now on."""
+        self.shards.spawn(self._look_now_and_then())
+
+    def close(self) -> None:
+        """Stop: nobody is answered, and markers wait for the next start."""
+        self.shards.close()
+
+    def _resume(self, shard: TxnShard) -> None:
+        for txn in shard:
+            self._execute(shard, txn, txn.resume())
+        if shard.txns:
+            log.info(
+                "%d transactional ids of %s-%d loaded",
+                len(shard.txns),
+                TRANSACTIONS_TOPIC,
+                shard.partition,
+            )
+
+    def _retire(self, shard: TxnShard) -> None:
+        """Nothing: what is under way finds that the shard is served no more, or is given up."""
+
+    # -- requests ----------------------------------------------------------------------------
+
+    async def init(self, transactional_id: str, timeout_ms: int, was: Producer | None) -> TxnAnswer:
+        """Make somebody the producer of a transactional id. Raises as `Shards.of`, KafkaError."""
+        shard = self.shards.of(transactional_id)
+        spare = await self._spare_id(shard.txns.get(transactional_id))
+        # Only now: whoever asks meanwhile finds the same one, or makes it.
+        txn = shard.txn(transactional_id)
+        event = InitProducer(self._token(), timeout_ms, self._clock.now_ms(), was, spare)
+        try:
+            return await self._ask(shard, txn, event)
+        finally:
+            shard.drop_idle(txn)
+
+    async def add(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Iterable[TopicPartition],
+        *,
+        client_version: int = 0,
+    ) -> ErrorCode:
+        """Have partitions join a producer's transaction. Raises as `Shards.of`."""
+        shard = self.shards.of(transactional_id)
+        txn = shard.txns.get(transactional_id)
+        if txn is None:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        token = self._token()
+        event = AddPartitions(
+            token, producer, frozenset(partitions), self._clock.now_ms(), client_version
+        )
+        waits = self._loop.call_later(LONGEST_WAIT_S, self._feed, shard, txn, GiveUp(token))
+        try:
+            return (await self._ask(shard, txn, event)).error
+        finally:
+            waits.cancel()
+
+    async def end(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        *,
+        commit: bool,
+        client_version: int = 0,
+    ) -> TxnAnswer:
+        """Commit or abort a producer's transaction. Raises as `Shards.of`, KafkaError."""
+        shard = self.shards.of(transactional_id)
+        txn = shard.txns.get(transactional_id)
+        if txn is None:
+            return TxnAnswer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        spare = await self._spare_id(txn)
+        event = EndTxn(self._token(), producer, commit, self._clock.now_ms(), client_version, spare)
+        return await self._ask(shard, txn, event)
+
+    def verify(
+        self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
+    ) -> ErrorCode | frozenset[TopicPartition]:
+        """Return which partitions are not in a producer's open transaction, or why none counts.
+
+        Raises as `Shards.of`.
+        """
+        txn = self.shards.of(transactional_id).txns.get(transactional_id)
+        if txn is None:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        return txn.missing(producer, partitions)
+
+    def find(self, transactional_id: str) -> Txn | None:
+        """Return a transactional id that the log knows. Raises as `Shards.of`."""
+        txn = self.shards.of(transactional_id).txns.get(transactional_id)
+        return None if txn is None or txn.value is None else txn
+
+    def txns(self) -> list[Txn]:
+        """Return all transactional ids that are kept here."""
+        return [txn for shard in self.shards for txn in shard if txn.value is not None]
+
+    async def _spare_id(self, txn: Txn | None) -> int:
+        if txn is not None and not txn.needs_producer_id:
+            return NO_PRODUCER_ID
+        return await asyncio.to_thread(self._new_producer_id)
+
+    def _token(self) -> asyncio.Future[TxnAnswer]:
+        return self._loop.create_future()
+
+    async def _ask(
+        self, shard: TxnShard, txn: Txn, event: InitProducer | AddPartitions | EndTxn
+    ) -> TxnAnswer:
+        token = event.token
+        assert isinstance(token, asyncio.Future)
+        self._feed(shard, txn, event)
+        answer = token.result() if token.done() else await token
+        assert isinstance(answer, TxnAnswer)
+        return answer
+
+    # -- machines ----------------------------------------------------------------------------
+
+    def _feed(self, shard: TxnShard, txn: Txn, event: Event) -> None:
+        self._execute(shard, txn, txn.on(event))
+
+    def _execute(self, shard: TxnShard, txn: Txn, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Answer(token, answer):
+                    assert isinstance(token, asyncio.Future)
+                    if not token.done():  # else its client has gone
+                        token.set_result(answer)
+                case Store():
+                    self.shards.spawn(self._store(shard, txn, effect))
+                case WriteMarkers():
+                    self.shards.spawn(self._write_markers(shard, txn, effect))
+                case CompleteLater():
+                    self.shards.spawn(self._complete_later(shard, txn))
+                case Forgotten():
+                    shard.drop_idle(txn)
+
+    async def _store(self, shard: TxnShard, txn: Txn, effect: Store) -> None:
+        error = ErrorCode.NONE
+        key = txn_log.encode_key(txn.transactional_id)
+        value = None if effect.value is None else txn_log.encode_value(effect.value)
+        try:
+            if not self.shards.is_served(shard):
+                error = ErrorCode.NOT_COORDINATOR
+            else:
+                at = TopicPartition(TRANSACTIONS_TOPIC, shard.partition)
+                await self._appends.append(at, [Pair(key, value)])
+        except KafkaError as failure:
+            error = told(failure, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
+            log.warning("transactional id %.100r: %s", txn.transactional_id, failure)
+        self._feed(shard, txn, Stored(effect.ticket, error))
+
+    async def _complete_later(self, shard: TxnShard, txn: Txn) -> None:
+        await asyncio.sleep(RETRY_S)
+        if self.shards.is_served(shard):
+            self._feed(shard, txn, MarkersWritten(self._clock.now_ms()))
+
+    # -- markers -----------------------------------------------------------------------------
+
+    async def _write_markers(self, shard: TxnShard, txn: Txn, effect: WriteMarkers) -> None:
+        marker = Marker(abort=not effect.commit, coordinator_epoch=shard.leader_epoch)
+        await asyncio.gather(
+            *(self._mark(shard, at, effect.producer, marker) for at in effect.partitions)
+        )
+        if self.shards.is_served(shard):
+            self._feed(shard, txn, MarkersWritten(self._clock.now_ms()))
+
+    async def _mark(
+        self, shard: TxnShard, at: TopicPartition, producer: Producer, marker: Marker
+    ) -> None:
+        """Write a marker, for as long as it takes, and as this broker is the one to do so."""
+        wait_s = RETRY_S
+        while self.shards.is_served(shard):
+            try:
+                await self.write_marker(at, producer, marker)
+            except (InvalidProducerEpoch, TransactionCoordinatorFenced) as fenced:
+                log.warning("%s has no marker of producer %d: %s", at, producer.id, fenced)
+                return
+            except KafkaError as failure:
+                if not self._metadata.contains(at):
+                    return  # deleted: nobody will ask what became of it
+                log.info("%s waits for its marker of producer %d: %s", at, producer.id, failure)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, MOST_RETRY_S)
+                continue
+            return
+
+    async def write_marker(self, at: TopicPartition, producer: Producer, marker: Marker) -> None:
+        """End a producer's transaction in a partition, whoever coordinates it.
+
+        Raises as `OwnAppends.append_marker`.
+        """
+        await self._appends.append_marker(at, *producer, marker)
+        self._marker_written(at, producer.id, not marker.abort)
+
+    # -- time --------------------------------------------------------------------------------
+
+    async def _look_now_and_then(self) -> None:
+        settings = self._settings
+        every_ms = min(
+            settings.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            settings.transaction_remove_expired_transaction_cleanup_interval_ms,
+        )
+        while True:
+            await asyncio.sleep(every_ms / 1000)
+            self.look_at_clock()
+
+    def look_at_clock(self) -> None:
+        """Abort what has taken too long, and forget what nobody has used for long."""
+        look = LookAtClock(self._clock.now_ms(), self._settings.transactional_id_expiration_ms)
+        for shard in self.shards:
+            for txn in shard:
+                self._feed(shard, txn, look)

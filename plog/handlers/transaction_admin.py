@@ -1,0 +1,223 @@
+"""WriteTxnMarkers, DescribeProducers, DescribeTransactions, ListTransactions (KIP-98, KIP-664):
+transactions as other brokers and administrators see them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import groupby
+from operator import attrgetter
+
+from plog.coordinator.txn_events import Producer, TxnValue
+from plog.coordinator.txn_states import BY_LABEL
+from plog.errors import ErrorCode, KafkaError
+from plog.handlers.context import Context
+from plog.handlers.registry import handles
+from plog.protocol.messages.producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from plog.protocol.messages.transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TopicData,
+    TransactionState,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from plog.storage.producer_state import Marker
+from plog.types import TopicPartition
+
+NO_SEQUENCE = -1
+
+
+# -- WriteTxnMarkers -------------------------------------------------------------------------------
+
+
+@handles(WriteTxnMarkersRequest, versions="0-1")
+async def write_txn_markers(
+    ctx: Context, request: WriteTxnMarkersRequest
+) -> WriteTxnMarkersResponse:
+    """End transactions in the logs of their partitions; one's error leaves the others alone."""
+    with ctx.connection.aside():
+        return WriteTxnMarkersResponse(
+            markers=[await _write_marker(ctx, marker) for marker in request.markers]
+        )
+
+
+async def _write_marker(ctx: Context, asked: WritableTxnMarker) -> WritableTxnMarkerResult:
+    producer = Producer(asked.producer_id, asked.producer_epoch)
+    marker = Marker(abort=not asked.transaction_result, coordinator_epoch=asked.coordinator_epoch)
+
+    async def write(at: TopicPartition) -> ErrorCode:
+        try:
+            await ctx.services.transactions.write_marker(at, producer, marker)
+        except KafkaError as refusal:
+            return ErrorCode(refusal.code)
+        return ErrorCode.NONE
+
+    return WritableTxnMarkerResult(
+        producer_id=asked.producer_id,
+        topics=[
+            WritableTxnMarkerTopicResult(
+                name=topic.name,
+                partitions=[
+                    WritableTxnMarkerPartitionResult(partition_index=index, error_code=error)
+                    for index, error in zip(
+                        topic.partition_indexes,
+                        await asyncio.gather(
+                            *(
+                                write(TopicPartition(topic.name, index))
+                                for index in topic.partition_indexes
+                            )
+                        ),
+                        strict=True,
+                    )
+                ],
+            )
+            for topic in asked.topics
+        ],
+    )
+
+
+# -- DescribeProducers -----------------------------------------------------------------------------
+
+
+@handles(DescribeProducersRequest, versions="0-0")
+def describe_producers(
+    ctx: Context, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    """Tell which producers the leader of each partition knows."""
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                partitions=[
+                    _producers_of(ctx, TopicPartition(topic.name, index))
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _producers_of(ctx: Context, at: TopicPartition) -> PartitionResponse:
+    try:
+        entries = ctx.services.replicas.leader(at).log.native.producers()
+    except KafkaError as refusal:
+        return PartitionResponse(
+            partition_index=at.partition,
+            error_code=refusal.code,
+            error_message=str(refusal),
+            active_producers=[],
+        )
+    return PartitionResponse(
+        partition_index=at.partition,
+        error_code=ErrorCode.NONE,
+        active_producers=[
+            ProducerState(
+                producer_id=entry.producer_id,
+                producer_epoch=entry.producer_epoch,
+                last_sequence=entry.batches[-1].last_sequence if entry.batches else NO_SEQUENCE,
+                last_timestamp=entry.last_timestamp,
+                coordinator_epoch=entry.coordinator_epoch,
+                current_txn_start_offset=entry.current_txn_first_offset,
+            )
+            for entry in entries
+        ],
+    )
+
+
+# -- DescribeTransactions, ListTransactions --------------------------------------------------------
+
+
+@handles(DescribeTransactionsRequest, versions="0-0")
+def describe_transactions(
+    ctx: Context, request: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
+    """Describe transactional ids by name."""
+    return DescribeTransactionsResponse(
+        transaction_states=[_describe(ctx, one) for one in request.transactional_ids]
+    )
+
+
+def _describe(ctx: Context, transactional_id: str) -> TransactionState:
+    value: TxnValue | None = None
+    try:
+        if not transactional_id:
+            error = ErrorCode.INVALID_REQUEST
+        else:
+            txn = ctx.services.transactions.find(transactional_id)
+            value = None if txn is None else txn.value
+            error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if value is None else ErrorCode.NONE
+    except KafkaError as refusal:
+        error = ErrorCode(refusal.code)
+    if value is None:
+        return TransactionState(
+            error_code=error,
+            transactional_id=transactional_id,
+            transaction_state="",
+            transaction_timeout_ms=0,
+            transaction_start_time_ms=0,
+            producer_id=0,
+            producer_epoch=0,
+            topics=[],
+        )
+    return TransactionState(
+        error_code=error,
+        transactional_id=transactional_id,
+        transaction_state=value.state.label,
+        transaction_timeout_ms=value.timeout_ms,
+        transaction_start_time_ms=value.started_ms,
+        producer_id=value.producer_id,
+        producer_epoch=value.producer_epoch,
+        topics=[
+            TopicData(topic=topic, partitions=[at.partition for at in some])
+            for topic, some in groupby(sorted(value.partitions), attrgetter("topic"))
+        ],
+    )
+
+
+@handles(ListTransactionsRequest, versions="0-1")
+def list_transactions(ctx: Context, request: ListTransactionsRequest) -> ListTransactionsResponse:
+    """List the transactional ids that this broker keeps, of what was asked for."""
+    transactions = ctx.services.transactions
+    if transactions.shards.is_loading:
+        return ListTransactionsResponse(
+            error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            unknown_state_filters=[],
+            transaction_states=[],
+        )
+    now_ms = ctx.services.clock.now_ms()
+    return ListTransactionsResponse(
+        error_code=ErrorCode.NONE,
+        unknown_state_filters=[one for one in request.state_filters if one not in BY_LABEL],
+        transaction_states=[
+            ListedTransaction(
+                transactional_id=txn.transactional_id,
+                producer_id=txn.value.producer_id,
+                transaction_state=txn.value.state.label,
+            )
+            for txn in transactions.txns()
+            if txn.value is not None and _is_wanted(txn.value, request, now_ms)
+        ],
+    )
+
+
+def _is_wanted(value: TxnValue, request: ListTransactionsRequest, now_ms: int) -> bool:
+    if request.producer_id_filters and value.producer_id not in request.producer_id_filters:
+        return False
+    if request.state_filters and value.state.label not in request.state_filters:
+        return False
+    return request.duration_filter < 0 or now_ms - value.started_ms >= request.duration_filter

@@ -1,0 +1,118 @@
+"""TxnOffsetCommit: offsets that a group commits with a transaction (KIP-98, KIP-447)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plog.coordinator.group_coordinator import OFFSETS_TOPIC
+from plog.coordinator.group_log import CommittedOffset
+from plog.coordinator.txn_events import Producer
+from plog.errors import ErrorCode, KafkaError
+from plog.handlers.context import Context
+from plog.handlers.group_ids import check_group_id
+from plog.handlers.group_offsets import committable
+from plog.handlers.registry import handles
+from plog.handlers.transactional_writes import leave_to_write
+from plog.protocol.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from plog.storage.verification import Verification
+from plog.types import TopicPartition
+
+LOADING_SINCE = 2
+"""Clients of earlier versions give up when they are told that a coordinator is loading."""
+ABORTABLE_SINCE = 4
+"""From this version on TRANSACTION_ABORTABLE is understood (KIP-890)."""
+
+
+@handles(TxnOffsetCommitRequest, versions="0-4")
+async def txn_offset_commit(
+    ctx: Context, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse:
+    """Commit what can be committed; it stands once the transaction does."""
+    now_ms = ctx.services.clock.now_ms()
+    offsets, errors = committable(ctx, request.topics, lambda asked: _committed(asked, now_ms))
+    error = await _commit(ctx, request, offsets) if offsets else ErrorCode.NONE
+    if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and ctx.version < LOADING_SINCE:
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=asked.partition_index,
+                        error_code=errors.get(
+                            TopicPartition(topic.name, asked.partition_index), error
+                        ),
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _committed(asked: TxnOffsetCommitRequestPartition, now_ms: int) -> CommittedOffset:
+    return CommittedOffset(
+        asked.committed_offset,
+        asked.committed_leader_epoch,
+        asked.committed_metadata or "",
+        now_ms,
+    )
+
+
+async def _commit(
+    ctx: Context,
+    request: TxnOffsetCommitRequest,
+    offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
+) -> ErrorCode:
+    producer = Producer(request.producer_id, request.producer_epoch)
+    groups = ctx.services.groups
+    try:
+        check_group_id(request.group_id)
+        groups.shards.of(request.group_id)
+        verified = _leave(ctx, request, producer)
+        with ctx.connection.aside():
+            return await groups.commit_in_transaction(
+                request.group_id,
+                offsets,
+                producer=producer,
+                verified=verified,
+                member_id=request.member_id,
+                instance_id=request.group_instance_id,
+                generation=request.generation_id,
+            )
+    except KafkaError as refusal:
+        code = ErrorCode(refusal.code)
+        not_now = ErrorCode.NOT_ENOUGH_REPLICAS
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE if code is not_now else code
+
+
+def _leave(
+    ctx: Context, request: TxnOffsetCommitRequest, producer: Producer
+) -> Verification | None:
+    """Return the leave to begin the transaction in the group's partition, if it takes one.
+
+    Raises KafkaError: there is no leave.
+    """
+    at = TopicPartition(OFFSETS_TOPIC, ctx.services.groups.shards.index_of(request.group_id))
+    log = ctx.services.replicas.leader(at).log
+    ticket = log.transactions.verification_for_producer(*producer)
+    if ticket is None:
+        return None
+    leave = leave_to_write(
+        ctx,
+        request.transactional_id,
+        producer,
+        {at: (log, ticket)},
+        may_abort=ctx.version >= ABORTABLE_SINCE,
+    )[at]
+    if isinstance(leave, KafkaError):
+        raise leave
+    return leave

@@ -1,0 +1,176 @@
+"""What one log knows of transactions: who may begin one here, how one ends, which were aborted.
+
+Owns the tickets by which a transaction begins, the markers, and the order of the steps by which a
+transaction becomes an aborted one: its readers know before they come so far. What a producer may
+send is `producer_state`'s; the bytes are appended by the log, under its lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from plog._native.batch import BatchHeader
+from plog._native.partition_log import Appended, FileRange, PartitionLog, ProducerEntry
+from plog._native.records import control_batch
+from plog.storage.log_faults import LogFaults
+from plog.storage.log_segments import LogSegments
+from plog.storage.producer_state import (
+    Marker,
+    Verdict,
+    check,
+    decide,
+    decide_marker,
+    decide_own,
+    is_in_transaction,
+)
+from plog.storage.transaction_index import AbortedTransaction
+from plog.storage.verification import Verification, Verifications
+from plog.types import NO_OFFSET
+
+DecideProducer = Callable[[BatchHeader], ProducerEntry | None]
+"""Says what an unusual batch makes of its producer, None to ask again; raises why it is refused."""
+
+AppendUnusual = Callable[[bytearray, int, DecideProducer], Appended]
+
+
+class LogTransactions:
+    """The transactions of one log. Any thread; `lock` is the log's.
+
+    Args:
+        append: appends a batch at a time (ms), by what is decided of its producer.
+    """
+
+    def __init__(
+        self,
+        native: PartitionLog,
+        segments: LogSegments,
+        faults: LogFaults,
+        lock: AbstractContextManager[bool],
+        append: AppendUnusual,
+    ) -> None:
+        self._native = native
+        self._segments = segments
+        self._faults = faults
+        self._lock = lock
+        self._append = append
+        self._verifications = Verifications()
+
+    # -- beginning ---------------------------------------------------------------------------
+
+    def verification_for(self, header: BatchHeader) -> Verification | None:
+        """Return what a batch's writer has to have approved of before it is appended.
+
+        None: the batch begins no transaction, or is one that was appended before.
+        """
+        entry = self._native.producer(header.producer_id)
+        if not header.is_transactional or check(entry, header)[0] is Verdict.DUPLICATE:
+            return None
+        return self.verification_for_producer(header.producer_id, header.producer_epoch)
+
+    def verification_for_producer(
+        self, producer_id: int, producer_epoch: int
+    ) -> Verification | None:
+        """Return the same for what a coordinator writes: it has no numbers."""
+        with self._lock:
+            entry = self._native.producer(producer_id)
+            if is_in_transaction(entry, producer_epoch):
+                return None
+            return self._verifications.begin(producer_id, producer_epoch)
+
+    def drop_verification(self, ticket: Verification) -> None:
+        """Take back what was not approved of."""
+        with self._lock:
+            self._verifications.drop(ticket)
+
+    def decide(self, header: BatchHeader, *, verified: Verification | None) -> ProducerEntry | None:
+        """Decide about a client's unusual batch. Under the lock.
+
+        Raises as `producer_state.decide`.
+        """
+        entry = self._native.producer(header.producer_id)
+        verdict, _ = check(entry, header)
+        if verdict is not Verdict.UNUSUAL:
+            return None  # another batch of the producer came between
+        is_verified = self._verifications.is_valid(verified, header)
+        return decide(entry, header, is_verified=is_verified)
+
+    def on_append(self, decided: ProducerEntry) -> None:
+        """Take note that what was decided has been appended. Under the lock."""
+        self._verifications.end(decided.producer_id)
+
+    def succeed(self, before: LogTransactions) -> None:
+        """Let the tickets of the log that this one's log replaces stand. Under both locks."""
+        self._verifications = before._verifications
+
+    def append_for_coordinator(
+        self, records: bytearray, *, now_ms: int, verified: Verification | None
+    ) -> Appended:
+        """Append a batch that a coordinator writes for a producer's transaction, unnumbered.
+
+        Raises as `Log.append_as_leader`.
+        """
+
+        def decide_writer(header: BatchHeader) -> ProducerEntry:
+            entry = self._native.producer(header.producer_id)
+            is_verified = self._verifications.is_valid(verified, header)
+            return decide_own(entry, header, is_verified=is_verified)
+
+        return self._append(records, now_ms, decide_writer)
+
+    # -- ending ------------------------------------------------------------------------------
+
+    def append_marker(
+        self, producer_id: int, producer_epoch: int, marker: Marker, *, now_ms: int
+    ) -> Appended:
+        """End a producer's transaction, if it has one here, by a control batch.
+
+        Raises:
+            InvalidProducerEpoch: the producer has been fenced by a newer epoch.
+            TransactionCoordinatorFenced: a later coordinator has written a marker already.
+            NotLeaderOrFollower, KafkaStorageError: as `Log.append_as_leader`.
+        """
+        records = bytearray(
+            control_batch(
+                abort=marker.abort,
+                offset=0,
+                timestamp=now_ms,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+            )
+        )
+
+        def decide_ended(header: BatchHeader) -> ProducerEntry:
+            return decide_marker(self._native.producer(producer_id), header, marker)
+
+        with self._lock:  # under which every transaction begins
+            entry = self._native.producer(producer_id)
+            first = NO_OFFSET if entry is None else entry.current_txn_first_offset
+            self._verifications.end(producer_id)
+            if not marker.abort or first == NO_OFFSET:
+                return self._append(records, now_ms, decide_ended)
+            with self._segments.aborting(producer_id, first):
+                appended = self._append(records, now_ms, decide_ended)
+                with self._faults.judged():
+                    self._segments.add_aborted(producer_id, first, appended.base_offset)
+            return appended
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def aborted_in(
+        self, fetch_offset: int, found: FileRange | None, upper_offset: int
+    ) -> list[AbortedTransaction]:
+        """Return the aborted transactions that what was found below an offset may have records of.
+
+        Raises:
+            KafkaStorageError: the disk has failed.
+        """
+        if found is None or not self._segments.aborted:
+            return []
+        with self._faults.judged():
+            return self._segments.aborted_in(fetch_offset, found, upper_offset)
+
+    def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions with records or their marker in a range."""
+        return self._segments.aborted.overlapping(first_offset, end_offset)

@@ -1,0 +1,55 @@
+"""Which transactional writes a log may begin a transaction with (KIP-890).
+
+Owns the tickets that writers hold while they ask the transaction's coordinator whether the
+partition is in it. A marker takes the ticket away: what was approved of before it must not
+begin a transaction after it, which nobody would ever end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from plog._native.batch import BatchHeader
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Verification:
+    """A ticket; its identity is what counts."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class Verifications:
+    """The tickets of one log, at most one for each producer. Under the log's lock."""
+
+    def __init__(self) -> None:
+        self._by_producer: dict[int, Verification] = {}
+
+    def __len__(self) -> int:
+        """Return how many are out."""
+        return len(self._by_producer)
+
+    def begin(self, producer_id: int, producer_epoch: int) -> Verification:
+        """Return the ticket of a producer, a new one if it has none of this epoch."""
+        found = self._by_producer.get(producer_id)
+        if found is None or found.producer_epoch != producer_epoch:
+            found = self._by_producer[producer_id] = Verification(producer_id, producer_epoch)
+        return found
+
+    def is_valid(self, ticket: Verification | None, header: BatchHeader) -> bool:
+        """Tell whether a ticket still stands, and is of the producer of a batch."""
+        return (
+            ticket is not None
+            and self._by_producer.get(header.producer_id) is ticket
+            and ticket.producer_epoch == header.producer_epoch
+        )
+
+    def end(self, producer_id: int) -> None:
+        """Take a producer's ticket away, if it has one."""
+        self._by_producer.pop(producer_id, None)
+
+    def drop(self, ticket: Verification) -> None:
+        """Take a ticket back that was not approved of."""
+        if self._by_producer.get(ticket.producer_id) is ticket:
+            del self._by_producer[ticket.producer_id]

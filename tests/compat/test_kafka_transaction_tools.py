@@ -1,0 +1,146 @@
+"""Apache Kafka's own tools for transactions against a broker, and on its files."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from plog.types import TopicPartition
+from tests.compat.clients import Confluent, Sent
+from tests.compat.kafka_tools import TOOLS, Tools
+from tests.compat.workers import Output
+from tests.handlers.wire import speak
+from tests.servers import BrokerProcess
+from tests.transactions.transactor import Transactor
+
+pytestmark = pytest.mark.parametrize("tools", TOOLS, ids=repr)
+
+NewTopic = Callable[..., str]
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def one(broker: BrokerProcess) -> Iterator[Transactor]:
+    """A producer of a transactional id that nobody else uses."""
+    with closing(speak(broker.port)) as wire:
+        yield Transactor(wire, f"tools-tx-{next(_numbers)}").start()
+
+
+def rows(said: str) -> list[dict[str, str]]:
+    """Return the rows of a table, by its headings."""
+    first, *rest = [line for line in said.splitlines() if line.strip()]
+    headings = first.split()
+    return [dict(zip(headings, line.split(), strict=False)) for line in rest]
+
+
+def transactions(tools: Tools, broker: BrokerProcess, *arguments: object) -> str:
+    return tools.run("TransactionsCommand", "--bootstrap-server", broker.bootstrap, *arguments)
+
+
+def test_transactions_are_listed_and_described(
+    tools: Tools, broker: BrokerProcess, new_topic: NewTopic, one: Transactor
+) -> None:
+    at = TopicPartition(new_topic(2), 1)
+    one.send(at, b"1", b"2")
+    listed = {row["TransactionalId"]: row for row in rows(transactions(tools, broker, "list"))}
+    assert listed[one.transactional_id]["ProducerId"] == str(one.producer.id)
+    assert listed[one.transactional_id]["TransactionState"] == "Ongoing"
+    said = transactions(tools, broker, "describe", "--transactional-id", one.transactional_id)
+    (described,) = rows(said)
+    assert described["ProducerId"] == str(one.producer.id)
+    assert described["ProducerEpoch"] == str(one.producer.epoch)
+    assert described["TransactionState"] == "Ongoing"
+    assert str(at) in said
+    (producer,) = rows(
+        transactions(
+            tools, broker, "describe-producers", "--topic", at.topic, "--partition", at.partition
+        )
+    )
+    assert producer["ProducerId"] == str(one.producer.id)
+    assert producer["CurrentTransactionStartOffset"] == "0"
+    one.finish(commit=True)
+
+
+def test_transaction_is_aborted_where_it_hangs(
+    tools: Tools, broker: BrokerProcess, new_topic: NewTopic, one: Transactor
+) -> None:
+    at = TopicPartition(new_topic(), 0)
+    one.send(at, b"1")
+    transactions(tools, broker, "abort", "--topic", at.topic, "--partition", 0, "--start-offset", 0)
+    (producer,) = rows(
+        transactions(tools, broker, "describe-producers", "--topic", at.topic, "--partition", 0)
+    )
+    assert producer["CurrentTransactionStartOffset"] == "None"
+    assert Output(broker.port, at.topic, 1).read() == [[]]
+    found = transactions(
+        tools, broker, "find-hanging", "--broker-id", 0, "--max-transaction-timeout", 1
+    )
+    assert rows(found) == []
+    one.finish(commit=False)
+
+
+def test_message_copier_copies_what_is_committed(
+    tools: Tools, broker: BrokerProcess, new_topic: NewTopic
+) -> None:
+    source, target = new_topic(), new_topic()
+    sent = [Sent(None, b"%d" % n) for n in range(100)]
+    Confluent().produce(broker.bootstrap, source, sent)
+    tools.run(
+        "TransactionalMessageCopier",
+        "--broker-list",
+        broker.bootstrap,
+        "--input-topic",
+        source,
+        "--input-partition",
+        0,
+        "--output-topic",
+        target,
+        "--consumer-group",
+        f"copiers-of-{source}",
+        "--transactional-id",
+        f"copier-of-{source}",
+        "--transaction-size",
+        10,
+        "--max-messages",
+        100,
+        "--enable-random-aborts",
+    )
+    assert Output(broker.port, target, 1).read() == [list(range(100))]
+
+
+@pytest.mark.usefixtures("plane")
+def test_internal_topics_are_dumped(tools: Tools, tmp_path: Path) -> None:
+    settings = {
+        "offsets.topic.num.partitions": 1,
+        "transaction.state.log.num.partitions": 1,
+        "group.initial.rebalance.delay.ms": 0,
+    }
+    at = TopicPartition("t", 0)
+    with BrokerProcess(tmp_path, overrides=settings) as broker, closing(speak(broker.port)) as wire:
+        Confluent().produce(broker.bootstrap, at.topic, [Sent(None, b"0")])
+        one = Transactor(wire, "dumped").start()
+        one.send(at, b"1")
+        one.join(at)
+        assert one.add_offsets("group-of-dumped") == 0
+        assert one.commit_offset("group-of-dumped", at, 7) == 0
+        one.finish(commit=True)
+    said = dump(tools, tmp_path, "__transaction_state-0", "--transaction-log-decoder")
+    assert re.search(r"transactionalId=dumped", said.replace('"', "").replace(":", "="))
+    for state in ("Empty", "Ongoing", "PrepareCommit", "CompleteCommit"):
+        assert f"state={state}" in said or f'"{state}"' in said or state in said
+    said = dump(tools, tmp_path, "__consumer_offsets-0", "--offsets-decoder")
+    assert "group-of-dumped" in said
+    assert "endTxnMarker: COMMIT" in said
+    said = dump(tools, tmp_path, "t-0", "--print-data-log")
+    assert "endTxnMarker: COMMIT" in said
+    assert "isTransactional: true" in said
+
+
+def dump(tools: Tools, log_dir: Path, partition: str, *arguments: str) -> str:
+    (log,) = (log_dir / partition).glob("*.log")
+    return tools.run("DumpLogSegments", "--files", log, *arguments)

@@ -1,0 +1,97 @@
+"""Exactly once with real clients: what was written to one topic stands in the other, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from plog.client.producer import Producer
+from tests.compat.clients import PATIENCE_S
+from tests.compat.groups import name_of
+from tests.compat.programs import JAVA, Java
+from tests.compat.workers import Job, Output, Worker, numbered
+from tests.servers import BrokerProcess
+from tests.waiting import until
+
+PARTITIONS = 4
+COUNT = 400
+CLIENTS: list[str | Java] = ["confluent-kafka", "kafka-python", "aiokafka", *JAVA]
+
+NewTopic = Callable[..., str]
+
+
+class Copying:
+    """Two topics, what is to be copied from one to the other, and who does it."""
+
+    def __init__(self, broker: BrokerProcess, new_topic: NewTopic, logs: Path) -> None:
+        source, target = new_topic(PARTITIONS), new_topic(PARTITIONS)
+        self.job = Job(broker.bootstrap, f"group-of-{source}", source, target)
+        self.output = Output(broker.port, target, PARTITIONS)
+        self.expected = numbered(PARTITIONS, 0)
+        self._logs = logs
+        self.workers: list[Worker] = []
+
+    def write(self) -> None:
+        """Write the next numbers to the source."""
+        begun = sum(map(len, self.expected))
+        self.expected = numbered(PARTITIONS, begun + COUNT)
+        with Producer(self.job.bootstrap) as producer:
+            for partition, numbers in enumerate(self.expected):
+                for number in numbers:
+                    if number >= begun:
+                        producer.send(self.job.source, b"%d" % number, partition=partition)
+            producer.flush(PATIENCE_S)
+
+    def start(self, client: str | Java, transactional_id: str = "") -> Worker:
+        number = len(self.workers)
+        named = transactional_id or f"{self.job.source}-{number}"
+        self.workers.append(Worker(self.job, client, named, self._logs / f"{number}.log"))
+        return self.workers[-1]
+
+    def await_all(self, *workers: Worker) -> None:
+        self.output.await_numbers(self.expected, *workers)
+
+
+@pytest.fixture
+def copying(broker: BrokerProcess, new_topic: NewTopic, tmp_path: Path) -> Iterator[Copying]:
+    made = Copying(broker, new_topic, tmp_path)
+    yield made
+    for worker in made.workers:
+        worker.kill()
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=name_of)
+def test_worker_copies_once_whatever_it_aborts(copying: Copying, client: str | Java) -> None:
+    copying.write()
+    worker = copying.start(client)
+    copying.await_all(worker)
+    assert worker.aborted > 0
+    copying.write()
+    copying.await_all(worker)
+    worker.leave()
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=name_of)
+def test_worker_that_was_killed_is_followed_by_one_of_its_name(
+    copying: Copying, client: str | Java
+) -> None:
+    copying.write()
+    killed = copying.start(client, "its-name-" + copying.job.source)
+    until(lambda: killed.committed >= COUNT // 4 or not killed.is_alive, "begun", PATIENCE_S)
+    killed.kill()
+    copying.write()
+    following = copying.start(client, "its-name-" + copying.job.source)
+    copying.await_all(following)
+    following.leave()
+
+
+def test_workers_of_all_clients_share_the_work(copying: Copying) -> None:
+    workers = [copying.start(client) for client in CLIENTS]
+    for _ in range(3):
+        copying.write()
+        copying.await_all(*workers)
+    assert sum(worker.aborted > 0 for worker in workers) >= 2
+    for worker in workers:
+        worker.leave()

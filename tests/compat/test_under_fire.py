@@ -1,0 +1,153 @@
+"""Exactly once under fire: broker and workers are killed by SIGKILL again and again meanwhile."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from plog.client.admin import Admin
+from plog.client.producer import Producer
+from tests.compat.clients import PATIENCE_S
+from tests.compat.groups import name_of
+from tests.compat.programs import JAVA, Java
+from tests.compat.workers import Job, Output, Worker, numbered
+from tests.planes import Plane
+from tests.servers import BrokerProcess
+
+PARTITIONS = 4
+WORKERS = 4
+COUNT = 200_000
+BATCH = 1000
+"""Most records of a transaction; it ends 100 ms after its first."""
+QUIET_S = (0.3, 2.0)
+"""Between two kills."""
+KILLS = 8
+ROUND_S = 240
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.num.partitions": 5,
+    "transaction.state.log.num.partitions": 5,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1000,
+}
+
+
+class Round:
+    """A broker, its workers, and who is killed next."""
+
+    def __init__(self, directory: Path, client: str | Java, seed: int) -> None:
+        self._chance = random.Random(seed)
+        self._client = client
+        self._directory = directory
+        self.broker = BrokerProcess(directory / "data", overrides=SETTINGS).start()
+        self.job = Job(
+            self.broker.bootstrap, "workers", "source", "target", batch=BATCH, abort_every=7
+        )
+        self.output = Output(self.broker.port, "target", PARTITIONS)
+        self.expected = numbered(PARTITIONS, COUNT)
+        self.workers: list[Worker | None] = [None] * WORKERS
+        self.kills: list[str] = []
+        self.restarts = 0
+
+    def write(self) -> None:
+        with Admin(self.broker.bootstrap) as admin:
+            for topic in (self.job.source, self.job.target):
+                admin.create_topic(topic, partitions=PARTITIONS)
+        with Producer(self.broker.bootstrap) as producer:
+            for partition, numbers in enumerate(self.expected):
+                for number in numbers:
+                    producer.send(self.job.source, b"%d" % number, partition=partition)
+            producer.flush(PATIENCE_S)
+
+    def tend(self) -> None:
+        """Start whoever is not there (any more)."""
+        for number, worker in enumerate(self.workers):
+            if worker is None or not worker.is_alive:
+                if worker is not None:
+                    worker.kill()
+                    self.restarts += 1
+                log = self._directory / f"worker-{number}.log"
+                self.workers[number] = Worker(self.job, self._client, f"worker-{number}", log)
+
+    def kill_somebody(self) -> None:
+        if self._chance.random() < 0.4:
+            self.kills.append("broker")
+            self.broker.kill()
+            self.broker.start()
+            return
+        number = self._chance.randrange(WORKERS)
+        self.kills.append(f"worker {number}")
+        if (worker := self.workers[number]) is not None:
+            worker.kill()
+            self.workers[number] = None
+
+    def run(self) -> None:
+        until = time.monotonic() + ROUND_S
+        while time.monotonic() < until:
+            self.tend()
+            if len(self.kills) < KILLS:
+                time.sleep(self._chance.uniform(*QUIET_S))
+                self.kill_somebody()
+                continue
+            time.sleep(0.5)
+            if sum(map(len, self.output.read())) >= COUNT:
+                return
+        pytest.fail(f"not all copied in {ROUND_S} s: {self}")
+
+    def check(self) -> None:
+        found = self.output.read()
+        for partition, (read, wanted) in enumerate(zip(found, self.expected, strict=True)):
+            if read != wanted:
+                twice = len(read) - len(set(read))
+                lost = len(set(wanted) - set(read))
+                at = next(
+                    (n for n, (a, b) in enumerate(zip(read, wanted, strict=False)) if a != b),
+                    min(len(read), len(wanted)),
+                )
+                pytest.fail(
+                    f"partition {partition}: {lost} lost, {twice} twice, other from {at} on: {self}"
+                )
+
+    def end(self) -> None:
+        for worker in self.workers:
+            if worker is not None:
+                worker.kill()
+        self.broker.kill()
+
+    def __repr__(self) -> str:
+        return f"kills {self.kills}, {self.restarts} restarts, {self.workers}"
+
+
+def one_round(tmp_path: Path, client: str | Java, seed: int) -> None:
+    print(f"seed {seed}")
+    tmp_path.mkdir()
+    fire = Round(tmp_path, client, seed)
+    try:
+        fire.write()
+        fire.run()
+        fire.check()
+    finally:
+        fire.end()
+    assert "met a bug" not in fire.broker.log, fire.broker.log
+    print(f"{fire.kills}, {fire.restarts} restarts")
+
+
+ROUNDS = {Plane.FAST: 2, Plane.PLAIN: 1}
+LONG_ROUNDS = 20
+
+
+def rounds(tmp_path: Path, client: str | Java, count: int) -> None:
+    for number in range(count):
+        one_round(tmp_path / f"{number}", client, random.randrange(1 << 32))
+
+
+def test_output_is_the_input(plane: Plane, tmp_path: Path) -> None:
+    rounds(tmp_path, "confluent-kafka", ROUNDS[plane])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("client", ["confluent-kafka", *JAVA], ids=name_of)
+def test_output_is_the_input_many_times(plane: Plane, tmp_path: Path, client: str | Java) -> None:
+    rounds(tmp_path, client, LONG_ROUNDS)

@@ -1,0 +1,206 @@
+"""A worker that consumes, transforms and produces, exactly once, run as a script.
+
+`transactional_worker.py <client> <settings>`: the client is confluent-kafka, kafka-python, aiokafka
+or plog, the settings are a JSON object of `bootstrap`, `group`, `source`, `target`,
+`transactional_id`, `batch` (most records of a transaction), `abort_every` (0 for never) and
+`session_ms`. It copies each record to the same partition of the target, commits its offset with the
+same transaction, and aborts every so-manieth on purpose, until its stdin ends. Whatever its client
+raises ends it, with status 1: whoever runs it starts it anew. Each line that it prints is JSON:
+
+    {"committed": 17}     so many records, of a transaction
+    {"aborted": 5}
+
+`java/TransactionalWorker.java` does the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+POLL_S = 0.1
+PATIENCE_S = 60
+TRANSACTION_TIMEOUT_MS = 10_000
+
+
+def tell(**said: object) -> None:
+    print(json.dumps(said), flush=True)
+
+
+class Turns:
+    """Which transactions are to be aborted."""
+
+    def __init__(self, abort_every: int) -> None:
+        self._every = abort_every
+        self._numbers = itertools.count(1)
+
+    def aborts(self) -> bool:
+        return bool(self._every) and next(self._numbers) % self._every == 0
+
+
+def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None:
+    from confluent_kafka import Consumer, Producer, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": settings["bootstrap"],
+            "group.id": settings["group"],
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "session.timeout.ms": settings["session_ms"],
+            "heartbeat.interval.ms": settings["session_ms"] // 10,
+        }
+    )
+    producer = Producer(
+        {
+            "bootstrap.servers": settings["bootstrap"],
+            "transactional.id": settings["transactional_id"],
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        }
+    )
+    producer.init_transactions(PATIENCE_S)
+    consumer.subscribe([settings["source"]])
+    turns = Turns(settings["abort_every"])
+    while not is_over():
+        messages = consumer.consume(settings["batch"], POLL_S)
+        for message in messages:
+            if message.error() is not None:
+                raise RuntimeError(message.error())
+        if not messages:
+            continue
+        producer.begin_transaction()
+        for message in messages:
+            producer.produce(settings["target"], message.value(), partition=message.partition())
+        places = consumer.position(consumer.assignment())
+        producer.send_offsets_to_transaction(
+            [one for one in places if one.offset >= 0],
+            consumer.consumer_group_metadata(),
+            PATIENCE_S,
+        )
+        if turns.aborts():
+            producer.abort_transaction(PATIENCE_S)
+            for one in consumer.committed(consumer.assignment(), PATIENCE_S):
+                start = max(one.offset, 0)
+                consumer.seek(TopicPartition(one.topic, one.partition, start))
+            tell(aborted=len(messages))
+        else:
+            producer.commit_transaction(PATIENCE_S)
+            tell(committed=len(messages))
+    consumer.close()
+
+
+def run_kafka_python(settings: dict[str, Any], is_over: Callable[[], bool]) -> None:
+    from kafka import KafkaConsumer, KafkaProducer
+    from kafka.structs import OffsetAndMetadata
+
+    consumer = KafkaConsumer(
+        settings["source"],
+        bootstrap_servers=settings["bootstrap"],
+        group_id=settings["group"],
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+        session_timeout_ms=settings["session_ms"],
+        heartbeat_interval_ms=settings["session_ms"] // 10,
+        max_poll_records=settings["batch"],
+    )
+    producer = KafkaProducer(
+        bootstrap_servers=settings["bootstrap"],
+        transactional_id=settings["transactional_id"],
+        transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+    )
+    producer.init_transactions()
+    turns = Turns(settings["abort_every"])
+    while not is_over():
+        found = consumer.poll(1000)
+        messages = [message for some in found.values() for message in some]
+        if not messages:
+            continue
+        producer.begin_transaction()
+        for message in messages:
+            producer.send(settings["target"], message.value, partition=message.partition)
+        offsets = {at: OffsetAndMetadata(some[-1].offset + 1, "", -1) for at, some in found.items()}
+        producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+        if turns.aborts():
+            producer.abort_transaction()
+            for at in consumer.assignment():
+                consumer.seek(at, consumer.committed(at) or 0)
+            tell(aborted=len(messages))
+        else:
+            producer.commit_transaction()
+            tell(committed=len(messages))
+    producer.close(PATIENCE_S)
+    consumer.close()
+
+
+async def run_aiokafka(settings: dict[str, Any], is_over: Callable[[], bool]) -> None:
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+    consumer = AIOKafkaConsumer(
+        settings["source"],
+        bootstrap_servers=settings["bootstrap"],
+        group_id=settings["group"],
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+        session_timeout_ms=settings["session_ms"],
+        heartbeat_interval_ms=settings["session_ms"] // 10,
+    )
+    producer = AIOKafkaProducer(
+        bootstrap_servers=settings["bootstrap"],
+        transactional_id=settings["transactional_id"],
+        transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+    )
+    await producer.start()
+    await consumer.start()
+    turns = Turns(settings["abort_every"])
+    while not is_over():
+        found = await consumer.getmany(timeout_ms=int(POLL_S * 1000), max_records=settings["batch"])
+        messages = [message for some in found.values() for message in some]
+        if not messages:
+            continue
+        await producer.begin_transaction()
+        for message in messages:
+            await producer.send(settings["target"], message.value, partition=message.partition)
+        offsets = {at: some[-1].offset + 1 for at, some in found.items()}
+        await producer.send_offsets_to_transaction(offsets, settings["group"])
+        if turns.aborts():
+            await producer.abort_transaction()
+            for at in consumer.assignment():
+                consumer.seek(at, await consumer.committed(at) or 0)
+            tell(aborted=len(messages))
+        else:
+            await producer.commit_transaction()
+            tell(committed=len(messages))
+    await producer.stop()
+    await consumer.stop()
+
+
+def main() -> None:
+    client, settings = sys.argv[1], json.loads(sys.argv[2])
+    over = threading.Event()
+
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        over.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    match client:
+        case "confluent-kafka":
+            run_confluent(settings, over.is_set)
+        case "kafka-python":
+            run_kafka_python(settings, over.is_set)
+        case "aiokafka":
+            asyncio.run(run_aiokafka(settings, over.is_set))
+        case _:
+            sys.exit(f"no client is called {client}")
+
+
+if __name__ == "__main__":
+    main()

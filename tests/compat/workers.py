@@ -1,0 +1,177 @@
+"""Workers that consume, transform and produce exactly once, each a process of a real client."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from plog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from plog.types import TopicPartition
+from tests.committed import kept_records
+from tests.compat.clients import PATIENCE_S
+from tests.compat.groups import name_of
+from tests.compat.programs import Java
+from tests.handlers.wire import Speaker, fetch_request, fetched, speak
+from tests.waiting import until
+
+WORKER = Path(__file__).with_name("transactional_worker.py")
+TRANSACTION_TIMEOUT_MS = 10_000
+LATEST = -1
+COMMITTED = 1
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the workers of a test have in common."""
+
+    bootstrap: str
+    group: str
+    source: str
+    target: str
+    batch: int = 20
+    abort_every: int = 3
+    session_ms: int = 6_000
+
+    def command(self, client: str | Java, transactional_id: str) -> list[str]:
+        """Return what starts a worker."""
+        if not isinstance(client, Java):
+            given = {**vars(self), "transactional_id": transactional_id}
+            return [sys.executable, str(WORKER), client, json.dumps(given)]
+        return [
+            *client.worker_command(client.built()),
+            self.source,
+            self.target,
+            str(self.abort_every),
+            f"bootstrap.servers={self.bootstrap}",
+            f"group.id={self.group}",
+            f"max.poll.records={self.batch}",
+            f"session.timeout.ms={self.session_ms}",
+            f"heartbeat.interval.ms={self.session_ms // 10}",
+            "auto.offset.reset=earliest",
+            "enable.auto.commit=false",
+            "isolation.level=read_committed",
+            f"producer.transactional.id={transactional_id}",
+            f"producer.transaction.timeout.ms={TRANSACTION_TIMEOUT_MS}",
+        ]
+
+
+class Worker:
+    """A process; what it tells is counted by a thread."""
+
+    def __init__(self, job: Job, client: str | Java, transactional_id: str, log: Path) -> None:
+        self.name = name_of(client)
+        self.committed = self.aborted = 0
+        self._log = log
+        with log.open("ab") as stderr:
+            self._process = subprocess.Popen(
+                job.command(client, transactional_id),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+        assert self._process.stdout is not None
+        self._reader = threading.Thread(target=self._count, args=[self._process.stdout])
+        self._reader.start()
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.committed} committed; {self._log.read_text()[-2000:]}"
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def _count(self, said: IO[str]) -> None:
+        for line in said:
+            event = json.loads(line)
+            self.committed += event.get("committed", 0)
+            self.aborted += event.get("aborted", 0)
+
+    def leave(self) -> None:
+        """Have it close, which it does with status 0."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        status = self._process.wait(PATIENCE_S)
+        self._reader.join()
+        assert status == 0, self
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+
+class Output:
+    """What a reader of committed records finds in a topic, and how much there is in all."""
+
+    def __init__(self, port: int, topic: str, partitions: int) -> None:
+        self._port = port
+        self._places = [TopicPartition(topic, index) for index in range(partitions)]
+
+    def read(self) -> list[list[int]]:
+        """Return the numbers in each partition, in their order."""
+        wire = speak(self._port)
+        try:
+            return [_read(wire, at) for at in self._places]
+        finally:
+            wire.close()
+
+    def await_numbers(self, expected: list[list[int]], *workers: Worker) -> None:
+        """Wait until as much is there, and check that it is just that."""
+
+        def is_there() -> bool:
+            assert all(worker.is_alive for worker in workers), workers
+            return sum(map(len, self.read())) >= sum(map(len, expected))
+
+        until(is_there, "all copied", PATIENCE_S)
+        assert self.read() == expected
+
+
+def _read(wire: Speaker, at: TopicPartition) -> list[int]:
+    found: list[int] = []
+    end, offset = _stable_end(wire, at), 0
+    while offset < end:
+        request = fetch_request((*at, offset), isolation_level=COMMITTED)
+        (part,) = fetched(wire.ask(request, 12)).values()
+        assert part.error_code == 0, part
+        records, offset = kept_records(part)
+        found += [int(record.value or b"") for record in records]
+    return found
+
+
+def _stable_end(wire: Speaker, at: TopicPartition) -> int:
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=COMMITTED,
+        topics=[
+            ListOffsetsTopic(
+                name=at.topic,
+                partitions=[ListOffsetsPartition(partition_index=at.partition, timestamp=LATEST)],
+            )
+        ],
+    )
+    (topic,) = wire.ask(request, 7).topics
+    (part,) = topic.partitions
+    assert part.error_code == 0, part
+    return int(part.offset)
+
+
+def numbered(partitions: int, count: int) -> list[list[int]]:
+    """Return the numbers of `count` records, dealt out to partitions in turn."""
+    found: list[list[int]] = [[] for _ in range(partitions)]
+    for number, partition in zip(range(count), itertools.cycle(range(partitions)), strict=False):
+        found[partition].append(number)
+    return found

@@ -1,0 +1,427 @@
+"""A transactional id's machine: scenes with the answers that Kafka's clients expect in them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from plog.coordinator.txn import EPOCH_PER_TRANSACTION, LARGEST_EPOCH, LAST_EPOCH, MOST_WAITING, Txn
+from plog.coordinator.txn_events import NO_PRODUCER, Producer, TxnAnswer, TxnValue, WriteMarkers
+from plog.coordinator.txn_states import END_ANSWERS, TxnState
+from plog.errors import ErrorCode
+from plog.types import TopicPartition
+from tests.coordinator.txn_play import EXPIRATION_MS, TIMEOUT_MS, A, B, Play
+
+NONE, AGAIN = ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS
+FENCED, NOT_MINE = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING
+BAD_STATE = ErrorCode.INVALID_TXN_STATE
+
+
+# -- the ordinary life of a transaction ------------------------------------------------------------
+
+
+def test_first_producer_is_of_epoch_0_and_each_later_one_of_the_next() -> None:
+    play = Play()
+    first = play.producer(play.init())
+    assert first == Producer(100, 0)
+    assert play.state is TxnState.EMPTY
+    assert play.producer(play.init()) == Producer(100, 1)
+    assert play.txn.value == TxnValue(
+        100, 1, TIMEOUT_MS, TxnState.EMPTY, frozenset(), updated_ms=1_000
+    )
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_transaction_ends_in_every_partition_that_joined(commit: bool) -> None:
+    play = Play()
+    producer = play.begun(A)
+    play.now_ms += 5
+    assert play.error(play.add(producer, B)) is NONE
+    assert play.txn.value is not None
+    assert (play.txn.value.started_ms, play.txn.value.updated_ms) == (1_000, 1_005)
+    assert play.error(play.end(producer, commit=commit)) is NONE
+    assert play.markers == [WriteMarkers(producer, commit, frozenset({A, B}))]
+    assert play.state is (TxnState.PREPARE_COMMIT if commit else TxnState.PREPARE_ABORT)
+    play.mark()
+    assert play.state is (TxnState.COMPLETE_COMMIT if commit else TxnState.COMPLETE_ABORT)
+    assert play.txn.value.partitions == frozenset()
+    assert play.error(play.add(producer, B)) is NONE
+    assert play.txn.value.partitions == {B}
+
+
+def test_partition_that_is_in_it_joins_without_a_record() -> None:
+    play = Play()
+    producer = play.begun(A, B)
+    written = len(play.log)
+    assert play.error(play.add(producer, A)) is NONE
+    assert len(play.log) == written
+
+
+def test_nothing_holds_before_it_is_in_the_log() -> None:
+    play = Play(stores_at_once=False)
+    first = play.init()
+    assert first not in play.answers
+    assert play.error(play.init()) is AGAIN
+    play.store()
+    producer = play.producer(first)
+    joins = play.add(producer, A)
+    assert joins not in play.answers
+    assert play.txn.missing(producer, [A]) == {A}
+    assert play.error(play.add(producer, B)) is AGAIN
+    assert play.error(play.commit(producer)) is AGAIN
+    play.store()
+    assert play.txn.missing(producer, [A, B]) == {B}
+    ends = play.commit(producer)
+    assert play.markers == []
+    assert play.txn.missing(producer, [A]) is AGAIN
+    play.store()
+    assert play.error(ends) is NONE
+    assert len(play.markers) == 1
+
+
+def test_what_cannot_be_stored_never_was() -> None:
+    play = Play(stores_at_once=False)
+    lost = play.init()
+    play.store(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert play.error(lost) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert play.txn.is_idle
+    first = play.init()
+    play.store()
+    producer = play.producer(first)
+    play.add(producer, A)
+    play.store(ErrorCode.NOT_COORDINATOR)
+    assert play.state is TxnState.EMPTY
+    play.add(producer, A)
+    play.store()
+    play.commit(producer)
+    play.store(ErrorCode.NOT_COORDINATOR)
+    assert play.state is TxnState.ONGOING
+    assert play.markers == []
+
+
+def test_completion_that_cannot_be_stored_is_tried_again() -> None:
+    play = Play()
+    producer = play.begun()
+    play.commit(producer)
+    play.stores_at_once = False
+    play.mark()
+    play.store(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert (play.later, play.state) == (1, TxnState.PREPARE_COMMIT)
+    assert play.error(play.commit(producer)) is AGAIN
+    play.stores_at_once = True
+    play.mark()
+    assert play.state is TxnState.COMPLETE_COMMIT
+
+
+def test_who_begins_the_next_transaction_waits_for_the_markers_of_the_last() -> None:
+    play = Play()
+    producer = play.begun(A)
+    play.commit(producer)
+    joins, other = play.add(producer, B), play.add(producer, A)
+    assert joins not in play.answers
+    play.stores_at_once = False
+    play.mark()
+    late = play.add(producer, A)
+    assert not {joins, other, late} & play.answers.keys()
+    play.store()  # that the last one is complete
+    play.store()  # that the next one has begun
+    assert play.error(joins) is NONE
+    assert play.error(other) is play.error(late) is AGAIN
+    assert play.txn.value is not None
+    assert play.txn.value.partitions == {B}
+
+
+def test_nobody_waits_for_ever_nor_with_many() -> None:
+    play = Play()
+    producer = play.begun(A)
+    play.commit(producer)
+    tokens = [play.add(producer, B) for _ in range(MOST_WAITING + 1)]
+    assert play.error(tokens[-1]) is AGAIN
+    play.give_up(tokens[0])
+    assert play.error(tokens[0]) is AGAIN
+    play.give_up(tokens[0])
+    play.mark()
+    first, *others = tokens[1:-1]
+    assert play.error(first) is NONE
+    assert {play.error(token) for token in others} == {AGAIN}
+
+
+# -- who is who ------------------------------------------------------------------------------------
+
+
+def test_stranger_and_the_fenced_are_told_apart() -> None:
+    play = Play()
+    producer = play.begun()
+    stranger, late = Producer(7, 0), Producer(producer.id, producer.epoch - 1)
+    early = Producer(producer.id, producer.epoch + 1)
+    for who, error in ((stranger, NOT_MINE), (late, FENCED), (early, FENCED)):
+        assert play.error(play.add(who, B)) is error
+        assert play.error(play.commit(who)) is error
+        assert play.txn.missing(who, [A]) is error
+    assert play.state is TxnState.ONGOING
+
+
+def test_unknown_transactional_id_has_no_producer() -> None:
+    play = Play()
+    assert play.error(play.add(Producer(1, 0), A)) is NOT_MINE
+    assert play.error(play.commit(Producer(1, 0))) is NOT_MINE
+    assert play.error(play.commit(Producer(1, 0), raises=True)) is NOT_MINE
+    assert play.txn.is_idle
+
+
+def test_new_producer_ends_the_old_ones_transaction_first() -> None:
+    play = Play()
+    old = play.begun(A, B)
+    assert play.error(play.init()) is AGAIN
+    assert play.markers == [WriteMarkers(Producer(old.id, 1), False, frozenset({A, B}))]
+    assert play.error(play.commit(old)) is FENCED
+    assert play.error(play.add(old, A)) is FENCED
+    assert play.error(play.init()) is AGAIN  # markers are on their way
+    play.mark()
+    assert play.producer(play.init()) == Producer(old.id, 2)
+
+
+def test_new_producer_whose_fence_is_not_stored_fences_again_under_the_same_epoch() -> None:
+    play = Play()
+    old = play.begun()
+    play.stores_at_once = False
+    first = play.init()
+    play.store(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert play.error(first) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    play.init()
+    play.store()
+    assert play.markers[0].producer == Producer(old.id, old.epoch + 1)
+
+
+# -- a producer that goes on (KIP-360) -------------------------------------------------------------
+
+
+def test_producer_that_goes_on_gets_the_next_epoch_also_when_it_asks_again() -> None:
+    play = Play()
+    was = play.producer(play.init())
+    told = play.producer(play.init(was))
+    assert told == Producer(was.id, was.epoch + 1)
+    assert play.producer(play.init(was)) == told  # it had not heard
+    assert play.producer(play.init(told)) == Producer(was.id, told.epoch + 1)
+    assert play.error(play.init(was)) is FENCED
+
+
+def test_producer_cannot_go_on_after_a_new_one() -> None:
+    play = Play()
+    was = play.producer(play.init())
+    play.init()
+    assert play.error(play.init(was)) is FENCED
+    assert play.error(play.init(Producer(7, 0))) is FENCED
+
+
+def test_zombie_that_would_go_on_does_not_end_its_successors_transaction() -> None:
+    play = Play()
+    zombie = play.producer(play.init())
+    play.begun()
+    assert play.error(play.init(zombie)) is FENCED
+    assert play.state is TxnState.ONGOING
+
+
+def test_epochs_that_are_used_up_bring_a_new_producer_id() -> None:
+    old = TxnValue(5, LAST_EPOCH, TIMEOUT_MS, TxnState.EMPTY, updated_ms=0)
+    play = Play(old)
+    assert play.txn.needs_producer_id
+    was = Producer(5, LAST_EPOCH)
+    told = play.producer(play.init(was))
+    assert told == Producer(100, 0)
+    assert play.txn.value is not None
+    assert play.txn.value.previous_producer_id == 5
+    assert play.producer(play.init(was)) == told
+    assert play.error(play.init(Producer(5, LAST_EPOCH - 1))) is FENCED
+
+
+def test_fence_of_the_last_epoch_is_the_largest() -> None:
+    play = Play(TxnValue(5, LAST_EPOCH, TIMEOUT_MS, TxnState.ONGOING, frozenset({A}), 0, 0))
+    assert play.error(play.init()) is AGAIN
+    assert play.markers[0].producer == Producer(5, LARGEST_EPOCH)
+    play.mark()
+    assert play.producer(play.init()).epoch == 0
+
+
+# -- EndTxn again ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [s for s in TxnState if (s, True) in END_ANSWERS])
+@pytest.mark.parametrize("commit", [True, False])
+def test_end_by_state(state: TxnState, commit: bool) -> None:
+    partitions = frozenset({A}) if state in (1, 2, 3) else frozenset()
+    play = Play(TxnValue(5, 3, TIMEOUT_MS, state, partitions, 0, 0))
+    token = play.end(Producer(5, 3), commit=commit)
+    expected = END_ANSWERS[state, commit]
+    assert play.error(token) is (NONE if expected is None else expected)
+    assert len(play.log) == (2 if state is TxnState.ONGOING else 1)
+
+
+# -- version 2 (KIP-890) ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_each_end_raises_the_epoch_and_is_told_again(commit: bool) -> None:
+    play = Play()
+    first = play.begun(version=EPOCH_PER_TRANSACTION)
+    token = play.end(first, commit=commit, raises=True)
+    second = play.producer(token)
+    assert second == Producer(first.id, first.epoch + 1)
+    assert play.markers == [WriteMarkers(second, commit, frozenset({A}))]
+    assert play.error(play.end(first, commit=commit, raises=True)) is AGAIN
+    assert play.error(play.end(first, commit=not commit, raises=True)) is BAD_STATE
+    play.mark()
+    assert play.producer(play.end(first, commit=commit, raises=True)) == second
+    assert play.error(play.end(first, commit=not commit, raises=True)) is BAD_STATE
+
+
+def test_late_end_does_not_touch_the_next_transaction() -> None:
+    play = Play()
+    first = play.begun(version=EPOCH_PER_TRANSACTION)
+    second = play.producer(play.commit(first, raises=True))
+    play.mark()
+    assert play.error(play.add(second, B, version=EPOCH_PER_TRANSACTION)) is NONE
+    assert play.error(play.commit(first, raises=True)) is FENCED
+    assert play.error(play.add(first, B)) is FENCED
+    assert play.state is TxnState.ONGOING
+
+
+def test_abort_without_a_transaction_raises_the_epoch_and_a_commit_is_refused() -> None:
+    play = Play()
+    first = play.producer(play.init())
+    assert play.error(play.commit(first, raises=True)) is BAD_STATE
+    second = play.producer(play.abort(first, raises=True))
+    assert second.epoch == first.epoch + 1
+    assert play.markers == [WriteMarkers(second, False, frozenset())]
+    play.mark()
+    assert play.error(play.commit(second, raises=True)) is BAD_STATE
+    assert play.producer(play.abort(first, raises=True)) == second
+
+
+def test_end_under_the_last_epoch_brings_a_new_producer_id() -> None:
+    value = TxnValue(
+        5, LAST_EPOCH, TIMEOUT_MS, TxnState.ONGOING, frozenset({A}), 0, 0, client_version=2
+    )
+    play = Play(value)
+    old = Producer(5, LAST_EPOCH)
+    token = play.commit(old, raises=True)
+    told = play.producer(token)
+    assert told.epoch == 0
+    assert told.id != 5
+    assert play.markers == [WriteMarkers(Producer(5, LARGEST_EPOCH), True, frozenset({A}))]
+    assert play.error(play.commit(old, raises=True)) is AGAIN
+    play.mark()
+    assert play.txn.value is not None
+    assert play.txn.value.producer == told
+    assert play.producer(play.commit(old, raises=True)) == told
+    assert play.error(play.add(told, B, version=EPOCH_PER_TRANSACTION)) is NONE
+    assert play.error(play.commit(old, raises=True)) is NOT_MINE
+
+
+def test_client_of_version_1_may_follow_one_of_version_2() -> None:
+    play = Play()
+    first = play.begun(version=EPOCH_PER_TRANSACTION)
+    second = play.producer(play.commit(first, raises=True))
+    play.mark()
+    assert play.error(play.add(second, A)) is NONE
+    assert play.answers[play.commit(second)] == TxnAnswer(NONE, NO_PRODUCER)
+
+
+# -- time ------------------------------------------------------------------------------------------
+
+
+def test_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() -> None:
+    play = Play()
+    producer = play.begun()
+    play.wait(TIMEOUT_MS)
+    assert play.state is TxnState.ONGOING
+    play.wait(1)
+    assert play.markers == [
+        WriteMarkers(Producer(producer.id, producer.epoch + 1), False, frozenset({A}))
+    ]
+    assert play.error(play.commit(producer)) is FENCED
+    play.mark()
+    assert play.state is TxnState.COMPLETE_ABORT
+    assert play.error(play.commit(producer)) is FENCED
+
+
+def test_what_nobody_uses_is_forgotten() -> None:
+    play = Play()
+    producer = play.begun()
+    play.commit(producer)
+    play.mark()
+    play.wait(EXPIRATION_MS - 1)
+    assert play.forgotten == 0
+    play.wait(1)
+    assert (play.forgotten, play.log[-1]) == (1, None)
+    assert play.txn.is_idle
+    assert play.error(play.add(producer, A)) is NOT_MINE
+    assert play.producer(play.init(producer)) != producer
+
+
+def test_neither_time_disturbs_what_is_being_decided() -> None:
+    play = Play()
+    producer = play.begun()
+    play.commit(producer)
+    play.wait(10 * EXPIRATION_MS)
+    assert play.state is TxnState.PREPARE_COMMIT
+    play.stores_at_once = False
+    play.mark()
+    play.wait(10 * EXPIRATION_MS)
+    assert len(play.unstored) == 1
+
+
+# -- after a crash ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_coordinator_goes_on_from_whatever_was_stored_last(at: int) -> None:
+    before = Play()
+    producer = before.begun(A, B)
+    before.commit(producer)
+    before.mark()
+    assert [None if v is None else v.state for v in before.log] == [
+        TxnState.EMPTY,
+        TxnState.ONGOING,
+        TxnState.PREPARE_COMMIT,
+        TxnState.COMPLETE_COMMIT,
+    ]
+    if at >= len(before.log):
+        return
+    value = before.log[at]
+    assert value is not None
+    after = Play(value)
+    after.do(after.txn.resume())
+    if value.state is TxnState.PREPARE_COMMIT:
+        assert after.markers == [WriteMarkers(producer, True, frozenset({A, B}))]
+        after.mark()
+    else:
+        assert after.markers == []
+    if value.state is TxnState.ONGOING:
+        assert after.error(after.commit(producer)) is NONE
+        after.mark()
+    elif value.state is TxnState.EMPTY:
+        assert after.error(after.commit(producer)) is BAD_STATE
+        return
+    assert after.error(after.commit(producer)) is NONE
+    assert after.state is TxnState.COMPLETE_COMMIT
+
+
+def test_an_answer_to_a_store_of_before_is_not_taken() -> None:
+    play = Play(stores_at_once=False)
+    play.init()
+    stored = play.unstored[0]
+    play.store()
+    txn = play.txn
+    play.unstored.append(replace(stored))
+    play.store()
+    assert isinstance(txn, Txn)
+    assert play.state is TxnState.EMPTY
+
+
+def test_partitions_of_other_topics_are_missing() -> None:
+    play = Play()
+    producer = play.begun(A)
+    other = TopicPartition("a", 1)
+    assert play.txn.missing(producer, [A, other]) == {other}

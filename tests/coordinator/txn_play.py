@@ -1,0 +1,144 @@
+"""Runs a transactional id's machine by hand: a clock that is set, a log that is safe when asked."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from plog.coordinator.txn import EPOCH_PER_TRANSACTION, Txn
+from plog.coordinator.txn_events import (
+    AddPartitions,
+    Answer,
+    CompleteLater,
+    Effect,
+    EndTxn,
+    Event,
+    Forgotten,
+    GiveUp,
+    InitProducer,
+    LookAtClock,
+    MarkersWritten,
+    Producer,
+    Store,
+    Stored,
+    TxnAnswer,
+    TxnValue,
+    WriteMarkers,
+)
+from plog.coordinator.txn_states import TxnState
+from plog.errors import ErrorCode
+from plog.types import TopicPartition
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 1)
+TIMEOUT_MS = 60_000
+EXPIRATION_MS = 1_000_000
+
+
+class Play:
+    """A transactional id, its log and its answers; tokens and new producer ids are numbers."""
+
+    def __init__(self, value: TxnValue | None = None, *, stores_at_once: bool = True) -> None:
+        self.txn = Txn("t", value)
+        self.stores_at_once = stores_at_once
+        self.now_ms = 1_000
+        self.answers: dict[int, TxnAnswer] = {}
+        self.asked: list[int] = []
+        self.unstored: list[Store] = []
+        self.log: list[TxnValue | None] = [] if value is None else [value]
+        self.markers: list[WriteMarkers] = []
+        self.later = 0
+        self.forgotten = 0
+        self._tokens = itertools.count()
+        self._ids = itertools.count(100)
+
+    def feed(self, event: Event) -> None:
+        self.do(self.txn.on(event))
+
+    def do(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Answer(token, answer):
+                    assert isinstance(token, int)
+                    assert token not in self.answers, "answered twice"
+                    self.answers[token] = answer
+                case Store():
+                    assert not self.unstored, "two on their way"
+                    self.unstored.append(effect)
+                    if self.stores_at_once:
+                        self.store()
+                case WriteMarkers():
+                    self.markers.append(effect)
+                case CompleteLater():
+                    self.later += 1
+                case Forgotten():
+                    self.forgotten += 1
+
+    def store(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        """Have what is on its way arrive, or fail."""
+        stored = self.unstored.pop()
+        if error is ErrorCode.NONE:
+            self.log.append(stored.value)
+        self.feed(Stored(stored.ticket, error))
+
+    # -- requests; each returns its token ----------------------------------------------------
+
+    def init(self, was: Producer | None = None) -> int:
+        token = self._token()
+        spare = next(self._ids)
+        self.feed(InitProducer(token, TIMEOUT_MS, self.now_ms, was, spare))
+        return token
+
+    def add(self, producer: Producer, *partitions: TopicPartition, version: int = 0) -> int:
+        token = self._token()
+        self.feed(AddPartitions(token, producer, frozenset(partitions), self.now_ms, version))
+        return token
+
+    def end(self, producer: Producer, *, commit: bool, raises: bool = False) -> int:
+        token = self._token()
+        version = EPOCH_PER_TRANSACTION if raises else 0
+        self.feed(EndTxn(token, producer, commit, self.now_ms, version, next(self._ids)))
+        return token
+
+    def commit(self, producer: Producer, *, raises: bool = False) -> int:
+        return self.end(producer, commit=True, raises=raises)
+
+    def abort(self, producer: Producer, *, raises: bool = False) -> int:
+        return self.end(producer, commit=False, raises=raises)
+
+    def give_up(self, token: int) -> None:
+        self.feed(GiveUp(token))
+
+    def mark(self) -> None:
+        """Have the markers that are due be written."""
+        self.markers.clear()
+        self.feed(MarkersWritten(self.now_ms))
+
+    def wait(self, ms: int) -> None:
+        self.now_ms += ms
+        self.feed(LookAtClock(self.now_ms, EXPIRATION_MS))
+
+    # -- what is seen ------------------------------------------------------------------------
+
+    @property
+    def state(self) -> TxnState:
+        assert self.txn.value is not None
+        return self.txn.value.state
+
+    def error(self, token: int) -> ErrorCode:
+        return self.answers[token].error
+
+    def producer(self, token: int) -> Producer:
+        error, producer = self.answers[token]
+        assert error is ErrorCode.NONE
+        return producer
+
+    def begun(self, *partitions: TopicPartition, version: int = 0) -> Producer:
+        """Return a producer that has a transaction open."""
+        producer = self.producer(self.init())
+        assert self.error(self.add(producer, *(partitions or (A,)), version=version)) == 0
+        return producer
+
+    def _token(self) -> int:
+        token = next(self._tokens)
+        self.asked.append(token)
+        return token

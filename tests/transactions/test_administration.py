@@ -1,0 +1,145 @@
+"""Transactions as administrators see them, and end them (KIP-664)."""
+
+from __future__ import annotations
+
+import pytest
+
+from plog.errors import ErrorCode
+from plog.protocol.messages.producers import DescribeProducersRequest, TopicRequest
+from plog.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+    ListTransactionsRequest,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from plog.types import TopicPartition
+from tests.handlers.wire import Speaker
+from tests.transactions.conftest import Enter
+from tests.transactions.test_transactions import read
+
+NONE = ErrorCode.NONE
+
+
+def listed(wire: Speaker, version: int = 1, **asked: object) -> set[str]:
+    request = ListTransactionsRequest(
+        **{"state_filters": [], "producer_id_filters": [], "duration_filter": -1} | asked
+    )
+    answer = wire.ask(request, version)
+    assert answer.error_code == NONE
+    return {one.transactional_id for one in answer.transaction_states}
+
+
+def test_transactions_are_listed_by_state_producer_and_duration(
+    wire: Speaker, enter: Enter, at: TopicPartition
+) -> None:
+    idle, busy = enter(), enter()
+    busy.send(at)
+    mine = {idle.transactional_id, busy.transactional_id}
+    assert listed(wire, 0) >= mine
+    assert listed(wire, state_filters=["Ongoing"]) & mine == {busy.transactional_id}
+    assert listed(wire, producer_id_filters=[idle.producer.id]) == {idle.transactional_id}
+    assert busy.transactional_id not in listed(wire, duration_filter=3_600_000)
+    assert busy.transactional_id in listed(wire, duration_filter=0)
+    request = ListTransactionsRequest(
+        state_filters=["Ongoing", "Dreaming"], producer_id_filters=[], duration_filter=-1
+    )
+    assert wire.ask(request, 1).unknown_state_filters == ["Dreaming"]
+
+
+def test_transaction_is_described(enter: Enter, at: TopicPartition) -> None:
+    one = enter()
+    other = TopicPartition(at.topic, 2)
+    one.send(other)
+    one.send(at)
+    found = one.described()
+    assert found.error_code == NONE
+    assert found.transaction_state == "Ongoing"
+    assert (found.producer_id, found.producer_epoch) == one.producer
+    assert found.transaction_timeout_ms == one.timeout_ms
+    assert found.transaction_start_time_ms > 0
+    (topic,) = found.topics
+    assert (topic.topic, topic.partitions) == (at.topic, [0, 2])
+
+
+def test_producers_of_a_partition_are_described(
+    wire: Speaker, enter: Enter, at: TopicPartition
+) -> None:
+    one = enter()
+    offset = one.send(at, b"a", b"b")
+    request = DescribeProducersRequest(
+        topics=[TopicRequest(name=at.topic, partition_indexes=[0, 99])]
+    )
+    (topic,) = wire.ask(request, 0).topics
+    known, unknown = topic.partitions
+    (entry,) = known.active_producers
+    assert (entry.producer_id, entry.producer_epoch) == one.producer
+    assert (entry.last_sequence, entry.current_txn_start_offset) == (1, offset)
+    assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def write_marker(
+    wire: Speaker, at: TopicPartition, producer: tuple[int, int], *, commit: bool, epoch: int
+) -> ErrorCode:
+    producer_id, producer_epoch = producer
+    request = WriteTxnMarkersRequest(
+        markers=[
+            WritableTxnMarker(
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                transaction_result=commit,
+                topics=[WritableTxnMarkerTopic(name=at.topic, partition_indexes=[at.partition])],
+                coordinator_epoch=epoch,
+            )
+        ]
+    )
+    (marker,) = wire.ask(request, 1).markers
+    (topic,) = marker.topics
+    (part,) = topic.partitions
+    return ErrorCode(part.error_code)
+
+
+def test_administrator_ends_a_transaction_that_hangs(
+    wire: Speaker, enter: Enter, at: TopicPartition
+) -> None:
+    one = enter()
+    one.send(at, b"no")
+    assert write_marker(wire, at, one.producer, commit=False, epoch=50) is NONE
+    assert read(wire, at) == []
+    older = write_marker(wire, at, one.producer, commit=True, epoch=49)
+    assert older is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    stale = (one.producer.id, one.producer.epoch - 1)
+    assert write_marker(wire, at, stale, commit=True, epoch=50) is (
+        ErrorCode.INVALID_PRODUCER_EPOCH
+    )
+    nowhere = TopicPartition(at.topic, 99)
+    assert write_marker(wire, nowhere, one.producer, commit=True, epoch=50) is (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_brokers_ask_whether_partitions_are_in_a_transaction(
+    wire: Speaker, enter: Enter, at: TopicPartition, version: int
+) -> None:
+    one = enter()
+    one.send(at)
+    request = AddPartitionsToTxnRequest(
+        transactions=[
+            AddPartitionsToTxnTransaction(
+                transactional_id=one.transactional_id,
+                producer_id=one.producer.id,
+                producer_epoch=one.producer.epoch,
+                verify_only=True,
+                topics=[AddPartitionsToTxnTopic(name=at.topic, partitions=[0, 1])],
+            )
+        ]
+    )
+    answer = wire.ask(request, version)
+    assert answer.error_code == NONE
+    (result,) = answer.results_by_transaction
+    (topic,) = result.topic_results
+    lacking = ErrorCode.TRANSACTION_ABORTABLE if version >= 5 else ErrorCode.INVALID_TXN_STATE
+    assert [one.partition_error_code for one in topic.results_by_partition] == [NONE, lacking]

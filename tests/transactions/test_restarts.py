@@ -1,0 +1,97 @@
+"""A broker that ends at any point of a transaction: what was decided stands, the rest can go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from plog.errors import ErrorCode
+from plog.types import TopicPartition
+from tests.coordinator.conftest import TRANSACTION, await_coordinator
+from tests.handlers.wire import create_topic, speak
+from tests.planes import Plane
+from tests.servers import BrokerProcess
+from tests.transactions.conftest import SETTINGS
+from tests.transactions.test_transactions import read
+from tests.transactions.transactor import Transactor, committed_offset
+from tests.waiting import until
+
+NONE = ErrorCode.NONE
+AT = TopicPartition("t", 0)
+
+
+@pytest.fixture(params=[BrokerProcess.kill, BrokerProcess.stop], ids=["kill", "stop"])
+def end(request: pytest.FixtureRequest) -> Callable[[BrokerProcess], None]:
+    ends: Callable[[BrokerProcess], None] = request.param
+    return ends
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("at_once", [True, False], ids=["at-once", "done"])
+def test_outcome_stands_after_the_broker_has_ended(
+    plane: Plane,
+    tmp_path: Path,
+    end: Callable[[BrokerProcess], None],
+    commit: bool,
+    at_once: bool,
+) -> None:
+    broker = BrokerProcess(tmp_path, overrides=SETTINGS).start()
+    with closing(speak(broker.port)) as wire:
+        create_topic(wire, AT.topic)
+        await_coordinator(wire, "g")
+        one = Transactor(wire, "tx").start()
+        one.send(AT, b"no" if not commit else b"yes")
+        assert one.add_offsets("g") is NONE
+        assert one.commit_offset("g", AT, 3) is NONE
+        if at_once:
+            assert one.end(commit=commit) is NONE
+        else:
+            one.finish(commit=commit)
+    end(broker)
+    with broker, closing(speak(broker.port)) as wire:
+        again = Transactor(wire, "tx", producer=one.producer)
+        await_coordinator(wire, "tx", TRANSACTION)
+        done = "CompleteCommit" if commit else "CompleteAbort"
+        until(lambda: again.described().transaction_state == done, done)
+        assert again.end(commit=commit) is NONE
+        assert read(wire, AT) == ([b"yes"] if commit else [])
+        await_coordinator(wire, "g")
+        until(
+            lambda: (
+                committed_offset(wire, "g", AT, require_stable=True) == (NONE, 3 if commit else -1)
+            )
+        )
+
+
+def test_open_transaction_goes_on_with_the_next_start(
+    plane: Plane, tmp_path: Path, end: Callable[[BrokerProcess], None]
+) -> None:
+    broker = BrokerProcess(tmp_path, overrides=SETTINGS).start()
+    with closing(speak(broker.port)) as wire:
+        create_topic(wire, AT.topic)
+        one = Transactor(wire, "tx").start()
+        one.send(AT, b"a")
+    end(broker)
+    with broker, closing(speak(broker.port)) as wire:
+        await_coordinator(wire, "tx", TRANSACTION)
+        again = Transactor(wire, "tx", producer=one.producer, sequences=one.sequences)
+        until(lambda: again.described().transaction_state == "Ongoing")
+        assert read(wire, AT) == []
+        assert again.produce(AT, b"b").error_code == NONE
+        again.finish(commit=True)
+        assert read(wire, AT) == [b"a", b"b"]
+
+
+def test_producer_ids_are_never_given_twice(plane: Plane, tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, overrides=SETTINGS)
+    seen = set()
+    for turn in range(3):
+        broker.start()
+        with closing(speak(broker.port)) as wire:
+            for n in range(3):
+                seen.add(Transactor(wire, f"tx-{turn}-{n}").start().producer.id)
+        broker.kill()
+    assert len(seen) == 9
