@@ -101,13 +101,12 @@ def lost_writes(facts: Facts) -> Iterator[Anomaly]:
     for value, ack in facts.acks.items():
         if facts.is_owed(value) and facts.is_missing(value) and value not in torn:
             send = facts.sends[value]
-            transaction = facts.transaction_of(value)
             yield Anomaly(
                 Kind.LOST_WRITE,
                 f"{value} was acknowledged at offset {ack.offset} of {send.partition}"
-                + (f", and {send.txn} committed" if transaction else "")
+                + (f", and {send.txn} committed" if send.txn else "")
                 + f"; final reads went on to {facts.final_ends[send.partition]} without it",
-                _events(send, ack, transaction and transaction.end),
+                _events(send, ack, facts.end_of(value)),
             )
 
 
@@ -189,16 +188,16 @@ def skipped_polls(facts: Facts) -> Iterator[Anomaly]:
                 first, last = bisect_left(offsets, position), bisect_left(offsets, step.offset)
                 if first < last:
                     passed = values[first:last]
-                    places = facts.places[walk.partition]
+                    told = facts.places[walk.partition]
                     shows = (
-                        places[place]
+                        told[place]
                         for place in zip(offsets[first:last], passed[:TOLD], strict=False)
                     )
                     yield Anomaly(
                         Kind.SKIPPED_POLL,
                         f"{_reader(walk, step)} came there from {position},"
                         f" past {_some(passed)} at offset {_some(offsets[first:last])}",
-                        _events(*shows, before and before.event, step.event),
+                        _events(*shows, before.event if before else walk.assign, step.event),
                     )
             position, before = _due_after(step), step
 
@@ -283,8 +282,7 @@ def late_writes(facts: Facts) -> Iterator[Anomaly]:
             send = facts.sends[value]
             if latest is None or send.at > latest.at:
                 latest = send
-            transaction = facts.transaction_of(value)
-            end = transaction and transaction.end
+            end = facts.end_of(value)
             if end is not None and latest.at > end.at:
                 how = (
                     "it was sent later"

@@ -120,6 +120,11 @@ class Facts:
         txn = self.sends[value].txn
         return None if txn is None else self.transactions[txn]
 
+    def end_of(self, value: int) -> Committed | Aborted | None:
+        """Return how the transaction ended in which a value was sent, if that was told."""
+        transaction = self.transaction_of(value)
+        return None if transaction is None else transaction.end
+
     def stands(self, value: int) -> bool:
         """Tell whether a value is visible to everyone wherever it is in a log."""
         transaction = self.transaction_of(value)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plog.types import TopicPartition
@@ -42,12 +42,21 @@ from .history import (
     Why,
     read_history,
 )
-from .mutations import MUTATIONS, overlook
+from .mutations import MUTATIONS, Mutation, Planted, overlook
 from .report import report
 from .world import World
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 WORLDS = {"seed": st.integers(0, 2**32), "steps": st.integers(0, 500)}
+ALONE = {
+    Kind.LOST_WRITE,
+    Kind.UNWRITTEN_READ,
+    Kind.SKIPPED_POLL,
+    Kind.ABORTED_READ,
+    Kind.INTERMEDIATE_READ,
+    Kind.TORN_TRANSACTION,
+}
+"""Of these a mistake looks like nothing else; the others break more than one rule."""
 RECORDS = 200_000
 SECONDS = 60
 """What RECORDS may take on a machine that is busy; a quadratic pass would take hours."""
@@ -251,7 +260,7 @@ def test_poll_that_passes_an_acknowledged_value_skips_it() -> None:
 def test_values_are_skipped_before_the_first_poll_and_before_the_end() -> None:
     verdict = judge(*three(), C_READS_A, read((1, 2)), EndOfPartition("c", A, 3))
     assert [one.kind for one in verdict.anomalies] == [Kind.SKIPPED_POLL] * 2
-    assert [re.search(r"past (\d)", one.text)[1] for one in verdict.anomalies] == ["1", "3"]
+    assert [re.findall(r"past (\d)", one.text) for one in verdict.anomalies] == [["1"], ["3"]]
 
 
 def test_value_is_skipped_within_a_poll() -> None:
@@ -518,32 +527,37 @@ def test_world_has_everything() -> None:
         kinds |= {type(event) for event in history.events}
         for transaction in facts.transactions.values():
             seen = any(send.value in facts.finally_seen for send in transaction.sends)
-            outcomes.add((seen, transaction.end and transaction.end.kind))
+            outcomes.add((seen, transaction.end.kind if transaction.end else None))
     assert len(kinds) == 14
     assert outcomes >= {(True, "committed"), (True, None), (False, None), (False, "aborted")}
+
+
+def plant(mutation: Mutation, seed: int, steps: int) -> Planted:
+    """Plant a mistake in the first world from a seed on that has room for it."""
+    for number in range(seed, seed + 200):
+        history = World(number, steps).history
+        planted = mutation(history.events, Facts(history), random.Random(number))
+        if planted is not None:
+            return planted
+    pytest.fail("no world has room for it")
 
 
 @pytest.mark.parametrize("kind", list(Kind))
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), steps=st.integers(300, 500))
 def test_mistake_in_a_world_is_found(kind: Kind, seed: int, steps: int) -> None:
-    history = World(seed, steps).history
-    planted = MUTATIONS[kind](history.events, Facts(history), random.Random(seed))
-    assume(planted is not None)
-    assert planted is not None
-    events, value = planted
-    found = check(History(events)).of(kind)
-    assert any(re.search(rf"\b{value}\b", one.text) for one in found), (value, found)
+    events, value = plant(MUTATIONS[kind], seed, steps)
+    verdict = check(History(events))
+    texts = [one.text for one in verdict.of(kind)]
+    assert any(re.search(rf"\b{value}\b", text) for text in texts), (value, texts)
+    if kind in ALONE:
+        assert verdict.of(kind) == verdict.anomalies
 
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), steps=st.integers(300, 500))
 def test_value_that_nobody_has_read_in_a_world_is_unseen(seed: int, steps: int) -> None:
-    history = World(seed, steps).history
-    planted = overlook(history.events, Facts(history), random.Random(seed))
-    assume(planted is not None)
-    assert planted is not None
-    events, value = planted
+    events, value = plant(overlook, seed, steps)
     verdict = check(History(events))
     assert [send.value for send in verdict.unseen] == [value]
     assert verdict.anomalies == []

@@ -94,6 +94,8 @@ class Producer:
     txn: Txn | None = None
     before: Txn | None = None
     """The transaction before this one."""
+    rests: bool = False
+    """It sends nothing until it has begun or ended a transaction."""
     given_up: set[int] = field(default_factory=set)
     """Values of which it has told that their outcome is unknown."""
 
@@ -157,11 +159,13 @@ class World:
 
     def _produce(self) -> None:
         producer = self.chance.choice(self.producers)
-        if producer.txn is None and not producer.under_way and self.chance.random() < 0.5:
-            producer.txn = Txn(self._new_name("x"))
-            self.txns.append(producer.txn)
-            self._tell(Begin, producer.name, producer.txn.name)
-        elif producer.txn is None or producer.txn.asked is None:
+        if producer.rests:
+            if producer.txn is None and not producer.under_way:
+                producer.rests = False
+                producer.txn = Txn(self._new_name("x"))
+                self.txns.append(producer.txn)
+                self._tell(Begin, producer.name, producer.txn.name)
+        else:
             self.values += 1
             partition = self.chance.choice(list(self.logs))
             txn = producer.txn.name if producer.txn else None
@@ -169,6 +173,7 @@ class World:
             sent = self.events[-1]
             assert isinstance(sent, Send)
             producer.under_way.append(sent)
+            producer.rests = self.chance.random() < 0.2
 
     def _deliver(self) -> None:
         """Have a send reach its log, or get lost."""
@@ -233,7 +238,7 @@ class World:
         """Have a producer end its transaction: ask, then hear of it, or not."""
         producer = self.chance.choice(self.producers)
         txn = producer.txn
-        if txn is None or producer.under_way or producer.unanswered:
+        if txn is None or not producer.rests or producer.under_way or producer.unanswered:
             return
         if producer.before and not producer.before.is_complete:
             return
@@ -246,9 +251,10 @@ class World:
         if lot > 0.1:
             txn.decided = txn.asked
         if lot > 0.2:
-            kind = Committed if txn.decided == "commit" else Aborted
-            self._tell(kind, producer.name, txn.name)
+            told = Committed if txn.decided == "commit" else Aborted
+            self._tell(told, producer.name, txn.name)
             producer.txn, producer.before = None, txn
+            producer.rests = self.chance.random() < 0.5
         else:
             self._tell(OutcomeUnknown, producer.name, txn.name)
             self._replace(producer)
