@@ -233,7 +233,7 @@ ROWS = [
         "Kafka Streams",
         "exactly_once_v2: copies and counts once, killed in between",
         (_of("compat/test_streams.py"),),
-        lambda: "3.9.1, 4.4.0",
+        lambda: "3.9.1, 4.1.1",
     ),
     Row(
         TRANSACTIONS,

@@ -218,5 +218,5 @@ class FranzGo(Administrator):
 
 # The last line that still knew ZooKeeper, and the newest.
 JAVA = [Java("3.9.1"), Java("4.4.0")]
-STREAMS = [Streams("3.9.1"), Streams("4.4.0")]
+STREAMS = [Streams("3.9.1"), Streams("4.1.1")]
 FRANZ_GO = FranzGo()

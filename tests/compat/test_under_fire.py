@@ -122,7 +122,7 @@ class Round:
 
 def one_round(tmp_path: Path, client: str | Java, seed: int) -> None:
     print(f"seed {seed}")
-    tmp_path.mkdir()
+    (tmp_path / "data").mkdir(parents=True)
     fire = Round(tmp_path, client, seed)
     try:
         fire.write()

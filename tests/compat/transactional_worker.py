@@ -53,6 +53,7 @@ def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
+            "partition.assignment.strategy": "range",
             "session.timeout.ms": settings["session_ms"],
             "heartbeat.interval.ms": settings["session_ms"] // 10,
         }
@@ -97,6 +98,7 @@ def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None
 
 def run_kafka_python(settings: dict[str, Any], is_over: Callable[[], bool]) -> None:
     from kafka import KafkaConsumer, KafkaProducer
+    from kafka.coordinator.assignors.range import RangePartitionAssignor
     from kafka.structs import OffsetAndMetadata
 
     consumer = KafkaConsumer(
@@ -106,6 +108,7 @@ def run_kafka_python(settings: dict[str, Any], is_over: Callable[[], bool]) -> N
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         isolation_level="read_committed",
+        partition_assignment_strategy=[RangePartitionAssignor],
         session_timeout_ms=settings["session_ms"],
         heartbeat_interval_ms=settings["session_ms"] // 10,
         max_poll_records=settings["batch"],
@@ -141,6 +144,7 @@ def run_kafka_python(settings: dict[str, Any], is_over: Callable[[], bool]) -> N
 
 async def run_aiokafka(settings: dict[str, Any], is_over: Callable[[], bool]) -> None:
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
     consumer = AIOKafkaConsumer(
         settings["source"],
@@ -149,6 +153,7 @@ async def run_aiokafka(settings: dict[str, Any], is_over: Callable[[], bool]) ->
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         isolation_level="read_committed",
+        partition_assignment_strategy=[RangePartitionAssignor],
         session_timeout_ms=settings["session_ms"],
         heartbeat_interval_ms=settings["session_ms"] // 10,
     )

@@ -19,7 +19,7 @@ from plog.protocol.messages.list_offsets import (
 from plog.types import TopicPartition
 from tests.committed import kept_records
 from tests.compat.clients import PATIENCE_S
-from tests.compat.groups import name_of
+from tests.compat.groups import CLASSES, name_of
 from tests.compat.programs import Java
 from tests.handlers.wire import Speaker, fetch_request, fetched, speak
 from tests.waiting import until
@@ -60,6 +60,7 @@ class Job:
             "auto.offset.reset=earliest",
             "enable.auto.commit=false",
             "isolation.level=read_committed",
+            f"partition.assignment.strategy={CLASSES['range']}",
             f"producer.transactional.id={transactional_id}",
             f"producer.transaction.timeout.ms={TRANSACTION_TIMEOUT_MS}",
         ]
