@@ -123,6 +123,8 @@ class GroupCoordinator:
     # -- partitions come and go --------------------------------------------------------------
 
     def _resume(self, shard: Shard) -> None:
+        for producer_id, is_commit in shard.ended_meanwhile:
+            shard.end_transaction(producer_id, is_commit=is_commit)
         for group in shard:
             self._execute(group, group.classic.resume())
         if shard.groups:
@@ -279,9 +281,13 @@ class GroupCoordinator:
 
     def on_marker(self, at: TopicPartition, producer_id: int, is_commit: bool) -> None:
         """Take in that a partition has a producer's marker, safely: what it committed stands."""
-        shard = self.shards.at(at.partition) if at.topic == OFFSETS_TOPIC else None
-        if shard is not None:
+        if at.topic != OFFSETS_TOPIC:
+            return
+        if (shard := self.shards.at(at.partition)) is not None:
             shard.end_transaction(producer_id, is_commit=is_commit)
+        elif (loading := self.shards.loading(at.partition)) is not None:
+            # Whoever reads the log may have passed its end before the marker came.
+            loading.ended_meanwhile.append((producer_id, is_commit))
 
     def _offset_pairs(
         self, group_id: str, offsets: Sequence[tuple[TopicPartition, CommittedOffset]]

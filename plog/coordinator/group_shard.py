@@ -64,6 +64,8 @@ class Shard:
     leader_epoch: int
     initial_delay_ms: int = 0
     groups: dict[str, Group] = field(default_factory=dict)
+    ended_meanwhile: list[tuple[int, bool]] = field(default_factory=list)
+    """While its log is read: by which producers transactions were ended, and whether by commit."""
     _in_transactions: dict[int, set[str]] = field(default_factory=dict)  # by producer id
 
     def __iter__(self) -> Iterator[Group]:

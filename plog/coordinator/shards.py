@@ -105,6 +105,10 @@ class Shards(Generic[S]):
         """Return the shard of a partition, None if it is not served here (yet)."""
         return self._served.get(index)
 
+    def loading(self, index: int) -> S | None:
+        """Return the shard of a partition whose log is being read, in a thread."""
+        return self._loading.get(index)
+
     def is_served(self, shard: S) -> bool:
         """Tell whether a shard is still the one that is served."""
         return not self._is_closed and self._served.get(shard.partition) is shard
@@ -158,7 +162,11 @@ class Shards(Generic[S]):
         if is_abandoned():
             return
         del self._loading[index]
-        self._served[index] = shard
+        self.serve(shard)
+
+    def serve(self, shard: S) -> None:
+        """Serve a shard that knows what its partition's log says."""
+        self._served[shard.partition] = shard
         self._taken(shard)
 
     def give_up(self, index: int) -> None:

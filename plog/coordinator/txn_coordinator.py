@@ -89,6 +89,7 @@ class TxnCoordinator:
         self._clock = clock
         self._new_producer_id = new_producer_id
         self._marker_written = marker_written
+        self._knows_partitions = asyncio.Event()
         self.shards = Shards(
             loop,
             TRANSACTIONS_TOPIC,
@@ -100,7 +101,8 @@ class TxnCoordinator:
         )
 
     def start(self) -> None:
-        """Look at the clock from now on."""
+        """Look at the clock from now on, and write markers: it is known which partitions exist."""
+        self._knows_partitions.set()
         self.shards.spawn(self._look_now_and_then())
 
     def close(self) -> None:
@@ -270,6 +272,7 @@ class TxnCoordinator:
     ) -> None:
         """Write a marker, for as long as it takes, and as this broker is the one to do so."""
         wait_s = RETRY_S
+        await self._knows_partitions.wait()
         while self.shards.is_served(shard):
             try:
                 await self.write_marker(at, producer, marker)
@@ -277,13 +280,18 @@ class TxnCoordinator:
                 log.warning("%s has no marker of producer %d: %s", at, producer.id, fenced)
                 return
             except KafkaError as failure:
-                if not self._metadata.contains(at):
-                    return  # deleted: nobody will ask what became of it
+                if self._is_deleted(at):
+                    return  # nobody will ask what became of it
                 log.info("%s waits for its marker of producer %d: %s", at, producer.id, failure)
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, MOST_RETRY_S)
                 continue
             return
+
+    def _is_deleted(self, at: TopicPartition) -> bool:
+        # A broker that does not know the coordinators' own topic (yet) does not know what there is.
+        knows = self._metadata.topic(TRANSACTIONS_TOPIC) is not None
+        return knows and not self._metadata.contains(at)
 
     async def write_marker(self, at: TopicPartition, producer: Producer, marker: Marker) -> None:
         """End a producer's transaction in a partition, whoever coordinates it.

@@ -49,6 +49,7 @@ class Round:
         self.expected = numbered(PARTITIONS, COUNT)
         self.workers: list[Worker | None] = [None] * WORKERS
         self.kills: list[str] = []
+        self.kills_amid = 0  # while there was still something to be copied
         self.restarts = 0
 
     def write(self) -> None:
@@ -72,6 +73,8 @@ class Round:
                 self.workers[number] = Worker(self.job, self._client, f"worker-{number}", log)
 
     def kill_somebody(self) -> None:
+        if self.output.stable_end() < COUNT:
+            self.kills_amid += 1
         if self._chance.random() < 0.4:
             self.kills.append("broker")
             self.broker.kill()
@@ -117,7 +120,10 @@ class Round:
         self.broker.kill()
 
     def __repr__(self) -> str:
-        return f"kills {self.kills}, {self.restarts} restarts, {self.workers}"
+        return (
+            f"kills {self.kills}, {self.restarts} restarts, {self.workers};"
+            f" the broker says:\n{self.broker.log[-6000:]}"
+        )
 
 
 def one_round(tmp_path: Path, client: str | Java, seed: int) -> None:
@@ -130,8 +136,9 @@ def one_round(tmp_path: Path, client: str | Java, seed: int) -> None:
         fire.check()
     finally:
         fire.end()
+    assert fire.kills_amid >= KILLS // 2, fire
     assert "met a bug" not in fire.broker.log, fire.broker.log
-    print(f"{fire.kills}, {fire.restarts} restarts")
+    print(f"{fire.kills}, {fire.kills_amid} amid, {fire.restarts} restarts")
 
 
 ROUNDS = {Plane.FAST: 2, Plane.PLAIN: 1}

@@ -130,6 +130,14 @@ class Output:
         finally:
             wire.close()
 
+    def stable_end(self) -> int:
+        """Return how far all partitions are, together; markers count."""
+        wire = speak(self._port)
+        try:
+            return sum(_stable_end(wire, at) for at in self._places)
+        finally:
+            wire.close()
+
     def await_numbers(self, expected: list[list[int]], *workers: Worker) -> None:
         """Wait until as much is there, and check that it is just that."""
 

@@ -1,0 +1,70 @@
+"""The groups' coordinator around its machines: what comes while a partition's log is read."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from plog.coordinator import group_log
+from plog.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
+from plog.coordinator.group_log import CommittedOffset
+from plog.coordinator.replay import Entry, Replayed
+from plog.runtime.clock import ManualClock
+from plog.types import TopicPartition
+
+AT = TopicPartition("t", 0)
+OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
+PRODUCER = 7
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+@pytest.mark.parametrize("was_read", [True, False])
+def test_marker_that_comes_while_the_log_is_read_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, is_commit: bool, was_read: bool
+) -> None:
+    key = group_log.encode_offset_key("g", AT)
+    written = {key: Entry(group_log.encode_offset(CommittedOffset(9)), 4)}
+    begun, go_on = threading.Event(), threading.Event()
+
+    def replay(*_: object, **__: object) -> Replayed:
+        begun.set()
+        go_on.wait(60)
+        if not was_read:  # the marker is behind what was the end
+            return Replayed(undecided={PRODUCER: written})
+        return Replayed(table=written if is_commit else {})
+
+    monkeypatch.setattr("plog.coordinator.shards.replay", replay)
+    settings = SimpleNamespace(offsets_load_buffer_size=1000, group_initial_rebalance_delay_ms=0)
+    partition = SimpleNamespace(
+        topic_partition=OFFSETS, leadership=SimpleNamespace(leader_epoch=1), hosted_log=object()
+    )
+
+    async def run() -> None:
+        groups = GroupCoordinator(
+            asyncio.get_running_loop(),
+            appends=None,  # type: ignore[arg-type]
+            settings=settings,  # type: ignore[arg-type]
+            clock=ManualClock(),
+            partitions=lambda: 1,
+        )
+        groups.shards.on_leadership([partition], [])  # type: ignore[list-item]
+        await asyncio.to_thread(begun.wait, 60)
+        groups.on_marker(OFFSETS, PRODUCER, is_commit)
+        go_on.set()
+        async with asyncio.timeout(60):
+            while groups.shards.at(0) is None:
+                await asyncio.sleep(0.01)
+        group = groups.find("g")
+        if group is None:
+            assert was_read
+            assert not is_commit
+        else:
+            assert not group.offsets.is_undecided(AT)
+            found = group.offsets.get(AT)
+            assert (None if found is None else found.offset) == (9 if is_commit else None)
+        groups.close()
+
+    asyncio.run(run())

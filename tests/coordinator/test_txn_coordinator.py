@@ -1,0 +1,146 @@
+"""The transactions' coordinator around its machines: markers, while partitions come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from plog.coordinator.txn import Txn
+from plog.coordinator.txn_coordinator import TRANSACTIONS_TOPIC, TxnCoordinator
+from plog.coordinator.txn_events import Producer, TxnValue
+from plog.coordinator.txn_shard import TxnShard
+from plog.coordinator.txn_states import TxnState
+from plog.errors import (
+    InvalidProducerEpoch,
+    KafkaError,
+    KafkaStorageError,
+    UnknownTopicOrPartition,
+)
+from plog.runtime.clock import ManualClock
+from plog.types import TopicPartition
+
+AT = TopicPartition("t", 0)
+DECIDED = TxnValue(5, 3, 60_000, TxnState.PREPARE_COMMIT, frozenset({AT}), 0, 0)
+
+
+class Metadata:
+    """Which topics there are, as far as the broker has been told."""
+
+    def __init__(self, *topics: str) -> None:
+        self.topics = set(topics)
+
+    def topic(self, name: str) -> object:
+        return name if name in self.topics else None
+
+    def contains(self, at: TopicPartition) -> bool:
+        return at.topic in self.topics
+
+
+class Appends:
+    """Takes records, and markers as soon as nothing is in their way."""
+
+    def __init__(self) -> None:
+        self.refusal: KafkaError | None = None
+        self.asked = 0
+        self.markers: list[tuple[TopicPartition, int, int]] = []
+        self.stored: list[object] = []
+
+    async def append(self, at: TopicPartition, pairs: Any) -> int:
+        self.stored += pairs
+        return 0
+
+    async def append_marker(self, at: TopicPartition, producer_id: int, epoch: int, _: Any) -> None:
+        self.asked += 1
+        if self.refusal is not None:
+            raise self.refusal
+        self.markers.append((at, producer_id, epoch))
+
+
+def scene(metadata: Metadata, appends: Appends) -> tuple[TxnCoordinator, Txn]:
+    """Return a coordinator that has read of a decided transaction."""
+    settings = SimpleNamespace(
+        transaction_state_log_load_buffer_size=1000,
+        transaction_abort_timed_out_transaction_cleanup_interval_ms=10_000,
+        transaction_remove_expired_transaction_cleanup_interval_ms=10_000,
+        transactional_id_expiration_ms=1_000_000,
+    )
+    made = TxnCoordinator(
+        asyncio.get_running_loop(),
+        appends=appends,  # type: ignore[arg-type]
+        metadata=metadata,  # type: ignore[arg-type]
+        settings=settings,  # type: ignore[arg-type]
+        clock=ManualClock(),
+        partitions=lambda: 1,
+        new_producer_id=lambda: 100,
+        marker_written=lambda *_: None,
+    )
+    shard = TxnShard(0, 1)
+    txn = shard.txns["x"] = Txn("x", DECIDED)
+    made.shards.serve(shard)
+    return made, txn
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def ends(txn: Txn) -> None:
+    async with asyncio.timeout(60):
+        while txn.value is None or txn.value.state is not TxnState.COMPLETE_COMMIT:
+            await asyncio.sleep(0.01)
+
+
+def test_markers_wait_until_the_broker_knows_which_partitions_there_are() -> None:
+    async def run() -> None:
+        metadata, appends = Metadata(), Appends()
+        appends.refusal = UnknownTopicOrPartition("not told yet")
+        made, txn = scene(metadata, appends)
+        await turns()
+        assert appends.asked == 0
+        made.start()
+        await turns()
+        assert appends.asked == 1
+        assert txn.value is DECIDED  # it knows nothing at all: nothing is deleted
+        metadata.topics |= {TRANSACTIONS_TOPIC, AT.topic}
+        appends.refusal = None
+        await ends(txn)
+        assert appends.markers == [(AT, *Producer(5, 3))]
+        made.close()
+
+    asyncio.run(run())
+
+
+def test_marker_of_a_deleted_partition_is_not_waited_for() -> None:
+    async def run() -> None:
+        appends = Appends()
+        appends.refusal = UnknownTopicOrPartition("deleted")
+        made, txn = scene(Metadata(TRANSACTIONS_TOPIC), appends)
+        made.start()
+        await ends(txn)
+        assert appends.markers == []
+        made.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("refusal", [InvalidProducerEpoch("later"), KafkaStorageError("offline")])
+def test_partition_that_comes_back_gets_its_marker(refusal: KafkaError) -> None:
+    async def run() -> None:
+        appends = Appends()
+        appends.refusal = refusal
+        made, txn = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends)
+        made.start()
+        await turns()
+        if isinstance(refusal, KafkaStorageError):
+            assert txn.value is DECIDED
+            appends.refusal = None
+        await ends(txn)
+        # Who has met a later epoch needs no marker of this one.
+        assert len(appends.markers) == isinstance(refusal, KafkaStorageError)
+        made.close()
+
+    asyncio.run(run())
