@@ -397,7 +397,6 @@ class Accumulator:
         with self._lock:
             found = []
             for queue in list(self._busy.values()):
-                queue.retry_at = 0.0
                 for batch in [one for one in queue.batches if not one.in_flight]:
                     self._remove(queue, batch)
                     found.append(batch)

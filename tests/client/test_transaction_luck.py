@@ -308,6 +308,8 @@ def test_records_that_cannot_join_are_given_up_with_the_reason(fake: TxnBroker) 
             producer.send("t", b"yes", partition=0)
     assert fake.ends == [True]
     assert fake.ledgers[0].values == [b"yes"]
+    # What asked to join may be on its way still: the new epoch keeps it out.
+    assert fake.epoch == 1
 
 
 def test_abort_waits_for_what_is_in_flight_and_raises_the_epoch(fake: TxnBroker) -> None:
@@ -375,6 +377,36 @@ def test_abort_goes_on_where_it_was_when_the_new_epoch_was_not_answered(fake: Tx
     assert fake.epoch == 1
 
 
+@pytest.mark.parametrize(("what", "epoch"), [("flush", 0), ("offsets", 1)])
+def test_interrupted_call_leaves_a_transaction_that_can_be_aborted(
+    fake: TxnBroker, monkeypatch: pytest.MonkeyPatch, what: str, epoch: int
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with producer_of(fake) as producer:
+        with monkeypatch.context() as patched:
+            if what == "flush":
+                patched.setattr(producer, "flush", interrupted)
+            else:
+                patched.setattr(producer._transactions, "_commit_offsets", interrupted)
+            producer.begin_transaction()
+            producer.send("t", b"no", partition=0).result(WAIT_S)
+            with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - whichever of the two calls it is
+                producer.send_offsets_to_transaction(
+                    {TopicPartition("t", 0): 1}, GroupMetadata("g")
+                )
+                producer.commit_transaction()
+            with pytest.raises(TransactionAborted, match="KeyboardInterrupt"):
+                producer.commit_transaction()
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send("t", b"yes", partition=0)
+    assert fake.ends == [False, True]
+    # An offset may be on its way still; records are not.
+    assert fake.epoch == epoch
+
+
 def test_callback_may_not_end_a_transaction(fake: TxnBroker) -> None:
     with producer_of(fake) as producer:
         told = []
@@ -411,8 +443,12 @@ def test_close_wakes_who_waits_for_a_coordinator(fake: TxnBroker) -> None:
     assert len(failed) == 1
 
 
-def test_close_in_the_middle_of_a_commit_commits_nothing(fake: TxnBroker) -> None:
+def test_close_in_the_middle_of_a_commit_commits_nothing(
+    fake: TxnBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     producer = producer_of(fake)
+    # Time enough to commit between the end of the records and the end of the sender.
+    monkeypatch.setattr(producer._sender._cluster, "close", lambda: time.sleep(0.3))
     asked = threading.Event()
 
     def silent(request, header):
@@ -437,6 +473,39 @@ def test_close_in_the_middle_of_a_commit_commits_nothing(fake: TxnBroker) -> Non
     waiting.join(WAIT_S)
     assert len(failed) == 1
     assert fake.count(EndTxnRequest) == 0
+
+
+def test_record_that_waited_until_its_transaction_was_over_is_of_no_other(fake: TxnBroker) -> None:
+    known = threading.Event()
+    refused: list[BaseException] = []
+
+    def metadata(request, header):
+        answer = fake.metadata(request, header)
+        if not known.is_set():
+            answer.topics = [
+                fake.describe(t.name, 0 if t.name == "t" else ErrorCode.LEADER_NOT_AVAILABLE)
+                for t in request.topics
+            ]
+        return answer
+
+    fake.answers[ApiKey.METADATA] = metadata
+    with producer_of(fake) as producer:
+
+        def send() -> None:
+            try:
+                producer.send("late", b"x", partition=0)
+            except InvalidTxnState as refusal:
+                refused.append(refusal)
+
+        with producer.transaction():
+            producer.send("t", b"y", partition=0)
+            waiting = threading.Thread(target=send)
+            waiting.start()
+            until(lambda: producer._accumulator.wanted_topics() == {"late"})
+        known.set()
+        waiting.join(WAIT_S)
+        assert len(refused) == 1
+    assert fake.ledgers[0].values == [b"y"]
 
 
 def test_offsets_name_the_member(fake: TxnBroker) -> None:

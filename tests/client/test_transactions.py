@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections import Counter, defaultdict
@@ -474,9 +475,13 @@ class Writer:
             raise self.error
 
 
+@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.long)])
 def test_nothing_is_lost_and_nothing_twice_with_a_broker_that_is_killed(
-    tmp_path: Path, plane: Plane
+    tmp_path: Path, plane: Plane, kills: int
 ) -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    chance = random.Random(seed)
     settings = {
         "offsets.topic.num.partitions": 2,
         "transaction.state.log.num.partitions": 2,
@@ -486,10 +491,10 @@ def test_nothing_is_lost_and_nothing_twice_with_a_broker_that_is_killed(
         with Admin(broker.bootstrap) as admin:
             admin.create_topic("t", partitions=PARTITIONS)
         writer = Writer(broker.bootstrap)
-        for turn in range(4):
+        for _ in range(kills):
             seen = len(writer.committed)
             until(lambda seen=seen: writer.error or len(writer.committed) >= seen + 10)
-            time.sleep(0.013 * turn)  # at another point of a transaction each time
+            time.sleep(chance.random() * 0.05)  # at any point of a transaction
             broker.kill()
             broker.start()
         seen = len(writer.committed)
