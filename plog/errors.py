@@ -426,6 +426,10 @@ class InvalidRecord(KafkaError):
     code = ErrorCode.INVALID_RECORD
 
 
+class ProducerFenced(KafkaError):
+    code = ErrorCode.PRODUCER_FENCED
+
+
 class UnknownTopicId(KafkaError):
     code = ErrorCode.UNKNOWN_TOPIC_ID
 

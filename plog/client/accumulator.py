@@ -51,6 +51,10 @@ class Bounds:
     delivery_timeout_s: float
 
 
+def _let_in() -> None:
+    """Let every record in: the gate of a producer without transactions."""
+
+
 class PartitionQueue:
     """The batches of one partition, oldest first.
 
@@ -113,15 +117,27 @@ class Accumulator:
     Args:
         bounds: limits.
         partitioner: (topic, key, number of partitions) -> partition; called with the lock held.
+        transactional: batches say that they are of a transaction.
+        gate: asked with the lock held before each record is added; raises what refuses it. Who
+            changes its mind and then takes the lock (`wake`, `flush`) has seen the last record.
     """
 
-    def __init__(self, bounds: Bounds, partitioner: Partitioner) -> None:
+    def __init__(
+        self,
+        bounds: Bounds,
+        partitioner: Partitioner,
+        *,
+        transactional: bool = False,
+        gate: Callable[[], None] = _let_in,
+    ) -> None:
         self._bounds = bounds
         self._batch_size = min(bounds.batch_size, bounds.max_request_size)
         self._largest = min(bounds.max_request_size, bounds.buffer_memory)
         self._partitioner = partitioner
         closed: Callable[[str, int], None] | None = getattr(partitioner, "batch_closed", None)
         self._batch_closed = closed
+        self._transactional = transactional
+        self._gate = gate
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._topics: dict[str, _Topic] = {}
@@ -186,6 +202,7 @@ class Accumulator:
                     )
             elif not 0 <= partition < known.count:
                 known = self._wait_for_partition(topic, partition)
+            self._gate()
             queue = known.queues.get(partition)
             if queue is None:
                 queue = known.queues[partition] = PartitionQueue(TopicPartition(topic, partition))
@@ -197,7 +214,11 @@ class Accumulator:
                 now = time.monotonic()
                 before = 0
                 opened = ProducerBatch(
-                    queue.partition, self._bounds.codec, now, now + self._bounds.delivery_timeout_s
+                    queue.partition,
+                    self._bounds.codec,
+                    now,
+                    now + self._bounds.delivery_timeout_s,
+                    transactional=self._transactional,
                 )
                 index = opened.append(timestamp, key, value, headers, callback)
                 if batch is not None:
@@ -236,6 +257,11 @@ class Accumulator:
             self._is_closed = True
             self._is_aborted = self._is_aborted or abort
             self._changed.notify_all()
+            self._wake()
+
+    def wake(self) -> None:
+        """Make the sender look now: something has changed that it decides by."""
+        with self._lock:
             self._wake()
 
     @property
@@ -365,6 +391,16 @@ class Accumulator:
         """Return the batches of a partition, oldest first."""
         with self._lock:
             return list(queue.batches)
+
+    def take_waiting(self) -> list[ProducerBatch]:
+        """Take out every batch that is not in flight: its transaction will not be committed."""
+        with self._lock:
+            found = []
+            for queue in list(self._busy.values()):
+                for batch in [one for one in queue.batches if not one.in_flight]:
+                    self._remove(queue, batch)
+                    found.append(batch)
+        return found
 
     def take_all(self) -> list[ProducerBatch]:
         """Take every batch out: the sender ends."""

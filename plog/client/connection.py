@@ -44,11 +44,18 @@ MAX_VERSION: dict[int, int] = {
     ApiKey.FETCH: 12,
     ApiKey.FIND_COORDINATOR: 3,
     ApiKey.OFFSET_FETCH: 7,
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+    ApiKey.ADD_OFFSETS_TO_TXN: 3,
+    ApiKey.END_TXN: 3,
+    ApiKey.TXN_OFFSET_COMMIT: 3,
 }
 """Where this client stays below what it could speak.
 
-From 13 on, Fetch wants topic ids; later versions of the other two ask for many groups at once, in
-another form.
+From 13 on, Fetch wants topic ids; later versions of FindCoordinator and OffsetFetch ask for many
+groups at once, in another form. Transactions are those of version 1: AddPartitionsToTxn 4 is what
+brokers ask each other, and later versions of the others are for the producers of version 2
+(KIP-890).
 """
 CONNECT_TIMEOUT_MS = 10_000
 
@@ -171,7 +178,12 @@ class Connection:
         if self._pending:
             raise ValueError(f"{len(self._pending)} answers are still to be read")
         self.send(request, response, version=version, wait_ms=wait_ms)
-        return self.receive(response)
+        try:
+            return self.receive(response)
+        except BaseException:
+            # By Ctrl-C, say: its answer would be taken for the next one's.
+            self.close()
+            raise
 
     def send(
         self,

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from plog.client import coordinators
 from plog.client.connection import Connection
+from plog.client.coordinators import MOVED, RETRY_BACKOFF_S, KeyType, find_coordinator
 from plog.client.group_lag import PartitionLag, measure
 from plog.client.metadata import Cluster, Node
 from plog.client.offsets import EARLIEST, LATEST, list_offsets
@@ -36,7 +38,6 @@ from plog.protocol.messages.group_admin import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
-from plog.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from plog.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -53,27 +54,14 @@ from plog.types import NO_OFFSET, TopicPartition
 
 T = TypeVar("T")
 
-GROUP = 0
-"""What FindCoordinator is asked about."""
 DEAD = "Dead"
 """The state of a group that nobody has heard of."""
 CONSUMER_PROTOCOL = "consumer"
 """Type of the groups whose assignments are in Kafka's own form."""
-MOVED = frozenset(
-    {
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
-"""Errors after which the same request may do on another broker, or a little later."""
-RETRY_BACKOFF_S = 0.1
 HINTS: dict[int, str] = {
+    **coordinators.HINTS,
     ErrorCode.GROUP_ID_NOT_FOUND: "it does not exist",
     ErrorCode.NON_EMPTY_GROUP: "it has members; stop its consumers first",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "no broker coordinates it at the moment",
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "its coordinator is still reading what it knows",
-    ErrorCode.NOT_COORDINATOR: "its coordinator is moving",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "its members consume the topic; stop them first",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "no such topic or partition",
 }
@@ -340,25 +328,10 @@ class GroupAdmin:
 
     def _ask_coordinator(self, group_id: str, ask: Callable[[Node, Connection], T]) -> T:
         def attempt() -> T:
-            node = self._coordinator(group_id)
+            node = find_coordinator(self._cluster, KeyType.GROUP, group_id)
             return ask(node, self._cluster.connection(node.node_id))
 
         return self._settled(attempt)
-
-    def _coordinator(self, group_id: str) -> Node:
-        answer = self._cluster.ask_any(
-            FindCoordinatorRequest(key=group_id, key_type=GROUP), FindCoordinatorResponse
-        )
-        _check(answer.error_code, _named(group_id), answer.error_message)
-        if answer.node_id not in self._cluster.nodes:
-            self._cluster.refresh([])
-        node = self._cluster.nodes.get(answer.node_id)
-        if node is None:  # it left between the two answers
-            raise error_for(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"{_named(group_id)}: its coordinator, broker {answer.node_id}, is away",
-            )
-        return node
 
     def _settled(self, attempt: Callable[[], T]) -> T:
         """Try again while a coordinator is chosen, loads or moves."""
@@ -372,14 +345,13 @@ class GroupAdmin:
             time.sleep(RETRY_BACKOFF_S)
 
 
-def _named(group_id: str) -> str:
-    return f"group {group_id!r}"
+_named = KeyType.GROUP.named
 
 
-def _check(code: int, what: str, message: str | None = None) -> None:
+def _check(code: int, what: str) -> None:
     if code == ErrorCode.NONE:
         return
-    text = f"{what}: {message or HINTS.get(code) or error_for(code)}"
+    text = f"{what}: {HINTS.get(code) or error_for(code)}"
     if code == ErrorCode.GROUP_ID_NOT_FOUND:
         raise GroupIdNotFound(text)
     if code == ErrorCode.NON_EMPTY_GROUP:

@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from plog.client.assignors import ASSIGNORS, RANGE, Subscription
 from plog.client.consumer import Consumer, ConsumerRecord
+from plog.client.coordinators import MOVED, RETRY_BACKOFF_S
 from plog.client.group_membership import (
     EXPELLED,
-    MOVED,
-    RETRY_BACKOFF_S,
+    CommitFailed,
+    GroupMetadata,
     Membership,
     State,
     Timeouts,
@@ -27,7 +28,6 @@ from plog.errors import (
     ErrorCode,
     InvalidConfig,
     KafkaError,
-    PlogError,
     error_for,
 )
 from plog.protocol.messages.offsets import (
@@ -41,13 +41,11 @@ from plog.protocol.messages.offsets import (
 )
 from plog.types import NO_OFFSET, TopicPartition
 
+__all__ = ["CommitFailed", "GroupConsumer", "GroupMetadata", "Listener"]
+
 log = logging.getLogger(__name__)
 
 Partitions = list[TopicPartition]
-
-
-class CommitFailed(PlogError):
-    """The group has gone on without this member: its partitions are others' by now."""
 
 
 class Listener(NamedTuple):
@@ -309,6 +307,22 @@ class GroupConsumer:
         return {name: len(known[name].partitions) for name in wanted if name in known}
 
     # -- commits -------------------------------------------------------------------------------
+
+    @property
+    def group_metadata(self) -> GroupMetadata:
+        """Who this member is at the moment, for `Producer.send_offsets_to_transaction` (KIP-447).
+
+        It changes with each rebalance, so ask for it anew with every commit: one that names an
+        older generation is refused.
+        """
+        return self._membership.metadata
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the offset of the next record of each partition that has a position by now.
+
+        It is what `commit` commits by itself, and what a transaction commits in its place.
+        """
+        return self.reader.known_positions()
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Commit offsets of the next records to read: all positions, or those given.

@@ -24,11 +24,16 @@ from plog.client.assignors import (
     encode_subscription,
 )
 from plog.client.connection import Connection
+from plog.client.coordinators import (
+    MOVED,
+    RETRY_BACKOFF_S,
+    Coordinator,
+    KeyType,
+    open_coordinator,
+)
 from plog.client.metadata import Cluster
-from plog.errors import ErrorCode, KafkaError, error_for
+from plog.errors import ErrorCode, KafkaError, PlogError, error_for
 from plog.protocol.messages.groups import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -51,15 +56,6 @@ log = logging.getLogger(__name__)
 CONSUMER = "consumer"
 """The type of groups whose members share partitions."""
 NOBODY, NO_GENERATION = "", -1
-RETRY_BACKOFF_S = 0.1
-MOVED = frozenset(
-    {
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
-"""Errors after which the coordinator is looked for again."""
 EXPELLED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 """Errors that say that the group has gone on without this member."""
 
@@ -74,6 +70,19 @@ class Identity:
 
     member_id: str = NOBODY
     generation: int = NO_GENERATION
+
+
+class GroupMetadata(NamedTuple):
+    """Who commits for a group (KIP-447): a member, or with the name alone nobody that is in it."""
+
+    group_id: str
+    generation: int = NO_GENERATION
+    member_id: str = NOBODY
+    instance_id: str | None = None
+
+
+class CommitFailed(PlogError):
+    """The group has gone on without this member: its partitions are others' by now."""
 
 
 class Timeouts(NamedTuple):
@@ -123,9 +132,16 @@ class Membership:
         self.assigned: list[TopicPartition] = []
         """What the last generation gives this member."""
         self._connection: Connection | None = None  # where a Join may wait for long
-        self._side: Connection | None = None  # for all that must not wait behind it
+        # For all that must not wait behind it.
+        self._aside = Coordinator(cluster, KeyType.GROUP, group_id)
         self._retry_at = 0.0
         self._heart: _Heart | None = None
+
+    @property
+    def metadata(self) -> GroupMetadata:
+        """Who this member is now, for those who commit on its behalf."""
+        one = self.identity
+        return GroupMetadata(self.group_id, one.generation, one.member_id, self.instance_id)
 
     # -- towards the inside ------------------------------------------------------------------
 
@@ -284,16 +300,11 @@ class Membership:
 
     def call(self, request: Struct, response: type[R]) -> R:
         """Ask the coordinator something else. Raises KafkaError."""
-        if self._side is None or not self._side.is_usable:
-            self.forget_coordinator()
-            self._side = self._open_coordinator()
-        return self._side.call(request, response)
+        return self._aside.call(request, response)
 
     def forget_coordinator(self) -> None:
         """Look for the coordinator again before the next `call`."""
-        side, self._side = self._side, None
-        if side is not None:
-            side.close()
+        self._aside.forget()
 
     def _coordinator(self) -> Connection:
         if self._connection is None or not self._connection.is_usable:
@@ -302,11 +313,7 @@ class Membership:
         return self._connection
 
     def _open_coordinator(self) -> Connection:
-        request = FindCoordinatorRequest(key=self.group_id)
-        answer = self._cluster.ask_any(request, FindCoordinatorResponse)
-        self._check(answer.error_code)
-        self._cluster.refresh([])
-        return self._cluster.open(answer.node_id)
+        return open_coordinator(self._cluster, KeyType.GROUP, self.group_id)
 
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None

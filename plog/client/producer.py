@@ -1,7 +1,8 @@
 """A producer: records into batches, batches to leaders, answers to callbacks.
 
 Owns the arguments and their defaults. Records wait in the accumulator, and the
-sender's thread does everything that talks to brokers.
+sender's thread does everything that brings them to brokers; transactions are begun and ended on the
+application's.
 """
 
 from __future__ import annotations
@@ -9,18 +10,31 @@ from __future__ import annotations
 import operator
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from plog.client.accumulator import Accumulator, Bounds, ProducerClosed
 from plog.client.arguments import at_least
+from plog.client.group_membership import GroupMetadata
 from plog.client.metadata import Cluster
 from plog.client.partitioner import Partitioner, StickyPartitioner
 from plog.client.producer_batch import Delivery, DeliveryCallback, Header, RecordMetadata
 from plog.client.sender import Rules, Sender
-from plog.errors import InvalidConfig
+from plog.client.transaction_states import ASKED, Call, TransactionAborted
+from plog.client.transactions import Transactions
+from plog.errors import InvalidConfig, InvalidTxnState, PlogError
 from plog.protocol.record_batch import CODECS
+from plog.types import TopicPartition
 
-__all__ = ["Delivery", "DeliveryCallback", "Header", "Producer", "ProducerClosed", "RecordMetadata"]
+__all__ = [
+    "Delivery",
+    "DeliveryCallback",
+    "Header",
+    "Producer",
+    "ProducerClosed",
+    "RecordMetadata",
+    "TransactionAborted",
+]
 
 ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
 STOP_TIMEOUT_S = 5.0
@@ -35,6 +49,14 @@ class Producer:
     delivery_timeout_ms may have been written; only its acknowledgement is missing.
 
     Leaving the `with` block flushes; leaving it by an exception gives up what is unacknowledged.
+
+    With a transactional_id every record is of a transaction: readers of committed records see all
+    of a transaction or nothing, in all partitions, also across producers of the same id that follow
+    each other (KIP-98). After `init_transactions`, once, each transaction is a block:
+
+        with producer.transaction():
+            producer.send("payments", b"...")
+            producer.send_offsets_to_transaction(consumer.positions(), consumer.group_metadata)
 
     Args:
         bootstrap_servers: "host:port,...".
@@ -55,6 +77,10 @@ class Producer:
         partitioner: (topic, key, number of partitions) -> partition; one that has a method
             `batch_closed(topic, partition)` is told when a batch is full or sent. It is called
             under the producer's lock.
+        transactional_id: a name that this producer keeps over restarts; of those who have it the
+            last to call `init_transactions` goes on, and the others are fenced. Needs idempotence.
+        transaction_timeout_ms: after which the coordinator aborts a transaction and fences its
+            producer; at most the brokers' transaction.max.timeout.ms.
 
     Raises:
         InvalidConfig: an argument is not one of its values, or they contradict each other.
@@ -78,6 +104,8 @@ class Producer:
         retry_backoff_ms: int = 100,
         metadata_max_age_ms: int = 300_000,
         partitioner: Partitioner | None = None,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = 60_000,
     ) -> None:
         if acks not in ACKS:
             raise InvalidConfig(f"acks={acks!r}: one of {', '.join(ACKS)}")
@@ -98,7 +126,12 @@ class Producer:
             max_request_size=max_request_size,
             buffer_memory=buffer_memory,
             delivery_timeout_ms=delivery_timeout_ms,
+            transaction_timeout_ms=transaction_timeout_ms,
         )
+        if transactional_id == "":
+            raise InvalidConfig("transactional_id is empty")
+        if transactional_id is not None and not enable_idempotence:
+            raise InvalidConfig("transactional_id needs enable_idempotence")
         if delivery_timeout_ms < linger_ms:
             raise InvalidConfig(
                 f"delivery_timeout_ms={delivery_timeout_ms} is less than linger_ms={linger_ms}"
@@ -121,11 +154,24 @@ class Producer:
             backoff_s=retry_backoff_ms / 1000,
             metadata_max_age_s=metadata_max_age_ms / 1000,
         )
-        cluster = Cluster(
-            bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms
-        )
-        self._accumulator = Accumulator(bounds, partitioner or StickyPartitioner())
-        self._sender = Sender(self._accumulator, cluster, rules)
+
+        def cluster() -> Cluster:
+            return Cluster(
+                bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms
+            )
+
+        chosen = partitioner or StickyPartitioner()
+        self._transactions: Transactions | None = None
+        if transactional_id is None:
+            self._accumulator = Accumulator(bounds, chosen)
+        else:
+            self._transactions = Transactions(
+                cluster(), transactional_id, transaction_timeout_ms, block_s=max_block_ms / 1000
+            )
+            self._accumulator = Accumulator(
+                bounds, chosen, transactional=True, gate=self._check_transaction
+            )
+        self._sender = Sender(self._accumulator, cluster(), rules, self._transactions)
         self._closing = threading.Lock()
         self._released = False
         self._sender.start()
@@ -158,8 +204,12 @@ class Producer:
             RequestTimedOut: buffer_memory stayed full for max_block_ms.
             NetworkException: no broker could be asked about the topic for max_block_ms.
             ProducerClosed: after close().
+            InvalidTxnState: with a transactional_id, outside a transaction or in one that can only
+                be aborted.
             ValueError: a timestamp before 1970.
         """
+        if self._transactions is not None:
+            self._check_transaction()
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
         elif timestamp_ms < 0:
@@ -186,13 +236,118 @@ class Producer:
                 f" after {timeout_s:g} s"
             )
 
+    # -- transactions ------------------------------------------------------------------------
+
+    def init_transactions(self) -> None:
+        """Become the producer of the transactional id. Once, before the first transaction.
+
+        Whoever was it before is fenced, and what it left open is aborted. Waits max_block_ms at
+        most, as all calls of transactions do; may be called again when that was not enough.
+
+        Raises:
+            RequestTimedOut: no coordinator has taken this producer in in time.
+            InvalidTransactionTimeout: transaction_timeout_ms is more than the brokers allow.
+            InvalidTxnState: it is initialized already, or has no transactional_id.
+            KafkaError: another refusal.
+        """
+        self._transactional(Call.INIT).init()
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction: what is sent from now on belongs to it.
+
+        Raises:
+            InvalidTxnState: not initialized, or the last one has not ended.
+            ProducerFenced: another producer has the transactional id now; close this one.
+        """
+        self._transactional(Call.BEGIN).begin()
+
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, int], group: GroupMetadata
+    ) -> None:
+        """Commit a group's offsets with the transaction: they stand if, and once, it is committed.
+
+        Args:
+            offsets: of each partition the next record to read, as `GroupConsumer.positions` gives.
+            group: who commits, as `GroupConsumer.group_metadata` says right now (KIP-447).
+
+        Raises:
+            CommitFailed: the group has gone on without this member; the transaction can only be
+                aborted, as after every other failure.
+            ProducerFenced: another producer has the transactional id now; close this one.
+            RequestTimedOut: the coordinators gave no answer in time.
+        """
+        self._transactional(Call.SEND_OFFSETS).send_offsets(offsets, group)
+
+    def commit_transaction(self) -> None:
+        """Wait for every record of the transaction to be acknowledged, then commit it.
+
+        Raises:
+            RequestTimedOut: in time no answer came that says whether it is committed; call again.
+            ProducerFenced: another producer has the transactional id now; close this one.
+            KafkaError: the first failure of the transaction, which can only be aborted.
+        """
+        self._transactional(Call.COMMIT).commit(self.flush)
+
+    def abort_transaction(self) -> None:
+        """Drop what has not been sent, wait for what has, and abort the transaction.
+
+        What is dropped fails with TransactionAborted.
+
+        Raises:
+            RequestTimedOut: it is not known to be aborted yet; call again.
+            ProducerFenced: another producer has the transactional id now; close this one.
+        """
+        self._transactional(Call.ABORT).abort(self._sender.drain)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Begin a transaction, and commit it at the end of the block, or abort it on an exception.
+
+        What commit or the block raised comes out in any case. Raises as `begin_transaction` and
+        `commit_transaction`; only after RequestTimedOut of the commit is it neither.
+        """
+        transactions = self._transactional(Call.BEGIN)
+        self.begin_transaction()
+        try:
+            yield
+            self.commit_transaction()
+        except BaseException as failure:
+            if (transactions.progress.state, Call.ABORT) in ASKED:
+                try:
+                    self.abort_transaction()
+                except PlogError as fault:
+                    failure.add_note(f"the transaction is not aborted: {fault}")
+            raise
+
+    def _transactional(self, call: Call) -> Transactions:
+        if self._transactions is None:
+            raise InvalidTxnState(f"{call.value}: the producer has no transactional_id")
+        if threading.current_thread() is self._sender:
+            raise RuntimeError("a delivery callback may not wait for the producer")
+        return self._transactions
+
+    def _check_transaction(self) -> None:
+        assert self._transactions is not None
+        self._transactions.progress.check(Call.SEND)
+
+    # -- the end -----------------------------------------------------------------------------
+
     def close(self, timeout_s: float | None = None) -> None:
         """Take no more records, wait for those there are, and close the connections.
 
         Records that have no outcome after `timeout_s` (None: however long it takes, which
         delivery_timeout_ms bounds) fail with ProducerClosed. From a delivery callback it only
         says that no more records come. May be called again.
+
+        A transaction that is open is aborted; with `timeout_s` 0, or from a delivery callback, it
+        is left to the coordinator's clock, or to the next producer of the transactional id.
         """
+        if (
+            self._transactions is not None
+            and timeout_s != 0
+            and threading.current_thread() is not self._sender
+        ):
+            self._transactions.abort_at_close(self._sender.drain, timeout_s)
         # With no time at all, nothing more may be sent: closing alone would end the lingering.
         self._accumulator.close(abort=timeout_s == 0)
         if threading.current_thread() is self._sender:
@@ -206,3 +361,5 @@ class Producer:
             if not self._released and not self._sender.is_alive():
                 self._released = True
                 self._accumulator.release()
+                if self._transactions is not None:
+                    self._transactions.close(STOP_TIMEOUT_S)

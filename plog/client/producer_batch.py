@@ -50,6 +50,7 @@ class ProducerBatch:
     Attributes:
         size: uncompressed bytes so far.
         created, deadline: time.monotonic(), when it was opened, when it is given up.
+        transactional: its bytes say that it is of a transaction.
         base_sequence: of its first record; -1 while it has no number.
         came_back: it was sent, and is not in flight any more.
         maybe_written: an attempt ended without an answer that says whether it was.
@@ -80,14 +81,22 @@ class ProducerBatch:
         "producer_id",
         "size",
         "timestamps",
+        "transactional",
     )
 
     def __init__(
-        self, partition: TopicPartition, codec: int, created: float, deadline: float
+        self,
+        partition: TopicPartition,
+        codec: int,
+        created: float,
+        deadline: float,
+        *,
+        transactional: bool = False,
     ) -> None:
         self.partition = partition
         self.codec = codec
-        self.builder = BatchBuilder(codec=codec)
+        self.transactional = transactional
+        self.builder = BatchBuilder(codec=codec, transactional=transactional)
         self.created, self.deadline = created, deadline
         self.size = self.builder.uncompressed_bytes
         self.timestamps: list[int] = []
@@ -213,7 +222,13 @@ class ProducerBatch:
         return self._done.wait(timeout_s)
 
     def _part(self) -> ProducerBatch:
-        part = ProducerBatch(self.partition, self.codec, self.created, self.deadline)
+        part = ProducerBatch(
+            self.partition,
+            self.codec,
+            self.created,
+            self.deadline,
+            transactional=self.transactional,
+        )
         part.closed = True
         part._parent = self
         return part

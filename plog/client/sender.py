@@ -14,6 +14,8 @@ retries. The rules that keep order and write nothing twice:
 - Numbers change only after the broker refused those of the partition's oldest batch: then it was
   not written, and neither was any batch behind it, for they follow it. They are numbered from 0
   under the next epoch, which fences whatever of the old one is still on its way.
+- In a transaction numbers never change: a batch that is refused or given up makes it one that can
+  only be aborted, and nothing more of it goes out. Abort sees to a new epoch.
 """
 
 from __future__ import annotations
@@ -29,8 +31,11 @@ from dataclasses import dataclass
 
 from plog.client.accumulator import FOREVER, Accumulator, PartitionQueue, ProducerClosed
 from plog.client.connection import Connection
+from plog.client.joins import Joins
 from plog.client.metadata import Cluster, no_leader
 from plog.client.producer_batch import MAX_SEQUENCE, ProducerBatch
+from plog.client.transaction_states import State
+from plog.client.transactions import Transactions
 from plog.errors import (
     ErrorCode,
     KafkaError,
@@ -102,9 +107,16 @@ class Sender(threading.Thread):
     Args:
         accumulator: where the batches come from.
         cluster: the sender's own from now on; closed at its end.
+        transactions: of which all the records are; None: of none.
     """
 
-    def __init__(self, accumulator: Accumulator, cluster: Cluster, rules: Rules) -> None:
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        cluster: Cluster,
+        rules: Rules,
+        transactions: Transactions | None = None,
+    ) -> None:
         super().__init__(name="plog-producer", daemon=True)
         self._accumulator = accumulator
         self._cluster = cluster
@@ -113,6 +125,10 @@ class Sender(threading.Thread):
         self._connections: dict[int, Connection] = {}
         self._requests: dict[int, deque[_Request]] = {}
         self._producer_id, self._producer_epoch = NO_PRODUCER_ID, -1
+        self._progress = None if transactions is None else transactions.progress
+        self._joins = None if transactions is None else Joins(transactions, cluster)
+        self._drained_all = threading.Event()
+        self._is_over = False
         self._stale: set[str] = set()
         self._ask_after = 0.0
         self._asked_all = time.monotonic()
@@ -127,8 +143,15 @@ class Sender(threading.Thread):
             reason = "the producer was closed before the record was acknowledged"
         finally:
             # Whatever ended the loop, nobody may wait for ever.
+            if self._progress is not None:
+                # First: what is given up here must not be committed.
+                self._progress.refuse(ProducerClosed(reason))
             for batch in self._accumulator.take_all():
                 batch.finish(-1, -1, ProducerClosed(reason))
+            self._is_over = True
+            self._drained_all.set()
+            if self._joins is not None:
+                self._joins.close()
             for connection in self._connections.values():
                 connection.close()
             self._cluster.close()
@@ -137,7 +160,22 @@ class Sender(threading.Thread):
         """Make a wait for a broker end soon. Thread-safe."""
         for connection in list(self._connections.values()):
             connection.interrupt()
+        if self._joins is not None:
+            self._joins.interrupt()
         self._cluster.interrupt()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until nothing of a transaction that is being aborted waits or is on its way.
+
+        Returns False when something is after `timeout_s`. For any thread but this one.
+        """
+        if threading.get_ident() == self.ident:
+            raise RuntimeError("a delivery callback may not wait for the producer")
+        self._drained_all.clear()
+        if self._is_over:
+            return True
+        self._accumulator.wake()
+        return self._drained_all.wait(max(timeout_s, 0))
 
     def _step(self) -> None:
         due = self._learn_topics()
@@ -145,10 +183,27 @@ class Sender(threading.Thread):
             chosen, expired, next_due = self._accumulator.take(time.monotonic(), self._may_send)
             for batch in expired:
                 self._expire(batch)
-            if not chosen:
+            if chosen:
+                self._send(chosen)
+            elif self._joins is None or not self._joins.ask():
                 break
-            self._send(chosen)
+        if self._joins is not None:
+            due = min(due, self._joins.due)
+            self._drop_lost_transaction()
         self._wait(min(due, next_due))
+
+    def _drop_lost_transaction(self) -> None:
+        """Drop what waits, if its transaction will not be committed; tell who waits for that.
+
+        After `take`: whoever rings from then on makes the sender look once more.
+        """
+        progress = self._progress
+        if progress is None or not progress.is_dropping:
+            return
+        for batch in self._accumulator.take_waiting():
+            self._give_up(batch, progress.drop_reason())
+        if progress.state is State.ABORTING and not any(self._requests.values()):
+            self._drained_all.set()
 
     # -- what is known of the cluster
 
@@ -190,6 +245,8 @@ class Sender(threading.Thread):
 
     def _may_send(self, queue: PartitionQueue) -> bool:
         """Tell whether a partition may have one more batch in flight; called under the lock."""
+        if self._joins is not None and not self._joins.may_send(queue):
+            return False
         together = MAX_IN_FLIGHT if queue.is_known and not queue.batches[0].came_back else 1
         if queue.in_flight >= together:
             return False
@@ -207,7 +264,8 @@ class Sender(threading.Thread):
     # -- out
 
     def _send(self, chosen: Sequence[tuple[PartitionQueue, ProducerBatch]]) -> None:
-        if self._rules.idempotent and self._producer_id == NO_PRODUCER_ID:
+        needs_id = self._rules.idempotent and self._progress is None
+        if needs_id and self._producer_id == NO_PRODUCER_ID:
             try:
                 self._new_producer_id()
             except PlogError as fault:
@@ -248,7 +306,7 @@ class Sender(threading.Thread):
                 PartitionProduceData(index=queue.partition.partition, records=batch.encode())
             )
         request = ProduceRequest(
-            transactional_id=None,
+            transactional_id=None if self._progress is None else self._progress.transactional_id,
             acks=self._rules.acks,
             timeout_ms=int(self._rules.request_timeout_s * 1000),
             topic_data=[
@@ -373,10 +431,13 @@ class Sender(threading.Thread):
             self._fail(queue, batch, fault)
         elif fault.code in NUMBERS_REFUSED:
             queue.draining = True
+            # If it is not the oldest, an older batch, which comes or came back too, must go first.
             if self._accumulator.is_oldest(queue, batch):
-                # Else an older batch, which comes or came back too, must go first.
-                self._retry(queue, fault)
-                queue.refusal = fault
+                if self._progress is not None:
+                    self._fail(queue, batch, fault)
+                else:
+                    self._retry(queue, fault)
+                    queue.refusal = fault
         elif fault.code in TOO_LARGE and len(batch) > 1 and not batch.maybe_written:
             queue.draining = True
             self._accumulator.replace(queue, batch, batch.split())
@@ -393,6 +454,13 @@ class Sender(threading.Thread):
         """Give a batch up. Its number leaves a gap; refused for it, the next are numbered anew."""
         queue.draining = True
         self._accumulator.remove(queue, batch)
+        self._give_up(batch, fault)
+
+    def _give_up(self, batch: ProducerBatch, fault: PlogError) -> None:
+        """Set the outcome of a batch that will not be acknowledged, and of its transaction."""
+        if self._progress is not None:
+            # Its numbers are a gap, or have been used: nobody knows.
+            self._progress.fail(fault, is_unsure=batch.base_sequence >= 0)
         batch.finish(-1, -1, fault)
 
     def _retry(self, queue: PartitionQueue, fault: KafkaError) -> None:
@@ -402,7 +470,10 @@ class Sender(threading.Thread):
         queue.retry_at = time.monotonic() + backoff_s * random.uniform(0.8, 1.2)
         queue.failures = min(queue.failures + 1, 10)
         # What is given up is not tried again; its connections were cut for that.
-        if str(queue.last_fault) != str(fault) and not self._accumulator.is_aborted:
+        is_given_up = self._accumulator.is_aborted or (
+            self._progress is not None and self._progress.is_dropping
+        )
+        if str(queue.last_fault) != str(fault) and not is_given_up:
             log.warning("%s; trying again", fault)
         queue.last_fault = fault
 
@@ -432,12 +503,17 @@ class Sender(threading.Thread):
         fault = self._accumulator.last_fault(batch.partition)
         why = f"; last: {fault}" if fault is not None else ""
         text = f"record for {batch.partition}: {sent} in {seconds:g} s{why}"
-        batch.finish(-1, -1, RequestTimedOut(text))
+        self._give_up(batch, RequestTimedOut(text))
 
     # -- numbers
 
     def _number(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        if queue.producer_id == NO_PRODUCER_ID:
+        if self._progress is not None:
+            producer = self._progress.producer
+            if producer != (queue.producer_id, queue.producer_epoch):
+                queue.producer_id, queue.producer_epoch = producer
+                queue.next_sequence = 0
+        elif queue.producer_id == NO_PRODUCER_ID:
             queue.producer_id, queue.producer_epoch = self._producer_id, self._producer_epoch
             queue.next_sequence = 0
         batch.number(queue.producer_id, queue.producer_epoch, queue.next_sequence)

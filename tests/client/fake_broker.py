@@ -20,6 +20,7 @@ from plog.protocol.api_keys import ApiKey
 from plog.protocol.framing import RequestHeader, request_class
 from plog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from plog.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from plog.protocol.messages.groups import FindCoordinatorResponse
 from plog.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
@@ -32,6 +33,16 @@ from plog.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from plog.protocol.messages.producers import InitProducerIdResponse
+from plog.protocol.messages.transactions import (
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+    EndTxnResponse,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 
 CLOSE, SILENCE = object(), object()
 SERVED = (
@@ -44,6 +55,10 @@ SERVED = (
     ApiKey.FIND_COORDINATOR,
     ApiKey.LIST_GROUPS,
     ApiKey.DELETE_GROUPS,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    ApiKey.END_TXN,
+    ApiKey.TXN_OFFSET_COMMIT,
 )
 TOPIC_ID = uuid.UUID(int=77)
 
@@ -260,6 +275,88 @@ class ProduceBroker(FakeBroker):
         if request.acks == 0:
             return SILENCE
         return ProduceResponse(responses=topics)
+
+
+class TxnBroker(ProduceBroker):
+    """A coordinator of one transactional id too, which believes whatever it is told.
+
+    `lots` has for an API key what befalls its next requests, one after the other: an error code,
+    CLOSE or SILENCE. `ends` are the outcomes that were asked for and answered with success.
+    """
+
+    def __init__(self, partitions: int = 1) -> None:
+        super().__init__(partitions)
+        self.lots: dict[int, list[object]] = {}
+        self.ends: list[bool] = []
+        self.epoch = -1
+        self.answers |= {
+            ApiKey.FIND_COORDINATOR: self._lucky(self._find),
+            ApiKey.INIT_PRODUCER_ID: self._lucky(self._init),
+            ApiKey.ADD_PARTITIONS_TO_TXN: self._lucky(self._add),
+            ApiKey.ADD_OFFSETS_TO_TXN: self._lucky(
+                lambda _, code: AddOffsetsToTxnResponse(error_code=code)
+            ),
+            ApiKey.TXN_OFFSET_COMMIT: self._lucky(self._commit_offsets),
+            ApiKey.END_TXN: self._lucky(self._end),
+        }
+
+    def _lucky(self, answer: Callable) -> Callable:
+        def answered(request, header: RequestHeader):
+            lots = self.lots.get(header.api_key)
+            code = lots.pop(0) if lots else 0
+            return code if code in (CLOSE, SILENCE) else answer(request, code)
+
+        return answered
+
+    def _find(self, _request, code: int):
+        return FindCoordinatorResponse(error_code=code, node_id=1, host=self._host, port=self.port)
+
+    def _init(self, request, code: int):
+        if code == 0:
+            assert request.producer_epoch in (-1, self.epoch)
+            self.epoch += 1
+        return InitProducerIdResponse(
+            error_code=code,
+            producer_id=-1 if code else 77,
+            producer_epoch=-1 if code else self.epoch,
+        )
+
+    def _add(self, request, code: int):
+        return AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=[
+                AddPartitionsToTxnTopicResult(
+                    name=topic.name,
+                    results_by_partition=[
+                        AddPartitionsToTxnPartitionResult(
+                            partition_index=index, partition_error_code=code
+                        )
+                        for index in topic.partitions
+                    ],
+                )
+                for topic in request.v3_and_below_topics
+            ]
+        )
+
+    def _commit_offsets(self, request, code: int):
+        return TxnOffsetCommitResponse(
+            topics=[
+                TxnOffsetCommitResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        TxnOffsetCommitResponsePartition(
+                            partition_index=part.partition_index, error_code=code
+                        )
+                        for part in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _end(self, request, code: int):
+        if code == 0:
+            self.ends.append(request.committed)
+        return EndTxnResponse(error_code=code)
 
 
 def fetched(request, data: Callable[[int, int], bytes], high_watermark: int = 1 << 40):

@@ -206,3 +206,15 @@ def test_ipv6_address_is_reached():
         connection = Connection("::1", fake.port)
         assert connection.peer == f"[::1]:{fake.port}"
         assert connection.call(NOTHING, MetadataResponse).cluster_id == "fake"
+
+
+def test_call_that_is_interrupted_leaves_no_answer_for_the_next(fake, monkeypatch):
+    connection = connect(fake)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(connection, "_answer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        connection.call(NOTHING, MetadataResponse)
+    assert not connection.is_usable

@@ -1,0 +1,102 @@
+"""Consume, transform, produce: each record exactly once.
+
+The results and the position behind their records are committed in one transaction: both stand, or
+neither. Who takes over after a crash begins where the last committed transaction ended.
+
+- The transactional id belongs to the worker's name. A new worker of this name fences the old one,
+  should it live still, and has aborted what it left open, before it reads a position.
+- The offsets are committed as the group's member that read the records. If the group has given its
+  partitions to others meanwhile, that is refused, and the transaction cannot be committed.
+- After a failure the transaction is aborted and the records are read again.
+- Whoever reads the target must ask for committed records (isolation_level="read_committed"), and so
+  does this program with its source: others would see results of transactions that were aborted.
+"""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from plog.client.group_consumer import CommitFailed, GroupConsumer
+from plog.client.producer import Producer, TransactionAborted
+from plog.errors import KafkaError, ProducerFenced, RequestTimedOut
+
+
+def transform(value: bytes | None) -> bytes:
+    """Do the work."""
+    return (value or b"").upper()
+
+
+def go_back(consumer: GroupConsumer) -> None:
+    """Go back to what is committed: what was read since has led to nothing."""
+    partitions = consumer.assignment()
+    committed = consumer.committed(partitions)
+    for at in partitions:
+        if at in committed:
+            consumer.seek(at, committed[at])
+        else:
+            consumer.reader.seek_to_beginning([at])
+
+
+@click.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True)
+@click.option("--group", default="exactly-once", show_default=True)
+@click.option("--worker", default="1", show_default=True, help="Its name, kept over restarts.")
+@click.option("--records", default=500, show_default=True, help="Most of a transaction.")
+@click.option("--idle-s", type=float, help="End when nothing came for so long [default: never].")
+def main(
+    source: str,
+    target: str,
+    bootstrap_server: str,
+    group: str,
+    worker: str,
+    records: int,
+    idle_s: float | None,
+) -> None:
+    """Copy topic SOURCE to TARGET in capitals.
+
+    Each record exactly once, whatever crashes.
+    """
+    with (
+        Producer(bootstrap_server, transactional_id=f"{group}-{worker}") as producer,
+        GroupConsumer(
+            bootstrap_server,
+            group,
+            # A static member: back after a crash, it has its partitions at once (KIP-345).
+            group_instance_id=worker,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            max_poll_records=records,
+        ) as consumer,
+    ):
+        # Before the first position is read: the worker before us may be about to commit one.
+        producer.init_transactions()
+        consumer.subscribe([source])
+        came_at = time.monotonic()
+        while idle_s is None or time.monotonic() - came_at < idle_s:
+            found = consumer.poll(500)
+            if not found:
+                continue
+            came_at = time.monotonic()
+            try:
+                with producer.transaction():
+                    for record in found:
+                        producer.send(target, transform(record.value), key=record.key)
+                    producer.send_offsets_to_transaction(
+                        consumer.positions(), consumer.group_metadata
+                    )
+            except (ProducerFenced, RequestTimedOut):
+                # Another worker has our name, or nobody says whether the transaction stands. The
+                # next start finds out: its init_transactions waits for what is decided.
+                raise
+            except (CommitFailed, TransactionAborted, KafkaError) as failure:
+                click.echo(f"once more from the last commit: {failure}", err=True)
+                go_back(consumer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Which broker coordinates a group or a transactional id, and a connection to it.
+
+Owns the look-up (FindCoordinator) and what its refusals mean. Never retries: whether and how long a
+coordinator is waited for is its callers' business.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TypeVar
+
+from plog.client.connection import Connection
+from plog.client.metadata import Cluster, Node
+from plog.errors import CoordinatorNotAvailable, ErrorCode, error_for
+from plog.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from plog.protocol.schema import Struct
+
+R = TypeVar("R", bound=Struct)
+
+RETRY_BACKOFF_S = 0.1
+"""How long to wait for a coordinator that is chosen, loads or moves, before it is asked again."""
+MOVED = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""Errors after which the same request may do on another broker, or a little later."""
+HINTS: dict[int, str] = {
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "no broker coordinates it at the moment",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "its coordinator is still reading what it knows",
+    ErrorCode.NOT_COORDINATOR: "its coordinator is moving",
+}
+"""What a code means here, where the brokers send no words with it."""
+
+
+class KeyType(IntEnum):
+    """What a coordinator is asked for."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+    def named(self, key: str) -> str:
+        """Return how messages call a key of this type."""
+        return f"group {key!r}" if self is KeyType.GROUP else f"transactional id {key!r}"
+
+
+def find_coordinator(cluster: Cluster, kind: KeyType, key: str) -> Node:
+    """Ask any broker who coordinates a group or a transactional id.
+
+    Raises:
+        CoordinatorNotAvailable: nobody does at the moment.
+        KafkaError: another refusal, or no broker answers.
+    """
+    answer = cluster.ask_any(
+        FindCoordinatorRequest(key=key, key_type=kind), FindCoordinatorResponse
+    )
+    code = answer.error_code
+    if code != ErrorCode.NONE:
+        why = answer.error_message or HINTS.get(code) or error_for(code)
+        raise error_for(code, f"{kind.named(key)}: {why}")
+    node = cluster.nodes.get(answer.node_id)
+    if node is None or (node.host, node.port) != (answer.host, answer.port):
+        cluster.refresh([])
+        node = cluster.nodes.get(answer.node_id)
+    if node is None:  # it left between the two answers
+        raise CoordinatorNotAvailable(
+            f"{kind.named(key)}: its coordinator, broker {answer.node_id}, is away"
+        )
+    return node
+
+
+def open_coordinator(cluster: Cluster, kind: KeyType, key: str) -> Connection:
+    """Return a new connection of the caller's own. Raises as `find_coordinator`, and `open`."""
+    return cluster.open(find_coordinator(cluster, kind, key).node_id)
+
+
+class Coordinator:
+    """The coordinator of one key, with a connection of its own, opened when it is first asked.
+
+    One thread uses it at a time; `interrupt` alone may come from another.
+    """
+
+    def __init__(self, cluster: Cluster, kind: KeyType, key: str) -> None:
+        self._cluster = cluster
+        self._kind, self._key = kind, key
+        self._connection: Connection | None = None
+
+    def call(self, request: Struct, response: type[R]) -> R:
+        """Ask it something. Raises as `open_coordinator`, and when it does not answer."""
+        if self._connection is None or not self._connection.is_usable:
+            self.forget()
+            self._connection = open_coordinator(self._cluster, self._kind, self._key)
+        return self._connection.call(request, response)
+
+    def forget(self) -> None:
+        """Look for it again before the next `call`."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def interrupt(self) -> None:
+        """Make the thread that waits for an answer give up with NetworkException. Thread-safe."""
+        connection = self._connection
+        if connection is not None:
+            connection.interrupt()

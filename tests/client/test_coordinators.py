@@ -1,0 +1,79 @@
+"""Where coordinators are looked for, and what becomes of the connection to one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from plog.client.coordinators import Coordinator, KeyType, find_coordinator
+from plog.client.metadata import Cluster
+from plog.errors import CoordinatorNotAvailable, ErrorCode, KafkaError
+from plog.protocol.api_keys import ApiKey
+from plog.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from plog.protocol.messages.metadata import MetadataRequest
+from plog.protocol.messages.transactions import EndTxnRequest, EndTxnResponse
+from tests.client.fake_broker import CLOSE, TxnBroker
+
+END = EndTxnRequest(transactional_id="x", producer_id=1, producer_epoch=0, committed=True)
+
+
+@pytest.fixture
+def fake() -> Iterator[TxnBroker]:
+    with TxnBroker() as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(fake: TxnBroker) -> Iterator[Cluster]:
+    with Cluster(fake.bootstrap) as made:
+        yield made
+
+
+@pytest.mark.parametrize("kind", list(KeyType))
+def test_coordinator_is_asked_for_by_its_type(
+    fake: TxnBroker, cluster: Cluster, kind: KeyType
+) -> None:
+    for _ in range(2):
+        assert find_coordinator(cluster, kind, "x").node_id == 1
+    asked = [one for one in fake.requests if isinstance(one, FindCoordinatorRequest)]
+    assert [(one.key_type, one.key) for one in asked] == [(int(kind), "x")] * 2
+    # Where the brokers are is asked once: it is where FindCoordinator says, too.
+    assert fake.count(MetadataRequest) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(KeyType.GROUP, "group 'x'"), (KeyType.TRANSACTION, "transactional id 'x'")]
+)
+def test_refusal_names_what_was_asked_for(
+    fake: TxnBroker, cluster: Cluster, kind: KeyType, name: str
+) -> None:
+    fake.lots[ApiKey.FIND_COORDINATOR] = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    with pytest.raises(CoordinatorNotAvailable, match=f"{name}: no broker coordinates it"):
+        find_coordinator(cluster, kind, "x")
+
+
+def test_coordinator_that_has_left_is_not_available(fake: TxnBroker, cluster: Cluster) -> None:
+    fake.answers[ApiKey.FIND_COORDINATOR] = lambda *_: FindCoordinatorResponse(
+        error_code=0, node_id=9, host="gone", port=1
+    )
+    with pytest.raises(CoordinatorNotAvailable, match="broker 9, is away"):
+        find_coordinator(cluster, KeyType.GROUP, "x")
+
+
+def test_connection_is_kept_until_it_breaks_or_is_forgotten(
+    fake: TxnBroker, cluster: Cluster
+) -> None:
+    coordinator = Coordinator(cluster, KeyType.TRANSACTION, "x")
+    for _ in range(3):
+        coordinator.call(END, EndTxnResponse)
+    assert fake.count(FindCoordinatorRequest) == 1
+    fake.lots[ApiKey.END_TXN] = [CLOSE]
+    with pytest.raises(KafkaError):
+        coordinator.call(END, EndTxnResponse)
+    coordinator.call(END, EndTxnResponse)
+    assert fake.count(FindCoordinatorRequest) == 2
+    coordinator.forget()
+    coordinator.call(END, EndTxnResponse)
+    assert fake.count(FindCoordinatorRequest) == 3
+    coordinator.forget()
