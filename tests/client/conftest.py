@@ -17,6 +17,7 @@ OVERRIDES = {
     "group.min.session.timeout.ms": 100,
     "message.max.bytes": 8 * 1024 * 1024,
     "offsets.topic.num.partitions": 5,
+    "transaction.state.log.num.partitions": 5,
 }
 
 
