@@ -446,6 +446,10 @@ class FetchSessionTopicIdError(KafkaError):
     code = ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
+class TransactionalIdNotFound(KafkaError):
+    code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
 class MismatchedEndpointType(KafkaError):
     code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
 

@@ -19,7 +19,12 @@ from typing import NoReturn
 import click
 
 from plog import __version__
-from plog.errors import GroupIdNotFound, PlogError, UnknownTopicOrPartition
+from plog.errors import (
+    GroupIdNotFound,
+    PlogError,
+    TransactionalIdNotFound,
+    UnknownTopicOrPartition,
+)
 
 COMMANDS = {
     "server": "Run a broker.",
@@ -27,6 +32,7 @@ COMMANDS = {
     "produce": "Write lines of text into a topic.",
     "consume": "Print the records of a topic.",
     "groups": "Show how far consumer groups have read; reset and delete what they committed.",
+    "transactions": "Show what transactions are at, and end those that hang.",
     "configs": "Show and change the settings of topics and brokers.",
     "perf": "Measure a broker: rates and latencies of producers and consumers.",
     "top": "Show what a broker is doing, live.",
@@ -141,4 +147,6 @@ def explain(fault: PlogError) -> str:
         text += " (`plog topics list` shows the topics there are)"
     elif isinstance(fault, GroupIdNotFound):
         text += " (`plog groups list` shows the groups there are)"
+    elif isinstance(fault, TransactionalIdNotFound):
+        text += " (`plog transactions list` shows those there are)"
     return text

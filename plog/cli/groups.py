@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,11 +12,12 @@ from plog.cli.group_resets import Targets, read_targets, reset_options
 from plog.cli.output import (
     bootstrap_option,
     duration_text,
-    is_number,
     json_option,
     print_done,
     print_json,
     print_rows,
+    raise_all,
+    topic_partitions,
 )
 from plog.coordinator.group_states import GroupState
 
@@ -205,7 +206,7 @@ def reset(
     chosen = (bool(topics), all_topics, targets.from_file is not None)
     if sum(chosen) != 1:
         raise click.UsageError("one of --topic, --all-topics and --from-file says which partitions")
-    asked = [_topic(entry) for entry in topics]
+    asked = [topic_partitions(entry, "--topic") for entry in topics]
     with GroupAdmin(bootstrap) as admin:
         _refuse_members(admin.describe(group))
         committed = admin.committed(group)
@@ -294,16 +295,7 @@ def delete(groups: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
     if deleted:
         text = "\n".join(f"Deleted group {group}." for group in deleted)
         print_done(text, {"groups": deleted, "deleted": True}, as_json=as_json)
-    _raise_all(faults)
-
-
-def _raise_all(faults: Sequence[KafkaError]) -> None:
-    from plog.cli import explain
-
-    if len(faults) == 1:
-        raise faults[0]
-    if faults:
-        raise click.ClickException("\n".join(explain(fault) for fault in faults))
+    raise_all(faults)
 
 
 @command.command("delete-offsets")
@@ -327,7 +319,7 @@ def delete_offsets(group: str, bootstrap: str, as_json: bool, topics: tuple[str,
     from plog.client.group_admin import GroupAdmin
     from plog.types import counted
 
-    asked = [_topic(entry) for entry in topics]
+    asked = [topic_partitions(entry, "--topic") for entry in topics]
     with GroupAdmin(bootstrap) as admin:
         admin.describe(group)
         committed = admin.committed(group)
@@ -348,15 +340,6 @@ def delete_offsets(group: str, bootstrap: str, as_json: bool, topics: tuple[str,
         {"group": group, "deleted": told},
         as_json=as_json,
     )
-
-
-def _topic(entry: str) -> tuple[str, frozenset[int]]:
-    """Read TOPIC or TOPIC:0,1,2; no numbers are all of its partitions."""
-    topic, colon, numbers = entry.partition(":")
-    listed = numbers.split(",") if colon else []
-    if not topic or not all(map(is_number, listed)):
-        raise click.BadParameter(f"{entry!r} is not TOPIC or TOPIC:0,1,2", param_hint="--topic")
-    return topic, frozenset(map(int, listed))
 
 
 def _some(admin: GroupAdmin, topic: str, numbers: Iterable[int]) -> list[TopicPartition]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,7 @@ import click
 
 if TYPE_CHECKING:
     from plog.client.metadata import Cluster
+    from plog.errors import KafkaError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -96,6 +98,23 @@ def print_done(text: str, outcome: dict[str, Any], *, as_json: bool) -> None:
         click.echo(text)
 
 
+def raise_all(faults: Sequence[KafkaError], *, most: int | None = None) -> None:
+    """End a command with all that went wrong, each in a line; with nothing, do nothing.
+
+    Args:
+        most: name so many of them, and count the others.
+    """
+    from plog.cli import explain
+
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        lines = [explain(fault) for fault in faults[:most]]
+        if len(lines) < len(faults):
+            lines.append(f"and {len(faults) - len(lines)} more")
+        raise click.ClickException("\n".join(lines))
+
+
 def warn_of_leaderless(cluster: Cluster, topic: str, partitions: Iterable[int] = ()) -> None:
     """Say which partitions have no leader, and so why a command waits, before it does.
 
@@ -141,6 +160,19 @@ def is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
 
 
+def topic_partitions(entry: str, option: str) -> tuple[str, frozenset[int]]:
+    """Read TOPIC or TOPIC:0,1,2; no numbers are all of its partitions.
+
+    Raises:
+        click.BadParameter: it is neither; `option` is what it was given with.
+    """
+    topic, colon, numbers = entry.partition(":")
+    listed = numbers.split(",") if colon else []
+    if not topic or not all(map(is_number, listed)):
+        raise click.BadParameter(f"{entry!r} is not TOPIC or TOPIC:0,1,2", param_hint=option)
+    return topic, frozenset(map(int, listed))
+
+
 def time_ms(text: str, option: str) -> int:
     """Read a time: ISO 8601 (UTC unless it says otherwise), or milliseconds since 1970.
 
@@ -156,6 +188,19 @@ def time_ms(text: str, option: str) -> int:
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
     return max(int(when.timestamp() * 1000), 0)
+
+
+def duration_ms(text: str) -> int:
+    """Read how long something takes: ms, or a number with one unit, as `850ms`, `20m`, `2d`.
+
+    Raises:
+        click.BadParameter: it is neither.
+    """
+    found = re.fullmatch(r"([0-9]+)(ms|[dhms])?", text, re.ASCII)
+    if found is None or not is_number(found[1]):
+        raise click.BadParameter(f"{text!r} is not so many ms, or a number with ms, s, m, h or d")
+    number, unit = int(found[1]), found[2] or "ms"
+    return min(number if unit == "ms" else number * UNITS_S[unit] * SECOND_MS, 2**63 - 1)
 
 
 def duration_text(duration_ms: int) -> str:

@@ -1,21 +1,24 @@
 """Which broker coordinates a group or a transactional id, and a connection to it.
 
-Owns the look-up (FindCoordinator) and what its refusals mean. Never retries: whether and how long a
-coordinator is waited for is its callers' business.
+Owns the look-up (FindCoordinator), what its refusals mean, and for administrators the wait while a
+coordinator moves; who works with one alone decides by itself how long it waits.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from enum import IntEnum
 from typing import TypeVar
 
 from plog.client.connection import Connection
 from plog.client.metadata import Cluster, Node
-from plog.errors import CoordinatorNotAvailable, ErrorCode, error_for
+from plog.errors import CoordinatorNotAvailable, ErrorCode, KafkaError, error_for
 from plog.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from plog.protocol.schema import Struct
 
 R = TypeVar("R", bound=Struct)
+T = TypeVar("T")
 
 RETRY_BACKOFF_S = 0.1
 """How long to wait for a coordinator that is chosen, loads or moves, before it is asked again."""
@@ -105,3 +108,43 @@ class Coordinator:
         connection = self._connection
         if connection is not None:
             connection.interrupt()
+
+
+class Coordinators:
+    """The coordinators of all keys of a type, for who asks about many. Not thread-safe.
+
+    Owns no state: every call looks for the coordinator anew, and again while one is chosen, loads
+    or moves.
+
+    Args:
+        timeout_ms: how long a call waits for a coordinator.
+    """
+
+    def __init__(self, cluster: Cluster, kind: KeyType, *, timeout_ms: int) -> None:
+        self._cluster = cluster
+        self._kind = kind
+        self._timeout_ms = timeout_ms
+
+    def ask(self, key: str, ask: Callable[[Node, Connection], T]) -> T:
+        """Return what `ask` makes of a key's coordinator; it is called again after MOVED.
+
+        Raises:
+            KafkaError: no coordinator is found in time, or what `ask` raised.
+        """
+
+        def attempt() -> T:
+            node = find_coordinator(self._cluster, self._kind, key)
+            return ask(node, self._cluster.connection(node.node_id))
+
+        return self.settled(attempt)
+
+    def settled(self, attempt: Callable[[], T]) -> T:
+        """Try again while a coordinator is chosen, loads or moves."""
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        while True:
+            try:
+                return attempt()
+            except KafkaError as fault:
+                if fault.code not in MOVED or time.monotonic() >= deadline:
+                    raise
+            time.sleep(RETRY_BACKOFF_S)

@@ -7,14 +7,13 @@ is about all groups, and asks again while a coordinator is chosen, loads or move
 from __future__ import annotations
 
 import struct
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from plog.client import coordinators
 from plog.client.connection import Connection
-from plog.client.coordinators import MOVED, RETRY_BACKOFF_S, KeyType, find_coordinator
+from plog.client.coordinators import Coordinators, KeyType
 from plog.client.group_lag import PartitionLag, measure
 from plog.client.metadata import Cluster, Node
 from plog.client.offsets import EARLIEST, LATEST, list_offsets
@@ -22,7 +21,6 @@ from plog.errors import (
     ErrorCode,
     GroupIdNotFound,
     InvalidRequest,
-    KafkaError,
     NonEmptyGroup,
     error_for,
 )
@@ -52,13 +50,11 @@ from plog.protocol.messages.offsets import (
 )
 from plog.types import NO_OFFSET, TopicPartition
 
-T = TypeVar("T")
-
 DEAD = "Dead"
 """The state of a group that nobody has heard of."""
 CONSUMER_PROTOCOL = "consumer"
 """Type of the groups whose assignments are in Kafka's own form."""
-HINTS: dict[int, str] = {
+HINTS: Mapping[int, str] = {
     **coordinators.HINTS,
     ErrorCode.GROUP_ID_NOT_FOUND: "it does not exist",
     ErrorCode.NON_EMPTY_GROUP: "it has members; stop its consumers first",
@@ -120,6 +116,9 @@ class GroupAdmin:
         self._cluster = Cluster(
             bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms
         )
+        self._coordinators = Coordinators(
+            self._cluster, KeyType.GROUP, timeout_ms=request_timeout_ms
+        )
 
     def __enter__(self) -> GroupAdmin:
         return self
@@ -139,7 +138,7 @@ class GroupAdmin:
         self._cluster.refresh([])
         found: dict[str, ListedGroup] = {}
         for node_id in sorted(self._cluster.nodes):
-            answer = self._settled(partial(self._list, node_id, request))
+            answer = self._coordinators.settled(partial(self._list, node_id, request))
             for group in answer.groups:
                 found[group.group_id] = ListedGroup(
                     group.group_id, group.group_state, group.protocol_type, group.group_type
@@ -163,7 +162,7 @@ class GroupAdmin:
                 _check(ErrorCode.GROUP_ID_NOT_FOUND, _named(group_id))
             return _description(group, coordinator)
 
-        return self._ask_coordinator(group_id, ask)
+        return self._coordinators.ask(group_id, ask)
 
     def delete(self, group_id: str) -> None:
         """Delete a group, and with it all that it has committed.
@@ -180,7 +179,7 @@ class GroupAdmin:
             for group in answer.results:
                 _check(group.error_code, _named(group_id))
 
-        self._ask_coordinator(group_id, ask)
+        self._coordinators.ask(group_id, ask)
 
     # -- offsets -------------------------------------------------------------------------------
 
@@ -203,7 +202,7 @@ class GroupAdmin:
                         found[at] = part.committed_offset
             return dict(sorted(found.items()))
 
-        return self._ask_coordinator(group_id, ask)
+        return self._coordinators.ask(group_id, ask)
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets for a group that nobody is in; one that is not there comes to be.
@@ -240,7 +239,7 @@ class GroupAdmin:
                     at = TopicPartition(topic.name, part.partition_index)
                     _check(part.error_code, f"offset of group {group_id!r} in {at}")
 
-        self._ask_coordinator(group_id, ask)
+        self._coordinators.ask(group_id, ask)
 
     def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
         """Make a group forget what it has committed of these partitions.
@@ -272,7 +271,7 @@ class GroupAdmin:
                     at = TopicPartition(topic.name, part.partition_index)
                     _check(part.error_code, f"offset of group {group_id!r} in {at}")
 
-        self._ask_coordinator(group_id, ask)
+        self._coordinators.ask(group_id, ask)
 
     # -- logs ----------------------------------------------------------------------------------
 
@@ -319,30 +318,10 @@ class GroupAdmin:
         found = list_offsets(self._cluster, times, timeout_ms=self._timeout_ms)
         return {partition: at.offset for partition, at in found.items()}
 
-    # -- coordinators --------------------------------------------------------------------------
-
     def _list(self, node_id: int, request: ListGroupsRequest) -> ListGroupsResponse:
         answer = self._cluster.connection(node_id).call(request, ListGroupsResponse)
         _check(answer.error_code, f"groups of broker {node_id}")
         return answer
-
-    def _ask_coordinator(self, group_id: str, ask: Callable[[Node, Connection], T]) -> T:
-        def attempt() -> T:
-            node = find_coordinator(self._cluster, KeyType.GROUP, group_id)
-            return ask(node, self._cluster.connection(node.node_id))
-
-        return self._settled(attempt)
-
-    def _settled(self, attempt: Callable[[], T]) -> T:
-        """Try again while a coordinator is chosen, loads or moves."""
-        deadline = time.monotonic() + self._timeout_ms / 1000
-        while True:
-            try:
-                return attempt()
-            except KafkaError as fault:
-                if fault.code not in MOVED or time.monotonic() >= deadline:
-                    raise
-            time.sleep(RETRY_BACKOFF_S)
 
 
 _named = KeyType.GROUP.named

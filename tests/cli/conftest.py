@@ -26,6 +26,7 @@ def broker(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[B
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": 0,
         "offsets.topic.num.partitions": 5,
+        "transaction.state.log.num.partitions": 5,
     }
     with BrokerProcess(tmp_path_factory.mktemp("cli"), overrides=overrides) as running:
         yield running

@@ -15,7 +15,10 @@ import pytest
 from tests.cli.conftest import TIMEOUT_S, as_shells_tell, command_line, environment
 from tests.servers import free_port
 
-COMMANDS = ["server", "topics", "produce", "consume", "configs", "perf", "log-dirs", "dump-log"]
+COMMANDS = [
+    *("server", "topics", "produce", "consume", "transactions", "configs", "perf"),
+    *("log-dirs", "dump-log"),
+]
 SUBCOMMANDS = [
     *(["topics", name] for name in ["list", "describe", "create", "add-partitions", "delete"]),
     ["topics", "delete-records"],

@@ -1,0 +1,260 @@
+"""What partitions know of producers and their transactions, asked of and told to their leaders.
+
+Owns the grouping by leader, and the waiting for one that moves (DescribeProducers and
+WriteTxnMarkers, KIP-664); keeps nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from plog.client.metadata import Cluster
+from plog.errors import ErrorCode, KafkaError, NetworkException, RequestTimedOut, error_for
+from plog.protocol.messages.producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    TopicRequest,
+)
+from plog.protocol.messages.transactions import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from plog.types import NO_OFFSET, TopicPartition
+
+RETRY_BACKOFF_S = 0.1
+SETTLE_S = 3.0
+"""For so long a partition may well be without a leader that answers: one is being elected."""
+FIRST_COORDINATOR_EPOCH = 0
+HINTS: Mapping[int, str] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "no such topic or partition",
+    ErrorCode.INVALID_PRODUCER_EPOCH: "a later epoch of the producer has written there",
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED: (
+        "a coordinator of a later epoch has ended a transaction of the producer there"
+    ),
+}
+"""What a code means here, where the brokers send no words with it."""
+
+
+class ActiveProducer(NamedTuple):
+    """A producer as the leader of a partition remembers it; times in ms since 1970.
+
+    -1 stands for none: `coordinator_epoch` where no transaction of it has ended there,
+    `txn_start_offset` where none is open, `last_sequence` and `last_timestamp` of no records.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    txn_start_offset: int
+
+    @property
+    def marker_epoch(self) -> int:
+        """The coordinator's epoch that a marker for the producer is accepted with."""
+        return max(self.coordinator_epoch, FIRST_COORDINATOR_EPOCH)
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that has not ended in a partition, by what is known of its producer there."""
+
+    partition: TopicPartition
+    producer: ActiveProducer
+
+    @property
+    def identity(self) -> tuple[TopicPartition, int, int, int]:
+        """What stays the same while it goes on."""
+        producer = self.producer
+        return (
+            self.partition,
+            producer.producer_id,
+            producer.producer_epoch,
+            producer.txn_start_offset,
+        )
+
+
+class Told(NamedTuple):
+    """What leaders told of their partitions, and why others were not told of."""
+
+    producers: dict[TopicPartition, list[ActiveProducer]]
+    faults: dict[TopicPartition, KafkaError]
+
+    def take(self, later: Told) -> None:
+        """Take in what was told later of some of the partitions."""
+        self.producers.update(later.producers)
+        self.faults.update(later.faults)
+        for at in later.producers:
+            self.faults.pop(at, None)
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Return the transactions that are open in these partitions."""
+        return [
+            OpenTransaction(partition, producer)
+            for partition, producers in sorted(self.producers.items())
+            for producer in producers
+            if producer.txn_start_offset != NO_OFFSET
+        ]
+
+
+def describe_producers(cluster: Cluster, partitions: Iterable[TopicPartition]) -> Told:
+    """Ask the leaders of partitions which producers they remember.
+
+    A leader that moves is waited for a little; a partition that nobody tells of does not keep the
+    others from being told of.
+
+    Raises:
+        NetworkException, RequestTimedOut: no broker tells where anything is.
+    """
+    deadline = time.monotonic() + SETTLE_S
+    left = sorted(set(partitions))
+    told = _ask_leaders(cluster, left)
+    while True:
+        left = [at for at in left if at in told.faults and told.faults[at].retriable]
+        if not left or time.monotonic() >= deadline:
+            return told
+        time.sleep(RETRY_BACKOFF_S)
+        cluster.refresh(sorted({at.topic for at in left}))
+        told.take(_ask_leaders(cluster, left))
+
+
+def _ask_leaders(cluster: Cluster, partitions: Iterable[TopicPartition]) -> Told:
+    """Ask each leader once."""
+    told = Told({}, {})
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for at in partitions:
+        try:
+            by_leader.setdefault(cluster.leader(at).leader_id, []).append(at)
+        except (NetworkException, RequestTimedOut):
+            raise  # nobody could be asked about any other, either
+        except KafkaError as fault:
+            told.faults[at] = fault
+    for node_id, some in by_leader.items():
+        try:
+            answered = _ask(cluster, node_id, some)
+        except KafkaError as fault:
+            told.faults.update(dict.fromkeys(some, fault))
+            continue
+        for at in some:
+            try:
+                told.producers[at] = _producers(at, answered.get(at))
+            except KafkaError as fault:
+                told.faults[at] = fault
+    return told
+
+
+def _ask(
+    cluster: Cluster, node_id: int, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, PartitionResponse]:
+    topics: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        topics.setdefault(topic, []).append(number)
+    answer = cluster.connection(node_id).call(
+        DescribeProducersRequest(
+            topics=[
+                TopicRequest(name=topic, partition_indexes=numbers)
+                for topic, numbers in topics.items()
+            ]
+        ),
+        DescribeProducersResponse,
+    )
+    return {
+        TopicPartition(topic.name, part.partition_index): part
+        for topic in answer.topics
+        for part in topic.partitions
+    }
+
+
+def _producers(at: TopicPartition, told: PartitionResponse | None) -> list[ActiveProducer]:
+    """Return what a leader told of a partition. Raises KafkaError."""
+    what = f"producers of {at}"
+    if told is None:
+        raise error_for(ErrorCode.UNKNOWN_SERVER_ERROR, f"{what}: its leader says nothing of it")
+    _check(told.error_code, what, told.error_message)
+    return [
+        ActiveProducer(
+            one.producer_id,
+            one.producer_epoch,
+            one.coordinator_epoch,
+            one.last_sequence,
+            one.last_timestamp,
+            one.current_txn_start_offset,
+        )
+        for one in sorted(told.active_producers, key=lambda one: one.producer_id)
+    ]
+
+
+def write_abort_marker(
+    cluster: Cluster,
+    partition: TopicPartition,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timeout_ms: int,
+) -> None:
+    """Abort a producer's transaction in one partition, in the place of its coordinator.
+
+    Nothing is checked: where none is open, a marker of it is written all the same.
+
+    Args:
+        timeout_ms: how long the leader may wait for its replicas.
+
+    Raises:
+        UnknownTopicOrPartition: no such partition.
+        InvalidProducerEpoch: a later epoch of the producer has written there.
+        TransactionCoordinatorFenced: a later coordinator has ended one of its transactions.
+        KafkaError: nothing is known to have been written.
+    """
+    request = WriteTxnMarkersRequest(
+        markers=[
+            WritableTxnMarker(
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                transaction_result=False,
+                topics=[
+                    WritableTxnMarkerTopic(
+                        name=partition.topic, partition_indexes=[partition.partition]
+                    )
+                ],
+                coordinator_epoch=coordinator_epoch,
+            )
+        ]
+    )
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        try:
+            _write(cluster, partition, request, timeout_ms)
+            return
+        except KafkaError as fault:
+            moved = fault.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            if not moved or time.monotonic() >= deadline:
+                raise
+        time.sleep(RETRY_BACKOFF_S)
+        cluster.refresh([partition.topic])
+
+
+def _write(
+    cluster: Cluster, partition: TopicPartition, request: WriteTxnMarkersRequest, timeout_ms: int
+) -> None:
+    connection = cluster.connection(cluster.leader(partition).leader_id)
+    answer = connection.call(request, WriteTxnMarkersResponse, wait_ms=timeout_ms)
+    codes = [
+        part.error_code
+        for marker in answer.markers
+        for topic in marker.topics
+        for part in topic.partitions
+    ]
+    if not codes:
+        raise error_for(ErrorCode.UNKNOWN_SERVER_ERROR, f"{connection.peer} says nothing of it")
+    for code in codes:
+        _check(code, f"marker in {partition}")
+
+
+def _check(code: int, what: str, message: str | None = None) -> None:
+    if code != ErrorCode.NONE:
+        raise error_for(code, f"{what}: {HINTS.get(code) or message or error_for(code)}")

@@ -1,0 +1,27 @@
+"""Transactions that hang: open in a partition, and no coordinator knows of it."""
+
+from __future__ import annotations
+
+from plog.errors import ErrorCode
+from plog.types import TopicPartition
+from tests.transactions.test_administration import write_marker
+from tests.transactions.transactor import Transactor
+
+COORDINATOR_EPOCH = 50
+"""Later than any of a coordinator that has just begun, which is fenced by it."""
+
+
+def leave_hanging(one: Transactor, at: TopicPartition, *values: bytes) -> int:
+    """Leave a transaction open in a partition for good; return the offset it begins at.
+
+    As by an administrator who makes up the coordinator's epoch: the transaction is aborted in the
+    partition under a later epoch than the coordinator's, its producer writes on, and the marker
+    that the coordinator then has for its end is refused.
+    """
+    one.send(at, b"before")
+    aborted = write_marker(one.wire, at, one.producer, commit=False, epoch=COORDINATOR_EPOCH)
+    assert aborted is ErrorCode.NONE
+    part = one.produce(at, *values)
+    assert part.error_code == ErrorCode.NONE, part
+    one.finish(commit=True)
+    return int(part.base_offset)
