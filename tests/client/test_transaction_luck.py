@@ -278,7 +278,7 @@ def test_refusal_of_a_coordinator(
 
 
 def test_records_given_up_cost_the_transaction_with_the_reason(fake: TxnBroker) -> None:
-    with producer_of(fake, delivery_timeout_ms=150) as producer:
+    with producer_of(fake, delivery_timeout_ms=400) as producer:
         fake.luck = lambda _request: (ErrorCode.NOT_ENOUGH_REPLICAS, False)
         with (
             pytest.raises(RequestTimedOut, match=r"never acknowledged.*NOT_ENOUGH"),
@@ -297,7 +297,7 @@ def test_records_that_cannot_join_are_given_up_with_the_reason(fake: TxnBroker) 
     fake.lots[ApiKey.ADD_PARTITIONS_TO_TXN] = [ErrorCode.CONCURRENT_TRANSACTIONS] * 1000
     # Of no transaction at all, by what it has heard.
     fake.lots[ApiKey.END_TXN] = [ErrorCode.INVALID_TXN_STATE]
-    with producer_of(fake, delivery_timeout_ms=150) as producer:
+    with producer_of(fake, delivery_timeout_ms=400) as producer:
         with (
             pytest.raises(RequestTimedOut, match=r"never sent.*CONCURRENT_TRANSACTIONS"),
             producer.transaction(),
