@@ -147,9 +147,10 @@ def decide_own(
     _check_epoch(entry, header, who)
     if _begins_transaction(entry, header) and not is_verified:
         raise InvalidTxnState(f"{who}: offsets of no ongoing transaction")
-    if entry is None or header.producer_epoch > entry.producer_epoch:
-        fresh = _fresh(header.producer_id, header.producer_epoch, batches=())
-        return fresh if entry is None else fresh._replace(version=entry.version)
+    if entry is None:
+        return _fresh(header.producer_id, header.producer_epoch, batches=())
+    if header.producer_epoch > entry.producer_epoch:
+        return entry._replace(producer_epoch=header.producer_epoch, batches=())
     return entry
 
 
@@ -190,11 +191,9 @@ def _in_sequence(entry: ProducerEntry | None, header: BatchHeader, who: str) -> 
                 f"{who}: epoch {header.producer_epoch} starts at sequence"
                 f" {header.base_sequence}, not 0"
             )
-        return entry._replace(
-            producer_epoch=header.producer_epoch,
-            batches=(),
-            current_txn_first_offset=NO_OFFSET,
-        )
+        _check_transaction(entry, header, who)
+        # What an older epoch left open stays so until a marker comes, whoever goes on with it.
+        return entry._replace(producer_epoch=header.producer_epoch, batches=())
     if entry.batches:
         expected = next_sequence(entry.batches[-1].last_sequence)
         if header.base_sequence != expected:
@@ -202,11 +201,15 @@ def _in_sequence(entry: ProducerEntry | None, header: BatchHeader, who: str) -> 
                 f"{who} epoch {entry.producer_epoch}: sequence {header.base_sequence} came,"
                 f" {expected} was due"
             )
+    _check_transaction(entry, header, who)
+    return entry
+
+
+def _check_transaction(entry: ProducerEntry, header: BatchHeader, who: str) -> None:
     if not header.is_transactional and entry.current_txn_first_offset != NO_OFFSET:
         raise InvalidTxnState(
             f"{who}: a batch outside the transaction open since {entry.current_txn_first_offset}"
         )
-    return entry
 
 
 def _fresh(
@@ -244,11 +247,7 @@ def apply(entry: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:
     if entry is None:
         entry = _fresh(header.producer_id, header.producer_epoch, batches=())
     elif header.producer_epoch != entry.producer_epoch:
-        entry = entry._replace(
-            producer_epoch=header.producer_epoch,
-            batches=(),
-            current_txn_first_offset=NO_OFFSET,
-        )
+        entry = entry._replace(producer_epoch=header.producer_epoch, batches=())
     batches = (*entry.batches, sequenced(header))[-BATCHES_REMEMBERED:]
     entry = entry._replace(batches=batches, last_timestamp=header.max_timestamp)
     if header.is_transactional and entry.current_txn_first_offset == NO_OFFSET:

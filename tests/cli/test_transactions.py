@@ -16,8 +16,7 @@ from plog.types import TopicPartition
 from tests.cli.test_groups import error_of
 from tests.handlers.wire import NOW_MS, speak
 from tests.transactions.hanging import COORDINATOR_EPOCH, leave_hanging
-from tests.transactions.test_transactions import read
-from tests.transactions.transactor import Transactor
+from tests.transactions.transactor import Transactor, read
 
 SUBCOMMANDS = ["list", "describe", "producers", "find-hanging", "abort"]
 _numbers = itertools.count()

@@ -56,8 +56,7 @@ from tests.client.fake_broker import FakeBroker
 from tests.handlers.wire import NOW_MS, speak
 from tests.servers import BrokerProcess
 from tests.transactions.hanging import COORDINATOR_EPOCH, leave_hanging
-from tests.transactions.test_transactions import read
-from tests.transactions.transactor import Transactor
+from tests.transactions.transactor import Transactor, read
 
 NONE = ErrorCode.NONE
 HOUR_MS = 3_600_000

@@ -18,7 +18,7 @@ from plog.protocol.messages.transactions import (
 from plog.types import TopicPartition
 from tests.handlers.wire import Speaker
 from tests.transactions.conftest import Enter
-from tests.transactions.test_transactions import read
+from tests.transactions.transactor import read
 
 NONE = ErrorCode.NONE
 

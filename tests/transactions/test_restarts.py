@@ -15,8 +15,7 @@ from tests.handlers.wire import create_topic, speak
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.transactions.conftest import SETTINGS
-from tests.transactions.test_transactions import read
-from tests.transactions.transactor import Transactor, committed_offset
+from tests.transactions.transactor import Transactor, committed_offset, read
 from tests.waiting import until
 
 NONE = ErrorCode.NONE

@@ -14,24 +14,17 @@ from plog.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from plog.types import TopicPartition
-from tests.committed import kept_records
 from tests.coordinator.members import Later
 from tests.handlers.wire import WAIT_MS, Speaker, fetch_one, make_batch, produce, walk_all
 from tests.transactions.conftest import Enter
+from tests.transactions.hanging import leave_hanging
+from tests.transactions.transactor import COMMITTED, UNCOMMITTED, read
 from tests.waiting import until
 
 NONE = ErrorCode.NONE
-UNCOMMITTED, COMMITTED = 0, 1
 LATEST = -1
 WAITS_S = 0.2
 """For a request to come and wait; one that comes later finds the same."""
-
-
-def read(wire: Speaker, at: TopicPartition, *, committed: bool = True) -> list[bytes | None]:
-    """Return what a reader makes of a partition: without markers and without what was aborted."""
-    part = fetch_one(wire, at.topic, 0, isolation_level=COMMITTED if committed else UNCOMMITTED)
-    assert part.error_code == NONE
-    return [record.value for record in kept_records(part)[0]]
 
 
 def end_of(wire: Speaker, at: TopicPartition, isolation_level: int) -> int:
@@ -245,6 +238,21 @@ def test_transaction_that_takes_too_long_is_aborted(
     one.send(at, b"yes")
     one.finish(commit=True)
     assert read(wire, at) == [b"yes"]
+
+
+def test_later_epoch_does_not_show_what_hangs(
+    wire: Speaker, enter: Enter, at: TopicPartition
+) -> None:
+    one = enter()
+    leave_hanging(one, at, b"hangs")
+    one.start()
+    one.join(at)
+    assert one.produce(at, b"new").error_code == NONE
+    assert read(wire, at) == []
+    plain = make_batch([b"plain"], producer=(one.producer.id, one.producer.epoch + 1, 0))
+    assert produce(wire, at.topic, plain).error_code == ErrorCode.INVALID_TXN_STATE
+    one.finish(commit=False)
+    assert read(wire, at) == []
 
 
 # -- what is asked of the coordinator --------------------------------------------------------------

@@ -25,11 +25,14 @@ from plog.protocol.messages.transactions import (
     TxnOffsetCommitRequestTopic,
 )
 from plog.types import TopicPartition
+from tests.committed import kept_records
 from tests.coordinator.conftest import TRANSACTION, await_coordinator
-from tests.handlers.wire import Speaker, flat, make_batch, produce_request
+from tests.handlers.wire import Speaker, fetch_one, flat, make_batch, produce_request
 from tests.waiting import until
 
 TIMEOUT_MS = 60_000
+UNCOMMITTED, COMMITTED = 0, 1
+"""Isolation levels."""
 
 
 @dataclass
@@ -239,3 +242,10 @@ def committed_offset(
     (topic,) = found.topics
     (part,) = topic.partitions
     return ErrorCode(part.error_code), int(part.committed_offset)
+
+
+def read(wire: Speaker, at: TopicPartition, *, committed: bool = True) -> list[bytes | None]:
+    """Return what a reader makes of a partition: without markers and without what was aborted."""
+    part = fetch_one(wire, at.topic, 0, isolation_level=COMMITTED if committed else UNCOMMITTED)
+    assert part.error_code == ErrorCode.NONE
+    return [record.value for record in kept_records(part)[0]]
