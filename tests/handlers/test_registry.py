@@ -7,7 +7,7 @@ import pytest
 from plog.handlers import registry
 from plog.handlers.registry import FAMILIES, handles, load
 from plog.protocol.messages.metadata import MetadataRequest
-from plog.protocol.messages.transactions import AddPartitionsToTxnRequest
+from plog.protocol.messages.replication import StopReplicaRequest
 
 
 @pytest.fixture(autouse=True)
@@ -17,17 +17,17 @@ def own_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_declared_handler_is_known_with_its_versions() -> None:
-    @handles(AddPartitionsToTxnRequest, versions="1-3")
-    def add_partitions(ctx: object, request: object) -> None: ...
+    @handles(StopReplicaRequest, versions="1-3")
+    def stop_replica(ctx: object, request: object) -> None: ...
 
-    assert registry.HANDLERS[24] == (AddPartitionsToTxnRequest, 1, 3, 1, add_partitions)
+    assert registry.HANDLERS[5] == (StopReplicaRequest, 1, 3, 1, stop_replica)
 
 
 def test_lowest_version_may_be_advertised_otherwise() -> None:
-    @handles(AddPartitionsToTxnRequest, versions="1-3", advertised_min=0)
-    def add_partitions(ctx: object, request: object) -> None: ...
+    @handles(StopReplicaRequest, versions="1-3", advertised_min=0)
+    def stop_replica(ctx: object, request: object) -> None: ...
 
-    assert registry.HANDLERS[24].advertised_min == 0
+    assert registry.HANDLERS[5].advertised_min == 0
 
 
 def test_second_handler_is_refused() -> None:
@@ -38,7 +38,7 @@ def test_second_handler_is_refused() -> None:
 @pytest.mark.parametrize("versions", ["0-99", "7-5", "3-1"])
 def test_versions_that_are_not_declared_are_refused(versions: str) -> None:
     with pytest.raises(TypeError, match="declares no versions"):
-        handles(AddPartitionsToTxnRequest, versions=versions)(lambda ctx, request: None)
+        handles(StopReplicaRequest, versions=versions)(lambda ctx, request: None)
 
 
 def test_every_family_declares_something() -> None:
