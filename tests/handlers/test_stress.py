@@ -77,6 +77,7 @@ class Stress:
                 log_dirs=",".join(map(str, log_dirs)),
                 num_network_threads=2,
                 log_retention_check_interval_ms=300,
+                transaction_state_log_num_partitions=2,
                 **self.settings,
             )
         self.world = World(self.running.port, log_dirs, self.seed)

@@ -50,9 +50,10 @@ class Ledger:
 
 
 def prepare(world: World) -> Ledger:
-    """Make the topic."""
+    """Make the topic, and that of the coordinators."""
     wire = speak(world.port)
     world.create(wire, TRANSACTED, PARTITIONS, segment_bytes=SEGMENT_BYTES)
+    Transactor(wire, "first").start()
     wire.close()
     return Ledger()
 
