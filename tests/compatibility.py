@@ -235,12 +235,6 @@ ROWS = [
         (_of("compat/test_streams.py"),),
         lambda: "3.9.1, 4.1.1",
     ),
-    Row(
-        TRANSACTIONS,
-        "under fire",
-        "200,000 records, four workers; broker and workers are killed again and again",
-        (_of("compat/test_under_fire.py"),),
-    ),
     _transaction_tool("kafka-transactions",
                       "list, describe, describe-producers, abort, find-hanging",
                       "test_transactions_are_listed_and_described",

@@ -150,11 +150,15 @@ def rounds(tmp_path: Path, client: str | Java, count: int) -> None:
         one_round(tmp_path / f"{number}", client, random.randrange(1 << 32))
 
 
+# Not in CI yet: of ten rounds one stood still after the last kill, and why is not known.
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_output_is_the_input(plane: Plane, tmp_path: Path) -> None:
     rounds(tmp_path, "confluent-kafka", ROUNDS[plane])
 
 
 @pytest.mark.long
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("client", ["confluent-kafka", *JAVA], ids=name_of)
 def test_output_is_the_input_many_times(plane: Plane, tmp_path: Path, client: str | Java) -> None:
     rounds(tmp_path, client, LONG_ROUNDS)

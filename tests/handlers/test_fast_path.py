@@ -107,7 +107,6 @@ REFUSED = {
     "flipped": make_batch([b"abc"])[:-3] + b"zzz",
     "old timestamp": make_batch(timestamps=[1]),
     "in the future": make_batch(timestamps=[int(time.time() * 1000) + 30 * DAY_MS]),
-    "transactional": make_batch(producer=(5, 0, 0), transactional=True),
     "large": make_batch([b"v" * 2_000_000]),
 }
 
@@ -124,6 +123,19 @@ def test_what_is_refused_is_left_to_the_handler(twins: Twins, what: str) -> None
     (read,) = decoded(FetchResponse, 12, answer).responses
     # Everything of a request that is handed over was appended once.
     assert [part.high_watermark for part in read.partitions] == [4, 0]
+
+
+def test_transactions_batch_without_a_transactional_id_refuses_the_whole_request(
+    twins: Twins,
+) -> None:
+    topic = twins.create_topic()
+    of_transaction = make_batch(producer=(5, 0, 0), transactional=True)
+    for version in (3, 8, 9, 11):
+        request = produce_request([(topic, 0, make_batch()), (topic, 1, of_transaction)])
+        twins.ask(request, version, fast=False)
+    answer = twins.ask(fetch_request((topic, 0, 0), (topic, 1, 0)), 12)
+    (read,) = decoded(FetchResponse, 12, answer).responses
+    assert [part.high_watermark for part in read.partitions] == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,7 @@ from typing import Protocol
 import pytest
 
 from plog.coordinator.group_coordinator import REBALANCES_AT_ONCE, REBALANCES_PER_S
-from plog.handlers.context import (
-    COORDINATOR_LINES_AT_ONCE,
-    COORDINATOR_LINES_PER_S,
-    MOST_EXPANDERS,
-)
+from plog.handlers.context import MOST_EXPANDERS
 from plog.network.control_plane import CLOSINGS_AT_ONCE, CLOSINGS_PER_S
 from plog.protocol.framing import encode_request_header
 from plog.protocol.messages.metadata import MetadataRequest
@@ -171,10 +167,7 @@ def endure(
         assert told <= CLOSINGS_AT_ONCE + CLOSINGS_PER_S * seconds
         rebalances = sum(REBALANCES in line for line in lines)
         assert rebalances <= REBALANCES_AT_ONCE + REBALANCES_PER_S * seconds
-        # Who asks for a coordinator of transactions has a line a second, and one for all others.
-        coordinators = sum("coordinator" in line and REBALANCES not in line for line in lines)
-        assert coordinators <= COORDINATOR_LINES_AT_ONCE + (COORDINATOR_LINES_PER_S + 1) * seconds
-        counted = len(asked) + rebalances + coordinators
+        counted = len(asked) + rebalances
         assert len(lines) - counted <= told + seconds + OTHER_LINES
         strange = [line for line in under.lines.grave() if not re.search(EXPECTED, line)]
         assert not strange

@@ -91,9 +91,22 @@ OF_GROUPS = {
 """What `test_groups` asks at every version, as one request says little there."""
 
 
+OF_TRANSACTIONS = {
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    ApiKey.END_TXN,
+    ApiKey.WRITE_TXN_MARKERS,
+    ApiKey.TXN_OFFSET_COMMIT,
+    ApiKey.DESCRIBE_PRODUCERS,
+    ApiKey.DESCRIBE_TRANSACTIONS,
+    ApiKey.LIST_TRANSACTIONS,
+}
+"""Not compared yet: what each says hangs on what has been asked before."""
+
+
 def every_version() -> Iterator[tuple[str, Case]]:
     for key, handler in load().items():
-        if key in OF_GROUPS:
+        if key in OF_GROUPS | OF_TRANSACTIONS:
             continue
         since, newer = NEWER_FORM.get(ApiKey(key), (0, ORDINARY[ApiKey(key)]))
         low = FIRST_OF_REFUSAL.get(ApiKey(key), handler.min_version)
