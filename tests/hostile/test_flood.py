@@ -24,7 +24,7 @@ from plog.protocol.messages.metadata import MetadataRequest
 from plog.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
 from tests.agreement.harness import run_seed
 from tests.compat import requests
-from tests.coordinator.conftest import await_coordinator
+from tests.coordinator.conftest import GROUP, TRANSACTION, await_coordinator
 from tests.handlers.wire import WAIT_MS, create_topic, eventually, speak
 from tests.hostile import frames
 from tests.hostile.conftest import Besiege
@@ -129,7 +129,8 @@ def endure(
     def check(gather: Gather, count: int) -> None:
         broker = own_broker(auto_create_topics_enable="false")
         with contextlib.closing(speak(broker.port)) as wire:
-            await_coordinator(wire, "any")  # its topic stays, however it comes to be
+            for kind in (GROUP, TRANSACTION):  # their topics stay, however they come to be
+                await_coordinator(wire, "any", kind)
         with besiege(broker, growth=64 * MIB, pause_s=0.01) as under:
             open_before = descriptors(broker)
             with contextlib.closing(speak(broker.port)) as wire:
