@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -25,7 +27,7 @@ BATCH = 1000
 QUIET_S = (0.3, 2.0)
 """Between two kills."""
 KILLS = 8
-ROUND_S = 240
+ROUND_S = 120
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": 5,
@@ -119,10 +121,17 @@ class Round:
                 worker.kill()
         self.broker.kill()
 
+    def look(self, *words: str) -> str:
+        """Return what an administrator sees."""
+        command = [sys.executable, "-m", "plog", *words, "-b", self.job.bootstrap]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return done.stdout + done.stderr
+
     def __repr__(self) -> str:
+        seen = self.look("groups", "describe", "workers") + self.look("transactions", "list")
         return (
             f"kills {self.kills}, {self.restarts} restarts, {self.workers};"
-            f" the broker says:\n{self.broker.log[-6000:]}"
+            f" seen:\n{seen}\nthe broker says:\n{self.broker.log[-3000:]}"
         )
 
 
