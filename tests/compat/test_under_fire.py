@@ -159,7 +159,7 @@ def rounds(tmp_path: Path, client: str | Java, count: int) -> None:
         one_round(tmp_path / f"{number}", client, random.randrange(1 << 32))
 
 
-# Not in CI yet: of ten rounds one stood still after the last kill, and why is not known.
+# Not in CI yet: rounds stand still after the last kill, and why is not known (docs/NEXT.md).
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_output_is_the_input(plane: Plane, tmp_path: Path) -> None:
