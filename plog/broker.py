@@ -38,6 +38,7 @@ from plog.cluster.controller_context import LiveBroker
 from plog.cluster.disks import Disks
 from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.fast_path import FastPath
+from plog.cluster.features import Features
 from plog.cluster.known_log_dirs import (
     find_log_dirs,
     known_broker_id,
@@ -252,6 +253,8 @@ class Broker:
         )
         undo.callback(groups.close)
         replicas.on_leadership(groups.shards.on_leadership)
+        features = Features(store)
+        undo.callback(features.stop)
         producer_ids = ProducerIds(store, broker_id)
         transactions = TxnCoordinator(
             loop,
@@ -319,6 +322,7 @@ class Broker:
             topics=TopicAdmin(store, settings),
             configs=ConfigAdmin(store, settings, broker_id, written=changes.refresh),
             producer_ids=producer_ids,
+            features=features,
             controller=controller,
             purgatory=purgatory,
             fetch_sessions=FetchSessions(self._static.max_incremental_fetch_session_cache_slots),
@@ -354,7 +358,7 @@ class Broker:
         undo.callback(purgatory.close)
         # Whoever finds that clients are let in may look at the page.
         if metrics_socket is not None:
-            self._serve_metrics(metrics_socket, reactor, dispatcher, logs)
+            self._serve_metrics(metrics_socket, reactor, dispatcher, services)
         for bound in self._bound:
             listen_on(bound, self._static.socket_listen_backlog_size)
             control_plane.add_listener(bound)
@@ -385,12 +389,19 @@ class Broker:
         bound: socket.socket,
         reactor: Reactor,
         dispatcher: Dispatcher,
-        logs: LogManager,
+        services: Services,
     ) -> None:
         # For those who want the page.
         from plog.ops.metrics_page import MetricsPage, Sources
 
-        sources = Sources(reactor, dispatcher.times, logs)
+        sources = Sources(
+            reactor,
+            dispatcher.times,
+            services.logs,
+            services.groups,
+            services.transactions,
+            services.clock,
+        )
         listen(METRICS_LISTENER, bound, METRICS_BACKLOG)
         page = self._metrics = MetricsPage(bound, sources)
         page.start()

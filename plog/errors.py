@@ -434,6 +434,10 @@ class UnknownTopicId(KafkaError):
     code = ErrorCode.UNKNOWN_TOPIC_ID
 
 
+class InvalidUpdateVersion(KafkaError):
+    code = ErrorCode.INVALID_UPDATE_VERSION
+
+
 class DuplicateBrokerRegistration(KafkaError):
     code = ErrorCode.DUPLICATE_BROKER_REGISTRATION
 

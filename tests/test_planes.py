@@ -28,6 +28,7 @@ ONE_PLANE = {
     "coordinator/*": "commits offsets, and neither writes nor reads records",
     "handlers/test_large_answers.py": "sends no records",
     "ops/test_adoption.py": "sends no records",
+    "ops/test_coordinator_metrics.py": "counts what coordinators do",
     "ops/test_doctor.py": "sends no records",
     "ops/test_log_lines.py": "sends no records",
     "ops/test_metrics_*.py": "count what each path answers",

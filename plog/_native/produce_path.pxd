@@ -11,7 +11,7 @@ from plog._native.work_queue cimport WorkQueue
 cdef enum:
     PRODUCE_KEY = 0
     PRODUCE_SINCE = 3            # below, old message sets
-    PRODUCE_UNTIL = 11
+    PRODUCE_UNTIL = 12
     PRODUCE_FLEXIBLE_SINCE = 9
 
 # What became of a request.

@@ -34,6 +34,7 @@ COMMANDS = {
     "groups": "Show how far consumer groups have read; reset and delete what they committed.",
     "transactions": "Show what transactions are at, and end those that hang.",
     "configs": "Show and change the settings of topics and brokers.",
+    "features": "Show what the whole cluster may do, and change it.",
     "perf": "Measure a broker: rates and latencies of producers and consumers.",
     "top": "Show what a broker is doing, live.",
     "adopt": "Take over a Kafka broker's data directory, and give it back.",

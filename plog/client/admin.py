@@ -11,8 +11,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from plog.client.metadata import Cluster, Node, TopicInfo
+from plog import __version__
+from plog.client.administration import Administration
+from plog.client.metadata import Node, TopicInfo
 from plog.errors import ErrorCode, InvalidRequest, KafkaError, error_for
+from plog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from plog.protocol.messages.cluster import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
@@ -26,6 +29,11 @@ from plog.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
+)
+from plog.protocol.messages.features import (
+    FeatureUpdateKey,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
 )
 from plog.protocol.messages.topics import (
     CreatableReplicaAssignment,
@@ -50,6 +58,8 @@ from plog.types import ZERO_UUID, TopicPartition
 R = TypeVar("R", bound=Struct)
 T = TypeVar("T")
 
+UP, DOWN_SAFELY = 1, 2
+"""Which way a feature's level is to go."""
 TOPIC, BROKER = 2, 4
 """Resource types of configs."""
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -106,34 +116,17 @@ class LogDirPartition(NamedTuple):
     is_future: bool
 
 
-class Admin:
-    """Administers a cluster.
+class FeatureLevels(NamedTuple):
+    """A feature (KIP-584): the levels that a broker supports, and the one in force (0: none)."""
 
-    Args:
-        bootstrap_servers: "host:port,...".
-    """
+    name: str
+    lowest: int
+    highest: int
+    level: int
 
-    def __init__(
-        self,
-        bootstrap_servers: str | Iterable[str],
-        *,
-        client_id: str = "plog-admin",
-        request_timeout_ms: int = 30_000,
-    ) -> None:
-        self._timeout_ms = request_timeout_ms
-        self._cluster = Cluster(
-            bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms
-        )
 
-    def __enter__(self) -> Admin:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close every connection."""
-        self._cluster.close()
+class Admin(Administration):
+    """Administers a cluster. Its arguments are those of `Administration`."""
 
     def nodes(self) -> list[Node]:
         """Return the live brokers."""
@@ -357,6 +350,45 @@ class Admin:
         answer = self._ask_about(resource_type, name, request, IncrementalAlterConfigsResponse)
         for result in answer.responses:
             _raise(result.error_code, result.error_message, f"configs of {name or 'all brokers'!r}")
+
+    def features(self) -> list[FeatureLevels]:
+        """Return the features that the controller knows, by name."""
+        request = ApiVersionsRequest(
+            client_software_name="plog", client_software_version=__version__
+        )
+        answer = self._ask_controller(request, ApiVersionsResponse)
+        levels = {one.name: one.max_version_level for one in answer.finalized_features}
+        return sorted(
+            FeatureLevels(one.name, one.min_version, one.max_version, levels.get(one.name, 0))
+            for one in answer.supported_features
+        )
+
+    def set_feature(
+        self, name: str, level: int, *, lower: bool = False, validate_only: bool = False
+    ) -> None:
+        """Put a feature's level in force in the whole cluster; 0 for none.
+
+        Args:
+            lower: the level is below the one in force.
+
+        Raises:
+            InvalidUpdateVersion: no such feature or level, or it goes the other way.
+            InvalidRequest: the feature is not in force, and is to be removed.
+        """
+        change = FeatureUpdateKey(
+            feature=name, max_version_level=level, upgrade_type=DOWN_SAFELY if lower else UP
+        )
+        request = UpdateFeaturesRequest(
+            timeout_ms=self._timeout_ms, feature_updates=[change], validate_only=validate_only
+        )
+
+        def update() -> None:
+            answer = self._ask_controller(request, UpdateFeaturesResponse)
+            _raise(answer.error_code, answer.error_message, name)
+            for result in answer.results:
+                _raise(result.error_code, result.error_message, name)
+
+        self._settled(update)
 
     def log_dirs(self, topics: Sequence[str] | None = None) -> list[LogDirPartition]:
         """Return what every broker holds in its log directories, of some topics or of all.

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from plog.client import coordinators
+from plog.client.administration import Administration
 from plog.client.connection import Connection
 from plog.client.coordinators import Coordinators, KeyType
 from plog.client.group_lag import PartitionLag, measure
-from plog.client.metadata import Cluster, Node
+from plog.client.metadata import Node
 from plog.client.offsets import EARLIEST, LATEST, list_offsets
 from plog.errors import (
     ErrorCode,
@@ -96,39 +97,12 @@ class GroupDescription(NamedTuple):
     coordinator: Node
 
 
-class GroupAdmin:
-    """Administers the consumer groups of a cluster.
+class GroupAdmin(Administration):
+    """Administers the consumer groups of a cluster. Its arguments are those of `Administration`."""
 
-    Args:
-        bootstrap_servers: "host:port,...".
-        request_timeout_ms: how long each answer may take, and how long a call waits for a
-            coordinator.
-    """
-
-    def __init__(
-        self,
-        bootstrap_servers: str | Iterable[str],
-        *,
-        client_id: str = "plog-admin",
-        request_timeout_ms: int = 30_000,
-    ) -> None:
-        self._timeout_ms = request_timeout_ms
-        self._cluster = Cluster(
-            bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms
-        )
-        self._coordinators = Coordinators(
-            self._cluster, KeyType.GROUP, timeout_ms=request_timeout_ms
-        )
-
-    def __enter__(self) -> GroupAdmin:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close every connection."""
-        self._cluster.close()
+    @cached_property
+    def _coordinators(self) -> Coordinators:
+        return Coordinators(self._cluster, KeyType.GROUP, timeout_ms=self._timeout_ms)
 
     # -- groups --------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ ISR_CHANGE_PREFIX: Final = "/isr_change_notification/isr_change_"
 LOG_DIR_EVENTS: Final = "/log_dir_event_notification"
 LOG_DIR_EVENT_PREFIX: Final = "/log_dir_event_notification/log_dir_event_"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
+FEATURES: Final = "/feature"
 
 PERSISTENT_PATHS: Final = (
     "/consumers",
@@ -448,6 +449,36 @@ class ProducerIdBlock:
         with _reading(data) as fields:
             return ProducerIdBlock(
                 int(fields["broker"]), int(fields["block_start"]), int(fields["block_end"])
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class FeaturesNode:
+    """/feature: the levels of the features that are in force (KIP-584).
+
+    With `is_enabled` unset there are none: brokers too old for features are about.
+    """
+
+    levels: Mapping[str, int]
+    is_enabled: bool = True
+
+    def encode(self) -> bytes:
+        """Return version 2."""
+        return _encode(
+            {"version": 2, "status": int(self.is_enabled), "features": dict(self.levels)}
+        )
+
+    @staticmethod
+    def decode(data: bytes) -> FeaturesNode:
+        """Read version 2, or 1 (which has lowest levels too), or raise MalformedNode."""
+        with _reading(data) as fields:
+            is_old = int(fields["version"]) < 2
+            return FeaturesNode(
+                {
+                    str(name): int(level["max_version_level"] if is_old else level)
+                    for name, level in fields["features"].items()
+                },
+                is_enabled=bool(int(fields["status"])),
             )
 
 

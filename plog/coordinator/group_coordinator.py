@@ -106,6 +106,8 @@ class GroupCoordinator:
             least_level=logging.INFO,
         )
         self._unsubscribe: Callable[[], None] = lambda: None
+        self.rebalances = 0
+        """How many have begun."""
 
     def start(self, metadata: MetadataCache) -> None:
         """Look over what may be forgotten from now on; and with a topic go its offsets."""
@@ -417,6 +419,7 @@ class GroupCoordinator:
                 case StopTimer(timer):
                     self._timers.stop((group_id, timer))
                 case Rebalancing(generation, reason):
+                    self.rebalances += 1
                     # All of it is the clients' word: one line, and no long one.
                     self._rebalances.log(
                         logging.INFO,

@@ -4,8 +4,9 @@ Owns every decision about one transactional id: who its producer is, which parti
 transaction, whether that is committed, what each request is answered. Does no I/O and knows no
 clock; `txn_coordinator` runs it, executes the effects in order and feeds back what became of them.
 Nothing holds before it is in the log: while a value is being stored everybody else is told to come
-again (CONCURRENT_TRANSACTIONS), and what could not be stored never was. But who begins the next
-transaction while the markers of the last one are written waits for them, as it is soon over.
+again (CONCURRENT_TRANSACTIONS), and what could not be stored never was. But partitions that are to
+join wait for those that are just joining, and for the markers of the last transaction: both are
+soon over.
 
 The protocol is that of KIP-98, with KIP-360 (a producer that goes on after an error) and KIP-890
 (version 2: the epoch is raised with each end, so that nothing late can touch a later transaction).
@@ -89,7 +90,8 @@ class Txn:
     value: TxnValue | None = None
     _last_epoch: int = NO_EPOCH  # the producer's before the latest one; no log tells it
     _storing: _Storing | None = None
-    _waiting: list[AddPartitions] = field(default_factory=list)  # for the end of the last one
+    _waiting: list[AddPartitions] = field(default_factory=list)  # for their turn
+    _begun_by: int = 0  # the connection by which the open transaction began
     _last_ticket: int = 0
     _out: list[Effect] = field(default_factory=list)
 
@@ -139,6 +141,11 @@ class Txn:
     def _is_deciding(self) -> bool:
         storing = None if self._storing is None else self._storing.value
         return storing is not None and storing.state in PREPARED
+
+    @property
+    def _is_joining(self) -> bool:
+        storing = None if self._storing is None else self._storing.value
+        return storing is not None and storing.state is ONGOING
 
     # -- who is who --------------------------------------------------------------------------
 
@@ -240,7 +247,8 @@ class Txn:
             return
         value = self.value
         assert value is not None
-        if value.state in PREPARED and len(self._waiting) < MOST_WAITING:
+        is_soon_over = value.state in PREPARED or self._is_joining
+        if is_soon_over and len(self._waiting) < MOST_WAITING:
             self._waiting.append(add)
         elif self._storing is not None or value.state in PREPARED:
             self._answer(add.token, ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -248,6 +256,8 @@ class Txn:
             self._answer(add.token, ErrorCode.NONE)
         else:
             is_open = value.state is ONGOING
+            if not is_open:
+                self._begun_by = add.connection
             self._store(
                 replace(
                     value,
@@ -280,6 +290,8 @@ class Txn:
             self._tell_end_again(value, end)
             return
         refusal = self._refuse(end.producer)
+        if refusal is ErrorCode.NONE and not raises and self._is_late(end):
+            refusal = ErrorCode.INVALID_PRODUCER_EPOCH
         if refusal is not ErrorCode.NONE:
             self._answer(end.token, refusal)
             return
@@ -298,6 +310,15 @@ class Txn:
             self._store(decided, end.token, TxnAnswer(ErrorCode.NONE), self._last_epoch)
         else:
             self._end_epoch(value, end)
+
+    def _is_late(self, end: EndTxn) -> bool:
+        """Tell whether an end may be that of an earlier transaction, whose epoch was the same.
+
+        Its client has given up the connection that it came by: it began the open transaction by a
+        later one.
+        """
+        assert self.value is not None
+        return self.value.state is ONGOING and end.connection < self._begun_by
 
     def _is_told_again(self, value: TxnValue, end: EndTxn) -> bool:
         if value.state in PREPARED:
@@ -392,15 +413,15 @@ class Txn:
                 self._answer(storing.token, stored.error)
             elif self.value is not None and self.value.state in PREPARED:
                 self._out.append(CompleteLater())
-            return
-        self.value, self._last_epoch = storing.value, storing.last_epoch
-        if storing.token is not None:
-            self._answer(storing.token, *storing.answer)
-        if storing.value is None:
-            self._out.append(Forgotten())
-        elif storing.value.state in PREPARED:
-            self._out.append(self._markers(storing.value))
         else:
+            self.value, self._last_epoch = storing.value, storing.last_epoch
+            if storing.token is not None:
+                self._answer(storing.token, *storing.answer)
+            if storing.value is None:
+                self._out.append(Forgotten())
+            elif storing.value.state in PREPARED:
+                self._out.append(self._markers(storing.value))
+        if self.value is None or self.value.state not in PREPARED:
             waiting, self._waiting = self._waiting, []
             for add in waiting:
                 self._on_add(add)
@@ -419,7 +440,9 @@ class Txn:
         self._out.append(Store(self._last_ticket, value))
 
     def _markers(self, value: TxnValue) -> WriteMarkers:
-        return WriteMarkers(value.producer, PREPARED[value.state], value.partitions)
+        return WriteMarkers(
+            value.producer, PREPARED[value.state], value.partitions, value.client_version
+        )
 
     def _answer(self, token: Token, error: ErrorCode, producer: Producer = NO_PRODUCER) -> None:
         self._out.append(Answer(token, TxnAnswer(error, producer)))

@@ -16,7 +16,7 @@ from plog.cluster.own_appends import OwnAppends, Pair
 from plog.coordinator import txn_log
 from plog.coordinator.failures import told
 from plog.coordinator.shards import Shards
-from plog.coordinator.txn import Txn
+from plog.coordinator.txn import EPOCH_PER_TRANSACTION, Txn
 from plog.coordinator.txn_events import (
     AddPartitions,
     Answer,
@@ -90,6 +90,10 @@ class TxnCoordinator:
         self._new_producer_id = new_producer_id
         self._marker_written = marker_written
         self._knows_partitions = asyncio.Event()
+        self.ended = {True: 0, False: 0}
+        """How many transactions have been committed, and how many aborted."""
+        self.markers_due = 0
+        """How many partitions wait for a marker."""
         self.shards = Shards(
             loop,
             TRANSACTIONS_TOPIC,
@@ -143,6 +147,7 @@ class TxnCoordinator:
         producer: Producer,
         partitions: Iterable[TopicPartition],
         *,
+        connection: int,
         client_version: int = 0,
     ) -> ErrorCode:
         """Have partitions join a producer's transaction. Raises as `Shards.of`."""
@@ -152,7 +157,7 @@ class TxnCoordinator:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         token = self._token()
         event = AddPartitions(
-            token, producer, frozenset(partitions), self._clock.now_ms(), client_version
+            token, producer, frozenset(partitions), self._clock.now_ms(), client_version, connection
         )
         waits = self._loop.call_later(LONGEST_WAIT_S, self._feed, shard, txn, GiveUp(token))
         try:
@@ -166,6 +171,7 @@ class TxnCoordinator:
         producer: Producer,
         *,
         commit: bool,
+        connection: int,
         client_version: int = 0,
     ) -> TxnAnswer:
         """Commit or abort a producer's transaction. Raises as `Shards.of`, KafkaError."""
@@ -174,7 +180,15 @@ class TxnCoordinator:
         if txn is None:
             return TxnAnswer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         spare = await self._spare_id(txn)
-        event = EndTxn(self._token(), producer, commit, self._clock.now_ms(), client_version, spare)
+        event = EndTxn(
+            self._token(),
+            producer,
+            commit,
+            self._clock.now_ms(),
+            client_version,
+            spare,
+            connection,
+        )
         return await self._ask(shard, txn, event)
 
     def verify(
@@ -260,7 +274,12 @@ class TxnCoordinator:
     # -- markers -----------------------------------------------------------------------------
 
     async def _write_markers(self, shard: TxnShard, txn: Txn, effect: WriteMarkers) -> None:
-        marker = Marker(abort=not effect.commit, coordinator_epoch=shard.leader_epoch)
+        self.ended[effect.commit] += 1
+        marker = Marker(
+            abort=not effect.commit,
+            coordinator_epoch=shard.leader_epoch,
+            has_own_epoch=effect.client_version >= EPOCH_PER_TRANSACTION,
+        )
         await asyncio.gather(
             *(self._mark(shard, at, effect.producer, marker) for at in effect.partitions)
         )
@@ -268,6 +287,15 @@ class TxnCoordinator:
             self._feed(shard, txn, MarkersWritten(self._clock.now_ms()))
 
     async def _mark(
+        self, shard: TxnShard, at: TopicPartition, producer: Producer, marker: Marker
+    ) -> None:
+        self.markers_due += 1
+        try:
+            await self._mark_at_last(shard, at, producer, marker)
+        finally:
+            self.markers_due -= 1
+
+    async def _mark_at_last(
         self, shard: TxnShard, at: TopicPartition, producer: Producer, marker: Marker
     ) -> None:
         """Write a marker, for as long as it takes, and as this broker is the one to do so."""

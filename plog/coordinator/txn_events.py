@@ -73,13 +73,18 @@ class InitProducer:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """AddPartitionsToTxn, AddOffsetsToTxn, or the first write of a client of version 2."""
+    """AddPartitionsToTxn, AddOffsetsToTxn, or the first write of a client of version 2.
+
+    Args:
+        connection: the number of the connection that it came by; later ones have higher numbers.
+    """
 
     token: Token
     producer: Producer
     partitions: frozenset[TopicPartition]
     now_ms: int
     client_version: int = 0
+    connection: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ class EndTxn:
     Args:
         client_version: 2 raises the epoch with the end (v5, KIP-890).
         spare_producer_id: as for `InitProducer`.
+        connection: as for `AddPartitions`.
     """
 
     token: Token
@@ -97,6 +103,7 @@ class EndTxn:
     now_ms: int
     client_version: int = 0
     spare_producer_id: int = NO_PRODUCER_ID
+    connection: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +174,7 @@ class WriteMarkers:
     producer: Producer
     commit: bool
     partitions: frozenset[TopicPartition]
+    client_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

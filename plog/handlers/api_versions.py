@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from plog.cluster.features import NO_LEVEL, SUPPORTED
 from plog.errors import ErrorCode
 from plog.handlers.context import Context
 from plog.handlers.registry import HANDLERS, handles
@@ -11,13 +12,15 @@ from plog.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
 )
 
 SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """What KIP-511 allows in a client's name and version."""
 
-NO_FEATURES_EPOCH = 0
-"""As from a Kafka broker with ZooKeeper, where nothing has ever been finalised."""
+LEVEL_ZERO_SINCE = 4
+"""Clients of earlier versions fail to read of a feature whose lowest level is 0 (KAFKA-17011)."""
 
 
 @handles(ApiVersionsRequest, versions="0-4")
@@ -28,6 +31,7 @@ def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsRespon
         if not all(SOFTWARE.fullmatch(part) for part in named):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
         ctx.connection.client_software_name, ctx.connection.client_software_version = named
+    finalized = ctx.services.features.finalized
     return ApiVersionsResponse(
         error_code=ErrorCode.NONE,
         api_keys=[
@@ -36,5 +40,14 @@ def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsRespon
             )
             for key, handler in sorted(HANDLERS.items())
         ],
-        finalized_features_epoch=NO_FEATURES_EPOCH,
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
+            for name, (lowest, highest) in SUPPORTED.items()
+            if lowest > NO_LEVEL or ctx.version >= LEVEL_ZERO_SINCE
+        ],
+        finalized_features_epoch=finalized.epoch,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in finalized.levels.items()
+        ],
     )

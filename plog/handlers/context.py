@@ -21,6 +21,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 from plog.cluster.config_admin import ConfigAdmin
 from plog.cluster.controller import Controller
+from plog.cluster.features import Features
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.producer_ids import ProducerIds
 from plog.cluster.replica_manager import ReplicaManager
@@ -80,6 +81,7 @@ class Services:
     topics: TopicAdmin
     configs: ConfigAdmin
     producer_ids: ProducerIds
+    features: Features
     controller: Controller
     purgatory: Purgatory[TopicPartition]
     fetch_sessions: FetchSessions

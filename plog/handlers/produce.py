@@ -65,6 +65,8 @@ WITHOUT_LOG_START = (
 LEADER_HINTS_SINCE = 10
 ABORTABLE_SINCE = 11
 """From this version on TRANSACTION_ABORTABLE is understood (KIP-890)."""
+JOINS_SINCE = 12
+"""From this version on a transaction's write has its partition join, and its epoch is its own."""
 LARGE_REQUEST_BYTES = 256 * 1024
 """What is larger is checked beside the event loop, and appended in pieces of this size, so that
 nobody else waits for it. Order is kept: a connection's next request is handed over after this one's
@@ -138,7 +140,7 @@ class Appended:
         return error is not None
 
 
-@handles(ProduceRequest, versions="3-11", advertised_min=0)
+@handles(ProduceRequest, versions="3-12", advertised_min=0)
 async def produce(ctx: Context, request: ProduceRequest) -> ProduceResponse | None:
     """Append every batch; one partition's error leaves the others alone.
 
@@ -172,7 +174,7 @@ async def _append_all(ctx: Context, request: ProduceRequest) -> list[Appended]:
     waits for a disk that is known to be slow expands in its thread, one at a time, so that batches
     that were made for it do not pile up before it.
     """
-    asked = _with_leave(ctx, request, list(_each_partition(ctx, request)))
+    asked = await _with_leave(ctx, request, list(_each_partition(ctx, request)))
     slow = _slow_log_dir(ctx.services.replicas.get(one.at) for one in asked)
     if slow is not None:
         return await ctx.at_disk(slow, _append_each, ctx, request.acks, asked)
@@ -197,7 +199,7 @@ def _each_partition(ctx: Context, request: ProduceRequest) -> Iterator[Asked]:
             yield Asked(TopicPartition(topic.name, data.index), data.records, next(done, None))
 
 
-def _with_leave(ctx: Context, request: ProduceRequest, asked: list[Asked]) -> list[Asked]:
+async def _with_leave(ctx: Context, request: ProduceRequest, asked: list[Asked]) -> list[Asked]:
     """Ask the coordinator about batches that would begin a transaction in their partition."""
     if not any(map(_is_transactional, asked)):
         return asked
@@ -205,23 +207,25 @@ def _with_leave(ctx: Context, request: ProduceRequest, asked: list[Asked]) -> li
         # Whoever leaves its name out may write nothing with it: as Kafka, of the whole request.
         refusal = TransactionalIdAuthorizationFailed("a batch of a transaction, and no id of one")
         return [one._replace(leave=refusal) for one in asked]
+    joins = ctx.version >= JOINS_SINCE
     wanted: dict[Producer, dict[TopicPartition, tuple[Log, Verification]]] = {}
     for one in filter(_is_transactional, asked):
         assert one.records is not None
         with suppress(KafkaError):  # else it is refused for that
             header = batch.read_header(one.records)
             log = ctx.services.replicas.leader(one.at).log
-            ticket = log.transactions.verification_for(header)
+            ticket = log.transactions.verification_for(header, from_zero=joins)
             if ticket is not None:
                 producer = Producer(header.producer_id, header.producer_epoch)
                 wanted.setdefault(producer, {})[one.at] = (log, ticket)
     leave: dict[TopicPartition, Leave] = {}
     for producer, partitions in wanted.items():
-        leave |= leave_to_write(
+        leave |= await leave_to_write(
             ctx,
             request.transactional_id,
             producer,
             partitions,
+            joins=joins,
             may_abort=ctx.version >= ABORTABLE_SINCE,
         )
     return [one._replace(leave=leave.get(one.at)) for one in asked]

@@ -17,6 +17,7 @@ FAMILIES = (
     "cluster",
     "configs",
     "elections",
+    "features",
     "fetch",
     "group_admin",
     "group_offsets",

@@ -27,9 +27,11 @@ LOADING_SINCE = 2
 """Clients of earlier versions give up when they are told that a coordinator is loading."""
 ABORTABLE_SINCE = 4
 """From this version on TRANSACTION_ABORTABLE is understood (KIP-890)."""
+JOINS_SINCE = 5
+"""From this version on the group's offsets join the transaction with the first of these."""
 
 
-@handles(TxnOffsetCommitRequest, versions="0-4")
+@handles(TxnOffsetCommitRequest, versions="0-5")
 async def txn_offset_commit(
     ctx: Context, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
@@ -77,7 +79,7 @@ async def _commit(
     try:
         check_group_id(request.group_id)
         groups.shards.of(request.group_id)
-        verified = _leave(ctx, request, producer)
+        verified = await _leave(ctx, request, producer)
         with ctx.connection.aside():
             return await groups.commit_in_transaction(
                 request.group_id,
@@ -94,7 +96,7 @@ async def _commit(
         return ErrorCode.COORDINATOR_NOT_AVAILABLE if code is not_now else code
 
 
-def _leave(
+async def _leave(
     ctx: Context, request: TxnOffsetCommitRequest, producer: Producer
 ) -> Verification | None:
     """Return the leave to begin the transaction in the group's partition, if it takes one.
@@ -106,13 +108,14 @@ def _leave(
     ticket = log.transactions.verification_for_producer(*producer)
     if ticket is None:
         return None
-    leave = leave_to_write(
+    leave = await leave_to_write(
         ctx,
         request.transactional_id,
         producer,
         {at: (log, ticket)},
+        joins=ctx.version >= JOINS_SINCE,
         may_abort=ctx.version >= ABORTABLE_SINCE,
-    )[at]
-    if isinstance(leave, KafkaError):
-        raise leave
-    return leave
+    )
+    if isinstance(found := leave[at], KafkaError):
+        raise found
+    return found

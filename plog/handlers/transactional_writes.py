@@ -1,14 +1,16 @@
 """Leave for writes that begin a transaction in a partition (KIP-890).
 
 Owns the question to the transaction's coordinator, which must know the partition before the first
-record of a transaction is there: else nobody would ever end it. What the ordinary next batch of a
-transaction is, the log knows by itself.
+record of a transaction is there: else nobody would ever end it. Clients of version 2 leave it to
+their writes to join; those before have joined, and are asked about. What the ordinary next batch of
+a transaction is, the log knows by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 
+from plog.coordinator.txn import EPOCH_PER_TRANSACTION
 from plog.coordinator.txn_events import Producer
 from plog.errors import (
     ErrorCode,
@@ -36,20 +38,26 @@ Leave = Verification | KafkaError
 """What a write is appended with, or why it is not to be."""
 
 
-def leave_to_write(
+async def leave_to_write(
     ctx: Context,
     transactional_id: str,
     producer: Producer,
     asked: Mapping[TopicPartition, tuple[Log, Verification]],
     *,
+    joins: bool,
     may_abort: bool,
 ) -> dict[TopicPartition, Leave]:
     """Return for each partition the ticket that it was asked with, or why it is not approved of.
 
     Args:
+        joins: the partitions are to join the transaction; otherwise they must have done so.
         may_abort: the client knows TRANSACTION_ABORTABLE.
     """
-    found = _missing(ctx, transactional_id, producer, asked)
+    found: KafkaError | frozenset[TopicPartition]
+    if joins:
+        found = await _join(ctx, transactional_id, producer, asked) or frozenset()
+    else:
+        found = _missing(ctx, transactional_id, producer, asked)
     left: dict[TopicPartition, Leave] = {}
     for at, (log, ticket) in asked.items():
         if isinstance(found, KafkaError):
@@ -80,9 +88,36 @@ def _missing(
         found = ErrorCode(refusal.code)
     if not isinstance(found, ErrorCode):
         return found
+    return _refusal(found, transactional_id, producer, come_again=COME_AGAIN)
+
+
+async def _join(
+    ctx: Context, transactional_id: str, producer: Producer, asked: Iterable[TopicPartition]
+) -> KafkaError | None:
+    try:
+        with ctx.connection.aside():
+            error = await ctx.services.transactions.add(
+                transactional_id,
+                producer,
+                asked,
+                connection=ctx.connection.id,
+                client_version=EPOCH_PER_TRANSACTION,
+            )
+    except KafkaError as refusal:
+        error = ErrorCode(refusal.code)
+    if error is ErrorCode.NONE:
+        return None
+    # Whoever joins by writing knows that one transaction may have to wait for another.
+    come_again = COME_AGAIN - {ErrorCode.CONCURRENT_TRANSACTIONS}
+    return _refusal(error, transactional_id, producer, come_again=come_again)
+
+
+def _refusal(
+    error: ErrorCode, transactional_id: str, producer: Producer, *, come_again: Set[ErrorCode]
+) -> KafkaError:
     who = f"producer {producer.id} epoch {producer.epoch} of {transactional_id!r}"
-    if found in COME_AGAIN:
-        return NotEnoughReplicas(f"{who}: the coordinator says {found.name}")
-    if found is ErrorCode.PRODUCER_FENCED:
+    if error in come_again:
+        return NotEnoughReplicas(f"{who}: the coordinator says {error.name}")
+    if error is ErrorCode.PRODUCER_FENCED:
         return error_for(ErrorCode.INVALID_PRODUCER_EPOCH, who)
-    return error_for(found, who)
+    return error_for(error, who)

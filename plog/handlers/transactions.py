@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from plog.coordinator.group_coordinator import OFFSETS_TOPIC
+from plog.coordinator.txn import EPOCH_PER_TRANSACTION
 from plog.coordinator.txn_events import NO_PRODUCER, Producer, TxnAnswer
 from plog.errors import (
     ErrorCode,
@@ -44,6 +45,8 @@ MANY_SINCE = 4
 """From this version of AddPartitionsToTxn on brokers ask, for many transactions (KIP-890)."""
 ABORTABLE_SINCE = 5
 """From this version of AddPartitionsToTxn on TRANSACTION_ABORTABLE is understood."""
+EPOCH_RAISED_SINCE = 5
+"""From this version of EndTxn on each end gives the producer a new epoch (KIP-890)."""
 
 
 def _told(ctx: Context, request: type, error: int) -> ErrorCode:
@@ -170,7 +173,7 @@ async def _add(
             )
         with ctx.connection.aside():
             error = await ctx.services.transactions.add(
-                asked.transactional_id, producer, partitions
+                asked.transactional_id, producer, partitions, connection=ctx.connection.id
             )
     except KafkaError as refusal:
         error = ErrorCode(refusal.code)
@@ -209,15 +212,18 @@ async def add_offsets_to_txn(
                 request.transactional_id,
                 Producer(request.producer_id, request.producer_epoch),
                 [TopicPartition(OFFSETS_TOPIC, index)],
+                connection=ctx.connection.id,
             )
     except KafkaError as refusal:
         error = ErrorCode(refusal.code)
     return AddOffsetsToTxnResponse(error_code=_told(ctx, AddOffsetsToTxnRequest, error))
 
 
-@handles(EndTxnRequest, versions="0-4")
+@handles(EndTxnRequest, versions="0-5")
 async def end_txn(ctx: Context, request: EndTxnRequest) -> EndTxnResponse:
     """Commit or abort; answered once the outcome stands, before every partition has its marker."""
+    answer = TxnAnswer(ErrorCode.NONE)
+    raises = ctx.version >= EPOCH_RAISED_SINCE
     try:
         _check_transactional_id(request.transactional_id)
         with ctx.connection.aside():
@@ -225,8 +231,13 @@ async def end_txn(ctx: Context, request: EndTxnRequest) -> EndTxnResponse:
                 request.transactional_id,
                 Producer(request.producer_id, request.producer_epoch),
                 commit=request.committed,
+                connection=ctx.connection.id,
+                client_version=EPOCH_PER_TRANSACTION if raises else 0,
             )
-        error = answer.error
     except KafkaError as refusal:
-        error = ErrorCode(refusal.code)
-    return EndTxnResponse(error_code=_told(ctx, EndTxnRequest, error))
+        answer = TxnAnswer(ErrorCode(refusal.code))
+    return EndTxnResponse(
+        error_code=_told(ctx, EndTxnRequest, answer.error),
+        producer_id=answer.producer.id,
+        producer_epoch=answer.producer.epoch,
+    )

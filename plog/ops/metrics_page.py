@@ -17,7 +17,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, chain, groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +27,12 @@ from plog._native.histogram import Histogram, upper_bounds
 from plog._native.log_append import appended
 from plog._native.log_flush import flush_times
 from plog._native.reactor import Reactor
+from plog.coordinator.group_coordinator import GroupCoordinator
+from plog.coordinator.txn_coordinator import TxnCoordinator
+from plog.ops.coordinator_metrics import groups_of, transactions_of
 from plog.ops.page_server import PageServer
 from plog.protocol.api_keys import ApiKey
+from plog.runtime.clock import Clock
 from plog.storage.log_manager import LogManager
 
 log = logging.getLogger(__name__)
@@ -49,6 +54,9 @@ class Sources:
     handlers: Mapping[int, Histogram]
     """By API key."""
     logs: LogManager
+    groups: GroupCoordinator
+    transactions: TxnCoordinator
+    clock: Clock
 
 
 class Family(NamedTuple):
@@ -81,6 +89,7 @@ def collect(sources: Sources) -> Iterator[Family]:
     yield from _process()
     yield from _network(sources)
     yield from _disks(sources.logs)
+    yield from _coordinators(sources)
     yield from topics_of(sources.logs)
 
 
@@ -166,6 +175,19 @@ def _disks(logs: LogManager) -> Iterator[Family]:
     yield _one("plog_offline_partitions", "Partitions that cannot be served.", len(logs.offline))
 
 
+def _coordinators(sources: Sources) -> Iterator[Family]:
+    now_ms = sources.clock.now_ms()
+    samples = chain(groups_of(sources.groups), transactions_of(sources.transactions, now_ms))
+    for (name, text), some in groupby(samples, attrgetter("name", "text")):
+        lines = [
+            f"{name} {one.value}"
+            if one.label is None
+            else f'{name}{{{one.label[0]}="{one.label[1]}"}} {one.value}'
+            for one in some
+        ]
+        yield Family(name, _kind(name), text, lines)
+
+
 def topics_of(logs: LogManager) -> Iterator[Family]:
     """Yield what there is to say of each topic in each log directory."""
     # By their labels' text: strings and numbers are nothing to the garbage collector, which a page
@@ -194,8 +216,11 @@ def topics_of(logs: LogManager) -> Iterator[Family]:
 
 
 def _one(name: str, text: str, value: float) -> Family:
-    kind = "counter" if name.endswith("_total") else "gauge"
-    return Family(name, kind, text, [f"{name} {value}"])
+    return Family(name, _kind(name), text, [f"{name} {value}"])
+
+
+def _kind(name: str) -> str:
+    return "counter" if name.endswith("_total") else "gauge"
 
 
 def _buckets(name: str, labels: str, histogram: Histogram) -> list[str]:

@@ -58,25 +58,32 @@ class LogTransactions:
 
     # -- beginning ---------------------------------------------------------------------------
 
-    def verification_for(self, header: BatchHeader) -> Verification | None:
+    def verification_for(
+        self, header: BatchHeader, *, from_zero: bool = False
+    ) -> Verification | None:
         """Return what a batch's writer has to have approved of before it is appended.
 
         None: the batch begins no transaction, or is one that was appended before.
+
+        Args:
+            from_zero: each of the writer's transactions has an epoch of its own.
         """
         entry = self._native.producer(header.producer_id)
         if not header.is_transactional or check(entry, header)[0] is Verdict.DUPLICATE:
             return None
-        return self.verification_for_producer(header.producer_id, header.producer_epoch)
+        return self.verification_for_producer(
+            header.producer_id, header.producer_epoch, from_zero=from_zero
+        )
 
     def verification_for_producer(
-        self, producer_id: int, producer_epoch: int
+        self, producer_id: int, producer_epoch: int, *, from_zero: bool = False
     ) -> Verification | None:
         """Return the same for what a coordinator writes: it has no numbers."""
         with self._lock:
             entry = self._native.producer(producer_id)
             if is_in_transaction(entry, producer_epoch):
                 return None
-            return self._verifications.begin(producer_id, producer_epoch)
+            return self._verifications.begin(producer_id, producer_epoch, from_zero=from_zero)
 
     def drop_verification(self, ticket: Verification) -> None:
         """Take back what was not approved of."""
@@ -93,7 +100,8 @@ class LogTransactions:
         if verdict is not Verdict.UNUSUAL:
             return None  # another batch of the producer came between
         is_verified = self._verifications.is_valid(verified, header)
-        return decide(entry, header, is_verified=is_verified)
+        from_zero = verified is not None and verified.from_zero
+        return decide(entry, header, is_verified=is_verified, from_zero=from_zero)
 
     def on_append(self, decided: ProducerEntry) -> None:
         """Take note that what was decided has been appended. Under the lock."""

@@ -48,10 +48,14 @@ class Verdict(Enum):
 
 
 class Marker(NamedTuple):
-    """What a control batch says (PROTOCOL 4.1)."""
+    """What a control batch says (PROTOCOL 4.1).
+
+    `has_own_epoch`: it is above that of its transaction's records (KIP-890), which no log tells.
+    """
 
     abort: bool
     coordinator_epoch: int
+    has_own_epoch: bool = False
 
 
 class CompletedTransaction(NamedTuple):
@@ -108,7 +112,11 @@ def _begins_transaction(entry: ProducerEntry | None, header: BatchHeader) -> boo
 
 
 def decide(
-    entry: ProducerEntry | None, header: BatchHeader, *, is_verified: bool = False
+    entry: ProducerEntry | None,
+    header: BatchHeader,
+    *,
+    is_verified: bool = False,
+    from_zero: bool = False,
 ) -> ProducerEntry:
     """Return the entry that may take the unusual batch in; the struct then appends it unchecked.
 
@@ -118,6 +126,7 @@ def decide(
 
     Args:
         is_verified: the transaction's coordinator knows that the partition is in it.
+        from_zero: each transaction of the producer has an epoch of its own, and begins with 0.
 
     Raises:
         InvalidProducerEpoch: the producer has been fenced by a newer epoch.
@@ -130,8 +139,14 @@ def decide(
     if header.base_sequence < 0:
         raise InvalidRecord(f"{who}: a batch without a sequence number")
     decided = _in_sequence(entry, header, who)
-    if _begins_transaction(entry, header) and not is_verified:
-        raise InvalidTxnState(f"{who}: a batch of no ongoing transaction")
+    if _begins_transaction(entry, header):
+        if not is_verified:
+            raise InvalidTxnState(f"{who}: a batch of no ongoing transaction")
+        if from_zero and header.base_sequence != 0:
+            # Another is on its way before it: nothing of this epoch has been here.
+            raise OutOfOrderSequenceNumber(
+                f"{who}: a transaction begins at sequence {header.base_sequence}, not 0"
+            )
     return decided
 
 
@@ -160,11 +175,16 @@ def decide_marker(
     """Return the entry that a transaction marker leaves.
 
     Raises:
-        InvalidProducerEpoch: the producer has been fenced by a newer epoch.
+        InvalidProducerEpoch: the producer has been fenced by a newer epoch, or has a transaction
+            open that came after the one which the marker is to end.
         TransactionCoordinatorFenced: a later coordinator has written one already.
     """
     who = f"producer {header.producer_id}"
     _check_epoch(entry, header, who)
+    if marker.has_own_epoch and is_in_transaction(entry, header.producer_epoch):
+        raise InvalidProducerEpoch(
+            f"{who}: a marker of epoch {header.producer_epoch}, of which a transaction has begun"
+        )
     if entry is not None and marker.coordinator_epoch < entry.coordinator_epoch:
         raise TransactionCoordinatorFenced(
             f"{who}: a marker of coordinator epoch {marker.coordinator_epoch}, one of"

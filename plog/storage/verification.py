@@ -14,10 +14,14 @@ from plog._native.batch import BatchHeader
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Verification:
-    """A ticket; its identity is what counts."""
+    """A ticket; its identity is what counts.
+
+    `from_zero`: the epoch is the transaction's own, so that nothing may come before sequence 0.
+    """
 
     producer_id: int
     producer_epoch: int
+    from_zero: bool = False
 
 
 class Verifications:
@@ -30,11 +34,14 @@ class Verifications:
         """Return how many are out."""
         return len(self._by_producer)
 
-    def begin(self, producer_id: int, producer_epoch: int) -> Verification:
-        """Return the ticket of a producer, a new one if it has none of this epoch."""
+    def begin(
+        self, producer_id: int, producer_epoch: int, *, from_zero: bool = False
+    ) -> Verification:
+        """Return the ticket of a producer, a new one if it has none such of this epoch."""
         found = self._by_producer.get(producer_id)
-        if found is None or found.producer_epoch != producer_epoch:
-            found = self._by_producer[producer_id] = Verification(producer_id, producer_epoch)
+        if found is None or (found.producer_epoch, found.from_zero) != (producer_epoch, from_zero):
+            found = Verification(producer_id, producer_epoch, from_zero)
+            self._by_producer[producer_id] = found
         return found
 
     def is_valid(self, ticket: Verification | None, header: BatchHeader) -> bool:

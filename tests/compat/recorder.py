@@ -55,7 +55,7 @@ class Recorder:
         self._closing = True
         # Closing a socket does not wake who waits for it; shutting it down does.
         for one in [self._listener, *self._sockets]:
-            _shut_down(one)
+            shut_down(one)
         for thread in self._threads:
             thread.join(10)
             assert not thread.is_alive()
@@ -95,8 +95,8 @@ class Recorder:
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._sockets += [client, broker]
             if self._closing:
-                _shut_down(client)
-                _shut_down(broker)
+                shut_down(client)
+                shut_down(broker)
             waiting: deque[Exchange] = deque()
             self._start(self._pass_requests, next(self._connections), client, broker, waiting)
             self._start(self._pass_answers, client, broker, waiting)
@@ -114,8 +114,14 @@ class Recorder:
                 exchange = Exchange(connection, header, frame, next(self._places))
                 self.exchanges.append(exchange)
                 waiting.append(exchange)
-            _send(broker, frame)
-        _shut_down(broker)
+            if not self._pass(client, broker, exchange):
+                return
+        shut_down(broker)
+
+    def _pass(self, client: socket.socket, broker: socket.socket, exchange: Exchange) -> bool:
+        """Pass a request on; False takes the connection over: no more is read of it."""
+        send(broker, exchange.request)
+        return True
 
     def _pass_answers(
         self, client: socket.socket, broker: socket.socket, waiting: deque[Exchange]
@@ -131,8 +137,8 @@ class Recorder:
                     break
                 exchange = waiting.popleft()
                 exchange.answer, exchange.answered = frame, next(self._places)
-            _send(client, frame)
-        _shut_down(client)
+            send(client, frame)
+        shut_down(client)
 
 
 def _frames(source: socket.socket) -> Iterator[bytes]:
@@ -156,14 +162,14 @@ def _read(source: socket.socket, size: int) -> bytes | None:
     return bytes(data)
 
 
-def _send(target: socket.socket, frame: bytes) -> None:
+def send(target: socket.socket, frame: bytes) -> None:
     try:
         target.sendall(struct.pack(">i", len(frame)) + frame)
     except OSError:
         return  # it has gone; reading from the other side ends too
 
 
-def _shut_down(one: socket.socket) -> None:
+def shut_down(one: socket.socket) -> None:
     try:
         one.shutdown(socket.SHUT_RDWR)
     except OSError:

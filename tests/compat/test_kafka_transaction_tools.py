@@ -156,3 +156,22 @@ def test_internal_topics_are_dumped(tools: Tools, tmp_path: Path) -> None:
 def dump(tools: Tools, directory: Path, partition: str, *arguments: str) -> str:
     logs = sorted((directory / "data0" / partition).glob("*.log"))
     return tools.run("DumpLogSegments", "--files", ",".join(map(str, logs)), *arguments)
+
+
+def test_features_are_described_and_changed(tools: Tools, broker: BrokerProcess) -> None:
+    def features(*arguments: object) -> str:
+        return tools.run("FeatureCommand", "--bootstrap-server", broker.bootstrap, *arguments)
+
+    def level() -> str:
+        (line,) = [one for one in features("describe").splitlines() if "transaction.version" in one]
+        words = dict(itertools.pairwise(line.replace(":", "").split()))
+        assert (words["SupportedMinVersion"], words["SupportedMaxVersion"]) == ("0", "2")
+        return words["FinalizedVersionLevel"]
+
+    assert level() == "2"
+    try:
+        features("downgrade", "--feature", "transaction.version=1")
+        assert level() == "1"
+    finally:
+        features("upgrade", "--feature", "transaction.version=2")
+    assert level() == "2"

@@ -41,6 +41,7 @@ class Play:
         self.txn = Txn("t", value)
         self.stores_at_once = stores_at_once
         self.now_ms = 1_000
+        self.connection = 7
         self.answers: dict[int, TxnAnswer] = {}
         self.asked: list[int] = []
         self.unstored: list[Store] = []
@@ -90,13 +91,15 @@ class Play:
 
     def add(self, producer: Producer, *partitions: TopicPartition, version: int = 0) -> int:
         token = self._token()
-        self.feed(AddPartitions(token, producer, frozenset(partitions), self.now_ms, version))
+        joins = frozenset(partitions)
+        self.feed(AddPartitions(token, producer, joins, self.now_ms, version, self.connection))
         return token
 
     def end(self, producer: Producer, *, commit: bool, raises: bool = False) -> int:
         token = self._token()
         version = EPOCH_PER_TRANSACTION if raises else 0
-        self.feed(EndTxn(token, producer, commit, self.now_ms, version, next(self._ids)))
+        spare = next(self._ids)
+        self.feed(EndTxn(token, producer, commit, self.now_ms, version, spare, self.connection))
         return token
 
     def commit(self, producer: Producer, *, raises: bool = False) -> int:

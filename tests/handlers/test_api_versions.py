@@ -89,6 +89,14 @@ KAFKA_3_9 = {
 # ZooKeeper, and by this one neither.
 NEWER = {55, 64, 71, 72, 74, 75, 76, 77, 78, 79, 80, 81, 88, 89, 90, 91, 92, 93}
 
+# What of Kafka 4 is served as well: transactions of version 2 (KIP-890), and what goes with them.
+BEYOND_3_9 = {
+    ApiKey.PRODUCE: 12,
+    ApiKey.END_TXN: 5,
+    ApiKey.TXN_OFFSET_COMMIT: 5,
+    ApiKey.UPDATE_FEATURES: 2,
+}
+
 LINE = re.compile(r"- `(\w+) \((\d+)\)`(?: v(\d+)(?:-v?(\d+))?)?: \S.*")
 
 
@@ -144,11 +152,22 @@ def test_answer_is_the_registry(wire: Speaker, version: int) -> None:
     assert found == {
         key: (handler.advertised_min, handler.max_version) for key, handler in load().items()
     }
-    # Nothing beyond the release it claims to be, and nothing upside down (aiokafka checks).
+    # Nothing beyond what is told here, and nothing upside down (aiokafka checks).
     for key, (low, high) in found.items():
-        assert low <= high == KAFKA_3_9[key][1]
+        assert low <= high == BEYOND_3_9.get(ApiKey(key), KAFKA_3_9[key][1])
     unusual = {key: low for key, (low, _) in found.items() if low > 0}
     assert set(unusual) <= set(skipped()), "a minimum above 0 stands in docs/SKIPPED.md"
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_features_are_told_to_clients_that_can_read_them(wire: Speaker, version: int) -> None:
+    request = ApiVersionsRequest(client_software_name="t", client_software_version="1")
+    answer: ApiVersionsResponse = wire.ask(request, version)
+    supported = {(one.name, one.min_version, one.max_version) for one in answer.supported_features}
+    assert supported == ({("transaction.version", 0, 2)} if version >= 4 else set())
+    (finalized,) = answer.finalized_features
+    assert (finalized.name, finalized.max_version_level) == ("transaction.version", 2)
+    assert answer.finalized_features_epoch >= 0
 
 
 @pytest.mark.parametrize("version", [5, 77, 32767])

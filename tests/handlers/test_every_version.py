@@ -15,6 +15,7 @@ from plog.protocol.api_keys import ApiKey
 from plog.protocol.messages import (
     api_versions,
     configs,
+    features,
     group_admin,
     groups,
     list_offsets,
@@ -234,6 +235,12 @@ def _producer_id(target: Target, version: int) -> Struct:
 NOBODY = {"producer_id": 5, "producer_epoch": 0}
 
 
+def _level(target: Target, version: int) -> Struct:
+    level = 2 if target.exists else 99
+    change = features.FeatureUpdateKey(feature="transaction.version", max_version_level=level)
+    return features.UpdateFeaturesRequest(feature_updates=[change])
+
+
 def _add_partitions(target: Target, version: int) -> Struct:
     topic = transactions.AddPartitionsToTxnTopic(name=target.topic, partitions=[0])
     if version < 4:
@@ -314,6 +321,7 @@ REQUESTS: dict[int, Callable[[Target, int], Struct]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda t, v: (
         reassignments.ListPartitionReassignmentsRequest(topics=None)
     ),
+    ApiKey.UPDATE_FEATURES: _level,
     ApiKey.DESCRIBE_CLUSTER: _cluster,
     ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions,
     ApiKey.ADD_OFFSETS_TO_TXN: _add_offsets,
@@ -368,6 +376,7 @@ REFUSALS: dict[int, ErrorCode | None] = {
     ApiKey.ALTER_REPLICA_LOG_DIRS: ErrorCode.LOG_DIR_NOT_FOUND,
     ApiKey.ADD_OFFSETS_TO_TXN: ErrorCode.INVALID_GROUP_ID,
     ApiKey.END_TXN: ErrorCode.INVALID_REQUEST,
+    ApiKey.UPDATE_FEATURES: ErrorCode.INVALID_UPDATE_VERSION,
     ApiKey.DESCRIBE_TRANSACTIONS: ErrorCode.INVALID_REQUEST,
     ApiKey.LIST_TRANSACTIONS: None,
 }

@@ -59,7 +59,7 @@ def prepare(world: World) -> Ledger:
 
 
 def workers(world: World, ledger: Ledger) -> dict[str, Callable[[], None]]:
-    """Return two producers, and a reader of each partition."""
+    """Return two producers, one of each version, and a reader of each partition."""
     return {
         **{f"transactor-{n}": lambda n=n: write(world, ledger, n) for n in range(2)},
         **{f"committed-reader-{n}": lambda n=n: read(world, ledger, n) for n in range(PARTITIONS)},
@@ -79,7 +79,8 @@ def insist(ask: Callable[[], int]) -> None:
 
 def write(world: World, ledger: Ledger, number: int) -> None:
     rng = world.rng()
-    one = Transactor(speak(world.port), f"transactor-{number}").start()
+    name, own_epochs = f"transactor-{number}", bool(number % 2)
+    one = Transactor(speak(world.port), name, own_epochs=own_epochs).start()
     count = 0
     while not world.stop.wait(rng.choice((0, 0, 0.002))):
         commit = rng.random() < 0.7
@@ -89,7 +90,8 @@ def write(world: World, ledger: Ledger, number: int) -> None:
                 count += 1
                 value = b"%d %d %s" % (number, count, b"yes" if commit else b"no")
                 values.setdefault(at, []).append(value.ljust(rng.choice((20, 500))))
-        insist(lambda v=values: max(one.add(*v)))
+        if not own_epochs:
+            insist(lambda v=values: max(one.add(*v)))
         for at, some in values.items():
             for value in some:
                 insist(lambda a=at, v=value: one.produce(a, v).error_code)

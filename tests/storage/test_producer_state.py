@@ -176,6 +176,29 @@ def test_decide_own_takes_what_has_no_numbers() -> None:
         decide_own(known, header(-1, epoch=2, transactional=True), is_verified=True)
 
 
+def test_marker_with_an_epoch_of_its_own_does_not_end_a_later_transaction() -> None:
+    ends = Marker(abort=False, coordinator_epoch=6, has_own_epoch=True)
+    before = entry(epoch=2, txn=10)
+    after = decide_marker(before, header(-1, epoch=3), ends)
+    assert (after.producer_epoch, after.current_txn_first_offset) == (3, -1)
+    # The same again, of a coordinator that does not know that it is there.
+    assert decide_marker(after, header(-1, epoch=3), ends) == after
+    later = after._replace(current_txn_first_offset=20)
+    with pytest.raises(InvalidProducerEpoch):
+        decide_marker(later, header(-1, epoch=3), ends)
+    plain = ends._replace(has_own_epoch=False)
+    assert decide_marker(later, header(-1, epoch=3), plain).current_txn_first_offset == -1
+
+
+def test_transaction_with_an_epoch_of_its_own_begins_at_0() -> None:
+    first, later = header(0, transactional=True), header(4, transactional=True)
+    for known in (None, entry()):
+        with pytest.raises(OutOfOrderSequenceNumber):
+            decide(known, later, is_verified=True, from_zero=True)
+        assert decide(known, first, is_verified=True, from_zero=True)
+        assert decide(known, later, is_verified=True)
+
+
 def test_decide_marker_fences_older_producers_and_older_coordinators() -> None:
     known = entry(seen(0, 9), txn=50)._replace(coordinator_epoch=6)
     ends = Marker(abort=True, coordinator_epoch=6)

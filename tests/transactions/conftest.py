@@ -47,13 +47,30 @@ def at(wire: Speaker) -> TopicPartition:
     return TopicPartition(name, 0)
 
 
-@pytest.fixture
-def enter(broker: BrokerProcess) -> Iterator[Enter]:
-    """Make producers of a transactional id each, a new one unless it is named."""
+def _entering(broker: BrokerProcess, *, own_epochs: bool) -> Iterator[Enter]:
     with ExitStack() as open_ones:
 
         def make(transactional_id: str | None = None, **options: int) -> Transactor:
             wire = open_ones.enter_context(closing(speak(broker.port)))
-            return Transactor(wire, transactional_id or fresh_name(), **options).start()
+            name = transactional_id or fresh_name()
+            return Transactor(wire, name, own_epochs=own_epochs, **options).start()
 
         yield make
+
+
+@pytest.fixture
+def enter(broker: BrokerProcess) -> Iterator[Enter]:
+    """Make producers of a transactional id each, a new one unless it is named."""
+    yield from _entering(broker, own_epochs=False)
+
+
+@pytest.fixture
+def enter_2(broker: BrokerProcess) -> Iterator[Enter]:
+    """Make such as have an epoch for each transaction."""
+    yield from _entering(broker, own_epochs=True)
+
+
+@pytest.fixture(params=[False, True], ids=["v1", "v2"])
+def enter_any(broker: BrokerProcess, request: pytest.FixtureRequest) -> Iterator[Enter]:
+    """Make such as the one, and then the other."""
+    yield from _entering(broker, own_epochs=request.param)

@@ -21,9 +21,9 @@ def group() -> str:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_offset_stands_once_its_transaction_does(
-    wire: Speaker, enter: Enter, at: TopicPartition, group: str, commit: bool
+    wire: Speaker, enter_any: Enter, at: TopicPartition, group: str, commit: bool
 ) -> None:
-    one = enter()
+    one = enter_any()
     assert one.add_offsets(group) is NONE
     assert one.commit_offset(group, at, 7) is NONE
     assert committed_offset(wire, group, at) == (NONE, -1)
@@ -37,9 +37,9 @@ def test_offset_stands_once_its_transaction_does(
 
 
 def test_offset_of_before_is_told_meanwhile(
-    wire: Speaker, enter: Enter, at: TopicPartition, group: str
+    wire: Speaker, enter_any: Enter, at: TopicPartition, group: str
 ) -> None:
-    one = enter()
+    one = enter_any()
     for offset in (5, 9):
         until(lambda: one.add_offsets(group) is NONE)
         assert one.commit_offset(group, at, offset) is NONE
@@ -60,8 +60,10 @@ def test_group_that_is_not_in_the_transaction_commits_nothing(
     assert committed_offset(wire, group, at) == (NONE, -1)
 
 
-def test_member_that_is_none_commits_nothing(enter: Enter, at: TopicPartition, group: str) -> None:
-    one = enter()
+def test_member_that_is_none_commits_nothing(
+    enter_any: Enter, at: TopicPartition, group: str
+) -> None:
+    one = enter_any()
     assert one.add_offsets(group) is NONE
     assert one.commit_offset(group, at, 7, member=("m", 3)) is ErrorCode.ILLEGAL_GENERATION
     assert one.commit_offset(group, at, 7) is NONE
@@ -69,18 +71,18 @@ def test_member_that_is_none_commits_nothing(enter: Enter, at: TopicPartition, g
 
 
 def test_fenced_producer_commits_nothing(
-    wire: Speaker, enter: Enter, at: TopicPartition, group: str
+    wire: Speaker, enter_any: Enter, at: TopicPartition, group: str
 ) -> None:
-    old = enter()
+    old = enter_any()
     assert old.add_offsets(group) is NONE
     assert old.commit_offset(group, at, 7) is NONE
-    enter(old.transactional_id)
+    enter_any(old.transactional_id)
     assert old.commit_offset(group, at, 8) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert committed_offset(wire, group, at, require_stable=True) == (NONE, -1)
 
 
-def test_partition_that_there_is_not(enter: Enter, at: TopicPartition, group: str) -> None:
-    one = enter()
+def test_partition_that_there_is_not(enter_any: Enter, at: TopicPartition, group: str) -> None:
+    one = enter_any()
     assert one.add_offsets(group) is NONE
     unknown = TopicPartition(at.topic, 99)
     assert one.commit_offset(group, unknown, 7) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

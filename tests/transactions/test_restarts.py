@@ -28,12 +28,14 @@ def end(request: pytest.FixtureRequest) -> Callable[[BrokerProcess], None]:
     return ends
 
 
+@pytest.mark.parametrize("own_epochs", [False, True], ids=["v1", "v2"])
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("at_once", [True, False], ids=["at-once", "done"])
 def test_outcome_stands_after_the_broker_has_ended(
     plane: Plane,
     tmp_path: Path,
     end: Callable[[BrokerProcess], None],
+    own_epochs: bool,
     commit: bool,
     at_once: bool,
 ) -> None:
@@ -41,8 +43,9 @@ def test_outcome_stands_after_the_broker_has_ended(
     with closing(speak(broker.port)) as wire:
         create_topic(wire, AT.topic)
         await_coordinator(wire, "g")
-        one = Transactor(wire, "tx").start()
+        one = Transactor(wire, "tx", own_epochs=own_epochs).start()
         one.send(AT, b"no" if not commit else b"yes")
+        producer = one.producer
         assert one.add_offsets("g") is NONE
         assert one.commit_offset("g", AT, 3) is NONE
         if at_once:
@@ -51,11 +54,12 @@ def test_outcome_stands_after_the_broker_has_ended(
             one.finish(commit=commit)
     end(broker)
     with broker, closing(speak(broker.port)) as wire:
-        again = Transactor(wire, "tx", producer=one.producer)
+        again = Transactor(wire, "tx", producer=producer, own_epochs=own_epochs)
         await_coordinator(wire, "tx", TRANSACTION)
         done = "CompleteCommit" if commit else "CompleteAbort"
         until(lambda: again.described().transaction_state == done, done)
         assert again.end(commit=commit) is NONE
+        assert again.producer == one.producer
         assert read(wire, AT) == ([b"yes"] if commit else [])
         await_coordinator(wire, "g")
         until(

@@ -48,9 +48,9 @@ def end_of(wire: Speaker, at: TopicPartition, isolation_level: int) -> int:
 
 
 def test_committed_records_are_seen_once_they_are(
-    wire: Speaker, enter: Enter, at: TopicPartition
+    wire: Speaker, enter_any: Enter, at: TopicPartition
 ) -> None:
-    one = enter()
+    one = enter_any()
     assert one.send(at, b"a", b"b") == 0
     assert read(wire, at) == []
     assert read(wire, at, committed=False) == [b"a", b"b"]
@@ -61,9 +61,9 @@ def test_committed_records_are_seen_once_they_are(
 
 
 def test_aborted_records_are_named_to_readers_of_committed_ones(
-    wire: Speaker, enter: Enter, at: TopicPartition
+    wire: Speaker, enter_any: Enter, at: TopicPartition
 ) -> None:
-    one = enter()
+    one = enter_any()
     one.send(at, b"no")
     one.finish(commit=False)
     one.send(at, b"yes")
@@ -80,9 +80,9 @@ def test_aborted_records_are_named_to_readers_of_committed_ones(
 
 
 def test_reader_waits_for_the_earliest_open_transaction(
-    wire: Speaker, enter: Enter, at: TopicPartition
+    wire: Speaker, enter_any: Enter, at: TopicPartition
 ) -> None:
-    slow, quick = enter(), enter()
+    slow, quick = enter_any(), enter_any()
     slow.send(at, b"slow")
     quick.send(at, b"quick")
     assert produce(wire, at.topic, make_batch([b"plain"])).error_code == NONE
@@ -94,9 +94,9 @@ def test_reader_waits_for_the_earliest_open_transaction(
 
 @pytest.mark.parametrize("aborted_before", [False, True])
 def test_reader_that_waited_is_told_of_the_abort_that_it_waited_for(
-    wire: Speaker, enter: Enter, at: TopicPartition, aborted_before: bool
+    wire: Speaker, enter_any: Enter, at: TopicPartition, aborted_before: bool
 ) -> None:
-    one = enter()
+    one = enter_any()
     if aborted_before:
         one.send(at, b"no")
         one.finish(commit=False)
@@ -115,9 +115,9 @@ def test_reader_that_waited_is_told_of_the_abort_that_it_waited_for(
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
 def test_transactions_of_every_codec(
-    wire: Speaker, enter: Enter, at: TopicPartition, codec: int
+    wire: Speaker, enter_any: Enter, at: TopicPartition, codec: int
 ) -> None:
-    one = enter()
+    one = enter_any()
     one.join(at)
     for n in range(3):
         assert one.produce(at, b"%d" % n, codec=codec).error_code == NONE
@@ -126,9 +126,9 @@ def test_transactions_of_every_codec(
 
 
 def test_markers_are_the_bytes_that_kafka_writes(
-    wire: Speaker, enter: Enter, at: TopicPartition
+    wire: Speaker, enter_any: Enter, at: TopicPartition
 ) -> None:
-    one = enter()
+    one = enter_any()
     one.send(at, b"v")
     one.finish(commit=True)
     part = fetch_one(wire, at.topic, 1)
@@ -188,9 +188,9 @@ def test_repeated_batch_is_answered_as_the_first_was(
 
 
 def test_batch_outside_the_open_transaction_is_refused(
-    wire: Speaker, enter: Enter, at: TopicPartition
+    wire: Speaker, enter_any: Enter, at: TopicPartition
 ) -> None:
-    one = enter()
+    one = enter_any()
     one.send(at, b"v")
     plain = make_batch([b"plain"], producer=(*one.producer, 1))
     assert produce(wire, at.topic, plain).error_code == ErrorCode.INVALID_TXN_STATE

@@ -27,7 +27,7 @@ from plog.protocol.messages.transactions import (
 from plog.types import TopicPartition
 from tests.committed import kept_records
 from tests.coordinator.conftest import TRANSACTION, await_coordinator
-from tests.handlers.wire import Speaker, fetch_one, flat, make_batch, produce_request
+from tests.handlers.wire import Speaker, fetch_request, fetched, flat, make_batch, produce_request
 from tests.waiting import until
 
 TIMEOUT_MS = 60_000
@@ -37,11 +37,16 @@ UNCOMMITTED, COMMITTED = 0, 1
 
 @dataclass
 class Transactor:
-    """What it was told last is what it says next. Versions are those of Java 3.9."""
+    """What it was told last is what it says next. Versions are those of Java 3.9.
+
+    With `own_epochs` those of Java 4: each transaction has an epoch of its own, and what is written
+    joins by itself (KIP-890).
+    """
 
     wire: Speaker
     transactional_id: str
     timeout_ms: int = TIMEOUT_MS
+    own_epochs: bool = False
     producer: Producer = NO_PRODUCER
     sequences: dict[TopicPartition, int] = field(default_factory=dict)
 
@@ -104,6 +109,8 @@ class Transactor:
 
     def join(self, *partitions: TopicPartition) -> None:
         """Have partitions join, as soon as the transaction before has ended."""
+        if self.own_epochs:
+            return
 
         def is_in() -> bool:
             errors = set(self.add(*partitions))
@@ -116,7 +123,7 @@ class Transactor:
         self,
         at: TopicPartition,
         *values: bytes,
-        version: int = 11,
+        version: int | None = None,
         sequence: int | None = None,
         transactional_id: str | None = "",
         codec: int = 0,
@@ -133,6 +140,8 @@ class Transactor:
         request.transactional_id = (
             self.transactional_id if transactional_id == "" else transactional_id
         )
+        if version is None:
+            version = 12 if self.own_epochs else 11
         (part,) = flat(self.wire.ask(request, version))
         if part.error_code == ErrorCode.NONE:
             self.sequences[at] = first + len(values or (b"v",))
@@ -146,6 +155,8 @@ class Transactor:
         return int(part.base_offset)
 
     def add_offsets(self, group: str, version: int = 3) -> ErrorCode:
+        if self.own_epochs:
+            return ErrorCode.NONE
         answer = self.wire.ask(
             AddOffsetsToTxnRequest(
                 transactional_id=self.transactional_id,
@@ -163,10 +174,12 @@ class Transactor:
         at: TopicPartition,
         offset: int,
         *,
-        version: int = 3,
+        version: int | None = None,
         member: tuple[str, int] = ("", -1),
     ) -> ErrorCode:
         member_id, generation = member
+        if version is None:
+            version = 5 if self.own_epochs else 3
         answer = self.wire.ask(
             TxnOffsetCommitRequest(
                 transactional_id=self.transactional_id,
@@ -194,8 +207,10 @@ class Transactor:
         (part,) = topic.partitions
         return ErrorCode(part.error_code)
 
-    def end(self, *, commit: bool, version: int = 3) -> ErrorCode:
+    def end(self, *, commit: bool, version: int | None = None) -> ErrorCode:
         """Ask once."""
+        if version is None:
+            version = 5 if self.own_epochs else 3
         answer = self.wire.ask(
             EndTxnRequest(
                 transactional_id=self.transactional_id,
@@ -205,7 +220,11 @@ class Transactor:
             ),
             version,
         )
-        return ErrorCode(answer.error_code)
+        error = ErrorCode(answer.error_code)
+        if self.own_epochs and error is ErrorCode.NONE:
+            self.producer = Producer(answer.producer_id, answer.producer_epoch)
+            self.sequences.clear()
+        return error
 
     def finish(self, *, commit: bool) -> None:
         """End the transaction, and wait until every partition knows."""
@@ -246,6 +265,7 @@ def committed_offset(
 
 def read(wire: Speaker, at: TopicPartition, *, committed: bool = True) -> list[bytes | None]:
     """Return what a reader makes of a partition: without markers and without what was aborted."""
-    part = fetch_one(wire, at.topic, 0, isolation_level=COMMITTED if committed else UNCOMMITTED)
+    level = COMMITTED if committed else UNCOMMITTED
+    (part,) = fetched(wire.ask(fetch_request((*at, 0), isolation_level=level), 12)).values()
     assert part.error_code == ErrorCode.NONE
     return [record.value for record in kept_records(part)[0]]

@@ -30,7 +30,7 @@ class TopicProduceData(Struct):
     partition_data: list[PartitionProduceData] = field("The partitions written to.")
 
 
-@message(api_key=0, versions="0-11", flexible="9+")
+@message(api_key=0, versions="0-12", flexible="9+")
 class ProduceRequest(Struct):
     """Appends one record batch per partition.
 
@@ -123,7 +123,7 @@ class NodeEndpoint(Struct):
     rack: String | None = field("Its rack, or None.", versions="10+", nullable="10+", default=None)
 
 
-@message(api_key=0, versions="0-11", flexible="9+")
+@message(api_key=0, versions="0-12", flexible="9+")
 class ProduceResponse(Struct):
     """Where the batches went, or why not.
 

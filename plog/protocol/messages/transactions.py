@@ -101,7 +101,7 @@ class AddOffsetsToTxnResponse(Struct):
     error_code: Int16 = field("0, or why it failed.")
 
 
-@message(api_key=26, versions="0-4", flexible="3+")
+@message(api_key=26, versions="0-5", flexible="3+")
 class EndTxnRequest(Struct):
     """Commits or aborts a transaction."""
 
@@ -111,12 +111,14 @@ class EndTxnRequest(Struct):
     committed: Bool = field("True to commit, False to abort.")
 
 
-@message(api_key=26, versions="0-4", flexible="3+")
+@message(api_key=26, versions="0-5", flexible="3+")
 class EndTxnResponse(Struct):
-    """Whether the outcome is decided."""
+    """Whether the outcome is decided; from v5 on who the producer is from now on (KIP-890)."""
 
     throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
     error_code: Int16 = field("0, or why it failed.")
+    producer_id: Int64 = field("The producer id.", versions="5+", default=-1, ignorable=True)
+    producer_epoch: Int16 = field("The producer epoch.", versions="5+", default=-1, ignorable=True)
 
 
 class TxnOffsetCommitRequestPartition(Struct):
@@ -142,7 +144,7 @@ class TxnOffsetCommitRequestTopic(Struct):
     partitions: list[TxnOffsetCommitRequestPartition] = field("The partitions.")
 
 
-@message(api_key=28, versions="0-4", flexible="3+")
+@message(api_key=28, versions="0-5", flexible="3+")
 class TxnOffsetCommitRequest(Struct):
     """Commits offsets inside a transaction. v3 fences by generation (KIP-447)."""
 
@@ -175,7 +177,7 @@ class TxnOffsetCommitResponseTopic(Struct):
     partitions: list[TxnOffsetCommitResponsePartition] = field("The partitions.")
 
 
-@message(api_key=28, versions="0-4", flexible="3+")
+@message(api_key=28, versions="0-5", flexible="3+")
 class TxnOffsetCommitResponse(Struct):
     """Which commits were taken."""
 

@@ -1,0 +1,56 @@
+"""`plog features`: show what the whole cluster may do, and change it."""
+
+from __future__ import annotations
+
+import click
+
+from plog.cli.output import bootstrap_option, json_option, print_done, print_rows
+from plog.client.admin import Admin
+
+COLUMNS = ["Feature", "Lowest", "Highest", "In force"]
+
+
+@click.group()
+def command() -> None:
+    """Show what the whole cluster may do, and change it.
+
+    A feature is something that all brokers, and often clients, must know of before anybody may use
+    it. Its level in force says how much of it is used; 0 is none. A new cluster begins with the
+    highest levels; one that was made by Kafka keeps those that it has.
+
+    \b
+      transaction.version
+        0, 1  a producer keeps its epoch from one transaction to the next
+        2     each transaction has an epoch of its own (KIP-890), with clients that can
+    """
+
+
+@command.command("list")
+@bootstrap_option
+@json_option
+def list_features(bootstrap: str, as_json: bool) -> None:
+    """List the features, the levels that brokers support, and those in force."""
+    with Admin(bootstrap) as admin:
+        rows = [tuple(one) for one in admin.features()]
+    print_rows(rows, COLUMNS, as_json=as_json)
+
+
+@command.command("set")
+@click.argument("feature")
+@click.argument("level", type=click.IntRange(0, 32767))
+@bootstrap_option
+@json_option
+@click.option("--lower", is_flag=True, help="Needed where LEVEL is below the one in force.")
+@click.option("--dry-run", is_flag=True, help="Only check whether it can be done.")
+def set_feature(
+    feature: str, level: int, bootstrap: str, as_json: bool, lower: bool, dry_run: bool
+) -> None:
+    """Put LEVEL of FEATURE in force, in the whole cluster and at once; 0 for none.
+
+    \b
+      plog features set transaction.version 1 --lower
+    """
+    with Admin(bootstrap) as admin:
+        admin.set_feature(feature, level, lower=lower, validate_only=dry_run)
+    said = f"{feature} {'could be' if dry_run else 'is'} at level {level}"
+    print_done(said, {"feature": feature, "level": level, "dry_run": dry_run}, as_json=as_json)

@@ -1,0 +1,40 @@
+"""What everybody who administers a cluster begins and ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Self
+
+from plog.client.metadata import Cluster
+
+
+class Administration:
+    """Connections to a cluster, opened when they are needed and closed at the end.
+
+    Args:
+        bootstrap_servers: "host:port,...".
+        request_timeout_ms: how long each answer may take, and how long a call waits for whoever
+            has to answer it.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str],
+        *,
+        client_id: str = "plog-admin",
+        request_timeout_ms: int = 30_000,
+    ) -> None:
+        self._timeout_ms = request_timeout_ms
+        self._cluster = Cluster(
+            bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._cluster.close()

@@ -1,0 +1,181 @@
+"""Features: what all brokers of a cluster can do, and may therefore do (KIP-584).
+
+Owns the levels that this broker supports, those in force as /feature holds them, and the rules by
+which these change. What a level means is up to whoever it concerns.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from plog.cluster.store import BadVersion, NodeExists, NoNode, SessionLost, Stat, Store, WatchEvent
+from plog.cluster.znodes import FEATURES, FeaturesNode, MalformedNode
+from plog.errors import InvalidRequest, InvalidUpdateVersion
+
+log = logging.getLogger(__name__)
+
+NO_LEVEL: Final = 0
+
+TRANSACTION_VERSION: Final = "transaction.version"
+"""1: records of __transaction_state may say more than Kafka 3.9 knows; 2: each transaction has an
+epoch of its own, and clients leave it to their writes to join it (KIP-890)."""
+
+
+class Supported(NamedTuple):
+    """The levels of a feature that this broker can work at."""
+
+    lowest: int
+    highest: int
+
+
+SUPPORTED: Final[Mapping[str, Supported]] = {TRANSACTION_VERSION: Supported(NO_LEVEL, 2)}
+
+
+class Finalized(NamedTuple):
+    """The levels in force; those of no feature are `NO_LEVEL`. The epoch grows with each change."""
+
+    levels: Mapping[str, int]
+    epoch: int
+
+
+class Direction(IntEnum):
+    """Which way a level may go, as UpdateFeatures says it."""
+
+    UP = 1
+    DOWN_SAFELY = 2
+    DOWN = 3
+
+
+class Change(NamedTuple):
+    """What one feature's level is to be."""
+
+    feature: str
+    level: int
+    direction: Direction
+
+
+class Features:
+    """The features of the cluster, in step with the coordination store.
+
+    A cluster whose store knows of none yet begins with the highest levels. `finalized` is for any
+    thread; everything else blocks on the store. Raises (constructor) StoreError.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._begin()
+        self._changed = threading.Event()
+        self._stopping = False
+        self._finalized = _finalized(*self._read())
+        self._watch = store.watch_data(FEATURES, self._on_change)
+        self._thread = threading.Thread(target=self._run, name="features", daemon=True)
+        self._thread.start()
+        self._changed.set()  # what was written before the watch stood
+
+    @property
+    def finalized(self) -> Finalized:
+        """What is in force."""
+        return self._finalized
+
+    def stop(self) -> None:
+        """Hear of no more changes."""
+        self._watch.cancel()
+        self._stopping = True
+        self._changed.set()
+        self._thread.join()
+
+    def check(self, change: Change) -> None:
+        """Look whether a change could be made.
+
+        Raises:
+            InvalidRequest: no such feature in force that is to be removed, or no level given.
+            InvalidUpdateVersion: the level is not supported, or goes another way than asked.
+        """
+        _check(change, self._finalized.levels)
+
+    def update(self, change: Change) -> None:
+        """Change one feature's level. Raises as `check`, StoreError."""
+        while True:
+            node, stat = self._read()
+            before = _finalized(node, stat).levels
+            _check(change, before)
+            levels = {**before, change.feature: change.level}
+            if change.level <= NO_LEVEL:
+                del levels[change.feature]
+            try:
+                self._store.set(FEATURES, FeaturesNode(levels).encode(), stat.version)
+            except BadVersion:
+                continue  # somebody else has changed one
+            log.info("%s is at level %d from now on", change.feature, max(change.level, NO_LEVEL))
+            self._refresh()
+            return
+
+    def _begin(self) -> None:
+        if self._store.exists(FEATURES) is not None:
+            return
+        highest = {name: levels.highest for name, levels in SUPPORTED.items()}
+        try:
+            self._store.create(FEATURES, FeaturesNode(highest).encode())
+        except NodeExists:
+            log.debug("another broker was first to create %s", FEATURES)
+
+    def _on_change(self, _event: WatchEvent) -> None:
+        self._changed.set()
+
+    def _run(self) -> None:
+        while self._changed.wait():
+            self._changed.clear()
+            if self._stopping:
+                return
+            try:
+                self._refresh()
+            except SessionLost as lost:
+                log.warning("no more changes of features: %s", lost)
+                return
+
+    def _refresh(self) -> None:
+        found = _finalized(*self._read())
+        if found != self._finalized:
+            self._finalized = found
+
+    def _read(self) -> tuple[FeaturesNode, Stat]:
+        while True:
+            try:
+                data, stat = self._store.get(FEATURES)
+            except NoNode:
+                self._begin()
+                continue
+            try:
+                return FeaturesNode.decode(data), stat
+            except MalformedNode as fault:
+                log.error("no feature is in force: %s: %s", FEATURES, fault)
+                return FeaturesNode({}), stat
+
+
+def _finalized(node: FeaturesNode, stat: Stat) -> Finalized:
+    levels = {name: level for name, level in node.levels.items() if level > NO_LEVEL}
+    return Finalized(levels if node.is_enabled else {}, stat.version)
+
+
+def _check(change: Change, levels: Mapping[str, int]) -> None:
+    feature, level, direction = change
+    supported = SUPPORTED.get(feature)
+    if supported is None:
+        raise InvalidUpdateVersion(f"this broker knows no feature {feature[:100]!r}")
+    now = levels.get(feature, NO_LEVEL)
+    if level <= NO_LEVEL and feature not in levels:
+        raise InvalidRequest(f"{feature} is not in force")
+    if level > supported.highest or NO_LEVEL < level < supported.lowest:
+        raise InvalidUpdateVersion(
+            f"{feature} can be at levels {supported.lowest} to {supported.highest}, not {level}"
+        )
+    if level < now and direction is Direction.UP:
+        raise InvalidUpdateVersion(
+            f"{feature} is at level {now}; to lower it to {max(level, NO_LEVEL)}, say so"
+        )
+    if level > now and direction is not Direction.UP:
+        raise InvalidUpdateVersion(f"{feature} is at level {now}; {level} is no lower one")

@@ -1,0 +1,66 @@
+"""What the metrics page says of groups and transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from plog.ops import watch
+from plog.types import TopicPartition
+from tests.coordinator.conftest import await_coordinator
+from tests.coordinator.members import ByHand
+from tests.handlers.wire import Speaker, create_topic, speak
+from tests.servers import BrokerProcess, free_port
+from tests.transactions.conftest import SETTINGS
+from tests.transactions.transactor import Transactor
+from tests.waiting import until
+
+AT = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    address = f"127.0.0.1:{free_port()}"
+    overrides = {**SETTINGS, "metrics.listener": address}
+    with BrokerProcess(tmp_path, overrides=overrides) as running:
+        yield running
+
+
+@pytest.fixture
+def wire(broker: BrokerProcess) -> Iterator[Speaker]:
+    with closing(speak(broker.port)) as connection:
+        create_topic(connection, AT.topic)
+        yield connection
+
+
+def value(broker: BrokerProcess, name: str, **labels: str) -> float:
+    return watch.read(str(broker.overrides["metrics.listener"]), 0).value(name, **labels)
+
+
+def test_transactions_are_counted(broker: BrokerProcess, wire: Speaker) -> None:
+    assert value(broker, "plog_transactional_ids", state="Ongoing") == 0
+    one = Transactor(wire, "tx").start()
+    one.send(AT, b"v")
+    assert value(broker, "plog_transactional_ids", state="Ongoing") == 1
+    until(lambda: value(broker, "plog_oldest_transaction_seconds") > 0)
+    one.finish(commit=True)
+    assert value(broker, "plog_oldest_transaction_seconds") == 0
+    for _ in range(2):
+        one.send(AT, b"v")
+        one.finish(commit=False)
+    assert value(broker, "plog_transactional_ids", state="CompleteAbort") == 1
+    assert value(broker, "plog_transactions_ended_total", outcome="commit") == 1
+    assert value(broker, "plog_transactions_ended_total", outcome="abort") == 2
+    assert value(broker, "plog_markers_due") == 0
+
+
+def test_groups_are_counted(broker: BrokerProcess, wire: Speaker) -> None:
+    await_coordinator(wire, "g")
+    with closing(ByHand(broker.port, "g")) as member:
+        member.enter()
+        assert value(broker, "plog_groups", state="Stable") == 1
+        assert value(broker, "plog_group_members") == 1
+        assert value(broker, "plog_group_rebalances_total") == 1

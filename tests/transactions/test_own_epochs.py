@@ -1,0 +1,109 @@
+"""Transactions of version 2: each has an epoch of its own, and what is written joins (KIP-890)."""
+
+from __future__ import annotations
+
+import pytest
+
+from plog.coordinator.txn_events import Producer
+from plog.errors import ErrorCode
+from plog.types import TopicPartition
+from tests.handlers.wire import Speaker, fresh_name
+from tests.transactions.conftest import Enter
+from tests.transactions.transactor import committed_offset, read
+
+NONE = ErrorCode.NONE
+
+
+def test_what_is_written_joins_and_each_end_raises_the_epoch(
+    wire: Speaker, enter_2: Enter, at: TopicPartition
+) -> None:
+    one = enter_2()
+    first, group = one.producer, fresh_name()
+    assert one.produce(at, b"a").error_code == NONE
+    other = TopicPartition(at.topic, 1)
+    assert one.produce(other, b"b").error_code == NONE
+    assert one.commit_offset(group, at, 5) is NONE
+    (topics, offsets) = sorted(one.described().topics, key=lambda topic: len(topic.partitions))[
+        ::-1
+    ]
+    assert (topics.topic, sorted(topics.partitions)) == (at.topic, [0, 1])
+    assert offsets.topic == "__consumer_offsets"
+    one.finish(commit=True)
+    assert one.producer == Producer(first.id, first.epoch + 1)
+    assert read(wire, at) == [b"a"]
+    assert committed_offset(wire, group, at, require_stable=True) == (NONE, 5)
+    assert one.produce(at, b"no").error_code == NONE
+    one.finish(commit=False)
+    assert one.producer == Producer(first.id, first.epoch + 2)
+    assert read(wire, at) == [b"a"]
+
+
+def test_nothing_late_touches_the_next_transaction(
+    wire: Speaker, enter_2: Enter, at: TopicPartition
+) -> None:
+    one = enter_2()
+    group, late = fresh_name(), one.producer
+    one.send(at, b"a")
+    one.finish(commit=True)
+    one.send(at, b"b")
+    now, sequences = one.producer, dict(one.sequences)
+    one.producer = late
+    assert one.produce(at, b"late", sequence=1).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    other = TopicPartition(at.topic, 1)
+    assert one.produce(other, b"late").error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert one.commit_offset(group, at, 5) is ErrorCode.INVALID_PRODUCER_EPOCH
+    for commit in (True, False):
+        assert one.end(commit=commit) is ErrorCode.PRODUCER_FENCED
+    one.producer, one.sequences = now, sequences
+    assert one.described().transaction_state == "Ongoing"
+    one.finish(commit=False)
+    assert read(wire, at) == [b"a"]
+    assert read(wire, other, committed=False) == []
+
+
+def test_transaction_begins_with_its_first_batch_and_no_later_one(
+    wire: Speaker, enter_2: Enter, at: TopicPartition
+) -> None:
+    one = enter_2()
+    second = one.produce(at, b"second", sequence=1)
+    assert second.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert one.produce(at, b"first", sequence=0).error_code == NONE
+    assert one.produce(at, b"second", sequence=1).error_code == NONE
+    one.finish(commit=True)
+    assert read(wire, at) == [b"first", b"second"]
+
+
+def test_end_that_is_asked_for_again_is_told_the_same(enter_2: Enter, at: TopicPartition) -> None:
+    one = enter_2()
+    before = one.producer
+    assert one.end(commit=True) is ErrorCode.INVALID_TXN_STATE
+    one.send(at)
+    one.finish(commit=True)
+    after, one.producer = one.producer, before
+    assert one.end(commit=False) is ErrorCode.INVALID_TXN_STATE
+    assert one.end(commit=True) is NONE
+    assert one.producer == after
+
+
+@pytest.mark.parametrize("order", ["v1-v2", "v2-v1"])
+def test_clients_of_both_versions_may_follow_each_other(
+    wire: Speaker, enter: Enter, enter_2: Enter, at: TopicPartition, order: str
+) -> None:
+    first, second = (enter, enter_2) if order == "v1-v2" else (enter_2, enter)
+    one = first()
+    one.send(at, b"a")
+    one.finish(commit=True)
+    other = second(one.transactional_id)
+    other.send(at, b"b")
+    other.finish(commit=True)
+    assert one.produce(at, b"zombie").error_code != NONE
+    assert read(wire, at) == [b"a", b"b"]
+
+
+def test_strangers_join_nothing(wire: Speaker, enter_2: Enter, at: TopicPartition) -> None:
+    one = enter_2()
+    one.producer = Producer(one.producer.id + 1_000_000, 0)
+    assert one.produce(at).error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert one.commit_offset("g", at, 1) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert one.end(commit=True) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert read(wire, at, committed=False) == []
