@@ -17,7 +17,7 @@ from tests.waiting import until
 
 PARTITIONS = 4
 COUNT = 400
-CLIENTS: list[str | Java] = ["confluent-kafka", "kafka-python", "aiokafka", *JAVA]
+CLIENTS: list[str | Java] = ["confluent-kafka", "kafka-python", "aiokafka", "plog", *JAVA]
 
 NewTopic = Callable[..., str]
 

@@ -27,7 +27,7 @@ BATCH = 1000
 QUIET_S = (0.3, 2.0)
 """Between two kills."""
 KILLS = 8
-ROUND_S = 120
+ROUND_S = 180
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": 5,
@@ -121,6 +121,12 @@ class Round:
                 worker.kill()
         self.broker.kill()
 
+    def stuck(self) -> int:
+        """Return how many workers were given up by themselves."""
+        return sum(
+            log.read_text().count("Timeout (") for log in self._directory.glob("worker-*.log")
+        )
+
     def look(self, *words: str) -> str:
         """Return what an administrator sees."""
         command = [sys.executable, "-m", "plog", *words, "-b", self.job.bootstrap]
@@ -147,7 +153,10 @@ def one_round(tmp_path: Path, client: str | Java, seed: int) -> None:
         fire.end()
     assert fire.kills_amid >= KILLS // 2, fire
     assert "met a bug" not in fire.broker.log, fire.broker.log
-    print(f"{fire.kills}, {fire.kills_amid} amid, {fire.restarts} restarts")
+    print(
+        f"{fire.kills}, {fire.kills_amid} amid, {fire.restarts} restarts,"
+        f" {fire.stuck()} of them as the client did not come back"
+    )
 
 
 ROUNDS = {Plane.FAST: 2, Plane.PLAIN: 1}
@@ -159,8 +168,6 @@ def rounds(tmp_path: Path, client: str | Java, count: int) -> None:
         one_round(tmp_path / f"{number}", client, random.randrange(1 << 32))
 
 
-# Not in CI yet: rounds stand still after the last kill, and why is not known (docs/NEXT.md).
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_output_is_the_input(plane: Plane, tmp_path: Path) -> None:
     rounds(tmp_path, "confluent-kafka", ROUNDS[plane])

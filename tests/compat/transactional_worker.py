@@ -2,10 +2,11 @@
 
 `transactional_worker.py <client> <settings>`: the client is confluent-kafka, kafka-python, aiokafka
 or plog, the settings are a JSON object of `bootstrap`, `group`, `source`, `target`,
-`transactional_id`, `batch` (most records of a transaction), `abort_every` (0 for never) and
-`session_ms`. It copies each record to the same partition of the target, commits its offset with the
-same transaction, and aborts every so-manieth on purpose, until its stdin ends. Whatever its client
-raises ends it, with status 1: whoever runs it starts it anew. Each line that it prints is JSON:
+`transactional_id`, `batch` (most records of a transaction), `abort_every` (0 for never),
+`session_ms` and `max_poll_ms`. It copies each record to the same partition of the target, commits
+its offset with the same transaction, and aborts every so-manieth on purpose, until its stdin ends.
+Whatever its client raises ends it, with status 1: whoever runs it starts it anew. Each line that it
+prints is JSON:
 
     {"committed": 17}     so many records, of a transaction
     {"aborted": 5}
@@ -16,6 +17,7 @@ raises ends it, with status 1: whoever runs it starts it anew. Each line that it
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import itertools
 import json
 import sys
@@ -26,6 +28,10 @@ from typing import Any
 POLL_S = 0.1
 PATIENCE_S = 60
 TRANSACTION_TIMEOUT_MS = 10_000
+STUCK_S = 25
+"""A turn of librdkafka that takes longer is given up, and the worker with it: a transactional call
+may wait for ever, whatever time it was given (librdkafka issues 5456, 5511), when the connection by
+which it asks for the group's coordinator is the one by which the client began anew."""
 
 
 def tell(**said: object) -> None:
@@ -56,6 +62,7 @@ def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None
             "partition.assignment.strategy": "range",
             "session.timeout.ms": settings["session_ms"],
             "heartbeat.interval.ms": settings["session_ms"] // 10,
+            "max.poll.interval.ms": settings["max_poll_ms"],
         }
     )
     producer = Producer(
@@ -69,6 +76,7 @@ def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None
     consumer.subscribe([settings["source"]])
     turns = Turns(settings["abort_every"])
     while not is_over():
+        faulthandler.dump_traceback_later(STUCK_S, exit=True)
         messages = consumer.consume(settings["batch"], POLL_S)
         for message in messages:
             if message.error() is not None:
@@ -93,6 +101,7 @@ def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None
         else:
             producer.commit_transaction(PATIENCE_S)
             tell(committed=len(messages))
+    faulthandler.cancel_dump_traceback_later()
     consumer.close()
 
 
@@ -111,6 +120,7 @@ def run_kafka_python(settings: dict[str, Any], is_over: Callable[[], bool]) -> N
         partition_assignment_strategy=[RangePartitionAssignor],
         session_timeout_ms=settings["session_ms"],
         heartbeat_interval_ms=settings["session_ms"] // 10,
+        max_poll_interval_ms=settings["max_poll_ms"],
         max_poll_records=settings["batch"],
     )
     producer = KafkaProducer(
@@ -156,6 +166,7 @@ async def run_aiokafka(settings: dict[str, Any], is_over: Callable[[], bool]) ->
         partition_assignment_strategy=[RangePartitionAssignor],
         session_timeout_ms=settings["session_ms"],
         heartbeat_interval_ms=settings["session_ms"] // 10,
+        max_poll_interval_ms=settings["max_poll_ms"],
     )
     producer = AIOKafkaProducer(
         bootstrap_servers=settings["bootstrap"],
@@ -187,6 +198,50 @@ async def run_aiokafka(settings: dict[str, Any], is_over: Callable[[], bool]) ->
     await consumer.stop()
 
 
+def run_plog(settings: dict[str, Any], is_over: Callable[[], bool]) -> None:
+    from plog.client.group_consumer import GroupConsumer
+    from plog.client.producer import Producer
+
+    with (
+        Producer(
+            settings["bootstrap"],
+            transactional_id=settings["transactional_id"],
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+        ) as producer,
+        GroupConsumer(
+            settings["bootstrap"],
+            settings["group"],
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=settings["session_ms"],
+            heartbeat_interval_ms=settings["session_ms"] // 10,
+            max_poll_interval_ms=settings["max_poll_ms"],
+            max_poll_records=settings["batch"],
+        ) as consumer,
+    ):
+        producer.init_transactions()
+        consumer.subscribe([settings["source"]])
+        turns = Turns(settings["abort_every"])
+        while not is_over():
+            messages = consumer.poll(int(POLL_S * 1000))
+            if not messages:
+                continue
+            producer.begin_transaction()
+            for message in messages:
+                producer.send(settings["target"], message.value, partition=message.partition)
+            producer.send_offsets_to_transaction(consumer.positions(), consumer.group_metadata)
+            if turns.aborts():
+                producer.abort_transaction()
+                committed = consumer.committed(consumer.assignment())
+                for at in consumer.assignment():
+                    consumer.seek(at, committed.get(at, 0))
+                tell(aborted=len(messages))
+            else:
+                producer.commit_transaction()
+                tell(committed=len(messages))
+
+
 def main() -> None:
     client, settings = sys.argv[1], json.loads(sys.argv[2])
     over = threading.Event()
@@ -203,6 +258,8 @@ def main() -> None:
             run_kafka_python(settings, over.is_set)
         case "aiokafka":
             asyncio.run(run_aiokafka(settings, over.is_set))
+        case "plog":
+            run_plog(settings, over.is_set)
         case _:
             sys.exit(f"no client is called {client}")
 

@@ -41,6 +41,8 @@ class Job:
     batch: int = 20
     abort_every: int = 3
     session_ms: int = 6_000
+    max_poll_ms: int = 12_000
+    """A worker whose client keeps it longer than this leaves the group, and the others go on."""
 
     def command(self, client: str | Java, transactional_id: str) -> list[str]:
         """Return what starts a worker."""
@@ -57,6 +59,7 @@ class Job:
             f"max.poll.records={self.batch}",
             f"session.timeout.ms={self.session_ms}",
             f"heartbeat.interval.ms={self.session_ms // 10}",
+            f"max.poll.interval.ms={self.max_poll_ms}",
             "auto.offset.reset=earliest",
             "enable.auto.commit=false",
             "isolation.level=read_committed",
