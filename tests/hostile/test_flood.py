@@ -16,12 +16,13 @@ from typing import Protocol
 
 import pytest
 
-from plog.coordinator.group_coordinator import REBALANCES_AT_ONCE, REBALANCES_PER_S
+from plog.cluster.config_changes import MOST_NOTICES
 from plog.handlers.context import MOST_EXPANDERS
 from plog.network.control_plane import CLOSINGS_AT_ONCE, CLOSINGS_PER_S
 from plog.protocol.framing import encode_request_header
 from plog.protocol.messages.metadata import MetadataRequest
 from plog.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
+from plog.runtime.bounded_lines import AT_ONCE, PER_S
 from tests.agreement.harness import run_seed
 from tests.compat import requests
 from tests.coordinator.conftest import GROUP, TRANSACTION, await_coordinator
@@ -39,19 +40,19 @@ CONNECTIONS = 128
 POOL = 20_000
 GROWTH = 24 * MIB
 """What may be resident more after the flood than after its first twentieth."""
-ALTERED = " INFO plog.cluster.config_admin: "
-"""In the line that each alteration of a config leaves."""
-NOTICE_BYTES = 1000
-"""Memory that the notice of an altered config takes, for a quarter of an hour."""
+NOTICES = MOST_NOTICES * 1000
+"""Memory that the notices of altered configs take, for a quarter of an hour."""
 EXPECTED = (
     "closing connection from|further connections were closed|asks for the coordinator"
     "|further connections asked for a coordinator"
 )
 """What the log may warn of."""
-REBALANCES = " INFO plog.coordinator.group_coordinator: "
-"""In the lines of rebalances."""
+BOUNDED = re.compile(
+    r" (?:INFO|WARNING|ERROR) (plog\.(?:cluster|coordinator|handlers|storage)\.\w+): "
+)
+"""In the lines of what clients and administrators ask for, with who tells of it."""
 OTHER_LINES = 50
-"""In a log, beside all these: of topics made and deleted."""
+"""In a log, beside all these."""
 OPEN_BY_CHANCE = 2
 """Who writes to the log directories opens a file or two for a moment."""
 STARTED_WHEN_NEEDED = (os.cpu_count() or 1) + 4 + MOST_EXPANDERS
@@ -161,15 +162,15 @@ def endure(
             f"{len(lines)} lines, {told} of closed connections and {under.lines.untold()} counted",
         )
         assert sum(attackers.outcomes.values()) == count
-        asked = [line for line in lines if ALTERED in line]
-        assert memory_after - memory_before < GROWTH + len(asked) * NOTICE_BYTES
+        assert memory_after - memory_before < GROWTH + NOTICES
         assert threads_after <= threads_before + STARTED_WHEN_NEEDED
         seconds = took_s * 1.1 + 10
         assert told <= CLOSINGS_AT_ONCE + CLOSINGS_PER_S * seconds
-        rebalances = sum(REBALANCES in line for line in lines)
-        assert rebalances <= REBALANCES_AT_ONCE + REBALANCES_PER_S * seconds
-        counted = len(asked) + rebalances
-        assert len(lines) - counted <= told + seconds + OTHER_LINES
+        bounded = Counter(found[1] for line in lines if (found := BOUNDED.search(line)))
+        for source, count_of_it in bounded.items():
+            # Of several kinds at most, and their numbers once a second.
+            assert count_of_it <= 3 * (AT_ONCE + (PER_S + 1) * seconds), source
+        assert len(lines) - bounded.total() <= told + seconds + OTHER_LINES
         strange = [line for line in under.lines.grave() if not re.search(EXPECTED, line)]
         assert not strange
 
