@@ -252,7 +252,7 @@ class GroupCoordinator:
         """
         shard = self.shards.of(group_id)
         if group_id not in shard.groups and generation >= 0:
-            return ErrorCode.ILLEGAL_GENERATION
+            return ErrorCode.UNKNOWN_MEMBER_ID
         group = shard.group(group_id)
         refusal = group.classic.refuse_transactional_commit(member_id, instance_id, generation)
         if refusal is not ErrorCode.NONE:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from plog.coordinator.txn_events import Producer
 from plog.errors import (
     ErrorCode,
+    InvalidRequest,
     InvalidTxnState,
     KafkaError,
     NotEnoughReplicas,
@@ -74,6 +75,8 @@ def _missing(
     producer: Producer,
     asked: Mapping[TopicPartition, tuple[Log, Verification]],
 ) -> KafkaError | frozenset[TopicPartition]:
+    if not transactional_id:
+        return InvalidRequest("an empty transactional id")
     try:
         found = ctx.services.transactions.verify(transactional_id, producer, asked)
     except KafkaError as refusal:

@@ -63,7 +63,7 @@ def test_group_that_is_not_in_the_transaction_commits_nothing(
 def test_member_that_is_none_commits_nothing(enter: Enter, at: TopicPartition, group: str) -> None:
     one = enter()
     assert one.add_offsets(group) is NONE
-    assert one.commit_offset(group, at, 7, member=("m", 3)) is ErrorCode.ILLEGAL_GENERATION
+    assert one.commit_offset(group, at, 7, member=("m", 3)) is ErrorCode.UNKNOWN_MEMBER_ID
     assert one.commit_offset(group, at, 7) is NONE
     assert one.commit_offset(group, at, 7, member=("m", 3)) is ErrorCode.UNKNOWN_MEMBER_ID
 

@@ -90,7 +90,6 @@ OF_GROUPS = {
 }
 """What `test_groups` asks at every version, as one request says little there."""
 
-
 OF_TRANSACTIONS = {
     ApiKey.ADD_PARTITIONS_TO_TXN,
     ApiKey.ADD_OFFSETS_TO_TXN,
@@ -101,7 +100,7 @@ OF_TRANSACTIONS = {
     ApiKey.DESCRIBE_TRANSACTIONS,
     ApiKey.LIST_TRANSACTIONS,
 }
-"""Not compared yet: what each says hangs on what has been asked before."""
+"""What `test_transactions` asks at every version, likewise."""
 
 
 def every_version() -> Iterator[tuple[str, Case]]:
