@@ -28,6 +28,7 @@ from tests.compat import requests
 from tests.coordinator.conftest import GROUP, TRANSACTION, await_coordinator
 from tests.handlers.wire import WAIT_MS, create_topic, eventually, speak
 from tests.hostile import frames
+from tests.hostile.companion import Companion
 from tests.hostile.conftest import Besiege
 from tests.hostile.flood import Flood, Kind
 from tests.hostile.sockets import prefixed
@@ -132,10 +133,14 @@ def endure(
         with contextlib.closing(speak(broker.port)) as wire:
             for kind in (GROUP, TRANSACTION):  # their topics stay, however they come to be
                 await_coordinator(wire, "any", kind)
-        with besiege(broker, growth=64 * MIB, pause_s=0.01) as under:
+        with (
+            besiege(broker, growth=64 * MIB, pause_s=0.01) as under,
+            contextlib.closing(Companion(broker.port)) as companion,
+        ):
             open_before = descriptors(broker)
             with contextlib.closing(speak(broker.port)) as wire:
                 topic, topic_id = create_topic(wire, requests.TOPIC, requests.PARTITIONS)
+            companion.go_on()
             attackers = gather(broker.port, topic, frames.recorded(topic_id))
             attackers.send(count // 20)
             memory_before, threads_before = memory(broker, "VmRSS"), threads(broker)
@@ -144,6 +149,8 @@ def endure(
             took_s = time.monotonic() - began
             attackers.close()
             under.bystander.go_on()
+            companion.go_on()
+            companion.stop()
             memory_after, threads_after = memory(broker, "VmRSS"), threads(broker)
             # Time stamps far apart have rolled segments, which hold descriptors while they are.
             delete_all_but(broker, under.bystander.topic)
@@ -159,6 +166,7 @@ def endure(
             f"{dict(attackers.outcomes)}; memory {memory_before / MIB:.1f} to "
             f"{memory_after / MIB:.1f} MiB, {open_before} to {open_after} descriptors, "
             f"{threads_before} to {threads_after} threads; "
+            f"{len(companion.committed)} transactions beside it; "
             f"{len(lines)} lines, {told} of closed connections and {under.lines.untold()} counted",
         )
         assert sum(attackers.outcomes.values()) == count
