@@ -41,6 +41,7 @@ FIRST_READ_BYTES = 8 << 20
 Above the usual size of a fetch: to grow costs a copy, which is a third of the reader's time.
 """
 MAX_VERSION: dict[int, int] = {
+    ApiKey.PRODUCE: 11,
     ApiKey.FETCH: 12,
     ApiKey.FIND_COORDINATOR: 3,
     ApiKey.OFFSET_FETCH: 7,

@@ -25,6 +25,7 @@ from plog.cluster.store import (
 )
 from plog.cluster.znodes import ConfigEntity
 from plog.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
+from plog.runtime.bounded_lines import BoundedLines
 from plog.settings.alterations import Alteration, alter
 from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.settings.dynamic import DynamicSettings
@@ -58,6 +59,7 @@ class ConfigAdmin:
         self._settings = settings
         self._broker_id = broker_id
         self._written = written
+        self._lines = BoundedLines(log, "%d further changes of configs", least_level=logging.INFO)
 
     def alter(
         self,
@@ -129,9 +131,12 @@ class ConfigAdmin:
             try:
                 self._store.multi([*self._controller_check(), write, notice])
             except (BadVersion, NodeExists, NoNode) as meanwhile:
-                log.info("writing %s again: %s", entity.path, meanwhile)
+                self._lines.info("writing %s again: %s", entity.path, meanwhile)
                 continue
-            log.info("configs of %s: %s", entity.entity_path, _shown(configs) or "none")
+            # Values may be as long as a request is.
+            self._lines.info(
+                "configs of %s: %.1000s", entity.entity_path, _shown(configs) or "none"
+            )
             if self._written is not None:
                 self._written(entity)
             return

@@ -1,8 +1,10 @@
 """Hears of changed configs and applies them to this broker's settings.
 
-Owns the watch on /config/changes, the order of the notices and their removal after a
-quarter of an hour (by any broker). A notice only names what has changed; the configs
-are read anew, so notices may be heard twice or out of date without harm.
+Owns the watch on /config/changes, the order of the notices and their removal (by any
+broker): after a quarter of an hour, and the oldest when there are many, for whoever may
+alter configs could fill the memory with them. A notice only names what has changed; the
+configs are read anew, so notices may be heard twice or out of date without harm, and who
+has missed one, as their numbers tell, reads all configs.
 """
 
 from __future__ import annotations
@@ -13,7 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from plog.cluster import znodes
-from plog.cluster.store import NoNode, SessionLost, Store, StoreError, Watch, join
+from plog.cluster.store import (
+    DeleteOp,
+    NoNode,
+    SessionLost,
+    Store,
+    StoreError,
+    Watch,
+    join,
+)
 from plog.cluster.znodes import ConfigEntity, MalformedNode
 from plog.runtime.clock import Clock
 from plog.settings.definitions import TopicSettings
@@ -21,6 +31,8 @@ from plog.settings.definitions import TopicSettings
 log = logging.getLogger(__name__)
 
 NOTICE_EXPIRY_MS = 15 * 60 * 1000
+MOST_NOTICES, LEFT_OF_MANY = 1000, 500
+"""So many notices are kept at most; when there are more, these newest ones are left."""
 SWEEP_EVERY_MS = 60 * 1000
 """How often notices are looked at for their age, at most: there may be tens of thousands."""
 
@@ -86,11 +98,14 @@ class ConfigChanges:
     def load(self) -> None:
         """Apply everything that is set now; notices already there are then old news."""
         notices = self._store.children(znodes.CONFIG_CHANGES)
+        self._apply_all()
+        self._last = max(map(_number, notices), default=-1)
+
+    def _apply_all(self) -> None:
         self._apply(ConfigEntity.broker(None))
         self._apply(ConfigEntity.broker(self._broker_id))
         for name in self._store.children("/config/topics"):
             self._apply(ConfigEntity.topic(name))
-        self._last = max(map(_number, notices), default=-1)
 
     def start(self) -> None:
         """Apply changes from now on."""
@@ -137,10 +152,16 @@ class ConfigChanges:
 
         What is left of either when the broker stops is done at its next start.
         """
-        names = sorted(self._store.children(znodes.CONFIG_CHANGES), key=_number)
+        names: Sequence[str] = sorted(self._store.children(znodes.CONFIG_CHANGES), key=_number)
+        oldest = next((number for number in map(_number, names) if number >= 0), 0)
+        if 0 <= self._last < oldest - 1:
+            log.info("notices of changed configs are gone unheard: all configs are read")
+            self._apply_all()
         for name in names:
             if _number(name) > self._last and not self._stopping:
                 self._hear(name)
+        if len(names) > MOST_NOTICES and not self._stopping:
+            names = self._keep_newest(names)
         if self._clock.monotonic_ms() >= self._next_sweep_ms:
             self._next_sweep_ms = self._clock.monotonic_ms() + SWEEP_EVERY_MS
             self._sweep(names)
@@ -156,6 +177,22 @@ class ConfigChanges:
         except MalformedNode as fault:
             log.error("%s is ignored: %s", path, fault)
         self._last = _number(name)
+
+    def _keep_newest(self, names: Sequence[str]) -> Sequence[str]:
+        """Remove the oldest of many notices; return those that are left."""
+        old, kept = names[:-LEFT_OF_MANY], names[-LEFT_OF_MANY:]
+        paths = [join(znodes.CONFIG_CHANGES, name) for name in old]
+        try:
+            self._store.multi([DeleteOp(path) for path in paths])
+        except NoNode:
+            for path in paths:  # another broker removes them too
+                self._remove(path)
+        except SessionLost:
+            raise
+        except StoreError as refused:
+            log.warning("%d notices of changed configs stay: %s", len(paths), refused)
+            return names
+        return kept
 
     def _sweep(self, names: Sequence[str]) -> None:
         """Remove notices that every broker has heard."""

@@ -63,6 +63,7 @@ from plog.cluster.store import NoNode, SessionEvent, SessionLost, Store, StoreEr
 from plog.cluster.znodes import MalformedNode
 from plog.errors import ErrorCode, NotController, error_for
 from plog.protocol.messages.replication import LeaderAndIsrResponse, StopReplicaResponse
+from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
 from plog.types import TopicPartition
 
@@ -147,6 +148,7 @@ class Controller:
         self._next_token = 0
         self._next_balance_ms = 0
         self._retry_ms: int | None = None
+        self._lines = BoundedLines(log, "%d further deletions of topics", least_level=logging.INFO)
 
     # -- for everybody -----------------------------------------------------------------------
 
@@ -375,7 +377,8 @@ class Controller:
     def _deletions(self) -> frozenset[str]:
         names = frozenset(self._store.children(znodes.DELETE_TOPICS))
         if names and not self._settings().delete_topic_enable:
-            log.warning("delete.topic.enable is false: not deleting %s", ", ".join(sorted(names)))
+            listed = ", ".join(sorted(names))
+            self._lines.warning("delete.topic.enable is false: not deleting %.1000s", listed)
             self._nodes.drop_deletions(names)
             return frozenset()
         return names
@@ -467,7 +470,7 @@ class Controller:
         if (watch := self._topic_watches.pop(name, None)) is not None:
             watch.cancel()
         self._nodes.remove_topic(name)
-        log.info("deleted topic %s", name)
+        self._lines.info("deleted topic %s", name)
 
     def _reply(self, token: int, results: Results, error: ErrorCode) -> None:
         future = self._futures.pop(token)

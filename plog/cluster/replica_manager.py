@@ -43,6 +43,7 @@ from plog.protocol.messages.replication import (
     StopReplicaRequest,
     StopReplicaResponse,
 )
+from plog.runtime.bounded_lines import BoundedLines
 from plog.settings.definitions import TopicSettings
 from plog.storage.log import Log
 from plog.storage.log_faults import DISK_FULL, NO_DESCRIPTORS
@@ -119,6 +120,7 @@ class ReplicaManager:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._by_id: dict[tuple[uuid.UUID, int], Partition] = {}
         self._by_topic: dict[str, dict[int, Partition]] = {}
+        self._lines = BoundedLines(log, "%d further replicas are not as they should be")
 
     def on_leadership(self, changed: LeadershipChanged) -> None:
         """Tell of every LeaderAndIsr from now on: the coordinators' ear."""
@@ -218,7 +220,7 @@ class ReplicaManager:
                             was_refused and at in self._without_space
                         )
                         if code != ErrorCode.STALE_CONTROLLER_EPOCH and not told:
-                            log.error("can not take up %s: %s", at, refusal)
+                            self._lines.error("can not take up %s: %s", at, refusal)
                     errors.append(
                         LeaderAndIsrPartitionError(
                             partition_index=state.partition_index, error_code=code
@@ -334,7 +336,9 @@ class ReplicaManager:
                 absent = self._logs.reason_absent(at, partition.topic_id, is_only=is_only)
                 if absent is not None:
                     raise KafkaStorageError(absent)
-                log.warning("%s should have a log here and has none: an empty one is made", at)
+                self._lines.warning(
+                    "%s should have a log here and has none: an empty one is made", at
+                )
             return self._logs.create(
                 at, partition.topic_id, partition.settings, leader_epoch=leader_epoch
             )
@@ -367,7 +371,7 @@ class ReplicaManager:
                         self._stop(at, state)
                     except KafkaError as refusal:
                         code = refusal.code
-                        log.error("can not stop %s: %s", at, refusal)
+                        self._lines.error("can not stop %s: %s", at, refusal)
                     errors.append(
                         StopReplicaPartitionError(
                             topic_name=at.topic, partition_index=at.partition, error_code=code

@@ -44,6 +44,7 @@ from plog.errors import (
     TopicDeletionDisabled,
     UnknownTopicOrPartition,
 )
+from plog.runtime.bounded_lines import BoundedLines
 from plog.settings.definitions import TopicSettings
 from plog.settings.dynamic import DynamicSettings
 from plog.types import CLUSTER_METADATA, counted, is_legal_topic_name, new_topic_id
@@ -93,6 +94,7 @@ class TopicAdmin:
         self._store = store
         self._settings = settings
         self._rng = rng or random.Random()
+        self._lines = BoundedLines(log, "%d further changes of topics", least_level=logging.INFO)
 
     # -- creation ----------------------------------------------------------------------------
 
@@ -127,7 +129,7 @@ class TopicAdmin:
             self._store.multi([configure, CreateOp(znodes.topic_path(topic.name), node.encode())])
         except NodeExists as error:
             raise TopicAlreadyExists(f"topic {topic.name!r} already exists") from error
-        log.info(
+        self._lines.info(
             "created topic %s with %s, replication factor %d",
             topic.name,
             counted(created.num_partitions, "partition"),
@@ -237,7 +239,7 @@ class TopicAdmin:
                 continue  # written meanwhile: judge what is there now
             except NoNode as gone:
                 raise UnknownTopicOrPartition(f"topic {name!r} does not exist") from gone
-            log.info("topic %s has %s now", name, counted(count, "partition"))
+            self._lines.info("topic %s has %s now", name, counted(count, "partition"))
             return
 
     def _added(
@@ -291,7 +293,7 @@ class TopicAdmin:
         try:
             self._store.create(znodes.delete_topic_path(name))
         except NodeExists:
-            log.info("topic %s is being deleted already", name)
+            self._lines.info("topic %s is being deleted already", name)
 
     def watch_removal(self, name: str, removed: Callable[[], None]) -> Watch:
         """Call `removed` once the topic's node is gone, so that its name is free; or gone already.

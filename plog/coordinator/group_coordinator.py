@@ -51,7 +51,7 @@ from plog.errors import (
     KafkaError,
     NotCoordinator,
 )
-from plog.network.bounded_lines import BoundedLines
+from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
 from plog.runtime.timers import Timers
 from plog.settings.definitions import BrokerSettings
@@ -62,8 +62,6 @@ log = logging.getLogger(__name__)
 
 OFFSETS_TOPIC = "__consumer_offsets"
 MINUTE_MS = 60_000
-REBALANCES_AT_ONCE, REBALANCES_PER_S = 200, 20
-"""So many rebalances have lines of their own: whoever may join can cause them without end."""
 A = TypeVar("A")
 
 
@@ -97,13 +95,12 @@ class GroupCoordinator:
             given_up=self._retire,
         )
         self._timers: Timers[tuple[str, Timer]] = Timers(loop, self._fired)
+        # Whoever may join can cause them without end.
         self._rebalances = BoundedLines(
-            log,
-            loop,
-            "%d further rebalances",
-            at_once=REBALANCES_AT_ONCE,
-            per_s=REBALANCES_PER_S,
-            least_level=logging.INFO,
+            log, "%d further rebalances", least_level=logging.INFO, timing=loop
+        )
+        self._unstored = BoundedLines(
+            log, "%d further changes of groups could not be stored", timing=loop
         )
         self._unsubscribe: Callable[[], None] = lambda: None
         self.rebalances = 0
@@ -139,6 +136,7 @@ class GroupCoordinator:
     def close(self) -> None:
         """Stop: no timer fires any more, and nobody is answered."""
         self._rebalances.tell_rest()
+        self._unstored.tell_rest()
         self._unsubscribe()
         self._timers.close()
         self.shards.close()
@@ -256,7 +254,7 @@ class GroupCoordinator:
         """
         shard = self.shards.of(group_id)
         if group_id not in shard.groups and generation >= 0:
-            return ErrorCode.ILLEGAL_GENERATION
+            return ErrorCode.UNKNOWN_MEMBER_ID
         group = shard.group(group_id)
         refusal = group.classic.refuse_transactional_commit(member_id, instance_id, generation)
         if refusal is not ErrorCode.NONE:
@@ -354,8 +352,10 @@ class GroupCoordinator:
             try:
                 await self.forget_offsets(group, partitions)
             except KafkaError as failure:
-                log.warning(
-                    "group %s keeps offsets of deleted topics: %s", group.classic.group_id, failure
+                self._unstored.warning(
+                    "group %.100r keeps offsets of deleted topics: %s",
+                    group.classic.group_id,
+                    failure,
                 )
 
     async def _expire_now_and_then(self) -> None:
@@ -373,7 +373,9 @@ class GroupCoordinator:
                 if group.is_forgettable:
                     await self.delete(group.classic.group_id)
             except KafkaError as failure:
-                log.warning("offsets of %s cannot expire: %s", group.classic.group_id, failure)
+                self._unstored.warning(
+                    "offsets of group %.100r cannot expire: %s", group.classic.group_id, failure
+                )
 
     async def _append(
         self,
@@ -444,5 +446,7 @@ class GroupCoordinator:
             await self._append(self.shards.of(group.classic.group_id), [record])
         except KafkaError as failure:
             error = told(failure, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
-            log.warning("group %s cannot be stored: %s", group.classic.group_id, failure)
+            self._unstored.warning(
+                "group %.100r cannot be stored: %s", group.classic.group_id, failure
+            )
         self._feed(group, Stored(ticket, error))

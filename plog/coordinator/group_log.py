@@ -16,6 +16,7 @@ from plog.coordinator.group_events import Protocol
 from plog.coordinator.group_states import GroupState
 from plog.coordinator.roster import Member, Roster
 from plog.coordinator.versioned import decode, encode, version_of
+from plog.errors import CorruptRecord
 from plog.protocol.messages.group_records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -151,6 +152,7 @@ def decode_group(group_id: str, data: bytes, *, initial_delay_ms: int = 0) -> Cl
     found = decode(GroupMetadataValue, version_of(data), data)
     roster = Roster()
     for member in found.members:
+        _check_is_another(member, roster)
         timeout_ms = member.rebalance_timeout
         roster.add(
             Member(
@@ -175,6 +177,14 @@ def decode_group(group_id: str, data: bytes, *, initial_delay_ms: int = 0) -> Cl
         found.protocol,
         roster,
     )
+
+
+def _check_is_another(member: MemberMetadata, roster: Roster) -> None:
+    """Check that a member has an id and an instance of its own. Raises CorruptRecord."""
+    if not member.member_id or member.member_id in roster:
+        raise CorruptRecord(f"no member's own id: {member.member_id!r}")
+    if roster.of_instance(member.group_instance_id) is not None:
+        raise CorruptRecord(f"instance {member.group_instance_id!r} twice")
 
 
 def group_since_ms(data: bytes) -> int:

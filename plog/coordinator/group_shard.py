@@ -15,12 +15,15 @@ from plog.coordinator.classic_group import ClassicGroup
 from plog.coordinator.group_log import CommittedOffset, GroupKey, OffsetKey
 from plog.coordinator.group_offsets import GroupOffsets
 from plog.coordinator.group_states import GroupState
-from plog.coordinator.replay import Entry, Replayed
+from plog.coordinator.replay import Entry, Replayed, Table
 from plog.coordinator.subscriptions import subscribed_topics
 from plog.errors import CorruptRecord
+from plog.runtime.bounded_lines import BoundedLines
 from plog.types import NO_TIMESTAMP, TopicPartition
 
 log = logging.getLogger(__name__)
+
+UNREADABLE = "%d further records say nothing"
 
 
 @dataclass(slots=True)
@@ -48,8 +51,10 @@ class Group:
             return self.offsets.expired(
                 now_ms, retention_ms, unused_since_ms=self.since_ms, but_topics=()
             )
+        if self.classic.state is not GroupState.STABLE:
+            return []
         topics = subscribed_topics(self.classic)
-        if topics is None or self.classic.state is not GroupState.STABLE:
+        if topics is None:
             return []
         return self.offsets.expired(
             now_ms, retention_ms, unused_since_ms=NO_TIMESTAMP, but_topics=topics
@@ -100,32 +105,33 @@ class Shard:
 
     def fill(self, replayed: Replayed) -> None:
         """Make the groups that a log says. A record that cannot be read is told, and left out."""
-        for key, entry in replayed.table.items():
-            self._take(key, entry)
-        for producer_id, table in replayed.undecided.items():
+        unreadable = BoundedLines(log, UNREADABLE)
+        tables: list[tuple[int | None, Table]] = [(None, replayed.table)]
+        for producer_id, table in [*tables, *replayed.undecided.items()]:
             for key, entry in table.items():
-                self._take(key, entry, producer_id)
+                try:
+                    self._take(key, entry, producer_id)
+                except CorruptRecord as damage:
+                    unreadable.error(
+                        "__consumer_offsets-%d: the record at offset %d says nothing: %s",
+                        self.partition,
+                        entry.offset,
+                        damage,
+                    )
+        unreadable.tell_rest()
 
-    def _take(self, key: bytes, entry: Entry, producer_id: int | None = None) -> None:
+    def _take(self, key: bytes, entry: Entry, producer_id: int | None) -> None:
         assert entry.value is not None
-        try:
-            match group_log.decode_key(key):
-                case OffsetKey(group_id, at):
-                    group = self.group(group_id)
-                    committed = group_log.decode_offset(entry.value)
-                    if producer_id is None:
-                        group.offsets.commit(at, committed, entry.offset)
-                    else:
-                        self.commit_in_transaction(group, producer_id, at, committed, entry.offset)
-                case GroupKey(group_id):
-                    self._take_group(group_id, entry.value)
-        except CorruptRecord as damage:
-            log.error(
-                "__consumer_offsets-%d: the record at offset %d says nothing: %s",
-                self.partition,
-                entry.offset,
-                damage,
-            )
+        match group_log.decode_key(key):
+            case OffsetKey(group_id, at):
+                group = self.group(group_id)
+                committed = group_log.decode_offset(entry.value)
+                if producer_id is None:
+                    group.offsets.commit(at, committed, entry.offset)
+                else:
+                    self.commit_in_transaction(group, producer_id, at, committed, entry.offset)
+            case GroupKey(group_id):
+                self._take_group(group_id, entry.value)
 
     def _take_group(self, group_id: str, value: bytes) -> None:
         group = self.group(group_id)

@@ -66,6 +66,12 @@ class Replayed:
             if known is None or known.offset < entry.offset:
                 self.table[name] = entry
 
+    def drop_deleted(self) -> None:
+        """Drop what was deleted: at the end of the log nothing older is to come."""
+        for table in (self.table, *self.undecided.values()):
+            for key in [key for key, entry in table.items() if entry.value is None]:
+                del table[key]
+
 
 def replay(
     log: Log, *, chunk_bytes: int, abandoned: Callable[[], bool] = lambda: False
@@ -95,9 +101,7 @@ def replay(
             raise KafkaStorageError(f"{log.topic_partition} cannot be read: {damage}") from damage
         if found.end_offset == at:
             raise KafkaStorageError(f"{log.topic_partition} has nothing at its offset {at}")
-    for table in (found.table, *found.undecided.values()):
-        for key in [key for key, entry in table.items() if entry.value is None]:
-            del table[key]
+    found.drop_deleted()
     return found
 
 

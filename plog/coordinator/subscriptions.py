@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from plog.coordinator.classic_group import ClassicGroup
 from plog.errors import InvalidRequest
 from plog.protocol import codec
+from plog.protocol.framing import MOST_REQUEST_ELEMENTS
 from plog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 
 CONSUMER_PROTOCOL = "consumer"
@@ -36,7 +37,11 @@ def _topics(metadata: bytes) -> Iterable[str] | None:
     newest = ConsumerProtocolSubscription.api.versions.high
     try:
         found, _ = codec.decode(
-            ConsumerProtocolSubscription, min(version, newest), metadata, _VERSION.size
+            ConsumerProtocolSubscription,
+            min(version, newest),
+            metadata,
+            _VERSION.size,
+            most_elements=MOST_REQUEST_ELEMENTS,
         )
     except InvalidRequest:
         return None

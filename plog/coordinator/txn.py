@@ -343,7 +343,7 @@ class Txn:
     def _end_epoch(self, value: TxnValue, end: EndTxn) -> None:
         decided = replace(
             self._decided(value, commit=end.commit, now_ms=end.now_ms),
-            producer_epoch=value.producer_epoch + 1,
+            producer_epoch=min(value.producer_epoch + 1, LARGEST_EPOCH),
             client_version=end.client_version,
         )
         told = decided.producer

@@ -42,6 +42,7 @@ from plog.errors import (
     KafkaError,
     TransactionCoordinatorFenced,
 )
+from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
 from plog.settings.definitions import BrokerSettings
 from plog.storage.producer_state import Marker
@@ -94,6 +95,14 @@ class TxnCoordinator:
         """How many transactions have been committed, and how many aborted."""
         self.markers_due = 0
         """How many partitions wait for a marker."""
+        # Whoever begins transactions can cause them for as long as a partition is not written to.
+        self._waits = BoundedLines(
+            log, "%d further waits for markers", least_level=logging.INFO, timing=loop
+        )
+        self._unstored = BoundedLines(
+            log, "%d further transactional ids could not be stored", timing=loop
+        )
+        self._fenced = BoundedLines(log, "%d further markers were refused", timing=loop)
         self.shards = Shards(
             loop,
             TRANSACTIONS_TOPIC,
@@ -111,6 +120,8 @@ class TxnCoordinator:
 
     def close(self) -> None:
         """Stop: nobody is answered, and markers wait for the next start."""
+        for lines in (self._waits, self._unstored, self._fenced):
+            lines.tell_rest()
         self.shards.close()
 
     def _resume(self, shard: TxnShard) -> None:
@@ -263,7 +274,7 @@ class TxnCoordinator:
                 await self._appends.append(at, [Pair(key, value)])
         except KafkaError as failure:
             error = told(failure, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
-            log.warning("transactional id %.100r: %s", txn.transactional_id, failure)
+            self._unstored.warning("transactional id %.100r: %s", txn.transactional_id, failure)
         self._feed(shard, txn, Stored(effect.ticket, error))
 
     async def _complete_later(self, shard: TxnShard, txn: Txn) -> None:
@@ -305,12 +316,14 @@ class TxnCoordinator:
             try:
                 await self.write_marker(at, producer, marker)
             except (InvalidProducerEpoch, TransactionCoordinatorFenced) as fenced:
-                log.warning("%s has no marker of producer %d: %s", at, producer.id, fenced)
+                self._fenced.warning("%s has no marker of producer %d: %s", at, producer.id, fenced)
                 return
             except KafkaError as failure:
                 if self._is_deleted(at):
                     return  # nobody will ask what became of it
-                log.info("%s waits for its marker of producer %d: %s", at, producer.id, failure)
+                self._waits.info(
+                    "%s waits for its marker of producer %d: %s", at, producer.id, failure
+                )
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, MOST_RETRY_S)
                 continue

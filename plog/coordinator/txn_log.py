@@ -11,7 +11,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from plog.coordinator.txn_events import TxnValue
-from plog.coordinator.txn_states import AT_REST, EMPTY, TxnState
+from plog.coordinator.txn_states import AT_REST, EMPTY, NEXT_STATES, TxnState
 from plog.coordinator.versioned import decode, encode, version_of
 from plog.errors import CorruptRecord
 from plog.protocol.messages.transaction_records import (
@@ -24,7 +24,8 @@ from plog.types import NO_PRODUCER_ID, TopicPartition
 KEY = 0
 PLAIN_VALUE, FLEXIBLE_VALUE = 0, 1
 
-_STATES: Mapping[int, TxnState] = {int(state): state for state in TxnState}
+_STATES: Mapping[int, TxnState] = {int(state): state for state in NEXT_STATES}
+"""Those that are stored: of the others nothing follows."""
 
 
 def encode_key(transactional_id: str) -> bytes:
@@ -70,7 +71,7 @@ def decode_value(data: bytes) -> TxnValue:
     found = decode(TransactionLogValue, version_of(data), data)
     state = _STATES.get(found.transaction_status)
     if state is None:
-        raise CorruptRecord(f"no state has the number {found.transaction_status}")
+        raise CorruptRecord(f"no state that is stored has the number {found.transaction_status}")
     partitions = frozenset(
         TopicPartition(one.topic, index)
         for one in found.transaction_partitions or ()

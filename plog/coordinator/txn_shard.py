@@ -13,8 +13,11 @@ from plog.coordinator import txn_log
 from plog.coordinator.replay import Replayed
 from plog.coordinator.txn import Txn
 from plog.errors import CorruptRecord
+from plog.runtime.bounded_lines import BoundedLines
 
 log = logging.getLogger(__name__)
+
+UNREADABLE = "%d further records say nothing"
 
 
 @dataclass(slots=True)
@@ -43,6 +46,7 @@ class TxnShard:
 
     def fill(self, replayed: Replayed) -> None:
         """Make what a log says. A record that cannot be read is told, and left out."""
+        unreadable = BoundedLines(log, UNREADABLE)
         for key, entry in replayed.table.items():
             assert entry.value is not None
             try:
@@ -51,9 +55,10 @@ class TxnShard:
                     value = txn_log.decode_value(entry.value)
                     self.txns[transactional_id] = Txn(transactional_id, value)
             except CorruptRecord as damage:
-                log.error(
+                unreadable.error(
                     "__transaction_state-%d: the record at offset %d says nothing: %s",
                     self.partition,
                     entry.offset,
                     damage,
                 )
+        unreadable.tell_rest()

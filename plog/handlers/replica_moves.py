@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from plog.errors import ErrorCode, KafkaError
+from plog.runtime.bounded_lines import BoundedLines
 from plog.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ class ReplicaMoves:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queues: dict[Path, Queue] = {}
+        self._lines = BoundedLines(log, "%d further replicas stay where they are")
 
     def start(self, move: Move, topic_partition: TopicPartition, target: Path) -> Future[ErrorCode]:
         """Have `move(topic_partition, target)` called after the moves to `target` before it.
@@ -59,7 +61,7 @@ class ReplicaMoves:
             code = ErrorCode.NONE
         except KafkaError as refusal:
             # What is wrong with a disk has been told as an error by who met it.
-            log.warning("%s stays where it is: %s", topic_partition, refusal)
+            self._lines.warning("%s stays where it is: %s", topic_partition, refusal)
             code = refusal.code
         finally:
             # Also when a bug ends this thread: the moves behind it have their turn.

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from plog.coordinator.txn_events import Producer, TxnValue
 from plog.coordinator.txn_states import BY_LABEL
-from plog.errors import ErrorCode, KafkaError
+from plog.errors import ErrorCode, InvalidTopic, KafkaError
 from plog.handlers.context import Context
 from plog.handlers.registry import handles
 from plog.protocol.messages.producers import (
@@ -36,7 +36,7 @@ from plog.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from plog.storage.producer_state import Marker
-from plog.types import TopicPartition
+from plog.types import TopicPartition, is_legal_topic_name
 
 NO_SEQUENCE = -1
 
@@ -114,6 +114,8 @@ def describe_producers(
 
 def _producers_of(ctx: Context, at: TopicPartition) -> PartitionResponse:
     try:
+        if not is_legal_topic_name(at.topic):
+            raise InvalidTopic(f"{at.topic[:300]!r} is no topic name")
         entries = ctx.services.replicas.leader(at).log.native.producers()
     except KafkaError as refusal:
         return PartitionResponse(

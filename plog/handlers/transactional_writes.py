@@ -14,6 +14,7 @@ from plog.coordinator.txn import EPOCH_PER_TRANSACTION
 from plog.coordinator.txn_events import Producer
 from plog.errors import (
     ErrorCode,
+    InvalidRequest,
     InvalidTxnState,
     KafkaError,
     NotEnoughReplicas,
@@ -82,6 +83,8 @@ def _missing(
     producer: Producer,
     asked: Mapping[TopicPartition, tuple[Log, Verification]],
 ) -> KafkaError | frozenset[TopicPartition]:
+    if not transactional_id:
+        return InvalidRequest("an empty transactional id")
     try:
         found = ctx.services.transactions.verify(transactional_id, producer, asked)
     except KafkaError as refusal:

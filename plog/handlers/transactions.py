@@ -43,8 +43,6 @@ FENCED_SINCE: dict[type, int] = {InitProducerIdRequest: 4, AddPartitionsToTxnReq
 FENCED_ELSEWHERE_SINCE = 2
 MANY_SINCE = 4
 """From this version of AddPartitionsToTxn on brokers ask, for many transactions (KIP-890)."""
-ABORTABLE_SINCE = 5
-"""From this version of AddPartitionsToTxn on TRANSACTION_ABORTABLE is understood."""
 EPOCH_RAISED_SINCE = 5
 """From this version of EndTxn on each end gives the producer a new epoch (KIP-890)."""
 
@@ -162,8 +160,6 @@ async def _add(
     producer = Producer(asked.producer_id, asked.producer_epoch)
     try:
         _check_transactional_id(asked.transactional_id)
-        if asked.verify_only:
-            return _verified(ctx, asked.transactional_id, producer, partitions)
         unknown = {at for at in partitions if not ctx.services.metadata.contains(at)}
         if unknown:
             return lambda at: (
@@ -171,6 +167,8 @@ async def _add(
                 if at in unknown
                 else ErrorCode.OPERATION_NOT_ATTEMPTED
             )
+        if asked.verify_only:
+            return _verified(ctx, asked.transactional_id, producer, partitions)
         with ctx.connection.aside():
             error = await ctx.services.transactions.add(
                 asked.transactional_id, producer, partitions, connection=ctx.connection.id
@@ -187,12 +185,7 @@ def _verified(
     found = ctx.services.transactions.verify(transactional_id, producer, partitions)
     if isinstance(found, ErrorCode):
         return lambda at: found
-    not_in = (
-        ErrorCode.TRANSACTION_ABORTABLE
-        if ctx.version >= ABORTABLE_SINCE
-        else ErrorCode.INVALID_TXN_STATE
-    )
-    return lambda at: not_in if at in found else ErrorCode.NONE
+    return lambda at: ErrorCode.TRANSACTION_ABORTABLE if at in found else ErrorCode.NONE
 
 
 # -- AddOffsetsToTxn, EndTxn -----------------------------------------------------------------------

@@ -18,8 +18,8 @@ from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from plog._native.reactor import CHANGED, CLOSED, OPENED, REFUSED, REQUEST, Event, Reactor
-from plog.network.bounded_lines import BoundedLines
 from plog.network.listeners import BoundListener
+from plog.runtime.bounded_lines import BoundedLines
 from plog.settings.listeners import Listener, SecurityProtocol
 
 if TYPE_CHECKING:
@@ -283,13 +283,17 @@ class ControlPlane:
         self._taking = False
         self._closings = BoundedLines(
             log,
-            loop,
             "%d further connections were closed for what they sent, or for a failure",
             at_once=CLOSINGS_AT_ONCE,
             per_s=CLOSINGS_PER_S,
+            timing=loop,
         )
         self._bugs = BoundedLines(
-            log, loop, "%d further requests met a bug", at_once=BUGS_AT_ONCE, per_s=BUGS_PER_S
+            log,
+            "%d further requests met a bug",
+            at_once=BUGS_AT_ONCE,
+            per_s=BUGS_PER_S,
+            timing=loop,
         )
 
     @property

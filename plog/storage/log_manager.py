@@ -30,6 +30,7 @@ from plog.errors import (
     KafkaStorageError,
     UnknownTopicOrPartition,
 )
+from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
 from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.storage.absent_replicas import AbsentReplicas
@@ -114,6 +115,9 @@ class LogManager:
         self._failure_callbacks: list[LogDirFailure] = []
         self._damage_callbacks: list[Callable[[TopicPartition, str], None]] = []
         self._said_no_descriptor_ms: int | None = None
+        self._lines = BoundedLines(
+            _log, "%d further logs created or deleted", least_level=logging.INFO
+        )
         self._spare_fd = -1
         self.placement_lock = threading.Lock()
         self.scheduler = Scheduler(clock, "storage tasks")
@@ -395,7 +399,7 @@ class LogManager:
             self.fail_log_dir(live.path, error)
         for log in logs:
             if self._take_in(log, live):
-                _log.info("created %s in %s", log.topic_partition, live.path)
+                self._lines.info("created %s in %s", log.topic_partition, live.path)
 
     def _is_served(self, log: Log) -> bool:
         return self._logs.get(log.topic_partition) is log
@@ -454,7 +458,7 @@ class LogManager:
                 self.fail_log_dir(live.path, error)
                 raise KafkaStorageError(f"{tp}: {error}") from error
         self.remove_tree_later(live, leaving, delay_ms)
-        _log.info("deleted %s from %s", tp, live.path)
+        self._lines.info("deleted %s from %s", tp, live.path)
 
     def replace(self, old: Log, moved: Log, target: LiveLogDir) -> bool:
         """Have a log that has moved served in the old one's place.

@@ -24,6 +24,7 @@ from plog.errors import (
     ReassignmentInProgress,
     UnknownTopicOrPartition,
 )
+from plog.runtime.bounded_lines import BoundedLines
 from plog.storage.filesystem import Filesystem
 from plog.storage.live_log_dir import FoundPartition, LiveLogDir, slot_key
 from plog.storage.log import Log
@@ -45,6 +46,7 @@ class LogMoves:
         self._lock = threading.Lock()
         self._moving: dict[TopicPartition, Path] = {}
         self._callbacks: list[Callable[[TopicPartition, Log], None]] = []
+        self._lines = BoundedLines(_log, "%d further logs moved", least_level=logging.INFO)
 
     @property
     def moving(self) -> Mapping[TopicPartition, Path]:
@@ -115,7 +117,7 @@ class LogMoves:
         except KafkaStorageError:
             self._discard(copy, log, target)
             raise
-        _log.info("moved %s from %s to %s", tp, source.path, target.path)
+        self._lines.info("moved %s from %s to %s", tp, source.path, target.path)
         # The old log can still be read until everybody has the new one. Without the locks: whom
         # the callbacks call may be waiting for the log.
         try:

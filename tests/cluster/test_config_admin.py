@@ -3,24 +3,29 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any
 
 import pytest
 
+from plog.cluster import config_changes
 from plog.cluster.config_admin import ConfigAdmin
 from plog.cluster.config_changes import NOTICE_EXPIRY_MS, ConfigChanges
 from plog.cluster.embedded_store import EmbeddedStore
-from plog.cluster.store import SetOp, Stat
+from plog.cluster.store import DeleteOp, SetOp, Stat
 from plog.cluster.topic_admin import NewTopic, TopicAdmin
 from plog.cluster.znodes import CONFIG_CHANGES, ConfigEntity, ControllerNode, decode_config
 from plog.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
+from plog.runtime.bounded_lines import AT_ONCE
 from plog.runtime.clock import ManualClock
 from plog.settings.alterations import Alteration, Operation
 from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.settings.dynamic import DynamicSettings
+from tests.bounded import MANY, counted, stand_still, told
 from tests.cluster.test_topic_admin import register
 from tests.handlers.wire import eventually
+from tests.waiting import until
 
 PATIENCE_S = 60
 
@@ -180,6 +185,78 @@ def test_notices_are_applied_in_order_once_and_removed_when_old(
     changes.process()
     assert settings.topic("t").retention_bytes == 2
     assert embedded.children("/config/changes") == ["config_change_0000000003"]
+
+
+def test_of_many_notices_the_oldest_go(admin, embedded, settings, changes, monkeypatch) -> None:
+    monkeypatch.setattr(config_changes, "MOST_NOTICES", 10)
+    monkeypatch.setattr(config_changes, "LEFT_OF_MANY", 4)
+    for number in range(10):
+        admin.alter(T, [Alteration("retention.ms", SET, str(number))])
+    changes.process()
+    assert len(embedded.children(CONFIG_CHANGES)) == 10
+    for number in range(10, 13):
+        admin.alter(T, [Alteration("retention.ms", SET, str(number))])
+        changes.process()
+    assert embedded.children(CONFIG_CHANGES) == [
+        f"config_change_{number:010d}" for number in (7, 8, 9, 10, 11, 12)
+    ]
+    assert settings.topic("t").retention_ms == 12
+
+
+def test_oldest_of_many_go_one_by_one_where_another_removes_them(
+    admin, embedded, changes, monkeypatch
+) -> None:
+    monkeypatch.setattr(config_changes, "MOST_NOTICES", 5)
+    monkeypatch.setattr(config_changes, "LEFT_OF_MANY", 2)
+    for number in range(7):
+        admin.alter(T, [Alteration("retention.ms", SET, str(number))])
+    children, multi = embedded.children, embedded.multi
+
+    def race(path: str) -> list[str]:
+        found = children(path)
+        if path == CONFIG_CHANGES and len(found) == 7:
+            multi([DeleteOp(f"{CONFIG_CHANGES}/{found[1]}")])
+        return found
+
+    monkeypatch.setattr(embedded, "children", race)
+    changes.process()
+    assert embedded.children(CONFIG_CHANGES) == [
+        "config_change_0000000005",
+        "config_change_0000000006",
+    ]
+
+
+def test_who_has_missed_notices_reads_all_configs(
+    admin, embedded, settings, changes, clock, monkeypatch
+) -> None:
+    other = DynamicSettings(BrokerSettings({"broker.id": "1"}))
+    late = ConfigChanges(embedded, other, broker_id=1, clock=clock)
+    late.load()
+    admin.alter(T, [Alteration("retention.ms", SET, "1")])
+    late.process()
+    monkeypatch.setattr(config_changes, "MOST_NOTICES", 3)
+    monkeypatch.setattr(config_changes, "LEFT_OF_MANY", 2)
+    admin.alter(T, [Alteration("retention.ms", SET, "2")])
+    for number in range(5):
+        admin.alter(ALL, [Alteration("log.retention.bytes", SET, str(number + 1))])
+    changes.process()
+    assert len(embedded.children(CONFIG_CHANGES)) == 2
+    late.process()
+    assert other.topic("t").retention_ms == 2
+    assert other.topic("t").retention_bytes == 5
+
+
+def test_lines_of_changed_configs_are_bounded_and_none_is_long(admin, caplog, monkeypatch) -> None:
+    stand_still(monkeypatch)
+    admin = ConfigAdmin(admin._store, admin._settings, 0)
+    long = ",".join(f"{n}:{n}" for n in range(10_000))
+    with caplog.at_level(logging.INFO):
+        admin.alter(T, [Alteration("leader.replication.throttled.replicas", SET, long)])
+        for number in range(MANY - 1):
+            admin.alter(T, [Alteration("retention.ms", SET, str(number))])
+        until(lambda: counted(caplog, r"(\d+) further changes of configs") == MANY - AT_ONCE)
+    assert told(caplog, "configs of topics/t") == AT_ONCE
+    assert max(len(one.getMessage()) for one in list(caplog.records)) < 1100
 
 
 def test_notice_and_config_that_nobody_can_read_are_reported_and_passed_over(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import uuid
 
@@ -24,8 +25,11 @@ from plog.errors import (
     TopicDeletionDisabled,
     UnknownTopicOrPartition,
 )
+from plog.runtime.bounded_lines import AT_ONCE
 from plog.settings.definitions import BrokerSettings
 from plog.settings.dynamic import DynamicSettings
+from tests.bounded import MANY, counted, stand_still, told
+from tests.waiting import until
 
 
 def register(store: EmbeddedStore, *broker_ids: int) -> None:
@@ -190,3 +194,14 @@ def test_without_a_live_broker_there_is_no_topic(embedded: EmbeddedStore) -> Non
     register(embedded)
     with pytest.raises(InvalidReplicationFactor):
         admin_of(embedded).create(NewTopic("t", 1, 1))
+
+
+def test_lines_of_changes_are_bounded(embedded: EmbeddedStore, caplog, monkeypatch) -> None:
+    stand_still(monkeypatch)
+    register(embedded, 0)
+    admin = admin_of(embedded)
+    with caplog.at_level(logging.INFO):
+        for number in range(MANY):
+            admin.create(NewTopic(f"t{number}", 1, 1))
+        until(lambda: counted(caplog, r"(\d+) further changes of topics") == MANY - AT_ONCE)
+    assert told(caplog, "created topic") == AT_ONCE

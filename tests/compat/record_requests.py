@@ -1,4 +1,4 @@
-"""Has real clients write, read and administer, and keeps their requests: `tests.compat.requests`.
+"""Has real clients do all that they can, and keeps their requests: `tests.compat.requests`.
 
     python -m tests.compat.record_requests [client ...]
 
@@ -21,10 +21,11 @@ from plog.protocol.api_keys import ApiKey
 from plog.protocol.schema import Struct
 from tests.compat import traffic
 from tests.compat.clients import CODECS
-from tests.compat.programs import FRANZ_GO, JAVA, Administrator, Run
+from tests.compat.group_traffic import ADMINISTRATORS, consume_and_copy
+from tests.compat.programs import FRANZ_GO, JAVA, Administrator, Java, Run
 from tests.compat.recorder import Recorder
 from tests.compat.requests import DIRECTORY, PARTITIONS, TOPIC, TOPIC_ID, Request
-from tests.handlers.wire import create_topic, speak
+from tests.handlers.wire import create_topic, make_batch, produce, speak
 from tests.servers import BrokerProcess
 
 LARGEST = 4096
@@ -37,6 +38,11 @@ SETTINGS: list[dict[str, object]] = [
 ]
 # As long as TOPIC: then names can be replaced in frames.
 TOPICS = [f"{TOPIC[:-1]}{number}" for number in range(len(SETTINGS))]
+MEMBER_ID = re.compile(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+STANDS_FOR_ID = str(TOPIC_ID).encode()
+"""How the ids end that members of groups are told, and what stays of them."""
+COPIED, COPIED_RECORDS = f"{TOPIC[:-1]}{len(SETTINGS)}", 15
+"""A topic for groups, with so many records in each partition; none is null."""
 Client = Callable[[str], None]
 """Does all that it can, given the bootstrap address."""
 
@@ -45,20 +51,40 @@ def _program(built: Administrator) -> Client:
     def run(bootstrap: str) -> None:
         runs = [Run([topic], given) for topic, given in zip(TOPICS, SETTINGS, strict=True)]
         built.run(bootstrap, SHAPE, *runs)
+        if isinstance(built, Java):
+            consume_and_copy(built, bootstrap, COPIED, PARTITIONS)
         built.administer(bootstrap, TOPICS[0])
 
     return run
 
 
-def _librdkafka(bootstrap: str) -> None:
-    for topic, given in zip(TOPICS, SETTINGS, strict=True):
-        settings = {key.replace("_", "."): value for key, value in given.items()}
-        traffic.run(traffic.Confluent(**settings), bootstrap, [topic], SHAPE)
+def _python(name: str, make: Callable[..., Any], settings_of: Callable[..., Any]) -> Client:
+    def run(bootstrap: str) -> None:
+        for topic, given in zip(TOPICS, SETTINGS, strict=True):
+            traffic.run(make(**settings_of(given)), bootstrap, [topic], SHAPE)
+        consume_and_copy(name, bootstrap, COPIED, PARTITIONS)
+        ADMINISTRATORS[name](bootstrap, TOPICS[0])
+
+    return run
+
+
+def _dotted(given: dict[str, object]) -> dict[str, object]:
+    return {key.replace("_", "."): value for key, value in given.items()}
+
+
+def _typed(given: dict[str, object]) -> dict[str, object]:
+    """Return settings as Python's own clients want them: none is a text but the codec."""
+    values = {"false": False, "1": 1, "none": None}
+    return {"enable_idempotence": True} | {
+        key: values.get(str(value), value) for key, value in given.items()
+    }
 
 
 CLIENTS: dict[str, Client] = {
     **{one.name: _program(one) for one in (*JAVA, FRANZ_GO)},
-    "librdkafka": _librdkafka,
+    "librdkafka": _python("confluent-kafka", traffic.Confluent, _dotted),
+    "kafka-python": _python("kafka-python", traffic.KafkaPython, _typed),
+    "aiokafka": _python("aiokafka", traffic.AioKafka, _typed),
 }
 
 
@@ -70,7 +96,9 @@ def record(client: str, directory: Path) -> list[Request]:
     try:
         with broker:
             with contextlib.closing(speak(broker.port)) as wire:
-                ids = [create_topic(wire, topic, PARTITIONS)[1] for topic in TOPICS]
+                ids = [create_topic(wire, topic, PARTITIONS)[1] for topic in (*TOPICS, COPIED)]
+                for n in range(COPIED_RECORDS * PARTITIONS):
+                    produce(wire, COPIED, make_batch([b"%d" % n]), partition=n % PARTITIONS)
             CLIENTS[client](f"127.0.0.1:{proxy.port}")
     finally:
         proxy.close()
@@ -91,8 +119,13 @@ def _without(request: Request, stays: dict[bytes, bytes]) -> bytes:
     for told, kept in stays.items():
         frame = frame.replace(told, kept)
     # In a Produce the topic comes first; what else may look like one is under a checksum.
-    most = 1 if request.header.api_key == ApiKey.PRODUCE else 0
-    return re.sub(b"|".join(name.encode() for name in TOPICS), TOPIC.encode(), frame, count=most)
+    is_produce = request.header.api_key == ApiKey.PRODUCE
+    most = 1 if is_produce else 0
+    if not is_produce:
+        frame = MEMBER_ID.sub(STANDS_FOR_ID, frame)
+    return re.sub(
+        b"|".join(name.encode() for name in (*TOPICS, COPIED)), TOPIC.encode(), frame, count=most
+    )
 
 
 def _chosen(requests: Iterable[Request]) -> Iterator[Request]:
@@ -115,8 +148,10 @@ def form(value: Any) -> Any:
             return (value > 0) - (value < 0)
         case str():
             return value != ""
-        case bytes() | memoryview():
+        case memoryview():
             return _form_of_records(value)
+        case bytes():
+            return len(value) > 0
         case uuid.UUID():
             return value.int != 0
         case None:
@@ -124,7 +159,7 @@ def form(value: Any) -> Any:
     raise AssertionError(value)
 
 
-def _form_of_records(records: bytes | memoryview) -> Any:
+def _form_of_records(records: memoryview) -> Any:
     one = read_header(records)
     numbers = one.producer_id, one.base_sequence
     return one.attributes, *map(form, numbers), min(one.records_count, 2)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from plog.coordinator import group_log
 from plog.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
+from plog.coordinator.group_events import Sync
 from plog.coordinator.group_log import CommittedOffset
+from plog.coordinator.group_shard import Shard
 from plog.coordinator.replay import Entry, Replayed
+from plog.errors import ErrorCode, KafkaStorageError
+from plog.runtime.bounded_lines import AT_ONCE
 from plog.runtime.clock import ManualClock
 from plog.types import TopicPartition
+from tests.bounded import counted, told
+from tests.coordinator.group_play import JOIN
 
 AT = TopicPartition("t", 0)
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
@@ -68,3 +75,46 @@ def test_marker_that_comes_while_the_log_is_read_is_not_lost(
         groups.close()
 
     asyncio.run(run())
+
+
+GROUPS = 1000
+"""Far more than there is room for, however long it takes."""
+
+
+def test_lines_of_groups_that_cannot_be_stored_are_bounded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Appends:
+        async def append(self, *_: object, **__: object) -> int:
+            raise KafkaStorageError("offline")
+
+    settings = SimpleNamespace(
+        offsets_load_buffer_size=1000,
+        group_initial_rebalance_delay_ms=0,
+        offsets_topic_compression_codec=0,
+    )
+
+    async def run() -> None:
+        groups = GroupCoordinator(
+            asyncio.get_running_loop(),
+            appends=Appends(),  # type: ignore[arg-type]
+            settings=settings,  # type: ignore[arg-type]
+            clock=ManualClock(),
+            partitions=lambda: 1,
+        )
+        shard = Shard(0, 1)
+        groups.shards.serve(shard)
+        for number in range(GROUPS):
+            name = f"g\n{number}"
+            joined = await groups.join(
+                name, replace(JOIN, token=groups.token(), new_member_id="m", must_know_id=False)
+            )
+            sync = Sync(groups.token(), joined.member_id, None, 1, "consumer", "range", {})
+            found = await groups.sync(name, sync)
+            assert found.error is not ErrorCode.NONE
+        groups.close()
+
+    asyncio.run(run())
+    lines = told(caplog, "^group 'g.n[0-9]+' cannot be stored: offline$")
+    assert AT_ONCE <= lines < GROUPS
+    assert lines + counted(caplog, r"(\d+) further changes of groups") == GROUPS

@@ -142,3 +142,40 @@ def test_every_version_of_a_group_is_read(version: int) -> None:
     assert member.instance_id == ("one" if version >= 3 else None)
     # Before version 1 a member had one timeout for both.
     assert member.rebalance_timeout_ms == (30_000 if version >= 1 else 10_000)
+
+
+def group_of(*members: tuple[str, str | None]) -> bytes:
+    """Return the record of a group with these members and their instances."""
+    value = GroupMetadataValue(
+        protocol_type="consumer",
+        generation=2,
+        protocol="range",
+        leader=None,
+        members=[
+            MemberMetadata(
+                member_id=member_id,
+                group_instance_id=instance_id,
+                client_id="c",
+                client_host="/h",
+                session_timeout=10_000,
+                subscription=b"",
+                assignment=b"",
+            )
+            for member_id, instance_id in members
+        ],
+        current_state_timestamp=9,
+    )
+    return b"\0\3" + codec.encode(value, 3)
+
+
+def test_members_have_ids_and_instances_of_their_own() -> None:
+    found = group_log.decode_group("g", group_of(("a", "one"), ("b", "two"), ("c", None)))
+    assert len(found.roster) == 3
+    for members in (
+        [("a", None), ("a", None)],
+        [("a", "one"), ("a", "two")],
+        [("a", "one"), ("b", "one")],
+        [("", None)],
+    ):
+        with pytest.raises(CorruptRecord):
+            group_log.decode_group("g", group_of(*members))

@@ -375,6 +375,13 @@ def test_end_under_the_last_epoch_brings_a_new_producer_id() -> None:
     assert play.error(play.commit(old, raises=True)) is NOT_MINE
 
 
+def test_end_under_an_epoch_that_none_can_follow_brings_a_new_producer_id() -> None:
+    value = TxnValue(5, LARGEST_EPOCH, TIMEOUT_MS, TxnState.ONGOING, frozenset({A}), 0, 0)
+    play = Play(value)  # Kafka may have written it
+    told = play.producer(play.commit(value.producer, raises=True))
+    assert (told.epoch, play.markers[0].producer) == (0, Producer(5, LARGEST_EPOCH))
+
+
 def test_client_of_version_1_may_follow_one_of_version_2() -> None:
     play = Play()
     first = play.begun(version=EPOCH_PER_TRANSACTION)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,13 +16,16 @@ from plog.coordinator.txn_events import Producer, TxnValue
 from plog.coordinator.txn_shard import TxnShard
 from plog.coordinator.txn_states import TxnState
 from plog.errors import (
+    ErrorCode,
     InvalidProducerEpoch,
     KafkaError,
     KafkaStorageError,
     UnknownTopicOrPartition,
 )
+from plog.runtime.bounded_lines import AT_ONCE
 from plog.runtime.clock import ManualClock
 from plog.types import TopicPartition
+from tests.bounded import counted, told
 
 AT = TopicPartition("t", 0)
 DECIDED = TxnValue(5, 3, 60_000, TxnState.PREPARE_COMMIT, frozenset({AT}), 0, 0)
@@ -44,11 +49,14 @@ class Appends:
 
     def __init__(self) -> None:
         self.refusal: KafkaError | None = None
+        self.store_refusal: KafkaError | None = None
         self.asked = 0
         self.markers: list[tuple[TopicPartition, int, int]] = []
         self.stored: list[object] = []
 
     async def append(self, at: TopicPartition, pairs: Any) -> int:
+        if self.store_refusal is not None:
+            raise self.store_refusal
         self.stored += pairs
         return 0
 
@@ -59,7 +67,9 @@ class Appends:
         self.markers.append((at, producer_id, epoch))
 
 
-def scene(metadata: Metadata, appends: Appends) -> tuple[TxnCoordinator, Txn]:
+def scene(
+    metadata: Metadata, appends: Appends, *, partitions: int = 1
+) -> tuple[TxnCoordinator, Txn]:
     """Return a coordinator that has read of a decided transaction."""
     settings = SimpleNamespace(
         transaction_state_log_load_buffer_size=1000,
@@ -78,7 +88,11 @@ def scene(metadata: Metadata, appends: Appends) -> tuple[TxnCoordinator, Txn]:
         marker_written=lambda *_: None,
     )
     shard = TxnShard(0, 1)
-    txn = shard.txns["x"] = Txn("x", DECIDED)
+    decided = DECIDED
+    if partitions > 1:
+        marked = frozenset(TopicPartition(AT.topic, n) for n in range(partitions))
+        decided = replace(DECIDED, partitions=marked)
+    txn = shard.txns["x"] = Txn("x", decided)
     made.shards.serve(shard)
     return made, txn
 
@@ -144,3 +158,55 @@ def test_partition_that_comes_back_gets_its_marker(refusal: KafkaError) -> None:
         made.close()
 
     asyncio.run(run())
+
+
+PARTITIONS = 1000
+"""Far more than there is room for, however long it takes."""
+
+
+def test_lines_of_markers_that_wait_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> Appends:
+        appends = Appends()
+        appends.refusal = KafkaStorageError("offline")
+        made, _ = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends, partitions=PARTITIONS)
+        made.start()
+        await turns()
+        made.close()
+        return appends
+
+    with caplog.at_level(logging.INFO):
+        appends = asyncio.run(run())
+    lines = told(caplog, "waits for its marker")
+    assert AT_ONCE <= lines < PARTITIONS <= appends.asked
+    assert lines + counted(caplog, r"(\d+) further waits for markers") == appends.asked
+
+
+def test_lines_of_markers_that_are_refused_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        appends = Appends()
+        appends.refusal = InvalidProducerEpoch("later")
+        made, txn = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends, partitions=PARTITIONS)
+        made.start()
+        await ends(txn)
+        made.close()
+
+    asyncio.run(run())
+    lines = told(caplog, "has no marker of producer")
+    assert AT_ONCE <= lines < PARTITIONS
+    assert lines + counted(caplog, r"(\d+) further markers were refused") == PARTITIONS
+
+
+def test_lines_of_ids_that_cannot_be_stored_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        appends = Appends()
+        appends.store_refusal = KafkaStorageError("offline")
+        made, _ = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends)
+        for number in range(PARTITIONS):
+            answer = await made.init(f"id\n{number}", 1000, None)
+            assert answer.error is ErrorCode.NOT_COORDINATOR
+        made.close()
+
+    asyncio.run(run())
+    lines = told(caplog, "^transactional id 'id.n[0-9]+': offline$")
+    assert AT_ONCE <= lines < PARTITIONS
+    assert lines + counted(caplog, r"(\d+) further transactional ids") == PARTITIONS

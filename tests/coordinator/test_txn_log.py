@@ -127,8 +127,13 @@ def test_values_that_contradict_themselves_are_refused() -> None:
     data[16] = TxnState.COMPLETE_ABORT
     with pytest.raises(CorruptRecord, match="CompleteAbort, with 3 partitions"):
         txn_log.decode_value(bytes(data))
-    data[16] = 9
-    with pytest.raises(CorruptRecord, match="no state has the number 9"):
+
+
+@pytest.mark.parametrize("state", [TxnState.DEAD, TxnState.PREPARE_EPOCH_FENCE, 9, 255])
+def test_states_that_nobody_stores_are_refused(state: int) -> None:
+    data = bytearray(txn_log.encode_value(OPEN))
+    data[16] = state
+    with pytest.raises(CorruptRecord, match="no state that is stored has the number"):
         txn_log.decode_value(bytes(data))
 
 

@@ -20,7 +20,13 @@ import plog._native
 
 CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
 PLACES = 1 << 16
-PARSERS = ("plog/protocol/", "plog/storage/", "plog/settings/", "<decode ")
+PARSERS = (
+    "plog/protocol/",
+    "plog/storage/",
+    "plog/settings/",
+    "plog/coordinator/",
+    "<decode ",
+)
 """In the file names of what is Python and parses: modules, and what the codec compiles."""
 
 

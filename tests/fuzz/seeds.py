@@ -12,14 +12,34 @@ from collections.abc import Iterator
 
 from plog._native.partition_log import ProducerEntry, SequencedBatch
 from plog._native.records import control_batch
+from plog.client.assignors import (
+    COOPERATIVE_STICKY,
+    STICKY,
+    Subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from plog.coordinator import group_log, txn_log
+from plog.coordinator.classic_group import ClassicGroup
+from plog.coordinator.group_log import CommittedOffset
+from plog.coordinator.txn_events import TxnValue
+from plog.coordinator.txn_states import NEXT_STATES, TxnState
 from plog.protocol import codec, framing
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.messages.fetch import FetchRequest
+from plog.protocol.messages.group_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitValue,
+)
+from plog.protocol.messages.groups import JoinGroupRequest, SyncGroupRequest
 from plog.protocol.messages.produce import ProduceRequest
 from plog.protocol.schema import Struct
 from plog.storage import checkpoints, durable_ends
 from plog.storage.producer_snapshot import encode_snapshot
 from plog.storage.transaction_index import AbortedTransaction, encode_aborted
+from plog.types import TopicPartition
 from tests.agreement.batches import (
     CODECS,
     COMPRESS,
@@ -140,6 +160,16 @@ def of_clients() -> Seeds:
             yield "fetch_requests", frame
         if request.header.api_key == ApiKey.PRODUCE:
             yield "produce_requests", frame
+        if isinstance(request.message, JoinGroupRequest):
+            for protocol in request.message.protocols:
+                yield "members", of_members(protocol.metadata, b"", protocol.metadata)
+        if isinstance(request.message, SyncGroupRequest):
+            for member in request.message.assignments:
+                yield "members", of_members(b"", member.assignment, b"")
+
+
+def of_members(told: bytes, assignment: bytes, other: bytes) -> bytes:
+    return struct.pack(">HH", len(told), len(assignment)) + told + assignment + other
 
 
 def of_message(cls: type[Struct], version: int, wire: bytes) -> Seeds:
@@ -179,10 +209,90 @@ def of_files() -> Seeds:
         yield "small_files", bytes([number]) + content
 
 
+def of_coordinators() -> Seeds:
+    owned = (TopicPartition("t", 0), TopicPartition("t", 1))
+    told = [
+        encode_subscription(Subscription(("t", "other"), owned, 3), assignor)
+        for assignor in (STICKY, COOPERATIVE_STICKY)
+    ]
+    yield "members", of_members(told[0], encode_assignment(owned), told[1])
+    yield "members", of_members(told[1], b"", b"")
+    for version in range(4):
+        yield "members", of_members(struct.pack(">h", version) + told[1][2:], b"", told[0])
+    groups, txns = [*_group_records()], [*_txn_records()]
+    for whose, records in ((0, groups), (4, groups), (1, txns)):
+        for key, value in records:
+            head = struct.pack(">BH", whose, len(key))
+            yield "coordinator_records", head + key + value
+            yield "coordinator_records", struct.pack(">BH", whose | 2, len(key)) + key + value
+        for attempt in range(2):
+            yield "coordinator_logs", bytes([whose]) + b"".join(_log_of(records, abort=attempt))
+
+
+def _group_records() -> Iterator[tuple[bytes, bytes]]:
+    key = group_log.encode_offset_key("g", TopicPartition("t", 1))
+    yield key, group_log.encode_offset(CommittedOffset(5, 3, "m", NOW_MS))
+    yield key, group_log.encode_offset(CommittedOffset(5, -1, "", NOW_MS, NOW_MS + 1))
+    offset = OffsetCommitValue(offset=5, metadata="m", commit_timestamp=NOW_MS)
+    for version in range(5):
+        yield key, struct.pack(">h", version) + codec.encode(offset, version)
+    key = group_log.encode_group_key("g")
+    yield key, group_log.encode_group(ClassicGroup("g", 4), {}, NOW_MS)
+    members = [
+        MemberMetadata(
+            member_id=name,
+            group_instance_id=instance,
+            client_id="c",
+            client_host="/h",
+            session_timeout=10_000,
+            subscription=encode_subscription(Subscription(("t",)), STICKY),
+            assignment=encode_assignment([TopicPartition("t", 1)]),
+        )
+        for name, instance in (("a", None), ("b", "one"))
+    ]
+    for version in range(5):
+        group = GroupMetadataValue(
+            protocol_type="consumer", generation=2, protocol="sticky", leader="b", members=members
+        )
+        yield key, struct.pack(">h", version) + codec.encode(group, version)
+    yield struct.pack(">h", 3) + codec.encode(GroupMetadataKey(group="g"), 2), b"later"
+
+
+def _txn_records() -> Iterator[tuple[bytes, bytes]]:
+    key = txn_log.encode_key("id")
+    partitions = frozenset({TopicPartition("t", 1), TopicPartition("u", 0)})
+    for state in NEXT_STATES:
+        in_it = partitions if state in (TxnState.ONGOING, TxnState.PREPARE_COMMIT) else frozenset()
+        value = TxnValue(5, 1, 1000, state, in_it, NOW_MS, NOW_MS - 2000)
+        yield key, txn_log.encode_value(value)
+        newer = TxnValue(5, 32766, 1000, state, in_it, NOW_MS, NOW_MS, 4, 6, 2)
+        yield key, txn_log.encode_value(newer)
+
+
+def _log_of(records: list[tuple[bytes, bytes]], *, abort: int) -> Iterator[bytes]:
+    """Yield batches of records, without and in a transaction, and its marker."""
+    written = [(NOW_MS, key, value, ()) for key, value in records]
+    yield build(written[:3])
+    yield build([*written[3:], (NOW_MS, written[0][1], None, ())], 3, base_offset=3)
+    at = len(written) + 1
+    yield build(written[:2], base_offset=at, producer=(5, 0, 0), transactional=True)
+    yield control_batch(
+        abort=bool(abort),
+        offset=at + 2,
+        timestamp=NOW_MS,
+        producer_id=5,
+        producer_epoch=0,
+        coordinator_epoch=1,
+    )
+    yield build(written[2:4], base_offset=at + 3, producer=(6, 0, 0), transactional=True)
+
+
 @functools.cache
 def seeds() -> dict[str, list[bytes]]:
     """Return the seeds of each target."""
     found = defaultdict(list)
-    for target, data in itertools.chain(of_records(), of_frames(), of_clients(), of_files()):
+    for target, data in itertools.chain(
+        of_records(), of_frames(), of_clients(), of_files(), of_coordinators()
+    ):
         found[target].append(data)
     return {target: sorted(set(inputs)) for target, inputs in found.items()}

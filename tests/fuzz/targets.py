@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from plog._native import records
 
-from . import file_targets, log_targets, record_targets, request_targets
+from . import coordinator_targets, file_targets, log_targets, record_targets, request_targets
 from .common import as_one_batch, exact, said
 
 Target = Callable[[memoryview], None]
@@ -28,10 +28,19 @@ TARGETS: dict[str, Target] = {
         file_targets.small_files,
         file_targets.segments,
         log_targets.appends,
+        coordinator_targets.members,
+        coordinator_targets.coordinator_records,
+        coordinator_targets.coordinator_logs,
     )
 }
 
-IN_PYTHON = {"messages", "small_files"}
+IN_PYTHON = {
+    "messages",
+    "small_files",
+    "members",
+    "coordinator_records",
+    "coordinator_logs",
+}
 """Their parsers are Python: lines of that count as places reached, too."""
 
 ONE_RECORD = bytes.fromhex(

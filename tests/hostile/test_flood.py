@@ -16,17 +16,19 @@ from typing import Protocol
 
 import pytest
 
-from plog.coordinator.group_coordinator import REBALANCES_AT_ONCE, REBALANCES_PER_S
+from plog.cluster.config_changes import MOST_NOTICES
 from plog.handlers.context import MOST_EXPANDERS
 from plog.network.control_plane import CLOSINGS_AT_ONCE, CLOSINGS_PER_S
 from plog.protocol.framing import encode_request_header
 from plog.protocol.messages.metadata import MetadataRequest
 from plog.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
+from plog.runtime.bounded_lines import AT_ONCE, PER_S
 from tests.agreement.harness import run_seed
 from tests.compat import requests
 from tests.coordinator.conftest import GROUP, TRANSACTION, await_coordinator
 from tests.handlers.wire import WAIT_MS, create_topic, eventually, speak
 from tests.hostile import frames
+from tests.hostile.companion import Companion
 from tests.hostile.conftest import Besiege
 from tests.hostile.flood import Flood, Kind
 from tests.hostile.sockets import prefixed
@@ -39,19 +41,19 @@ CONNECTIONS = 128
 POOL = 20_000
 GROWTH = 24 * MIB
 """What may be resident more after the flood than after its first twentieth."""
-ALTERED = " INFO plog.cluster.config_admin: "
-"""In the line that each alteration of a config leaves."""
-NOTICE_BYTES = 1000
-"""Memory that the notice of an altered config takes, for a quarter of an hour."""
+NOTICES = MOST_NOTICES * 1000
+"""Memory that the notices of altered configs take, for a quarter of an hour."""
 EXPECTED = (
     "closing connection from|further connections were closed|asks for the coordinator"
     "|further connections asked for a coordinator"
 )
 """What the log may warn of."""
-REBALANCES = " INFO plog.coordinator.group_coordinator: "
-"""In the lines of rebalances."""
+BOUNDED = re.compile(
+    r" (?:INFO|WARNING|ERROR) (plog\.(?:cluster|coordinator|handlers|storage)\.\w+): "
+)
+"""In the lines of what clients and administrators ask for, with who tells of it."""
 OTHER_LINES = 50
-"""In a log, beside all these: of topics made and deleted."""
+"""In a log, beside all these."""
 OPEN_BY_CHANCE = 2
 """Who writes to the log directories opens a file or two for a moment."""
 STARTED_WHEN_NEEDED = (os.cpu_count() or 1) + 4 + MOST_EXPANDERS
@@ -131,10 +133,14 @@ def endure(
         with contextlib.closing(speak(broker.port)) as wire:
             for kind in (GROUP, TRANSACTION):  # their topics stay, however they come to be
                 await_coordinator(wire, "any", kind)
-        with besiege(broker, growth=64 * MIB, pause_s=0.01) as under:
+        with (
+            besiege(broker, growth=64 * MIB, pause_s=0.01) as under,
+            contextlib.closing(Companion(broker.port)) as companion,
+        ):
             open_before = descriptors(broker)
             with contextlib.closing(speak(broker.port)) as wire:
                 topic, topic_id = create_topic(wire, requests.TOPIC, requests.PARTITIONS)
+            companion.go_on()
             attackers = gather(broker.port, topic, frames.recorded(topic_id))
             attackers.send(count // 20)
             memory_before, threads_before = memory(broker, "VmRSS"), threads(broker)
@@ -143,6 +149,8 @@ def endure(
             took_s = time.monotonic() - began
             attackers.close()
             under.bystander.go_on()
+            companion.go_on()
+            companion.stop()
             memory_after, threads_after = memory(broker, "VmRSS"), threads(broker)
             # Time stamps far apart have rolled segments, which hold descriptors while they are.
             delete_all_but(broker, under.bystander.topic)
@@ -158,18 +166,19 @@ def endure(
             f"{dict(attackers.outcomes)}; memory {memory_before / MIB:.1f} to "
             f"{memory_after / MIB:.1f} MiB, {open_before} to {open_after} descriptors, "
             f"{threads_before} to {threads_after} threads; "
+            f"{len(companion.committed)} transactions beside it; "
             f"{len(lines)} lines, {told} of closed connections and {under.lines.untold()} counted",
         )
         assert sum(attackers.outcomes.values()) == count
-        asked = [line for line in lines if ALTERED in line]
-        assert memory_after - memory_before < GROWTH + len(asked) * NOTICE_BYTES
+        assert memory_after - memory_before < GROWTH + NOTICES
         assert threads_after <= threads_before + STARTED_WHEN_NEEDED
         seconds = took_s * 1.1 + 10
         assert told <= CLOSINGS_AT_ONCE + CLOSINGS_PER_S * seconds
-        rebalances = sum(REBALANCES in line for line in lines)
-        assert rebalances <= REBALANCES_AT_ONCE + REBALANCES_PER_S * seconds
-        counted = len(asked) + rebalances
-        assert len(lines) - counted <= told + seconds + OTHER_LINES
+        bounded = Counter(found[1] for line in lines if (found := BOUNDED.search(line)))
+        for source, count_of_it in bounded.items():
+            # Of several kinds at most, and their numbers once a second.
+            assert count_of_it <= 3 * (AT_ONCE + (PER_S + 1) * seconds), source
+        assert len(lines) - bounded.total() <= told + seconds + OTHER_LINES
         strange = [line for line in under.lines.grave() if not re.search(EXPECTED, line)]
         assert not strange
 

@@ -7,8 +7,14 @@ import threading
 
 import pytest
 
-from plog.network.control_plane import MOST_BYTES_AT_WORK, NO_REPLY, CloseConnection
+from plog.network.control_plane import (
+    CLOSINGS_AT_ONCE,
+    MOST_BYTES_AT_WORK,
+    NO_REPLY,
+    CloseConnection,
+)
 from plog.runtime.purgatory import Purgatory
+from tests.bounded import counted, told
 from tests.network.server import MOST_AT_WORK, Server, correlation_of, request
 
 
@@ -560,3 +566,20 @@ def test_no_reply_after_a_wait_reads_on():
         client = server.connect()
         client.sendall(request(1) + request(2))
         assert client.answer() == request(2)[4:]
+
+
+def test_flood_of_hostile_connections_leaves_few_lines_and_their_number(caplog):
+    hostile = 3 * CLOSINGS_AT_ONCE
+    with Server() as server:
+        for _ in range(hostile):
+            client = server.connect()
+            client.sendall(b"\xff" * 8)
+            assert client.is_closed_by_server()
+            client.close()
+        client = server.connect()
+        client.sendall(request(1))
+        assert client.answer() == request(1)[4:]
+        client.close()
+    lines = told(caplog, "closing connection from")
+    assert CLOSINGS_AT_ONCE <= lines < hostile
+    assert lines + counted(caplog, r"(\d+) further connections were closed") == hostile

@@ -22,6 +22,7 @@ from plog.errors import (
     KafkaStorageError,
     UnknownTopicOrPartition,
 )
+from plog.runtime.bounded_lines import AT_ONCE
 from plog.runtime.clock import ManualClock
 from plog.storage.durable_ends import DurableEnds, SlotKey
 from plog.storage.filesystem import Filesystem
@@ -30,7 +31,9 @@ from plog.storage.log import Log
 from plog.storage.log_files import LogFiles
 from plog.storage.log_manager import SAY_AGAIN_MS, LogManager, NewPartition
 from plog.types import TopicPartition
+from tests.bounded import MANY, counted, stand_still, told
 from tests.descriptors import open_at
+from tests.waiting import until
 
 from .log_managers import (
     A0,
@@ -632,3 +635,21 @@ def test_real_thread_runs_the_tasks_and_stops(dirs: list[Path], clock: ManualClo
     manager.shutdown()
     assert all(not path.name.endswith("delete") for path in dirs[0].iterdir())
     assert scan((dirs[0] / "a-0" / "00000000000000000180.log").read_bytes())
+
+
+def test_lines_of_logs_that_come_and_go_are_bounded(
+    start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_still(monkeypatch)
+    manager = start()
+    with caplog.at_level(logging.INFO):
+        for n in range(MANY):
+            manager.create(TopicPartition("a", n), ID_A, SETTINGS)
+            if n % 2:
+                manager.delete(TopicPartition("a", n))
+        lines = MANY + MANY // 2
+        until(
+            lambda: counted(caplog, r"(\d+) further logs created or deleted") == lines - AT_ONCE,
+            "the rest is told",
+        )
+    assert told(caplog, "^(created|deleted) a-") == AT_ONCE

@@ -141,5 +141,5 @@ def test_brokers_ask_whether_partitions_are_in_a_transaction(
     assert answer.error_code == NONE
     (result,) = answer.results_by_transaction
     (topic,) = result.topic_results
-    lacking = ErrorCode.TRANSACTION_ABORTABLE if version >= 5 else ErrorCode.INVALID_TXN_STATE
+    lacking = ErrorCode.TRANSACTION_ABORTABLE
     assert [one.partition_error_code for one in topic.results_by_partition] == [NONE, lacking]

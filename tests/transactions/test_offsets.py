@@ -65,7 +65,7 @@ def test_member_that_is_none_commits_nothing(
 ) -> None:
     one = enter_any()
     assert one.add_offsets(group) is NONE
-    assert one.commit_offset(group, at, 7, member=("m", 3)) is ErrorCode.ILLEGAL_GENERATION
+    assert one.commit_offset(group, at, 7, member=("m", 3)) is ErrorCode.UNKNOWN_MEMBER_ID
     assert one.commit_offset(group, at, 7) is NONE
     assert one.commit_offset(group, at, 7, member=("m", 3)) is ErrorCode.UNKNOWN_MEMBER_ID
 

@@ -20,7 +20,7 @@ ABSENT = "absent"
 NAMES = (
     "name", "topic", "topic_name", "topic_id", "key", "resource_name", "partition_index", "index",
     "partition", "partition_id", "api_key", "broker_id", "node_id", "log_dir", "batch_index",
-    "group_id", "member_id", "group_instance_id",
+    "group_id", "member_id", "group_instance_id", "transactional_id",
 )  # fmt: skip
 """Fields that say which item of a list a structure is; the first that it has counts."""
 CODEC_MASK, LOG_APPEND_TIME = 7, 8
@@ -130,16 +130,21 @@ def _of_records(side: Side, data: Any, at: str) -> Iterator[tuple[str, str]]:
             told.pop("crc")
         if header.attributes & CODEC_MASK:
             told.pop("batch_length")
-        if header.producer_id == side.producer_id:
+        if header.producer_id == side.producer_id or any(
+            header.producer_id == one for one, _ in side.producers.values()
+        ):
             told["producer_id"] = "of the case"
-        if header.attributes & LOG_APPEND_TIME:
+        if header.attributes & LOG_APPEND_TIME or header.is_control:
             told["max_timestamp"] = _moment(header.max_timestamp)
+        if header.is_control:  # a marker, which has the broker's time
+            told["base_timestamp"] = _moment(header.base_timestamp)
         where = f"{at}/batch at {header.base_offset}"
         yield where, "present"
         for name, value in told.items():
             yield f"{where}/{name}", str(value)
         for record in records.walk(whole[pos : pos + header.size_bytes]):
-            shown = record._replace(timestamp=0) if record.timestamp_type else record
+            is_ours = record.timestamp_type or header.is_control
+            shown = record._replace(timestamp=0) if is_ours else record
             yield f"{where}/record {record.offset}", str(tuple(shown))
         pos += header.size_bytes
     if pos < len(whole):
@@ -176,6 +181,7 @@ def _nothing(value: object) -> None:
 SHOWN: Mapping[str, Callable[[Any], str | None]] = {
     "error_code": _error,
     "topic_config_error_code": _error,
+    "partition_error_code": _error,
     "error_message": _presence,
     "batch_index_error_message": _presence,
     "documentation": _presence,
@@ -187,6 +193,8 @@ SHOWN: Mapping[str, Callable[[Any], str | None]] = {
     "total_bytes": _number,
     "usable_bytes": _number,
     "log_append_time_ms": _moment,
+    "transaction_start_time_ms": _moment,
+    "last_timestamp": _moment,
     "finalized_features_epoch": _number,
 }
 """By field: what is told of it, None for nothing."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from plog.errors import ErrorCode, NetworkException, RequestTimedOut
 from plog.protocol import framing
 from plog.protocol.messages.groups import JoinGroupResponse
+from plog.protocol.messages.producers import InitProducerIdResponse
 from plog.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -94,11 +95,14 @@ class Side:
         """Of the last Fetch that had one."""
         self.producer_id = -1
         """Of the last InitProducerId."""
+        self.producers: dict[str, tuple[int, int]] = {}
+        """The transactional producers, id and epoch, by the names of their connections."""
 
     def begin(self, prefix: str, topics: Mapping[str, Topic]) -> None:
         """Forget the case before, and have this one's topics made."""
         self.prefix, self.session_id, self.producer_id = prefix, 0, -1
         self._ids, self.members, self.generation = {}, {}, -1
+        self.producers = {}
         for line in self._lines.values():
             line.close()
         self._lines = {}
@@ -155,6 +159,8 @@ class Side:
             return CLOSED
         self.session_id = getattr(answer, "session_id", 0) or self.session_id
         self.producer_id = getattr(answer, "producer_id", self.producer_id)
+        if isinstance(answer, InitProducerIdResponse) and answer.producer_id >= 0:
+            self.producers[via] = answer.producer_id, answer.producer_epoch
         if isinstance(answer, JoinGroupResponse):
             if answer.error_code in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
                 self.members[via] = answer.member_id

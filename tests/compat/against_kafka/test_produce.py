@@ -282,7 +282,7 @@ PRODUCERS = {
 def init(version: int, *, transactional_id: str | None = None, **options: int) -> Case:
     given = {"transaction_timeout_ms": 60_000, **options}
     made: Made = lambda side: InitProducerIdRequest(  # noqa: E731
-        transactional_id=transactional_id, **given
+        transactional_id=transactional_id and side.name(transactional_id), **given
     )
     return Case([Step(made, version)], {})
 

@@ -3,6 +3,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ExecutionException;
+import org.apache.kafka.clients.admin.AbortTransactionSpec;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
@@ -13,6 +14,8 @@ import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.admin.RemoveMembersFromConsumerGroupOptions;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.ElectionType;
 import org.apache.kafka.common.KafkaFuture;
 import org.apache.kafka.common.TopicCollection;
@@ -95,6 +98,28 @@ public final class Administration {
         admin.alterReplicaLogDirs(Map.of(replica, path)).all().get();
     }
 
+    private static void groups(Admin admin, TopicPartition at) throws Exception {
+        var given = Map.of(at, new OffsetAndMetadata(1));
+        admin.alterConsumerGroupOffsets("given", given).all().get();
+        admin.listConsumerGroupOffsets("given").partitionsToOffsetAndMetadata().get();
+        admin.listConsumerGroups().all().get();
+        admin.describeConsumerGroups(List.of("given")).all().get();
+        var everybody = new RemoveMembersFromConsumerGroupOptions();
+        maybeRefused(admin.removeMembersFromConsumerGroup("given", everybody).all());
+        admin.deleteConsumerGroupOffsets("given", Set.of(at)).all().get();
+        admin.alterConsumerGroupOffsets("given", given).all().get();
+        admin.deleteConsumerGroups(List.of("given")).all().get();
+    }
+
+    private static void transactions(Admin admin, TopicPartition at) throws Exception {
+        admin.fenceProducers(List.of("fenced")).all().get();
+        admin.describeTransactions(List.of("fenced")).all().get();
+        admin.listTransactions().all().get();
+        admin.describeProducers(List.of(at)).all().get();
+        var hanging = new AbortTransactionSpec(at, 12345, (short) 0, 0);
+        maybeRefused(admin.abortTransaction(hanging).all());
+    }
+
     public static void main(String[] arguments) throws Exception {
         var at = new TopicPartition(arguments[1], 0);
         try (var admin = Admin.create(Map.of("bootstrap.servers", arguments[0]))) {
@@ -105,6 +130,8 @@ public final class Administration {
             configs(admin, at.topic());
             partitions(admin, at);
             logDirs(admin, at);
+            groups(admin, at);
+            transactions(admin, at);
         }
     }
 }
