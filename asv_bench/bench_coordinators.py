@@ -4,7 +4,7 @@
 
 Contestants of a row take turns within each round, in another order each time, so that what else
 the machine does meets all of them. Each has a broker of its own, on an empty directory. Cost is
-the broker's CPU time, of all its threads, from /proc; "foreign" are the processors that something
+the broker's CPU time, of all its threads; "foreign" are the processors that something
 else kept busy meanwhile. Not part of asv: it starts processes.
 """
 

@@ -238,11 +238,12 @@ def _compact(server: Plog) -> dict[str, float]:
         if time.monotonic() > deadline or not server.is_running:
             raise LoadError(f"it does not compact:\n{server.log.read_text()[-2000:]}")
         time.sleep(0.05)
-    memory = memory_of(server.pid)
+    cpu_s, memory = cpu_s_of(server.pid), memory_of(server.pid)
     server.stop()
     kept, records, seconds = found[-1]
     return {
         "compacting_s": float(seconds),
+        "compacting_cpu_s": cpu_s,
         "compacted_records": int(records),
         "kept_records": int(kept),
         "compacting_rss_mb": memory.rss_mb,

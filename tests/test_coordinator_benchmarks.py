@@ -13,6 +13,8 @@ import shutil
 import struct
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -32,8 +34,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "asv_bench"))
 import bench_answered
 import bench_offsets
 from bench_clients import Client
-from bench_coordinator_report import BEGIN, END, Cell, cells_of, judged, page, tables, write_page
+from bench_coordinator_report import (
+    BEGIN,
+    END,
+    Cell,
+    cells_of,
+    compare,
+    judged,
+    page,
+    tables,
+    write_page,
+)
 from bench_coordinator_rows import (
+    ACKS_ALL,
     COMPARISONS,
     COSTS,
     FAST,
@@ -49,6 +62,7 @@ from bench_coordinator_rows import (
 )
 from bench_coordinators import in_turns
 from bench_groups import Group
+from bench_machine import cpu_s_of
 from bench_members import Beats, Member, Wire, find_coordinator
 from bench_servers import running
 from bench_spread import NORMAL_95, T_95, Interval, interval, ratio_interval
@@ -146,7 +160,8 @@ def made_up(name: str) -> dict[str, Any]:
     figures: dict[str, Any] = {"foreign_cores": 0.1, "client_cores": 1.0}
     if row.kind == START:
         figures |= dict.fromkeys(("size_bytes", "size_after_bytes"), 500_000)
-        figures |= dict.fromkeys(("commits", "records", "kept_records", "compacting_s"), 7)
+        figures |= dict.fromkeys(("commits", "records", "kept_records"), 7)
+        figures |= dict.fromkeys(("compacting_s", "compacting_cpu_s"), 2.5)
         for when in ("before", "after"):
             for key in ("broker_s", "coordinator_s", "cpu_s", "rss_mb"):
                 figures[f"{when}_{key}"] = 1.5
@@ -271,7 +286,29 @@ def test_every_comparison_is_of_ways_that_some_row_has() -> None:
         assert any(ours == IDEMPOTENT and theirs in ways for ours, theirs in pairs)
 
 
+def test_idempotence_is_held_against_what_differs_by_nothing_else() -> None:
+    for name, theirs in (("costs/java/disk", ACKS_ALL), ("costs/plog/disk", IN_ORDER)):
+        cells = cells_of([made_up(name)])
+        lines = [line for line in compare(cells[0].row, cells) if line[1] == IDEMPOTENT]
+        assert [line[2] for line in lines] == [theirs]
+
+
 # -- what the parts do -----------------------------------------------------------------------------
+
+
+def test_cpu_time_is_that_of_ended_threads_too() -> None:
+    def burn() -> None:
+        end = time.thread_time() + 0.05
+        while time.thread_time() < end:
+            pass
+
+    thread = threading.Thread(target=burn)
+    thread.start()
+    thread.join()
+    before = time.process_time()
+    assert before >= 0.05
+    assert before <= cpu_s_of(os.getpid()) <= time.process_time()
+
 
 METRICS = """# HELP plog_request_duration_seconds From when a request was read to its answer.
 plog_request_duration_seconds_count{api="Produce",path="fast"} 99
