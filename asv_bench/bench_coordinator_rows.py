@@ -84,7 +84,7 @@ class Extent(NamedTuple):
 
 
 FULL = Extent(
-    seconds=5.0,
+    seconds=3.0,
     warmup_s=1.0,
     warm_up_rounds=1,
     groups=10_000,

@@ -162,7 +162,7 @@ def command(
     rebalance/*  a member joins and leaves a group of 200
     start        a start on 1 GB of committed offsets, before and after compaction
 
-    Each row is measured in every round; one round of all takes about seven minutes. --short takes
+    Each row is measured in every round; one round of all takes some six minutes. --short takes
     a minute, and its figures mean nothing. Java's client is built by Maven the first time.
     Everything is measured on brokers that are started for it, in directories below --directory
     that are removed; the figures are only shown, unless --json or --docs names a file for them.

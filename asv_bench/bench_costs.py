@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 RECORD_BYTES = 1024
 PARTITIONS = 6
 TRANSACTION_MS = 100
-MOST_MB_PER_S = 500
+MOST_MB_PER_S = 700
 """Of pages that are touched before a measurement; more is not written by one client."""
 GROUP_MEMBERS = 2
 IN_FLIGHT = "max.in.flight.requests.per.connection"
