@@ -424,16 +424,21 @@ def page(runs: list[dict[str, Any]], picture: str) -> str:
     return "\n".join([*lines, "", f"![Medians and spreads]({picture})"])
 
 
-def write_page(path: Path, runs: list[dict[str, Any]]) -> None:
-    """Put tables and plot between the marks of a page.
+def put_between(path: Path, begin: str, end: str, text: str) -> None:
+    """Put a text between two marks of a page.
 
     Raises:
         ValueError: the page has no such marks.
     """
+    before, found_begin, rest = path.read_text().partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found_begin or not found_end:
+        raise ValueError(f"{path} lacks {begin} or {end}")
+    path.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
+
+
+def write_page(path: Path, runs: list[dict[str, Any]]) -> None:
+    """Put tables and plot between the marks of a page. Raises as `put_between`."""
     picture = path.with_suffix(".png")
-    before, begin, rest = path.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{path} lacks {BEGIN} or {END}")
-    path.write_text(f"{before}{BEGIN}\n\n{page(runs, picture.name)}\n\n{END}{after}")
+    put_between(path, BEGIN, END, page(runs, picture.name))
     plot(cells_of(runs), picture)

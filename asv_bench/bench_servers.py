@@ -7,13 +7,16 @@ has counted.
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from abc import ABC, abstractmethod
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -168,16 +171,26 @@ class Plog(ProcessServer):
     def __init__(self, directory: Path, *, spinning: bool = False, **overrides: object) -> None:
         port = free_port()
         self.log_dir = directory / "data"
-        settings = {
+        self._program = ("-c", SPINNING) if spinning else ("-m", "plog")
+        self._settings: dict[str, object] = {
             "listeners": f"PLAINTEXT://127.0.0.1:{port}",
             "log.dirs": self.log_dir,
             "broker.id": 0,
-            **{name.replace("_", "."): value for name, value in overrides.items()},
         }
-        command = [sys.executable, *(("-c", SPINNING) if spinning else ("-m", "plog")), "server"]
-        for name, value in settings.items():
+        super().__init__(self._command_with(overrides), directory / "plog.log", port)
+
+    def _command_with(self, overrides: dict[str, object]) -> list[str]:
+        """Return what starts it, with these settings beside those that it has, from now on."""
+        self._settings |= {name.replace("_", "."): value for name, value in overrides.items()}
+        command = [sys.executable, *self._program, "server"]
+        for name, value in self._settings.items():
             command += ["--override", f"{name}={value}"]
-        super().__init__(command, directory / "plog.log", port)
+        return command
+
+    def restart(self, **overrides: object) -> None:
+        """Start it again after its stop, with other settings."""
+        self._command = self._command_with(overrides)
+        self._start()
 
     def _counted(self, rss: float) -> Counted:
         # Who was started more than once says so each time.
@@ -186,6 +199,22 @@ class Plog(ProcessServer):
             raise load.LoadError(f"the broker says nothing:\n{self.log.read_text()}")
         reasons = [text.rpartition(" ") for text in last[3].split(", ") if text != "none"]
         return Counted(rss, {reason: int(count) for reason, _, count in reasons})
+
+
+@contextmanager
+def running(where: Path, **overrides: object) -> Iterator[Plog]:
+    """Run a broker on an empty directory in `where`, which goes with it."""
+    directory = Path(tempfile.mkdtemp(dir=where, prefix="server-"))
+    try:
+        server = Plog(directory, **overrides)
+        try:
+            yield server
+            if server.is_running:
+                server.stop()
+        finally:
+            server.kill()
+    finally:
+        shutil.rmtree(directory)
 
 
 class PlogWithOldLog(Plog):

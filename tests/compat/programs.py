@@ -26,6 +26,8 @@ HERE = Path(__file__).parent
 BUILT = ROOT / ".venv" / "built-clients"
 # Where the machine's Go is too old, bin/test has installed one there.
 ENVIRONMENT = {**os.environ, "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"}
+# Runs take a second or two: neither the best code nor collecting in parallel pays.
+SHORT_RUN = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 BUILD_TIMEOUT_S = 280
 RUN_TIMEOUT_S = 180
 
@@ -131,6 +133,7 @@ class Java(Administrator):
             "Traffic.java",
             "Administration.java",
             "GroupMember.java",
+            "Load.java",
             "TransactionalWorker.java",
         )
     )
@@ -159,12 +162,16 @@ class Java(Administrator):
         """Return what starts a transactional worker, but for its arguments."""
         return self._command(directory, "TransactionalWorker")
 
-    def _command(self, directory: Path, main_class: str) -> list[str]:
+    def load_command(self, directory: Path) -> list[str]:
+        """Return what starts a load of benchmarks, which is measured: by the JVM's own defaults."""
+        return self._command(directory, "Load", ())
+
+    def _command(
+        self, directory: Path, main_class: str, flags: Sequence[str] = SHORT_RUN
+    ) -> list[str]:
         return [
             "java",
-            # Runs take a second or two: neither the best code nor collecting in parallel pays.
-            "-XX:TieredStopAtLevel=1",
-            "-XX:+UseSerialGC",
+            *flags,
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-cp",
             f"{directory / 'classes'}:{directory / 'dependency'}/*",

@@ -1,0 +1,50 @@
+"""Which plane answered how many requests, from a broker's metrics page."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections import Counter
+from typing import NamedTuple
+
+DURATIONS, HANDED_OVER = "plog_request_duration_seconds_count", "plog_handed_over_total"
+LOADED_APIS = ("Produce", "Fetch")
+TIMEOUT_S = 10.0
+
+_DURATION = re.compile(rf'^{DURATIONS}{{api="(\w+)",path="(\w+)"}} (\d+)$', re.MULTILINE)
+_REASON = re.compile(rf'^{HANDED_OVER}{{reason="([^"]*)"}} (\d+)$', re.MULTILINE)
+
+
+class Answered(NamedTuple):
+    """Counts, by API and path, and of what the fast path left to Python by the reason."""
+
+    by_path: Counter[tuple[str, str]]
+    handed_over: Counter[str]
+
+    def since(self, before: Answered) -> Answered:
+        """Return what has come since then."""
+        return Answered(self.by_path - before.by_path, self.handed_over - before.handed_over)
+
+    def fast_share(self, api: str) -> float | None:
+        """Return the share of an API's requests that Python never saw; None without requests."""
+        fast, python = self.by_path[api, "fast"], self.by_path[api, "python"]
+        return fast / (fast + python) if fast + python else None
+
+
+def read_page(text: str) -> Answered:
+    return Answered(
+        Counter({(api, path): int(count) for api, path, count in _DURATION.findall(text)}),
+        Counter({reason: int(count) for reason, count in _REASON.findall(text)}),
+    )
+
+
+def answered(port: int) -> Answered:
+    """Ask the page at a port of 127.0.0.1."""
+    url = f"http://127.0.0.1:{port}/metrics?name[]={DURATIONS}&name[]={HANDED_OVER}"
+    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as page:
+        return read_page(page.read().decode())
+
+
+def shares(found: Answered) -> dict[str, float | None]:
+    """Return the shares of the APIs that carry records, by names in lower case."""
+    return {f"fast_{api.lower()}": found.fast_share(api) for api in LOADED_APIS}

@@ -1,0 +1,174 @@
+"""What bin/bench-coordinators measures: rows, how large they are, and what is hoped for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from bench_clients import Clients
+
+COSTS, FAST, GROUPS, REBALANCE, START = "costs", "fast", "groups", "rebalance", "start"
+PAGE_CACHE, DISK = "page-cache", "disk"
+
+ACKS_1, IN_ORDER, ACKS_ALL = "acks=1", "acks=all, in order", "acks=all"
+IDEMPOTENT, TRANSACTIONS = "idempotent", "transactions"
+"""Ways to produce. In order without idempotence means one request in flight."""
+
+HEARTBEAT_S = 3.0
+"""Java's heartbeat.interval.ms."""
+
+
+class Comparison(NamedTuple):
+    """One way to produce beside another; `published` is the change of rate to be beaten.
+
+    None: it should not be measurable, 0 is to be within the interval.
+    """
+
+    ours: str
+    theirs: str
+    published: float | None
+
+
+COMPARISONS = (
+    Comparison(TRANSACTIONS, IN_ORDER, -0.03),
+    Comparison(TRANSACTIONS, ACKS_1, -0.20),
+    Comparison(IDEMPOTENT, ACKS_ALL, None),
+    # A client that keeps the order anyhow has no other without idempotence.
+    Comparison(IDEMPOTENT, IN_ORDER, None),
+)
+FAST_GOAL = 0.99
+REBALANCE_GOAL_S = 2.0
+
+
+class Row(NamedTuple):
+    """One measurement, made for each of its contestants in every round.
+
+    Attributes:
+        kind: which program measures it.
+        client: who loads the broker, where that differs.
+        durable: whether acks=all waits for the disk, or for the page cache as Kafka's does.
+        interval_s: of heartbeats.
+    """
+
+    name: str
+    kind: str
+    contestants: tuple[str, ...]
+    about: str
+    client: str = "java"
+    durable: bool = True
+    interval_s: float = HEARTBEAT_S
+
+
+class Extent(NamedTuple):
+    """How large everything is.
+
+    Attributes:
+        warm_up_rounds: of producers, whose figures nobody sees.
+        beating_s: how long heartbeats are counted.
+        rebalances: of each kind in a round.
+        delay_ms: group.initial.rebalance.delay.ms, within which a group's first members come.
+    """
+
+    seconds: float
+    warmup_s: float
+    warm_up_rounds: int
+    groups: int
+    connections: int
+    beating_s: float
+    members: int
+    rebalances: int
+    delay_ms: int
+    offsets_bytes: int
+    segment_bytes: int
+
+
+FULL = Extent(
+    seconds=3.0,
+    warmup_s=1.0,
+    warm_up_rounds=1,
+    groups=10_000,
+    connections=100,
+    beating_s=30.0,
+    members=200,
+    rebalances=5,
+    delay_ms=3_000,
+    offsets_bytes=10**9,
+    segment_bytes=100 << 20,
+)
+SHORT = Extent(
+    seconds=0.5,
+    warmup_s=0.1,
+    warm_up_rounds=0,
+    groups=50,
+    connections=5,
+    beating_s=1.0,
+    members=8,
+    rebalances=1,
+    delay_ms=200,
+    offsets_bytes=3_000_000,
+    segment_bytes=1 << 20,
+)
+"""Does everything work?"""
+
+
+class Turn(NamedTuple):
+    """Where and how large a measurement is, and the clients that there are for it."""
+
+    where: Path
+    extent: Extent
+    clients: Clients
+
+
+ROWS = (
+    *(
+        Row(
+            f"{COSTS}/{client}/{safety}",
+            COSTS,
+            contestants,
+            f"{name}, 1 KB records, transactions of 100 ms; acks=all is safe {where}.",
+            client=client,
+            durable=safety == DISK,
+        )
+        for client, name, contestants in (
+            ("java", "Java's producer", (ACKS_1, IN_ORDER, ACKS_ALL, IDEMPOTENT, TRANSACTIONS)),
+            ("plog", "plog's producer", (ACKS_1, IN_ORDER, IDEMPOTENT, TRANSACTIONS)),
+        )
+        for safety, where in (
+            (PAGE_CACHE, "in the page cache (flush.before.ack=false)"),
+            (DISK, "on the disk"),
+        )
+    ),
+    Row(
+        f"{FAST}/java",
+        FAST,
+        ("plog",),
+        "Java's transactional producer and a group of two that reads what is committed: which share"
+        " of Produce and Fetch Python never sees.",
+        durable=False,
+    ),
+    Row(
+        GROUPS,
+        GROUPS,
+        ("plog",),
+        "10,000 groups of one member each: memory, and the cost of a heartbeat every 3 s.",
+    ),
+    *(
+        Row(
+            f"{REBALANCE}/{interval_s:g}s",
+            REBALANCE,
+            ("plog",),
+            "A member joins a group of 200 and leaves it again: until all have their assignment,"
+            f" with heartbeats every {interval_s:g} s.",
+            interval_s=interval_s,
+        )
+        for interval_s in (HEARTBEAT_S, 0.5)
+    ),
+    Row(
+        START,
+        START,
+        ("plog",),
+        "A start on a partition of 1 GB of __consumer_offsets, until the groups' coordinator"
+        " answers: before compaction and after.",
+    ),
+)
