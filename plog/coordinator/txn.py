@@ -91,7 +91,7 @@ class Txn:
     _last_epoch: int = NO_EPOCH  # the producer's before the latest one; no log tells it
     _storing: _Storing | None = None
     _waiting: list[AddPartitions] = field(default_factory=list)  # for their turn
-    _begun_by: int = 0  # the connection by which the open transaction began
+    _ended_by: int = 0  # the connection by which the last transaction was ended
     _last_ticket: int = 0
     _out: list[Effect] = field(default_factory=list)
 
@@ -256,8 +256,6 @@ class Txn:
             self._answer(add.token, ErrorCode.NONE)
         else:
             is_open = value.state is ONGOING
-            if not is_open:
-                self._begun_by = add.connection
             self._store(
                 replace(
                     value,
@@ -305,7 +303,9 @@ class Txn:
             answer = ErrorCode.INVALID_TXN_STATE if end.commit else None
         if answer is not None:
             self._answer(end.token, answer)
-        elif not raises:
+            return
+        self._ended_by = end.connection
+        if not raises:
             decided = self._decided(value, commit=end.commit, now_ms=end.now_ms)
             self._store(decided, end.token, TxnAnswer(ErrorCode.NONE), self._last_epoch)
         else:
@@ -314,11 +314,11 @@ class Txn:
     def _is_late(self, end: EndTxn) -> bool:
         """Tell whether an end may be that of an earlier transaction, whose epoch was the same.
 
-        Its client has given up the connection that it came by: it began the open transaction by a
+        Its client has given up the connection that it came by: it ended the last transaction by a
         later one.
         """
         assert self.value is not None
-        return self.value.state is ONGOING and end.connection < self._begun_by
+        return self.value.state is ONGOING and end.connection < self._ended_by
 
     def _is_told_again(self, value: TxnValue, end: EndTxn) -> bool:
         if value.state in PREPARED:

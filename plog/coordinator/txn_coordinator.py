@@ -158,7 +158,6 @@ class TxnCoordinator:
         producer: Producer,
         partitions: Iterable[TopicPartition],
         *,
-        connection: int,
         client_version: int = 0,
     ) -> ErrorCode:
         """Have partitions join a producer's transaction. Raises as `Shards.of`."""
@@ -168,7 +167,7 @@ class TxnCoordinator:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         token = self._token()
         event = AddPartitions(
-            token, producer, frozenset(partitions), self._clock.now_ms(), client_version, connection
+            token, producer, frozenset(partitions), self._clock.now_ms(), client_version
         )
         waits = self._loop.call_later(LONGEST_WAIT_S, self._feed, shard, txn, GiveUp(token))
         try:

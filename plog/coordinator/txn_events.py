@@ -73,18 +73,13 @@ class InitProducer:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """AddPartitionsToTxn, AddOffsetsToTxn, or the first write of a client of version 2.
-
-    Args:
-        connection: the number of the connection that it came by; later ones have higher numbers.
-    """
+    """AddPartitionsToTxn, AddOffsetsToTxn, or the first write of a client of version 2."""
 
     token: Token
     producer: Producer
     partitions: frozenset[TopicPartition]
     now_ms: int
     client_version: int = 0
-    connection: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +89,7 @@ class EndTxn:
     Args:
         client_version: 2 raises the epoch with the end (v5, KIP-890).
         spare_producer_id: as for `InitProducer`.
-        connection: as for `AddPartitions`.
+        connection: the number of the connection that it came by; later ones have higher numbers.
     """
 
     token: Token

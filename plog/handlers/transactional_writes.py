@@ -103,7 +103,6 @@ async def _join(
                 transactional_id,
                 producer,
                 asked,
-                connection=ctx.connection.id,
                 client_version=EPOCH_PER_TRANSACTION,
             )
     except KafkaError as refusal:

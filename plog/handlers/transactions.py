@@ -171,7 +171,7 @@ async def _add(
             return _verified(ctx, asked.transactional_id, producer, partitions)
         with ctx.connection.aside():
             error = await ctx.services.transactions.add(
-                asked.transactional_id, producer, partitions, connection=ctx.connection.id
+                asked.transactional_id, producer, partitions
             )
     except KafkaError as refusal:
         error = ErrorCode(refusal.code)
@@ -205,7 +205,6 @@ async def add_offsets_to_txn(
                 request.transactional_id,
                 Producer(request.producer_id, request.producer_epoch),
                 [TopicPartition(OFFSETS_TOPIC, index)],
-                connection=ctx.connection.id,
             )
     except KafkaError as refusal:
         error = ErrorCode(refusal.code)

@@ -2,9 +2,9 @@
 
 A request that a network keeps back is asked again by its client over another connection; what then
 comes late is of an earlier transaction, and of the same epoch as the one that is open by now. This
-is the flaw that Jepsen's analysis of Bufstream describes of Kafka's protocol. plog takes an end
-that comes by an older connection than the one that began the transaction for what it is. A proxy
-that would open a new connection for it could not be told from the client: for that there is
+is the flaw that Jepsen's analysis of Bufstream describes of Kafka's protocol. plog takes an end for
+what it is that comes by an older connection than the one by which the last transaction was ended. A
+proxy that would open a new connection for it could not be told from the client: for that there is
 version 2 (KIP-890), whose transactions have an epoch each.
 """
 

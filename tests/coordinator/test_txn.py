@@ -286,14 +286,14 @@ def test_partition_that_waits_joins_although_the_one_before_could_not() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_end_by_a_connection_before_the_one_that_began_it_is_an_earlier_transactions(
+def test_end_by_a_connection_before_that_of_the_last_end_is_an_earlier_transactions(
     commit: bool,
 ) -> None:
     play = Play()
     producer = play.begun()
+    play.connection = 8  # the one that comes late was asked again by it
     assert play.error(play.commit(producer)) is NONE
     play.mark()
-    play.connection = 8
     assert play.error(play.add(producer, A)) is NONE
     play.connection = 7
     assert play.error(play.end(producer, commit=commit)) is ErrorCode.INVALID_PRODUCER_EPOCH

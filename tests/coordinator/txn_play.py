@@ -92,7 +92,7 @@ class Play:
     def add(self, producer: Producer, *partitions: TopicPartition, version: int = 0) -> int:
         token = self._token()
         joins = frozenset(partitions)
-        self.feed(AddPartitions(token, producer, joins, self.now_ms, version, self.connection))
+        self.feed(AddPartitions(token, producer, joins, self.now_ms, version))
         return token
 
     def end(self, producer: Producer, *, commit: bool, raises: bool = False) -> int:
