@@ -35,6 +35,7 @@ def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsRespon
                 api_key=key, min_version=handler.advertised_min, max_version=handler.max_version
             )
             for key, handler in sorted(HANDLERS.items())
+            if handler.is_on(ctx.services.settings.broker())
         ],
         finalized_features_epoch=NO_FEATURES_EPOCH,
     )

@@ -13,6 +13,7 @@ from plog.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from plog.coordinator.group_log import CommittedOffset
 from plog.coordinator.replay import Entry, Replayed
 from plog.runtime.clock import ManualClock
+from plog.settings.definitions import BrokerSettings
 from plog.types import TopicPartition
 
 AT = TopicPartition("t", 0)
@@ -37,7 +38,6 @@ def test_marker_that_comes_while_the_log_is_read_is_not_lost(
         return Replayed(table=written if is_commit else {})
 
     monkeypatch.setattr("plog.coordinator.shards.replay", replay)
-    settings = SimpleNamespace(offsets_load_buffer_size=1000, group_initial_rebalance_delay_ms=0)
     partition = SimpleNamespace(
         topic_partition=OFFSETS, leadership=SimpleNamespace(leader_epoch=1), hosted_log=object()
     )
@@ -46,7 +46,7 @@ def test_marker_that_comes_while_the_log_is_read_is_not_lost(
         groups = GroupCoordinator(
             asyncio.get_running_loop(),
             appends=None,  # type: ignore[arg-type]
-            settings=settings,  # type: ignore[arg-type]
+            settings=BrokerSettings(),
             clock=ManualClock(),
             partitions=lambda: 1,
         )
