@@ -10,17 +10,22 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Place
 
 from plog.client.admin import Admin
 from plog.client.group_admin import GroupAdmin
+from tests.compat.clients import PATIENCE_S, Confluent, Sent
 from tests.compat.groups import GroupSettings, Members, name_of
 from tests.compat.kafka_tools import Tools
 from tests.compat.programs import JAVA, Java
 from tests.planes import Plane
 from tests.servers import BrokerProcess
+from tests.waiting import until
 
 PARTITIONS = 6
 NEWEST_JAVA = JAVA[-1]
@@ -224,3 +229,63 @@ def test_kafkas_dump_tool_reads_the_records(plane: Plane, tmp_path: Path) -> Non
         assert re.search(rf'key: {{"type":"?{number}"?,', told), (number, told)
     assert '"subscribedTopicNames":["t"]' in told
     assert '"serverAssignor":"uniform"' in told
+
+
+def test_topics_that_match_an_expression_are_read(broker: BrokerProcess) -> None:
+    prefix = f"m{next(_numbers)}"
+    with Admin(broker.bootstrap) as admin:
+        for name in (f"{prefix}-a", f"{prefix}-b", f"other-{prefix}"):
+            admin.create_topic(name, partitions=1)
+        with consuming(broker, f"group-of-{prefix}", f"^{prefix}-[ab]$") as consumer:
+            await_assigned(consumer, {f"{prefix}-a", f"{prefix}-b"})
+        with consuming(broker, f"group-of-{prefix}", f"^{prefix}-.*") as consumer:
+            await_assigned(consumer, {f"{prefix}-a", f"{prefix}-b"})
+
+
+def test_offsets_are_committed_with_a_transaction(broker: BrokerProcess) -> None:
+    topic = f"t{next(_numbers)}"
+    group = f"group-of-{topic}"
+    with Admin(broker.bootstrap) as admin:
+        admin.create_topic(topic, partitions=1)
+    records = [Sent(b"k", b"%d" % n) for n in range(5)]
+    Confluent().produce(broker.bootstrap, topic, records)
+    with consuming(broker, group, topic) as consumer:
+        await_assigned(consumer, {topic})
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": topic})
+        producer.init_transactions(PATIENCE_S)
+        for offset, ends in ((3, producer.abort_transaction), (4, producer.commit_transaction)):
+            producer.begin_transaction()
+            producer.send_offsets_to_transaction(
+                [Place(topic, 0, offset)], consumer.consumer_group_metadata(), PATIENCE_S
+            )
+            ends(PATIENCE_S)
+        (place,) = consumer.committed([Place(topic, 0)], PATIENCE_S)
+        assert place.offset == 4
+
+
+@contextmanager
+def consuming(broker: BrokerProcess, group: str, topic: str) -> Iterator[Consumer]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        consumer.subscribe([topic])
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def await_assigned(consumer: Consumer, topics: set[str]) -> None:
+    """Wait until a consumer has just these topics."""
+
+    def is_assigned() -> bool:
+        consumer.poll(0.1)
+        return {place.topic for place in consumer.assignment()} == topics
+
+    until(is_assigned, timeout_s=PATIENCE_S)
