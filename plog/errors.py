@@ -137,6 +137,7 @@ class ErrorCode(IntEnum):
     TELEMETRY_TOO_LARGE = 118
     INVALID_REGISTRATION = 119
     TRANSACTION_ABORTABLE = 120
+    INVALID_REGULAR_EXPRESSION = 128
 
 
 RETRIABLE: Final = frozenset(
@@ -460,6 +461,10 @@ class MismatchedEndpointType(KafkaError):
 
 class UnsupportedEndpointType(KafkaError):
     code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+
+
+class InvalidRegularExpression(KafkaError):
+    code = ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
 def error_for(code: int, message: str = "") -> KafkaError:

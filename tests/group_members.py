@@ -13,9 +13,16 @@ PATIENCE_S = 120
 
 @contextmanager
 def member(
-    bootstrap: str, group: str, topic: str, offsets: Mapping[int, int] | None = None
+    bootstrap: str,
+    group: str,
+    topic: str,
+    offsets: Mapping[int, int] | None = None,
+    **settings: str,
 ) -> Iterator[Consumer]:
-    """Be in a group, assigned and with these offsets committed, until the end of the block."""
+    """Be in a group, assigned and with these offsets committed, until the end of the block.
+
+    Settings are confluent-kafka's, with _ for dots.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -23,6 +30,7 @@ def member(
             "client.id": "reader",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
+            **{key.replace("_", "."): value for key, value in settings.items()},
         }
     )
     try:

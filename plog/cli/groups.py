@@ -19,6 +19,7 @@ from plog.cli.output import (
     raise_all,
     topic_partitions,
 )
+from plog.coordinator.consumer_events import GroupState as ConsumerState
 from plog.coordinator.group_states import GroupState
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ PARTITION_COLUMNS = [
     *("Topic", "Partition", "Committed", "End", "Lag", "Behind"),
     *("Member", "Client", "Host"),
 ]
-MEMBER_COLUMNS = ["Member", "Client", "Host", "Instance", "Count", "Partitions"]
+MEMBER_COLUMNS = ["Member", "Client", "Host", "Instance", "Epoch", "Count", "Partitions"]
+STATES = list(dict.fromkeys(state.value for state in (*GroupState, *ConsumerState)))
+"""Those of classic groups and of consumer groups."""
 
 
 @click.group()
@@ -54,22 +57,24 @@ def command() -> None:
     "--state",
     "states",
     multiple=True,
-    type=click.Choice([state.value for state in GroupState], case_sensitive=False),
+    type=click.Choice(STATES, case_sensitive=False),
     help="Only groups in this state; may be given many times.",
 )
 def list_groups(bootstrap: str, as_json: bool, states: tuple[str, ...]) -> None:
     """List the groups there are.
 
     A group is Stable while its members read, Empty when it has none; PreparingRebalance and
-    CompletingRebalance while its partitions are divided anew. Type says what the members are:
-    "consumer", "connect" and so on; nothing where offsets were only ever committed from outside.
+    CompletingRebalance while its partitions are divided anew (Assigning and Reconciling, where the
+    broker divides them). Type says what the members are: "consumer", "connect" and so on; nothing
+    where offsets were only ever committed from outside. Protocol is "classic" where the members
+    divide the partitions, "consumer" where the broker does (their setting group.protocol).
     """
     from plog.client.group_admin import GroupAdmin
 
     with GroupAdmin(bootstrap) as admin:
         groups = admin.groups(states)
-    rows = [(group.group_id, group.state, group.protocol_type) for group in groups]
-    print_rows(rows, ["Group", "State", "Type"], as_json=as_json)
+    rows = [(one.group_id, one.state, one.protocol_type, one.group_type) for one in groups]
+    print_rows(rows, ["Group", "State", "Type", "Protocol"], as_json=as_json)
 
 
 @command.command()
@@ -99,6 +104,9 @@ def describe(group: str, bootstrap: str, as_json: bool, members: bool) -> None:
         "assignor": described.assignor,
         "members": len(described.members),
         "coordinator": described.coordinator.node_id,
+        "protocol": described.group_type,
+        "epoch": described.epoch,
+        "assignment_epoch": described.assignment_epoch,
     }
     if as_json:
         print_json({**about, ("assignments" if members else "partitions"): rows})
@@ -117,8 +125,11 @@ def _line(group: GroupDescription) -> str:
     from plog.types import counted
 
     coordinator = group.coordinator
+    epochs = ""
+    if group.epoch is not None:
+        epochs = f" consumer protocol, epoch {group.epoch}, assigned for {group.assignment_epoch},"
     return (
-        f"Group {group.group_id}: {group.state}, assignor {group.assignor or 'none'},"
+        f"Group {group.group_id}: {group.state},{epochs} assignor {group.assignor or 'none'},"
         f" {counted(len(group.members), 'member')}, coordinator broker {coordinator.node_id}"
         f" ({coordinator.host}:{coordinator.port})"
     )
@@ -156,6 +167,7 @@ def _member(member: GroupMember) -> dict[str, Any]:
         "client": member.client_id,
         "host": member.host,
         "instance": member.instance_id,
+        "epoch": member.epoch,
         "count": None if assigned is None else len(assigned),
         "partitions": None if assigned is None else [str(at) for at in assigned],
     }

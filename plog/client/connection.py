@@ -172,6 +172,14 @@ class Connection:
             raise UnsupportedVersion(f"{self.peer} does not serve {request.__name__}")
         return best
 
+    def serves(self, request: type[Struct]) -> bool:
+        """Tell whether there is a version of a request that both sides speak."""
+        try:
+            self.version_for(request)
+        except UnsupportedVersion:
+            return False
+        return True
+
     def call(
         self, request: Struct, response: type[R], *, version: int | None = None, wait_ms: int = 0
     ) -> R:

@@ -26,6 +26,11 @@ from plog.errors import (
     error_for,
 )
 from plog.protocol import codec
+from plog.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedConsumerGroup,
+)
 from plog.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from plog.protocol.messages.group_admin import (
     DeleteGroupsRequest,
@@ -53,6 +58,8 @@ from plog.types import NO_OFFSET, TopicPartition
 
 DEAD = "Dead"
 """The state of a group that nobody has heard of."""
+CLASSIC, CONSUMER = "classic", "consumer"
+"""Types of groups, by the protocol of their members (KIP-848)."""
 CONSUMER_PROTOCOL = "consumer"
 """Type of the groups whose assignments are in Kafka's own form."""
 HINTS: Mapping[int, str] = {
@@ -84,10 +91,12 @@ class GroupMember(NamedTuple):
     client_id: str
     host: str
     assigned: tuple[TopicPartition, ...] | None
+    epoch: int | None = None
+    """A member's of a consumer group (KIP-848)."""
 
 
 class GroupDescription(NamedTuple):
-    """A group; `assignor` is "" while none has been chosen."""
+    """A group; `assignor` is "" while none has been chosen. Classic groups have no epochs."""
 
     group_id: str
     state: str
@@ -95,6 +104,9 @@ class GroupDescription(NamedTuple):
     assignor: str
     members: list[GroupMember]
     coordinator: Node
+    group_type: str = CLASSIC
+    epoch: int | None = None
+    assignment_epoch: int | None = None
 
 
 class GroupAdmin(Administration):
@@ -132,9 +144,16 @@ class GroupAdmin(Administration):
             )
             (group,) = answer.groups
             _check(group.error_code, _named(group_id))
-            if group.group_state == DEAD:
+            if group.group_state != DEAD:
+                return _description(group, coordinator)
+            if not connection.serves(ConsumerGroupDescribeRequest):
                 _check(ErrorCode.GROUP_ID_NOT_FOUND, _named(group_id))
-            return _description(group, coordinator)
+            request = ConsumerGroupDescribeRequest(
+                group_ids=[group_id], include_authorized_operations=False
+            )
+            (found,) = connection.call(request, ConsumerGroupDescribeResponse).groups
+            _check(found.error_code, _named(group_id))
+            return _consumer_description(found, coordinator)
 
         return self._coordinators.ask(group_id, ask)
 
@@ -327,6 +346,36 @@ def _description(group: DescribedGroup, coordinator: Node) -> GroupDescription:
         group.protocol_data,
         [_member(member, group.protocol_type) for member in group.members],
         coordinator,
+    )
+
+
+def _consumer_description(group: DescribedConsumerGroup, coordinator: Node) -> GroupDescription:
+    return GroupDescription(
+        group.group_id,
+        group.group_state,
+        CONSUMER_PROTOCOL,
+        group.assignor_name,
+        [
+            GroupMember(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host.removeprefix("/"),
+                tuple(
+                    sorted(
+                        TopicPartition(topic.topic_name, number)
+                        for topic in member.assignment.topic_partitions
+                        for number in topic.partitions
+                    )
+                ),
+                member.member_epoch,
+            )
+            for member in group.members
+        ],
+        coordinator,
+        CONSUMER,
+        group.group_epoch,
+        group.assignment_epoch,
     )
 
 

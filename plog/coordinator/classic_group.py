@@ -127,6 +127,12 @@ class ClassicGroup:
         out, self._out = self._out, []
         return out
 
+    def disturb(self, reason: str) -> list[Effect]:
+        """Have everybody join again."""
+        self._rebalance(reason)
+        out, self._out = self._out, []
+        return out
+
     def hear(self, member_id: str) -> list[Effect]:
         """Take note that a member lives: it has committed."""
         member = self.roster.get(member_id)

@@ -12,16 +12,20 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TypeVar
 
 from plog.cluster.metadata_cache import MetadataCache, MetadataSnapshot
 from plog.cluster.own_appends import OwnAppends, Pair, Writer, ignore
 from plog.coordinator import group_log
 from plog.coordinator.classic_group import ClassicGroup
+from plog.coordinator.consumer_events import Beat
+from plog.coordinator.consumer_group import ConsumerGroup
+from plog.coordinator.consumer_log import encode_key
+from plog.coordinator.consumer_runner import ConsumerRunner, rules_of
 from plog.coordinator.failures import told
 from plog.coordinator.group_events import (
     Answer,
+    BeatAnswer,
     Effect,
     Event,
     Heartbeat,
@@ -42,12 +46,12 @@ from plog.coordinator.group_events import (
 )
 from plog.coordinator.group_log import CommittedOffset
 from plog.coordinator.group_shard import Group, Shard
-from plog.coordinator.group_states import GroupState
 from plog.coordinator.shards import Shards
 from plog.coordinator.txn_events import Producer
 from plog.errors import (
     CoordinatorLoadInProgress,
     ErrorCode,
+    GroupIdNotFound,
     KafkaError,
     NotCoordinator,
 )
@@ -90,7 +94,7 @@ class GroupCoordinator:
             OFFSETS_TOPIC,
             partitions=partitions,
             load_bytes=settings.offsets_load_buffer_size,
-            make=partial(Shard, initial_delay_ms=settings.group_initial_rebalance_delay_ms),
+            make=self._make_shard,
             taken=self._resume,
             given_up=self._retire,
         )
@@ -103,12 +107,39 @@ class GroupCoordinator:
             log, "%d further changes of groups could not be stored", timing=loop
         )
         self._unsubscribe: Callable[[], None] = lambda: None
-        self.rebalances = 0
+        self._classic_rebalances = 0
+        self._cluster: Callable[[], MetadataSnapshot] = MetadataSnapshot
+        self.consumers = ConsumerRunner(
+            settings=settings,
+            clock=clock,
+            timers=self._timers,
+            lines=self._rebalances,
+            unstored=self._unstored,
+            append=lambda group_id, pairs: self._append(self.shards.of(group_id), pairs),
+            spawn=self.shards.spawn,
+            cluster=lambda: self._cluster(),
+            is_ours=self._is_ours,
+            run_classic=self._execute,
+        )
+
+    @property
+    def rebalances(self) -> int:
         """How many have begun."""
+        return self._classic_rebalances + self.consumers.rebalances
+
+    def _make_shard(self, index: int, epoch: int) -> Shard:
+        delay_ms = self._settings.group_initial_rebalance_delay_ms
+        return Shard(index, epoch, delay_ms, rules_of(self._settings))
+
+    def _is_ours(self, group: Group) -> bool:
+        with suppress(NotCoordinator, CoordinatorLoadInProgress):
+            return not self.shards.is_closed and self.find(group.group_id) is group
+        return False
 
     def start(self, metadata: MetadataCache) -> None:
         """Look over what may be forgotten from now on; and with a topic go its offsets."""
         topics = metadata.snapshot.topic_names
+        self._cluster = lambda: metadata.snapshot
 
         def look(snapshot: MetadataSnapshot) -> None:  # on the thread that takes orders
             nonlocal topics
@@ -125,13 +156,19 @@ class GroupCoordinator:
         for producer_id, is_commit in shard.ended_meanwhile:
             shard.end_transaction(producer_id, is_commit=is_commit)
         for group in shard:
-            self._execute(group, group.classic.resume())
+            if isinstance(group.machine, ConsumerGroup):
+                self.consumers.resume(group, group.machine)
+            else:
+                self._execute(group, group.machine.resume())
         if shard.groups:
             log.info("%d groups of %s-%d loaded", len(shard.groups), OFFSETS_TOPIC, shard.partition)
 
     def _retire(self, shard: Shard) -> None:
         for group in shard:
-            self._execute(group, group.classic.die(ErrorCode.NOT_COORDINATOR))
+            if isinstance(group.machine, ConsumerGroup):
+                self.consumers.retire(group, group.machine, ErrorCode.NOT_COORDINATOR)
+            else:
+                self._execute(group, group.machine.die(ErrorCode.NOT_COORDINATOR))
 
     def close(self) -> None:
         """Stop: no timer fires any more, and nobody is answered."""
@@ -189,11 +226,32 @@ class GroupCoordinator:
             return (ErrorCode.UNKNOWN_MEMBER_ID,) * len(members)
         return (await self._ask(group, Leave(self.token(), members), Left)).errors
 
+    async def beat_as_consumer(self, group_id: str, beat: Beat) -> BeatAnswer:
+        """Have a member of a consumer group (KIP-848) tell of itself, and return what it is told.
+
+        Raises as `Shards.of`, and GroupIdNotFound; what its group cannot store.
+        """
+        shard = self.shards.of(group_id)
+        if group_id not in shard.groups and beat.epoch != 0:
+            raise GroupIdNotFound(f"there is no group {group_id}")
+        group = shard.group(group_id)
+        answer = await self._ask(group, beat, BeatAnswer)
+        if answer.error is not ErrorCode.NONE and group.is_forgettable and not group.is_stored:
+            self._forget_unborn(shard, group)
+        return answer
+
+    def _forget_unborn(self, shard: Shard, group: Group) -> None:
+        """Forget a group that was made for somebody who was not taken in."""
+        if isinstance(group.machine, ClassicGroup) and shard.groups.get(group.group_id) is group:
+            del shard.groups[group.group_id]
+
     def token(self) -> asyncio.Future[object]:
         """Return what a request waits with."""
         return self._loop.create_future()
 
-    async def _ask(self, group: Group, event: Join | Sync | Heartbeat | Leave, kind: type[A]) -> A:
+    async def _ask(
+        self, group: Group, event: Join | Sync | Heartbeat | Leave | Beat, kind: type[A]
+    ) -> A:
         token = event.token
         assert isinstance(token, asyncio.Future)
         self._feed(group, event)
@@ -211,8 +269,13 @@ class GroupCoordinator:
         member_id: str,
         instance_id: str | None,
         generation: int,
+        version: int,
     ) -> ErrorCode:
         """Commit offsets, at least one: all or none. Tells once they are safe.
+
+        Args:
+            generation: or the member's epoch, in a consumer group.
+            version: OffsetCommit's.
 
         Raises as `Shards.of`.
         """
@@ -220,10 +283,11 @@ class GroupCoordinator:
         if group_id not in shard.groups and generation >= 0:
             return ErrorCode.ILLEGAL_GENERATION
         group = shard.group(group_id)
-        refusal = group.classic.refuse_commit(member_id, instance_id, generation)
+        refusal = group.refuse_commit(member_id, instance_id, generation, version)
         if refusal is not ErrorCode.NONE:
             return refusal
-        self._execute(group, group.classic.hear(member_id))
+        if isinstance(group.machine, ClassicGroup):
+            self._execute(group, group.machine.hear(member_id))
         pairs = self._offset_pairs(group_id, offsets)
         with group.offsets.committing(at for at, _ in offsets):
             try:
@@ -256,10 +320,11 @@ class GroupCoordinator:
         if group_id not in shard.groups and generation >= 0:
             return ErrorCode.UNKNOWN_MEMBER_ID
         group = shard.group(group_id)
-        refusal = group.classic.refuse_transactional_commit(member_id, instance_id, generation)
+        refusal = group.refuse_transactional_commit(member_id, instance_id, generation)
         if refusal is not ErrorCode.NONE:
             return refusal
-        self._execute(group, group.classic.hear(member_id))
+        if isinstance(group.machine, ClassicGroup):
+            self._execute(group, group.machine.hear(member_id))
 
         def appended(position: int) -> None:
             # At once: from now on its fate is the marker's, which may follow closely.
@@ -302,8 +367,8 @@ class GroupCoordinator:
 
         Raises KafkaError: they are still there.
         """
-        shard = self.shards.of(group.classic.group_id)
-        group_id = group.classic.group_id
+        group_id = group.group_id
+        shard = self.shards.of(group_id)
         pairs = [Pair(group_log.encode_offset_key(group_id, at), None) for at in partitions]
         if pairs:
             position = await self._append(shard, pairs)
@@ -318,29 +383,42 @@ class GroupCoordinator:
         group = shard.groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        if group.classic.state is not GroupState.EMPTY or group.classic.pending:
+        if not group.is_empty:
             return ErrorCode.NON_EMPTY_GROUP
+        if group.unsafe:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # until it is safe that all have left
         partitions = [at for at, _ in group.offsets]
         pairs = [Pair(group_log.encode_offset_key(group_id, at), None) for at in partitions]
         if group.is_stored:
             pairs.append(Pair(group_log.encode_group_key(group_id), None))
+        pairs += [Pair(encode_key(group_id, record.key), None) for record in group.stored]
         # Until its end is safe the group refuses whoever comes, for a while.
-        was = group.classic
-        self._execute(group, was.die(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        was, again = group.machine, self._begin_again(group)
+        if isinstance(was, ConsumerGroup):
+            self.consumers.retire(group, was, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        else:
+            self._execute(group, was.die(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         try:
             if pairs:
                 await self._append(shard, pairs)
         except KafkaError as failure:
-            group.classic = ClassicGroup(
-                group_id,
-                was.initial_delay_ms,
-                generation=was.generation,
-                protocol_type=was.protocol_type,
-            )
+            group.machine = again
             return told(failure, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
         if shard.groups.get(group_id) is group:
             del shard.groups[group_id]
         return ErrorCode.NONE
+
+    def _begin_again(self, group: Group) -> ClassicGroup | ConsumerGroup:
+        """Return a group that nobody is in as it is before it is deleted."""
+        was = group.machine
+        if isinstance(was, ConsumerGroup):
+            return ConsumerGroup(group.group_id, was.rules, group.stored.copy())
+        return ClassicGroup(
+            group.group_id,
+            was.initial_delay_ms,
+            generation=was.generation,
+            protocol_type=was.protocol_type,
+        )
 
     def _forget_topics(self, topics: Collection[str]) -> None:
         if not self.shards.is_closed:
@@ -354,7 +432,7 @@ class GroupCoordinator:
             except KafkaError as failure:
                 self._unstored.warning(
                     "group %.100r keeps offsets of deleted topics: %s",
-                    group.classic.group_id,
+                    group.group_id,
                     failure,
                 )
 
@@ -371,10 +449,10 @@ class GroupCoordinator:
                 expired = group.expired(self._clock.now_ms(), retention_ms)
                 await self.forget_offsets(group, expired)
                 if group.is_forgettable:
-                    await self.delete(group.classic.group_id)
+                    await self.delete(group.group_id)
             except KafkaError as failure:
                 self._unstored.warning(
-                    "offsets of group %.100r cannot expire: %s", group.classic.group_id, failure
+                    "offsets of group %.100r cannot expire: %s", group.group_id, failure
                 )
 
     async def _append(
@@ -395,10 +473,15 @@ class GroupCoordinator:
 
     # -- machines ----------------------------------------------------------------------------
 
-    def _feed(self, group: Group, event: Event) -> None:
-        before = group.classic.state
-        effects = group.classic.on(event)
-        if group.classic.state is not before:
+    def _feed(self, group: Group, event: Event | Beat) -> None:
+        machine = group.machine
+        if isinstance(machine, ConsumerGroup) or isinstance(event, Beat):
+            assert not isinstance(event, Stored)
+            self.consumers.feed(group, event)
+            return
+        before = machine.state
+        effects = machine.on(event)
+        if machine.state is not before:
             group.since_ms = self._clock.now_ms()
         self._execute(group, effects)
 
@@ -409,7 +492,7 @@ class GroupCoordinator:
                 self._feed(group, TimerFired(timer))
 
     def _execute(self, group: Group, effects: Iterable[Effect]) -> None:
-        group_id = group.classic.group_id
+        group_id = group.group_id
         for effect in effects:
             match effect:
                 case Answer(token, answer):
@@ -421,7 +504,7 @@ class GroupCoordinator:
                 case StopTimer(timer):
                     self._timers.stop((group_id, timer))
                 case Rebalancing(generation, reason):
-                    self.rebalances += 1
+                    self._classic_rebalances += 1
                     # All of it is the clients' word: one line, and no long one.
                     self._rebalances.log(
                         logging.INFO,
@@ -431,22 +514,27 @@ class GroupCoordinator:
                         reason.encode("unicode_escape").decode(),
                     )
                 case StoreGroup(ticket):
-                    self.shards.spawn(self._store(group, self._record(group, effect), ticket))
+                    machine = group.machine
+                    assert isinstance(machine, ClassicGroup)
+                    record = self._record(group, machine, effect)
+                    self.shards.spawn(self._store(group, machine, record, ticket))
 
-    def _record(self, group: Group, effect: StoreGroup) -> Pair:
+    def _record(self, group: Group, machine: ClassicGroup, effect: StoreGroup) -> Pair:
         group.is_stored = True
         return Pair(
-            group_log.encode_group_key(group.classic.group_id),
-            group_log.encode_group(group.classic, effect.assignments, group.since_ms),
+            group_log.encode_group_key(group.group_id),
+            group_log.encode_group(machine, effect.assignments, group.since_ms),
         )
 
-    async def _store(self, group: Group, record: Pair, ticket: int) -> None:
+    async def _store(self, group: Group, machine: ClassicGroup, record: Pair, ticket: int) -> None:
         error = ErrorCode.NONE
+        await self.consumers.settled(group)  # what it was before must not stand behind what it is
+        if group.machine is not machine:
+            return
         try:
-            await self._append(self.shards.of(group.classic.group_id), [record])
+            await self._append(self.shards.of(group.group_id), [record])
         except KafkaError as failure:
             error = told(failure, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
-            self._unstored.warning(
-                "group %.100r cannot be stored: %s", group.classic.group_id, failure
-            )
-        self._feed(group, Stored(ticket, error))
+            self._unstored.warning("group %.100r cannot be stored: %s", group.group_id, failure)
+        if group.machine is machine:
+            self._feed(group, Stored(ticket, error))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
+from plog.coordinator.assignors import Partitions
 from plog.errors import ErrorCode
 
 NO_MEMBER = ""
@@ -116,6 +117,8 @@ class TimerKind(Enum):
     """Members had their time to join again."""
     SYNC = "sync"
     """Members had their time to ask for their assignments."""
+    REVOKE = "revocation"
+    """A member of a consumer group (KIP-848) had its time to give partitions up."""
 
 
 class Timer(NamedTuple):
@@ -178,11 +181,23 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class BeatAnswer:
+    """Answers a Beat; `assigned` is all that the member may use, None if that has not changed."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    member_id: str | None = None
+    epoch: int = 0
+    interval_ms: int = 0
+    assigned: Partitions | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """Answer a request; a Heartbeat by its error alone."""
 
     token: Token
-    answer: JoinAnswer | SyncAnswer | Left | ErrorCode
+    answer: JoinAnswer | SyncAnswer | Left | ErrorCode | BeatAnswer
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,21 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from plog.coordinator import group_log
+from plog.coordinator import consumer_log, group_log
 from plog.coordinator.classic_group import ClassicGroup
+from plog.coordinator.consumer_events import Rules
+from plog.coordinator.consumer_group import ConsumerGroup
+from plog.coordinator.consumer_log import ConsumerKey
+from plog.coordinator.consumer_store import Unsafe
+from plog.coordinator.consumer_table import EPOCH, Record, Table
+from plog.coordinator.group_events import NO_MEMBER
 from plog.coordinator.group_log import CommittedOffset, GroupKey, OffsetKey
 from plog.coordinator.group_offsets import GroupOffsets
 from plog.coordinator.group_states import GroupState
-from plog.coordinator.replay import Entry, Replayed, Table
+from plog.coordinator.replay import Entry, Replayed
+from plog.coordinator.replay import Table as LogTable
 from plog.coordinator.subscriptions import subscribed_topics
-from plog.errors import CorruptRecord
+from plog.errors import CorruptRecord, ErrorCode
 from plog.runtime.bounded_lines import BoundedLines
 from plog.types import NO_TIMESTAMP, TopicPartition
 
@@ -28,32 +35,84 @@ UNREADABLE = "%d further records say nothing"
 
 @dataclass(slots=True)
 class Group:
-    """A group and what it has committed; `since_ms` is when it came into its state."""
+    """A group of either protocol, and what it has committed.
 
-    classic: ClassicGroup
+    `since_ms` is when a classic group came into its state.
+    """
+
+    machine: ClassicGroup | ConsumerGroup
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     since_ms: int = NO_TIMESTAMP
     is_stored: bool = False
-    """Whether the group itself has a record; one that only commits has none."""
+    """Whether a classic group itself has a record; one that only commits has none."""
+    stored: Table = field(default_factory=Table)
+    """The records of a consumer group that are safe."""
+    unsafe: Unsafe = field(default_factory=Unsafe)
+    """Those that are not yet, and who waits for them."""
+
+    @property
+    def group_id(self) -> str:
+        """The group's name."""
+        return self.machine.group_id
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is in it, nor about to be."""
+        if isinstance(self.machine, ConsumerGroup):
+            return not (self.machine.is_dead or self.machine.table.members)
+        return self.machine.state is GroupState.EMPTY and not self.machine.pending
+
+    @property
+    def member_count(self) -> int:
+        """How many are in it."""
+        if isinstance(self.machine, ConsumerGroup):
+            return len(self.machine.table.members)
+        return len(self.machine.roster)
 
     @property
     def is_forgettable(self) -> bool:
         """Whether nobody would miss it."""
-        return (
-            self.classic.state is GroupState.EMPTY
-            and not self.classic.pending
-            and self.offsets.is_forgettable
-        )
+        return self.is_empty and not self.unsafe and self.offsets.is_forgettable
+
+    def subscribed_topics(self) -> set[str] | None:
+        """Return the topics that members want; None when that cannot be told."""
+        if isinstance(self.machine, ConsumerGroup):
+            return self.machine.subscribed_topics()
+        if self.machine.state is GroupState.EMPTY:
+            return set()
+        return subscribed_topics(self.machine)
+
+    def refuse_commit(
+        self, member_id: str, instance_id: str | None, generation: int, version: int
+    ) -> ErrorCode:
+        """Tell why offsets are not to be committed by OffsetCommit; NONE if they are."""
+        if isinstance(self.machine, ConsumerGroup):
+            return self.machine.refuse_commit(member_id, generation, version)
+        return self.machine.refuse_commit(member_id, instance_id, generation)
+
+    def refuse_transactional_commit(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """Tell why offsets are not to be committed with a transaction; NONE if they are."""
+        if isinstance(self.machine, ConsumerGroup):
+            return self.machine.refuse_commit(member_id, generation, None)
+        return self.machine.refuse_transactional_commit(member_id, instance_id, generation)
+
+    def refuse_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+        """Tell why a member is not to be told what is committed; NONE if it is."""
+        if not isinstance(self.machine, ConsumerGroup) or (not member_id and epoch < 0):
+            return ErrorCode.NONE
+        return self.machine.refuse_epoch(member_id or NO_MEMBER, epoch)
 
     def expired(self, now_ms: int, retention_ms: int) -> list[TopicPartition]:
         """Return the partitions whose offsets have expired (KIP-211)."""
-        if self.classic.state is GroupState.EMPTY:
+        if self.machine.state is GroupState.EMPTY:
             return self.offsets.expired(
                 now_ms, retention_ms, unused_since_ms=self.since_ms, but_topics=()
             )
-        if self.classic.state is not GroupState.STABLE:
+        if isinstance(self.machine, ClassicGroup) and self.machine.state is not GroupState.STABLE:
             return []
-        topics = subscribed_topics(self.classic)
+        topics = self.subscribed_topics()
         if topics is None:
             return []
         return self.offsets.expired(
@@ -68,10 +127,12 @@ class Shard:
     partition: int
     leader_epoch: int
     initial_delay_ms: int = 0
+    rules: Rules = field(default_factory=Rules)
     groups: dict[str, Group] = field(default_factory=dict)
     ended_meanwhile: list[tuple[int, bool]] = field(default_factory=list)
     """While its log is read: by which producers transactions were ended, and whether by commit."""
     _in_transactions: dict[int, set[str]] = field(default_factory=dict)  # by producer id
+    _tables: dict[str, Table] = field(default_factory=dict)  # while its log is read
 
     def __iter__(self) -> Iterator[Group]:
         """Iterate over the groups that there are now."""
@@ -95,7 +156,7 @@ class Shard:
     ) -> None:
         """Take in a commit that stands once its producer's transaction is committed."""
         group.offsets.commit_in_transaction(producer_id, at, committed, position)
-        self._in_transactions.setdefault(producer_id, set()).add(group.classic.group_id)
+        self._in_transactions.setdefault(producer_id, set()).add(group.group_id)
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         """Take in what became of a producer's transaction; without commits here it is nothing."""
@@ -106,7 +167,7 @@ class Shard:
     def fill(self, replayed: Replayed) -> None:
         """Make the groups that a log says. A record that cannot be read is told, and left out."""
         unreadable = BoundedLines(log, UNREADABLE)
-        tables: list[tuple[int | None, Table]] = [(None, replayed.table)]
+        tables: list[tuple[int | None, LogTable]] = [(None, replayed.table)]
         for producer_id, table in [*tables, *replayed.undecided.items()]:
             for key, entry in table.items():
                 try:
@@ -119,10 +180,26 @@ class Shard:
                         damage,
                     )
         unreadable.tell_rest()
+        self._make_consumer_groups(replayed)
+
+    def _make_consumer_groups(self, replayed: Replayed) -> None:
+        """Make those that have an epoch; of a group of both kinds the later record tells which."""
+        for group_id, table in self._tables.items():
+            begun = replayed.table.get(consumer_log.encode_key(group_id, EPOCH))
+            classic = replayed.table.get(group_log.encode_group_key(group_id))
+            if begun is None or (classic is not None and classic.offset > begun.offset):
+                continue
+            group = self.group(group_id)
+            group.machine = ConsumerGroup(group_id, self.rules, table)
+            group.stored = table.copy()
+        self._tables.clear()
 
     def _take(self, key: bytes, entry: Entry, producer_id: int | None) -> None:
         assert entry.value is not None
-        match group_log.decode_key(key):
+        match consumer_log.decode_key(key) or group_log.decode_key(key):
+            case ConsumerKey(group_id, name):
+                value = consumer_log.decode_value(name.kind, entry.value)
+                self._tables.setdefault(group_id, Table()).apply(Record(name, value))
             case OffsetKey(group_id, at):
                 group = self.group(group_id)
                 committed = group_log.decode_offset(entry.value)
@@ -135,7 +212,7 @@ class Shard:
 
     def _take_group(self, group_id: str, value: bytes) -> None:
         group = self.group(group_id)
-        group.classic = group_log.decode_group(
+        group.machine = group_log.decode_group(
             group_id, value, initial_delay_ms=self.initial_delay_ms
         )
         group.since_ms = group_log.group_since_ms(value)

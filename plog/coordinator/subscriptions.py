@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from plog.coordinator.classic_group import ClassicGroup
 from plog.errors import InvalidRequest
 from plog.protocol import codec
 from plog.protocol.framing import MOST_REQUEST_ELEMENTS
-from plog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from plog.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartitions,
+)
+from plog.protocol.schema import Struct
 
 CONSUMER_PROTOCOL = "consumer"
 """The type of groups whose members tell their topics in Kafka's own form."""
 
 _VERSION = struct.Struct(">h")
+
+S = TypeVar("S", bound=Struct)
 
 
 def subscribed_topics(group: ClassicGroup) -> set[str] | None:
@@ -31,18 +39,45 @@ def subscribed_topics(group: ClassicGroup) -> set[str] | None:
 
 
 def _topics(metadata: bytes) -> Iterable[str] | None:
-    if len(metadata) < _VERSION.size:
+    found = read_subscription(metadata)
+    return None if found is None else found.topics
+
+
+def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription | None:
+    """Return what a member told, None if it is not in Kafka's form."""
+    return _read(ConsumerProtocolSubscription, metadata)
+
+
+def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment | None:
+    """Return what a leader assigned, None if it is not in Kafka's form."""
+    return _read(ConsumerProtocolAssignment, assignment)
+
+
+def encode_assignment(partitions: Mapping[str, Sequence[int]], *, like: bytes = b"") -> bytes:
+    """Encode what a member may use, in the version that it tells its topics in."""
+    newest = ConsumerProtocolAssignment.api.versions.high
+    version = min(_VERSION.unpack_from(like)[0] if like else newest, newest)
+    assignment = ConsumerProtocolAssignment(
+        assigned_partitions=[
+            TopicPartitions(topic=topic, partitions=list(numbers))
+            for topic, numbers in partitions.items()
+        ]
+    )
+    return _VERSION.pack(version) + codec.encode(assignment, version)
+
+
+def _read(cls: type[S], data: bytes) -> S | None:
+    if len(data) < _VERSION.size:
         return None
-    version = _VERSION.unpack_from(metadata)[0]
-    newest = ConsumerProtocolSubscription.api.versions.high
+    version = _VERSION.unpack_from(data)[0]
     try:
         found, _ = codec.decode(
-            ConsumerProtocolSubscription,
-            min(version, newest),
-            metadata,
+            cls,
+            min(version, cls.api.versions.high),
+            data,
             _VERSION.size,
             most_elements=MOST_REQUEST_ELEMENTS,
         )
     except InvalidRequest:
         return None
-    return found.topics
+    return found

@@ -39,6 +39,7 @@ def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsRespon
                 api_key=key, min_version=handler.advertised_min, max_version=handler.max_version
             )
             for key, handler in sorted(HANDLERS.items())
+            if handler.is_on(ctx.services.settings.broker())
         ],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)

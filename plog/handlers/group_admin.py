@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from plog.coordinator.classic_group import ClassicGroup
 from plog.coordinator.group_shard import Group
 from plog.coordinator.group_states import GroupState
+from plog.coordinator.subscriptions import CONSUMER_PROTOCOL
 from plog.errors import ErrorCode, KafkaError
 from plog.handlers.context import Context
 from plog.handlers.operations import ALL_OF_GROUP, NOT_ASKED
@@ -21,8 +23,8 @@ from plog.protocol.messages.group_admin import (
     ListGroupsResponse,
 )
 
-CLASSIC = "classic"
-"""The type of groups of the classic protocol (KIP-848)."""
+CLASSIC, CONSUMER = "classic", "consumer"
+"""The types of groups, by the protocol that they use (KIP-848)."""
 
 
 @handles(ListGroupsRequest, versions="0-5")
@@ -36,21 +38,31 @@ def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsResponse:
         error_code=error,
         groups=[
             ListedGroup(
-                group_id=group.classic.group_id,
-                protocol_type=group.classic.protocol_type or "",
-                group_state=group.classic.state.value,
-                group_type=CLASSIC,
+                group_id=group.group_id,
+                protocol_type=_protocol_type(group),
+                group_state=group.machine.state.value,
+                group_type=_type(group),
             )
             for group in groups.groups()
-            if (not states or group.classic.state.value.casefold() in states)
-            and (not types or CLASSIC in types)
+            if (not states or group.machine.state.value.casefold() in states)
+            and (not types or _type(group) in types)
         ],
     )
 
 
+def _type(group: Group) -> str:
+    return CLASSIC if isinstance(group.machine, ClassicGroup) else CONSUMER
+
+
+def _protocol_type(group: Group) -> str:
+    if isinstance(group.machine, ClassicGroup):
+        return group.machine.protocol_type or ""
+    return CONSUMER_PROTOCOL
+
+
 @handles(DescribeGroupsRequest, versions="0-5")
 def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    """Describe each; one that nobody has heard of is dead, without an error."""
+    """Describe each; one that is no classic group is dead, without an error."""
     described = [_describe(ctx, group_id) for group_id in request.groups]
     for one in described:
         asked = request.include_authorized_operations and one.error_code == ErrorCode.NONE
@@ -70,7 +82,7 @@ def _describe(ctx: Context, group_id: str) -> DescribedGroup:
             protocol_data="",
             members=[],
         )
-    if found is None:
+    if found is None or not isinstance(found.machine, ClassicGroup):
         return DescribedGroup(
             error_code=ErrorCode.NONE,
             group_id=group_id,
@@ -79,11 +91,10 @@ def _describe(ctx: Context, group_id: str) -> DescribedGroup:
             protocol_data="",
             members=[],
         )
-    return _described(found)
+    return _described(found.machine)
 
 
-def _described(group: Group) -> DescribedGroup:
-    classic = group.classic
+def _described(classic: ClassicGroup) -> DescribedGroup:
     # What was told for an assignor, and who got what, stands only once it has been chosen.
     is_stable = classic.state is GroupState.STABLE
     name = classic.protocol_name if is_stable else None

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+from plog.coordinator.classic_group import ClassicGroup
 from plog.coordinator.group_log import CommittedOffset
 from plog.coordinator.group_shard import Group
 from plog.coordinator.group_states import GroupState
-from plog.coordinator.subscriptions import CONSUMER_PROTOCOL, subscribed_topics
-from plog.errors import ErrorCode, KafkaError
+from plog.coordinator.subscriptions import CONSUMER_PROTOCOL
+from plog.errors import ErrorCode, KafkaError, error_for
 from plog.handlers.context import Context
 from plog.handlers.group_ids import check_group_id
 from plog.handlers.registry import handles
@@ -85,6 +86,7 @@ async def _commit(
                 member_id=request.member_id,
                 instance_id=request.group_instance_id,
                 generation=request.generation_id_or_member_epoch,
+                version=ctx.version,
             )
     except KafkaError as refusal:
         return ErrorCode(refusal.code)
@@ -153,6 +155,8 @@ class Wanted(NamedTuple):
 
     group_id: str
     topics: Sequence[tuple[str, Sequence[int]]] | None
+    member_id: str | None = None
+    member_epoch: int = NO_EPOCH
 
 
 class Found(NamedTuple):
@@ -179,6 +183,8 @@ def offset_fetch(ctx: Context, request: OffsetFetchRequest) -> OffsetFetchRespon
                         None
                         if group.topics is None
                         else [(topic.name, topic.partition_indexes) for topic in group.topics],
+                        group.member_id,
+                        group.member_epoch,
                     ),
                     require_stable=request.require_stable,
                 )
@@ -248,6 +254,10 @@ def _fetch_group(ctx: Context, wanted: Wanted, *, require_stable: bool) -> Offse
 
 def _fetch(ctx: Context, wanted: Wanted, *, require_stable: bool) -> list[tuple[str, list[Found]]]:
     group = ctx.services.groups.find(wanted.group_id)
+    if group is not None:
+        refusal = group.refuse_fetch(wanted.member_id, wanted.member_epoch)
+        if refusal is not ErrorCode.NONE:
+            raise error_for(refusal)
     if wanted.topics is not None:
         return [
             (topic, [_found(group, TopicPartition(topic, index), require_stable) for index in some])
@@ -314,9 +324,12 @@ async def offset_delete(ctx: Context, request: OffsetDeleteRequest) -> OffsetDel
 
 def _why_not_deletable(group: Group | None) -> ErrorCode:
     """Tell why no offset of a group may be deleted; NONE if some may."""
-    if group is None or group.classic.state is GroupState.DEAD:
+    if group is None or group.machine.state.value == GroupState.DEAD.value:
         return ErrorCode.GROUP_ID_NOT_FOUND
-    if group.classic.state is GroupState.EMPTY or group.classic.protocol_type == CONSUMER_PROTOCOL:
+    machine = group.machine
+    if not isinstance(machine, ClassicGroup):
+        return ErrorCode.NONE
+    if machine.state is GroupState.EMPTY or machine.protocol_type == CONSUMER_PROTOCOL:
         return ErrorCode.NONE
     return ErrorCode.NON_EMPTY_GROUP
 
@@ -325,9 +338,7 @@ def _deletion_errors(
     ctx: Context, asked: Iterable[TopicPartition], group: Group
 ) -> dict[TopicPartition, ErrorCode]:
     # Of members that cannot be understood any topic may be wanted.
-    wanted: set[str] | None = set()
-    if group.classic.state is not GroupState.EMPTY:
-        wanted = subscribed_topics(group.classic)
+    wanted = group.subscribed_topics()
     errors = {}
     for at in asked:
         if not ctx.services.metadata.contains(at):

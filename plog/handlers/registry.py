@@ -11,11 +11,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
 from plog.protocol.schema import Struct
+from plog.settings.definitions import BrokerSettings
 
 FAMILIES = (
     "api_versions",
     "cluster",
     "configs",
+    "consumer_groups",
     "elections",
     "features",
     "fetch",
@@ -50,13 +52,19 @@ class Handler(NamedTuple):
     max_version: int
     advertised_min: int
     function: HandlerFunction
+    is_on: Callable[[BrokerSettings], bool] = lambda settings: True
+    """Whether the settings let it be served; if not, it is not advertised."""
 
 
 HANDLERS: dict[int, Handler] = {}
 
 
 def handles(
-    request: type[Struct], *, versions: str, advertised_min: int | None = None
+    request: type[Struct],
+    *,
+    versions: str,
+    advertised_min: int | None = None,
+    is_on: Callable[[BrokerSettings], bool] = lambda settings: True,
 ) -> Callable[[F], F]:
     """Declare the decorated function as the handler of `request`.
 
@@ -65,6 +73,7 @@ def handles(
         versions: the versions served, "low-high".
         advertised_min: lowest version ApiVersions names when that differs from the lowest served
             (Produce: clients take an absent version 0 for a broker without compression).
+        is_on: tells whether the broker's settings let it be served.
     """
     low, high = (int(bound) for bound in versions.split("-"))
 
@@ -74,7 +83,7 @@ def handles(
         if not request.api.versions.low <= low <= high <= request.api.versions.high:
             raise TypeError(f"{request.__name__} declares no versions {versions}")
         lowest = low if advertised_min is None else advertised_min
-        HANDLERS[request.api.key] = Handler(request, low, high, lowest, function)
+        HANDLERS[request.api.key] = Handler(request, low, high, lowest, function, is_on)
         return function
 
     return declare

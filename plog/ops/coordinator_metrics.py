@@ -9,12 +9,15 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from plog.coordinator.consumer_events import GroupState as ConsumerState
 from plog.coordinator.group_coordinator import GroupCoordinator
 from plog.coordinator.group_states import GroupState
 from plog.coordinator.txn_coordinator import TxnCoordinator
 from plog.coordinator.txn_states import NEXT_STATES, TxnState
 
-GROUP_STATES = tuple(state for state in GroupState if state is not GroupState.DEAD)
+GROUP_STATES = tuple(
+    sorted({state.value for state in (*GroupState, *ConsumerState)} - {GroupState.DEAD.value})
+)
 TXN_STATES = tuple(NEXT_STATES)
 MS_IN_S = 1000
 
@@ -30,13 +33,13 @@ class Sample(NamedTuple):
 
 def groups_of(groups: GroupCoordinator) -> Iterator[Sample]:
     """Yield what there is to say of groups."""
-    states: Counter[GroupState] = Counter()
+    states: Counter[str] = Counter()
     members = 0
     for group in groups.groups():
-        states[group.classic.state] += 1
-        members += len(group.classic.roster)
+        states[group.machine.state.value] += 1
+        members += group.member_count
     for state in GROUP_STATES:
-        yield Sample("plog_groups", "Groups by state.", ("state", state.value), states[state])
+        yield Sample("plog_groups", "Groups by state.", ("state", state), states[state])
     yield Sample("plog_group_members", "Members of all groups.", None, members)
     text = "Rebalances that have begun."
     yield Sample("plog_group_rebalances_total", text, None, groups.rebalances)

@@ -30,6 +30,7 @@ FAMILIES: Final[dict[str, tuple[ApiKey, ...]]] = {
         ApiKey.ALTER_CONFIGS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
     ),
+    "consumer_groups": (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE),
     "features": (ApiKey.UPDATE_FEATURES,),
     "fetch": (ApiKey.FETCH,),
     "group_admin": (ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS, ApiKey.DELETE_GROUPS),

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from plog.settings.keys import INT, INT_MAX, LONG, SHORT, Settings, key
+from typing import Final
+
+from plog.settings.keys import INT, INT_MAX, LIST, LONG, SHORT, STRING, Settings, key
+
+ASSIGNOR_CLASSES: Final = {
+    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
+    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
+}
+"""By which Kafka 3.9 names the assignors that Kafka 4 has short names for."""
 
 
 class CoordinatorKeys(Settings):
@@ -32,6 +40,78 @@ class CoordinatorKeys(Settings):
         "The most members of a group.",
         default=INT_MAX,
         at_least=1,
+    )
+    group_coordinator_rebalance_protocols = key(
+        "group.coordinator.rebalance.protocols",
+        LIST,
+        "Which protocols groups may use. Without `consumer` its requests (KIP-848) are not served.",
+        default=("classic", "consumer"),
+        values=("classic", "consumer"),
+    )
+    group_consumer_session_timeout_ms = key(
+        "group.consumer.session.timeout.ms",
+        INT,
+        "How long a member of a consumer group (KIP-848) may be silent.",
+        default=45000,
+        at_least=1,
+    )
+    group_consumer_min_session_timeout_ms = key(
+        "group.consumer.min.session.timeout.ms",
+        INT,
+        "The least that `group.consumer.session.timeout.ms` may be.",
+        default=45000,
+        at_least=1,
+    )
+    group_consumer_max_session_timeout_ms = key(
+        "group.consumer.max.session.timeout.ms",
+        INT,
+        "The most that `group.consumer.session.timeout.ms` may be.",
+        default=60000,
+        at_least=1,
+    )
+    group_consumer_heartbeat_interval_ms = key(
+        "group.consumer.heartbeat.interval.ms",
+        INT,
+        "How often members of a consumer group (KIP-848) are told to send heartbeats.",
+        default=5000,
+        at_least=1,
+    )
+    group_consumer_min_heartbeat_interval_ms = key(
+        "group.consumer.min.heartbeat.interval.ms",
+        INT,
+        "The least that `group.consumer.heartbeat.interval.ms` may be.",
+        default=5000,
+        at_least=1,
+    )
+    group_consumer_max_heartbeat_interval_ms = key(
+        "group.consumer.max.heartbeat.interval.ms",
+        INT,
+        "The most that `group.consumer.heartbeat.interval.ms` may be.",
+        default=15000,
+        at_least=1,
+    )
+    group_consumer_max_size = key(
+        "group.consumer.max.size",
+        INT,
+        "The most members of a consumer group (KIP-848).",
+        default=INT_MAX,
+        at_least=1,
+    )
+    group_consumer_assignors = key(
+        "group.consumer.assignors",
+        LIST,
+        "The coordinator's assignors, by their names or Kafka's classes. The first is used where a"
+        " consumer group's members prefer none.",
+        default=("uniform", "range"),
+        values=("uniform", "range", *ASSIGNOR_CLASSES),
+    )
+    group_consumer_migration_policy = key(
+        "group.consumer.migration.policy",
+        STRING,
+        "Whether classic groups become consumer groups with their first member of that protocol"
+        " (`upgrade`), and go back with the last (`downgrade`).",
+        default="bidirectional",
+        values=("disabled", "upgrade", "downgrade", "bidirectional"),
     )
     offset_metadata_max_bytes = key(
         "offset.metadata.max.bytes",

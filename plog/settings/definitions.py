@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from plog.errors import ConfigError, InvalidConfig
 from plog.settings.cluster_keys import ClusterKeys
-from plog.settings.coordinator_keys import CoordinatorKeys
+from plog.settings.coordinator_keys import ASSIGNOR_CLASSES, CoordinatorKeys
 from plog.settings.keys import LIST, LONG_MAX, Fault, TopicKey
 from plog.settings.listeners import Listener, parse_listeners
 from plog.settings.log_keys import LogKeys
@@ -48,6 +48,15 @@ class BrokerSettings(ClusterKeys, NetworkKeys, LogKeys, CoordinatorKeys):
             ConfigError: naming everything that is wrong.
         """
         return type(self)({**self.given, **texts})
+
+    @property
+    def serves_consumer_protocol(self) -> bool:
+        """Whether groups may use the protocol of KIP-848."""
+        return "consumer" in self.group_coordinator_rebalance_protocols
+
+    def consumer_assignors(self) -> tuple[str, ...]:
+        """Return the short names of the coordinator's assignors."""
+        return tuple(ASSIGNOR_CLASSES.get(name, name) for name in self.group_consumer_assignors)
 
     def parsed_listeners(self) -> list[Listener]:
         """Return what the four keys about listeners say together, in the order of `listeners`."""
@@ -106,6 +115,27 @@ class BrokerSettings(ClusterKeys, NetworkKeys, LogKeys, CoordinatorKeys):
                 f"{self.group_min_session_timeout_ms} is above group.max.session.timeout.ms, "
                 f"{self.group_max_session_timeout_ms}",
             )
+        if "classic" not in self.group_coordinator_rebalance_protocols:
+            yield Fault("group.coordinator.rebalance.protocols", "must name classic")
+        if not self.group_consumer_assignors:
+            yield Fault("group.consumer.assignors", "names no assignor")
+        yield from self._outside("session.timeout.ms")
+        yield from self._outside("heartbeat.interval.ms")
+        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
+            yield Fault(
+                "group.consumer.heartbeat.interval.ms",
+                f"{self.group_consumer_heartbeat_interval_ms} is not below "
+                f"group.consumer.session.timeout.ms, {self.group_consumer_session_timeout_ms}",
+            )
+
+    def _outside(self, rest: str) -> Iterable[Fault]:
+        """Hold one of the times of consumer groups against its bounds."""
+        names = [f"group.consumer.{bound}{rest}" for bound in ("min.", "", "max.")]
+        least, value, most = (int(str(self.value(name))) for name in names)
+        if value < least:
+            yield Fault(names[1], f"{value} is below {names[0]}, {least}")
+        if value > most:
+            yield Fault(names[1], f"{value} is above {names[2]}, {most}")
 
 
 class TopicSettings(TopicKeys):

@@ -63,7 +63,8 @@ def test_help_says_what_a_command_does(call, name):
 
 def test_groups_are_listed(call, group):
     listed = json.loads(call("groups", "list", "--json").stdout)
-    assert {"group": group, "state": "Empty", "type": ""} in listed
+    expected = {"group": group, "state": "Empty", "type": "", "protocol": "classic"}
+    assert expected in listed
     assert group in call("groups", "list", "--state", "empty", "--state", "dead").stdout.decode()
     assert group not in call("groups", "list", "--state", "stable").stdout.decode()
     text = call("groups", "list", "--state", "asleep", status=2).stderr.decode()
@@ -79,6 +80,9 @@ def test_group_without_members_is_described(call, group, written):
         "assignor": "",
         "members": 0,
         "coordinator": 0,
+        "protocol": "classic",
+        "epoch": None,
+        "assignment_epoch": None,
     }
     assert row.pop("behind_ms") >= 0
     assert row == {
@@ -95,6 +99,26 @@ def test_group_without_members_is_described(call, group, written):
     assert f"Group {group}: Empty, assignor none, 0 members, coordinator broker 0 (" in table
     assert "Behind" in table
     assert "It has no members." in call("groups", "describe", group, "--members").stdout.decode()
+
+
+def test_group_of_the_consumer_protocol_is_listed_and_described(call, broker, written, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)  # of a terminal, whose table folds
+    with member(broker.bootstrap, "new", written, {0: 5}, group_protocol="consumer") as consumer:
+        listed = json.loads(call("groups", "list", "--state", "stable", "--json").stdout)
+        expected = {"group": "new", "state": "Stable", "type": "consumer", "protocol": "consumer"}
+        assert expected in listed
+        told = json.loads(call("groups", "describe", "new", "--json").stdout)
+        assert (told["state"], told["assignor"], told["members"]) == ("Stable", "uniform", 1)
+        assert (told["protocol"], told["epoch"], told["assignment_epoch"]) == ("consumer", 1, 1)
+        assert [row["member"] for row in told["partitions"]] == [consumer.memberid()] * 2
+        members = call("groups", "describe", "new", "--members", "--json").stdout
+        (one,) = json.loads(members)["assignments"]
+        assert (one["epoch"], one["partitions"]) == (1, [f"{written}-0", f"{written}-1"])
+        table = call("groups", "describe", "new").stdout.decode()
+        assert "consumer protocol, epoch 1, assigned for 1, assignor uniform" in table
+        line = error_of(call("groups", "delete", "new", status=1))
+        assert "stop its consumers first" in line
+    call("groups", "delete", "new")
 
 
 def test_group_with_a_member_is_described(call, broker, written, monkeypatch):
@@ -116,6 +140,7 @@ def test_group_with_a_member_is_described(call, broker, written, monkeypatch):
             "client": "reader",
             "host": "127.0.0.1",
             "instance": None,
+            "epoch": None,
             "count": 2,
             "partitions": [f"{written}-0", f"{written}-1"],
         }

@@ -1,9 +1,11 @@
 """A member of a consumer group, run as a script: tells what it is assigned, and what it has read.
 
 `group_member.py <client> <settings>`: the client is confluent-kafka, kafka-python or aiokafka, the
-settings are a JSON object of `bootstrap`, `group`, `topic`, `assignor`, `session_ms`, `beat_ms` and
-`instance` (or null). It reads from the group's offsets, or the beginning, commits whatever it has
-read and then tells it, until its stdin ends; then it closes. Each line that it prints is JSON:
+settings are a JSON object of `bootstrap`, `group`, `topic`, `assignor`, `session_ms`, `beat_ms`,
+`protocol` and `instance` (or null). With the protocol `consumer`, which confluent-kafka speaks,
+the assignor is the broker's, and so are the times. It reads from the group's offsets, or the
+beginning, commits whatever it has read and then tells it, until its stdin ends; then it closes.
+Each line that it prints is JSON:
 
     {"assigned": [0, 1]}          what it has now, after every change
     {"read": [[0, 17], [1, 4]]}   partition and offset of records whose commit was acknowledged
@@ -57,16 +59,21 @@ def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None
     from confluent_kafka import Consumer, KafkaException
 
     static = {"group.instance.id": settings["instance"]} if settings["instance"] else {}
+    protocol = {
+        "session.timeout.ms": settings["session_ms"],
+        "heartbeat.interval.ms": settings["beat_ms"],
+        "partition.assignment.strategy": settings["assignor"],
+    }
+    if settings["protocol"] == "consumer":
+        protocol = {"group.protocol": "consumer", "group.remote.assignor": settings["assignor"]}
     consumer = Consumer(
         {
             "bootstrap.servers": settings["bootstrap"],
             "group.id": settings["group"],
-            "session.timeout.ms": settings["session_ms"],
-            "heartbeat.interval.ms": settings["beat_ms"],
-            "partition.assignment.strategy": settings["assignor"],
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             **static,
+            **protocol,
         }
     )
     has = Assignment()

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -44,6 +44,8 @@ class GroupSettings:
     topic: str
     assignor: str = "range"
     session_ms: int = SESSION_MS
+    protocol: str = "classic"
+    """`consumer` is that of KIP-848, where the assignor is the broker's, and so are the times."""
 
     def command(self, client: str | Java, instance: str | None) -> list[str]:
         """Return what starts a member."""
@@ -57,12 +59,19 @@ class GroupSettings:
         return [
             f"bootstrap.servers={self.bootstrap}",
             f"group.id={self.group}",
-            f"session.timeout.ms={self.session_ms}",
-            f"heartbeat.interval.ms={BEAT_MS}",
-            f"partition.assignment.strategy={CLASSES[self.assignor]}",
             "auto.offset.reset=earliest",
             "enable.auto.commit=false",
             *static,
+            *self._protocol_of_java(),
+        ]
+
+    def _protocol_of_java(self) -> list[str]:
+        if self.protocol == "consumer":
+            return ["group.protocol=consumer", f"group.remote.assignor={self.assignor}"]
+        return [
+            f"session.timeout.ms={self.session_ms}",
+            f"heartbeat.interval.ms={BEAT_MS}",
+            f"partition.assignment.strategy={CLASSES[self.assignor]}",
         ]
 
 
@@ -127,9 +136,11 @@ class Members:
         self._all: list[Member] = []
         self._written = 0
 
-    def start(self, client: str | Java, instance: str | None = None) -> Member:
+    def start(self, client: str | Java, instance: str | None = None, **changes: str) -> Member:
+        """Start a member, with the group's settings but for `changes`."""
         log = self._logs / f"member-{next(self._numbers)}.log"
-        member = Member(client, self.settings.command(client, instance), log)
+        settings = replace(self.settings, **changes)  # type: ignore[arg-type]
+        member = Member(client, settings.command(client, instance), log)
         self._all.append(member)
         return member
 

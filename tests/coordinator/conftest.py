@@ -17,6 +17,8 @@ GROUPS_AT_ONCE = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 100,
     "offsets.topic.num.partitions": 5,
+    "group.consumer.min.heartbeat.interval.ms": 100,
+    "group.consumer.heartbeat.interval.ms": 100,
 }
 GROUP, TRANSACTION = 0, 1
 """What a coordinator is asked for."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from plog.errors import ErrorCode, NetworkException
+from plog.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    TopicPartitions,
+)
 from plog.protocol.messages.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -179,3 +184,69 @@ class ByHand:
             groups=[OffsetFetchRequestGroup(group_id=self.group, topics=wanted)]
         )
         return self.wire.ask(request, 8).groups
+
+
+@dataclass
+class Consumer:
+    """A member of a consumer group (KIP-848): what it was told last is what it says next."""
+
+    port: int
+    group: str
+    topics: tuple[str, ...] = ()
+    regex: str | None = None
+    instance: str | None = None
+    assignor: str | None = None
+    member_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    epoch: int = 0
+    has: dict[uuid.UUID, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.wire: Speaker = speak(self.port)
+
+    def close(self) -> None:
+        self.wire.close()
+
+    def join(self, version: int = 1, **changes: Any) -> Any:
+        """Send the first heartbeat."""
+        given: dict[str, Any] = {
+            "member_epoch": 0,
+            "instance_id": self.instance,
+            "rebalance_timeout_ms": 30_000,
+            "subscribed_topic_names": list(self.topics),
+            "subscribed_topic_regex": self.regex if version >= 1 else None,
+            "server_assignor": self.assignor,
+            "topic_partitions": [],
+        }
+        return self.beat(version, **{**given, **changes})
+
+    def beat(self, version: int = 1, **changes: Any) -> Any:
+        """Send a heartbeat, and take over what it is answered."""
+        given: dict[str, Any] = {
+            "group_id": self.group,
+            "member_id": self.member_id,
+            "member_epoch": self.epoch,
+        }
+        request = ConsumerGroupHeartbeatRequest(**{**given, **changes})
+        answer = self.wire.ask(request, version)
+        if answer.error_code == ErrorCode.NONE:
+            self.member_id, self.epoch = answer.member_id, answer.member_epoch
+            if answer.assignment is not None:
+                topics = answer.assignment.topic_partitions
+                self.has = {one.topic_id: one.partitions for one in topics}
+        return answer
+
+    def tell(self) -> Any:
+        """Send a heartbeat that tells what the member owns: what it was told to have."""
+        owned = [
+            TopicPartitions(topic_id=topic, partitions=numbers)
+            for topic, numbers in self.has.items()
+        ]
+        return self.beat(topic_partitions=owned)
+
+    def numbers(self) -> list[int]:
+        """Return what the member has of its only topic."""
+        return [number for numbers in self.has.values() for number in numbers]
+
+    def leave(self, epoch: int = -1) -> Any:
+        """Leave the group."""
+        return self.beat(member_epoch=epoch, instance_id=self.instance)

@@ -18,6 +18,7 @@ from plog.coordinator.replay import Entry, Replayed
 from plog.errors import ErrorCode, KafkaStorageError
 from plog.runtime.bounded_lines import AT_ONCE
 from plog.runtime.clock import ManualClock
+from plog.settings.definitions import BrokerSettings
 from plog.types import TopicPartition
 from tests.bounded import counted, told
 from tests.coordinator.group_play import JOIN
@@ -44,7 +45,6 @@ def test_marker_that_comes_while_the_log_is_read_is_not_lost(
         return Replayed(table=written if is_commit else {})
 
     monkeypatch.setattr("plog.coordinator.shards.replay", replay)
-    settings = SimpleNamespace(offsets_load_buffer_size=1000, group_initial_rebalance_delay_ms=0)
     partition = SimpleNamespace(
         topic_partition=OFFSETS, leadership=SimpleNamespace(leader_epoch=1), hosted_log=object()
     )
@@ -53,7 +53,7 @@ def test_marker_that_comes_while_the_log_is_read_is_not_lost(
         groups = GroupCoordinator(
             asyncio.get_running_loop(),
             appends=None,  # type: ignore[arg-type]
-            settings=settings,  # type: ignore[arg-type]
+            settings=BrokerSettings(),
             clock=ManualClock(),
             partitions=lambda: 1,
         )
@@ -88,17 +88,13 @@ def test_lines_of_groups_that_cannot_be_stored_are_bounded(
         async def append(self, *_: object, **__: object) -> int:
             raise KafkaStorageError("offline")
 
-    settings = SimpleNamespace(
-        offsets_load_buffer_size=1000,
-        group_initial_rebalance_delay_ms=0,
-        offsets_topic_compression_codec=0,
-    )
+    settings = BrokerSettings(group_initial_rebalance_delay_ms=0)
 
     async def run() -> None:
         groups = GroupCoordinator(
             asyncio.get_running_loop(),
             appends=Appends(),  # type: ignore[arg-type]
-            settings=settings,  # type: ignore[arg-type]
+            settings=settings,
             clock=ManualClock(),
             partitions=lambda: 1,
         )

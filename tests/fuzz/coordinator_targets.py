@@ -209,7 +209,9 @@ def _look_at_offsets(group: Group) -> None:
 
 
 def _look_at_group(group: Group) -> None:
-    classic = group.classic
+    classic = group.machine
+    if not isinstance(classic, ClassicGroup):
+        return
     assert classic.state is (GroupState.STABLE if classic.roster else GroupState.EMPTY)
     assert len(classic.resume()) == len(classic.roster)
     assignments = {member.member_id: member.assignment for member in classic.roster}

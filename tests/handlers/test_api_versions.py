@@ -89,12 +89,15 @@ KAFKA_3_9 = {
 # ZooKeeper, and by this one neither.
 NEWER = {55, 64, 71, 72, 74, 75, 76, 77, 78, 79, 80, 81, 88, 89, 90, 91, 92, 93}
 
-# What of Kafka 4 is served as well: transactions of version 2 (KIP-890), and what goes with them.
+# What of Kafka 4 is served as well: transactions of version 2 (KIP-890), and what goes with them;
+# consumer groups (KIP-848), of which 3.9 has the first version and refuses it.
 BEYOND_3_9 = {
     ApiKey.PRODUCE: 12,
     ApiKey.END_TXN: 5,
     ApiKey.TXN_OFFSET_COMMIT: 5,
     ApiKey.UPDATE_FEATURES: 2,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: 1,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: 1,
 }
 
 LINE = re.compile(r"- `(\w+) \((\d+)\)`(?: v(\d+)(?:-v?(\d+))?)?: \S.*")

@@ -15,6 +15,7 @@ from plog.protocol.api_keys import ApiKey
 from plog.protocol.messages import (
     api_versions,
     configs,
+    consumer_groups,
     features,
     group_admin,
     groups,
@@ -180,6 +181,24 @@ def _join(target: Target, version: int) -> Struct:
     )
 
 
+def _beat_as_consumer(target: Target, version: int) -> Struct:
+    return consumer_groups.ConsumerGroupHeartbeatRequest(
+        group_id=target.topic,
+        member_id=str(uuid.uuid4()),
+        member_epoch=0 if target.exists else 5,
+        rebalance_timeout_ms=10_000,
+        subscribed_topic_names=[target.topic],
+        subscribed_topic_regex="x" if version >= 1 else None,
+        topic_partitions=[],
+    )
+
+
+def _describe_consumers(target: Target, version: int) -> Struct:
+    return consumer_groups.ConsumerGroupDescribeRequest(
+        group_ids=[target.topic], include_authorized_operations=True
+    )
+
+
 def _sync(target: Target, version: int) -> Struct:
     return groups.SyncGroupRequest(
         group_id=target.topic,
@@ -314,6 +333,8 @@ REQUESTS: dict[int, Callable[[Target, int], Struct]] = {
     ApiKey.DESCRIBE_LOG_DIRS: _log_dirs,
     ApiKey.CREATE_PARTITIONS: _grow,
     ApiKey.ELECT_LEADERS: _elect,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _beat_as_consumer,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _describe_consumers,
     ApiKey.DELETE_GROUPS: lambda t, v: group_admin.DeleteGroupsRequest(groups_names=[t.topic]),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental,
     ApiKey.OFFSET_DELETE: _forget,
@@ -341,6 +362,7 @@ REQUESTS: dict[int, Callable[[Target, int], Struct]] = {
 
 # What no single request of these can avoid: nobody is a member yet, nor anything out of place.
 ALWAYS = {
+    ApiKey.CONSUMER_GROUP_DESCRIBE: ErrorCode.GROUP_ID_NOT_FOUND,
     ApiKey.SYNC_GROUP: ErrorCode.UNKNOWN_MEMBER_ID,
     ApiKey.HEARTBEAT: ErrorCode.UNKNOWN_MEMBER_ID,
     ApiKey.LEAVE_GROUP: ErrorCode.UNKNOWN_MEMBER_ID,
@@ -379,6 +401,8 @@ REFUSALS: dict[int, ErrorCode | None] = {
     ApiKey.UPDATE_FEATURES: ErrorCode.INVALID_UPDATE_VERSION,
     ApiKey.DESCRIBE_TRANSACTIONS: ErrorCode.INVALID_REQUEST,
     ApiKey.LIST_TRANSACTIONS: None,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: ErrorCode.GROUP_ID_NOT_FOUND,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: ErrorCode.GROUP_ID_NOT_FOUND,
 }
 # Refused differently, or not at all, by version.
 REFUSED_SINCE = {

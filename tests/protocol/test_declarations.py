@@ -32,8 +32,13 @@ RENAMED = {
     "AlterPartitionTopicResponse": "TopicData",
     "AlterPartitionStateResponse": "PartitionData",
     "ListedTransaction": "TransactionState",
+    "AssignedPartitions": "Assignment",
+    "DescribedConsumerGroup": "DescribedGroup",
 }
-"""Structures of ours whose names say more than Kafka's: `replication`, `transactions`."""
+"""Structures of ours whose names say more than Kafka's: `replication`, `transactions`, others."""
+
+NEWER = {"ConsumerGroupDescribeRequest", "ConsumerGroupDescribeResponse"}
+"""Messages of ours that have versions which are newer than the copy."""
 
 
 def definition(name: str) -> dict[str, Any]:
@@ -117,10 +122,11 @@ def compare(
 ) -> list[str]:
     """Return what differs, for every field of a structure and of those inside it."""
     known = [f for f in theirs if among(f["versions"], span)]
-    if [f.name for f in cls.fields] != [snake_case(f["name"]) for f in known]:
+    fields = [f for f in cls.fields if among(str(f.versions), span)]
+    if [f.name for f in fields] != [snake_case(f["name"]) for f in known]:
         return [f"{cls.__name__}: fields {[snake_case(f['name']) for f in known]} in this order"]
     wrong = []
-    for ours, their in zip(cls.fields, known, strict=True):
+    for ours, their in zip(fields, known, strict=True):
         mine, expected = facts_of_ours(ours, span), facts_of_theirs(their, span, ours)
         wrong += [
             f"{cls.__name__}.{ours.name}: {fact} is {mine[fact]}, Kafka's {expected[fact]}"
@@ -139,6 +145,8 @@ if FOLDER.is_dir():
     def test_declaration_says_what_kafkas_says(cls):
         theirs = definition(cls.__name__)
         span = cls.api.versions
+        if cls.__name__ in NEWER:
+            span = Versions(span.low, parse_versions(theirs["validVersions"]).high)
         assert cls.api.key == theirs["apiKey"]
         assert span.low in parse_versions(theirs["validVersions"])
         assert span.high in parse_versions(theirs["validVersions"])

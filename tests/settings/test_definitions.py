@@ -21,6 +21,14 @@ from plog.settings.keys import (
 
 # Kafka 3.9's own defaults, of keys whose default a client or an operator would notice.
 KAFKA_DEFAULTS = {
+    "group.consumer.session.timeout.ms": 45_000,
+    "group.consumer.min.session.timeout.ms": 45_000,
+    "group.consumer.max.session.timeout.ms": 60_000,
+    "group.consumer.heartbeat.interval.ms": 5_000,
+    "group.consumer.min.heartbeat.interval.ms": 5_000,
+    "group.consumer.max.heartbeat.interval.ms": 15_000,
+    "group.consumer.max.size": 2**31 - 1,
+    "group.consumer.migration.policy": "bidirectional",
     "auto.create.topics.enable": True,
     "broker.id": -1,
     "compression.type": "producer",
@@ -161,6 +169,15 @@ REFUSED_TEXTS = [
     ("broker.id.generation.enable", "false", "broker.id: must be set"),
     ("queued.max.request.bytes", "1000", "1000 is below socket.request.max.bytes"),
     ("group.min.session.timeout.ms", "1800001", "is above group.max.session.timeout.ms"),
+    ("group.coordinator.rebalance.protocols", "consumer", "must name classic"),
+    ("group.coordinator.rebalance.protocols", "classic,share", "'share' is not one of"),
+    ("group.consumer.assignors", "", "names no assignor"),
+    ("group.consumer.assignors", "sticky", "'sticky' is not one of"),
+    ("group.consumer.migration.policy", "sideways", "'sideways' is not one of"),
+    ("group.consumer.session.timeout.ms", "1000", "is below group.consumer.min.session.timeout.ms"),
+    ("group.consumer.session.timeout.ms", "60001", "is above group.consumer.max.session.timeout"),
+    ("group.consumer.heartbeat.interval.ms", "4999", "is below group.consumer.min.heartbeat"),
+    ("group.consumer.heartbeat.interval.ms", "15001", "is above group.consumer.max.heartbeat"),
     ("log.cleaner.max.compaction.lag.ms", "0", "0 is below 1"),
 ]
 
@@ -333,3 +350,19 @@ def test_password_is_shown_nowhere_but_where_it_is_asked_for():
     secret = values["the.password"]
     assert isinstance(secret, Password)
     assert secret.reveal() == "sesame"
+
+
+def test_heartbeats_of_consumer_groups_come_within_their_sessions():
+    texts = {
+        "group.consumer.min.session.timeout.ms": "1000",
+        "group.consumer.session.timeout.ms": "5000",
+    }
+    with pytest.raises(ConfigError, match=r"5000 is not below group.consumer.session.timeout.ms"):
+        BrokerSettings(texts)
+
+
+def test_assignors_may_be_named_by_kafkas_classes():
+    package = "org.apache.kafka.coordinator.group.assignor"
+    given = {"group.consumer.assignors": f"{package}.RangeAssignor,uniform"}
+    assert BrokerSettings(given).consumer_assignors() == ("range", "uniform")
+    assert BrokerSettings().consumer_assignors() == ("uniform", "range")

@@ -107,9 +107,13 @@ OF_FEATURES = {ApiKey.UPDATE_FEATURES}
 """Kafka 3.9 with ZooKeeper knows no feature that could be asked for."""
 
 
+OF_CONSUMER_GROUPS = {ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE}
+"""Kafka 3.9 with ZooKeeper advertises these, and refuses them."""
+
+
 def every_version() -> Iterator[tuple[str, Case]]:
     for key, handler in load().items():
-        if key in OF_GROUPS | OF_TRANSACTIONS | OF_FEATURES:
+        if key in OF_GROUPS | OF_TRANSACTIONS | OF_FEATURES | OF_CONSUMER_GROUPS:
             continue
         since, newer = NEWER_FORM.get(ApiKey(key), (0, ORDINARY[ApiKey(key)]))
         low = FIRST_OF_REFUSAL.get(ApiKey(key), handler.min_version)

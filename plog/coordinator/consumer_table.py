@@ -1,0 +1,193 @@
+"""What a consumer group of KIP-848 remembers: the records of `__consumer_offsets`, as values.
+
+Owns the tables that the records make up and what follows from them (who holds a partition, which
+member an instance is). A record is applied the same way whether it is new or read at a start, so
+that what stands in the log is what is. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from plog.coordinator.assignors import NOTHING, IdPartition, Partitions
+from plog.coordinator.group_events import Protocol
+from plog.coordinator.reconciliation import Current
+
+NO_TIMEOUT = -1
+
+V = TypeVar("V")
+
+
+class ClassicSide(NamedTuple):
+    """What a member that speaks the classic protocol told when it joined."""
+
+    session_timeout_ms: int
+    protocols: tuple[Protocol, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriber:
+    """A member as it tells of itself; `classic` is None for one of the consumer protocol."""
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: frozenset[str] = frozenset()
+    regex: str | None = None
+    rebalance_timeout_ms: int = NO_TIMEOUT
+    assignor: str | None = None
+    classic: ClassicSide | None = None
+
+
+class Topic(NamedTuple):
+    """A topic as it was when the group last looked."""
+
+    topic_id: uuid.UUID
+    size: int
+
+
+class Resolved(NamedTuple):
+    """Which topics match a regular expression, and when that was found out."""
+
+    topics: frozenset[str]
+    version: int
+    at_ms: int
+
+
+class Kind(IntEnum):
+    """Kinds of records, by the versions of their keys."""
+
+    EPOCH = 3
+    TOPICS = 4
+    MEMBER = 5
+    TARGET_EPOCH = 6
+    TARGET = 7
+    CURRENT = 8
+    REGEX = 16
+
+
+class Key(NamedTuple):
+    """The key of one of a group's records; `name` is a member, or a regular expression."""
+
+    kind: Kind
+    name: str = ""
+
+
+EPOCH, TOPICS, TARGET_EPOCH = Key(Kind.EPOCH), Key(Kind.TOPICS), Key(Kind.TARGET_EPOCH)
+
+Value: TypeAlias = int | dict[str, Topic] | Subscriber | Partitions | Current | Resolved
+
+
+class Record(NamedTuple):
+    """A record; without a value it removes what the key names."""
+
+    key: Key
+    value: Value | None
+
+
+@dataclass(slots=True)
+class Table:
+    """The records of one group, by kind."""
+
+    epoch: int = 0
+    target_epoch: int = 0
+    topics: dict[str, Topic] = field(default_factory=dict)
+    members: dict[str, Subscriber] = field(default_factory=dict)
+    targets: dict[str, Partitions] = field(default_factory=dict)
+    currents: dict[str, Current] = field(default_factory=dict)
+    regexes: dict[str, Resolved] = field(default_factory=dict)
+    instances: dict[str, str] = field(default_factory=dict)
+    """Which member a static member is."""
+    wanted_regexes: Counter[str] = field(default_factory=Counter)
+    """How many members want what matches an expression."""
+    _holders: dict[IdPartition, str] = field(default_factory=dict)
+    _values: dict[Key, Value] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Record]:
+        """Iterate over what stands."""
+        return (Record(key, value) for key, value in list(self._values.items()))
+
+    def get(self, key: Key) -> Value | None:
+        """Return what stands under a key."""
+        return self._values.get(key)
+
+    def copy(self) -> Table:
+        """Return another of the same."""
+        other = Table()
+        for record in self:
+            other.apply(record)
+        return other
+
+    def holder(self, at: IdPartition) -> str | None:
+        """Return who may be using a partition."""
+        return self._holders.get(at)
+
+    def current(self, member_id: str) -> Current:
+        """Return where a member stands; one that has just come, at the beginning."""
+        return self.currents.get(member_id) or Current()
+
+    def target(self, member_id: str) -> Partitions:
+        """Return what a member is to have."""
+        return self.targets.get(member_id, NOTHING)
+
+    def apply(self, record: Record) -> None:
+        """Take a record in."""
+        (kind, name), value = record
+        if value is None:
+            self._values.pop(record.key, None)
+        else:
+            self._values[record.key] = value
+        match kind, value:
+            case Kind.EPOCH, int() | None:
+                self.epoch = value or 0
+            case Kind.TARGET_EPOCH, int() | None:
+                self.target_epoch = value or 0
+            case Kind.TOPICS, dict() | None:
+                self.topics = value or {}
+            case Kind.MEMBER, Subscriber() | None:
+                self._apply_member(name, value)
+            case Kind.TARGET, frozenset() | None:
+                _put(self.targets, name, value)
+            case Kind.CURRENT, Current() | None:
+                self._apply_current(name, value)
+            case Kind.REGEX, Resolved() | None:
+                _put(self.regexes, name, value)
+            case _:
+                raise TypeError(f"{value!r} is no value of {kind.name}")
+
+    def _apply_member(self, member_id: str, member: Subscriber | None) -> None:
+        before = self.members.get(member_id)
+        instance_id = None if before is None else before.instance_id
+        if instance_id is not None and self.instances.get(instance_id) == member_id:
+            del self.instances[instance_id]
+        if before is not None and before.regex:
+            self.wanted_regexes[before.regex] -= 1
+            self.wanted_regexes += Counter()  # without those that nobody wants
+        if member is not None and member.regex:
+            self.wanted_regexes[member.regex] += 1
+        _put(self.members, member_id, member)
+        if member is not None and member.instance_id is not None:
+            self.instances[member.instance_id] = member_id
+
+    def _apply_current(self, member_id: str, current: Current | None) -> None:
+        before = self.current(member_id)
+        for at in before.assigned | before.revoking:
+            if self._holders.get(at) == member_id:
+                del self._holders[at]
+        _put(self.currents, member_id, current)
+        if current is not None:
+            for at in current.assigned | current.revoking:
+                self._holders[at] = member_id
+
+
+def _put(table: dict[str, V], name: str, value: V | None) -> None:
+    if value is None:
+        table.pop(name, None)
+    else:
+        table[name] = value

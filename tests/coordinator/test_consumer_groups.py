@@ -1,0 +1,425 @@
+"""Consumer groups (KIP-848) of a broker that runs, request by request, over restarts."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plog.errors import ErrorCode
+from plog.protocol import codec
+from plog.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
+from plog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from plog.protocol.messages.group_admin import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    ListGroupsRequest,
+)
+from plog.protocol.messages.offsets import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+)
+from plog.protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsTopic
+from tests.coordinator.conftest import GROUPS_AT_ONCE, await_coordinator
+from tests.coordinator.members import ByHand, Consumer
+from tests.handlers.wire import WAIT_MS, Speaker, create_topic, fresh_name, speak
+from tests.servers import BrokerProcess
+from tests.waiting import until
+
+Enter = Callable[..., Consumer]
+PARTITIONS = 4
+
+
+@pytest.fixture
+def topic(wire: Speaker) -> str:
+    name = fresh_name()
+    create_topic(wire, name, partitions=PARTITIONS)
+    return name
+
+
+@pytest.fixture
+def member(broker: BrokerProcess) -> Iterator[Enter]:
+    made: list[Consumer] = []
+
+    def make(group: str, *topics: str, **changes: Any) -> Consumer:
+        made.append(Consumer(broker.port, group, topics, **changes))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def described(wire: Speaker, group: str, version: int = 1) -> Any:
+    (found,) = wire.ask(
+        ConsumerGroupDescribeRequest(group_ids=[group], include_authorized_operations=False),
+        version,
+    ).groups
+    return found
+
+
+def subscription(*topics: str) -> bytes:
+    """Return what a member of the classic protocol tells that wants these."""
+    told = ConsumerProtocolSubscription(topics=list(topics))
+    return struct.pack(">h", 1) + codec.encode(told, 1)
+
+
+# -- members ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_one_member_gets_everything(member: Enter, topic: str, version: int) -> None:
+    alone = member(fresh_name(), topic)
+    answer = alone.join(version)
+    assert answer.error_code == ErrorCode.NONE, answer
+    assert (answer.member_epoch, answer.heartbeat_interval_ms) == (1, 100)
+    assert alone.numbers() == list(range(PARTITIONS))
+    again = alone.beat(version)
+    assert (again.member_epoch, again.assignment) == (1, None)
+
+
+def test_coordinator_names_the_members_of_version_0(member: Enter, topic: str) -> None:
+    alone = member(fresh_name(), topic, member_id="")
+    assert alone.join(0).error_code == ErrorCode.NONE
+    assert alone.member_id
+    other = member(fresh_name(), topic, member_id="")
+    assert other.join(1).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_partitions_go_from_one_to_the_other(member: Enter, topic: str) -> None:
+    group = fresh_name()
+    first, second = member(group, topic), member(group, topic)
+    first.join()
+    assert second.join().member_epoch == 2
+    assert second.numbers() == []
+    assert first.beat().member_epoch == 1
+    assert len(first.numbers()) == PARTITIONS // 2
+    assert second.beat().assignment is None
+    assert first.tell().member_epoch == 2
+    second.beat()
+    assert sorted(first.numbers() + second.numbers()) == list(range(PARTITIONS))
+    assert second.leave().member_epoch == -1
+    first.beat()
+    assert first.numbers() == list(range(PARTITIONS))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
+        ({"instance_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"rack_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": -3}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": -2}, ErrorCode.INVALID_REQUEST),
+        ({"rebalance_timeout_ms": -1}, ErrorCode.INVALID_REQUEST),
+        ({"topic_partitions": None}, ErrorCode.INVALID_REQUEST),
+        ({"subscribed_topic_names": []}, ErrorCode.INVALID_REQUEST),
+        ({"subscribed_topic_regex": "("}, ErrorCode.INVALID_REGULAR_EXPRESSION),
+        ({"server_assignor": "best"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
+        ({"member_epoch": 5}, ErrorCode.GROUP_ID_NOT_FOUND),
+    ],
+)
+def test_who_joins_wrongly_is_refused_and_makes_no_group(
+    member: Enter, wire: Speaker, topic: str, changes: dict[str, Any], error: ErrorCode
+) -> None:
+    alone = member(fresh_name(), topic)
+    answer = alone.join(**changes)
+    assert answer.error_code == error
+    assert answer.error_message
+    assert described(wire, alone.group).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert alone.group not in {one.group_id for one in wire.ask(ListGroupsRequest(), 5).groups}
+
+
+def test_members_that_want_what_matches(member: Enter, wire: Speaker) -> None:
+    prefix = fresh_name()
+    create_topic(wire, f"{prefix}-a")
+    alone = member(fresh_name(), regex=f"{prefix}-.*")
+    alone.join()
+    until(lambda: (alone.beat(), len(alone.has) == 1)[1])
+    described_regex = described(wire, alone.group).members[0].subscribed_topic_regex
+    assert described_regex == f"{prefix}-.*"
+
+
+def test_topics_that_grow_are_noticed(member: Enter, wire: Speaker, topic: str) -> None:
+    alone = member(fresh_name(), topic)
+    alone.join()
+    grown = CreatePartitionsTopic(name=topic, count=PARTITIONS + 1, assignments=None)
+    request = CreatePartitionsRequest(topics=[grown], timeout_ms=WAIT_MS, validate_only=False)
+    assert wire.ask(request, 3).results[0].error_code == ErrorCode.NONE
+    until(lambda: (alone.beat(), len(alone.numbers()) == PARTITIONS + 1)[1])
+    assert alone.epoch == 2
+
+
+# -- offsets ---------------------------------------------------------------------------------------
+
+
+def test_only_the_members_epoch_commits_and_fetches(
+    broker: BrokerProcess, member: Enter, topic: str
+) -> None:
+    alone = member(fresh_name(), topic)
+    alone.join()
+    with closing(ByHand(broker.port, alone.group, member_id=alone.member_id)) as hand:
+        hand.generation = alone.epoch
+        assert hand.commit(topic, 5, 9) is ErrorCode.NONE
+        assert hand.commit(topic, 6, 8) is ErrorCode.UNSUPPORTED_VERSION
+        hand.generation += 1
+        assert hand.commit(topic, 7, 9) is ErrorCode.STALE_MEMBER_EPOCH
+        hand.generation, hand.member_id = -1, ""
+        assert hand.commit(topic, 8, 9) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert hand.committed(topic) == 5
+
+    def fetched(member_id: str | None, epoch: int) -> int:
+        asked = OffsetFetchRequestGroup(
+            group_id=alone.group, member_id=member_id, member_epoch=epoch, topics=None
+        )
+        (found,) = alone.wire.ask(OffsetFetchRequest(groups=[asked]), 9).groups
+        return int(found.error_code)
+
+    assert fetched(alone.member_id, alone.epoch) == ErrorCode.NONE
+    assert fetched(None, -1) == ErrorCode.NONE
+    assert fetched(alone.member_id, alone.epoch + 1) == ErrorCode.STALE_MEMBER_EPOCH
+    assert fetched("somebody", 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_offsets_of_topics_that_nobody_wants_may_be_deleted(
+    broker: BrokerProcess, member: Enter, wire: Speaker, topic: str
+) -> None:
+    other = fresh_name()
+    create_topic(wire, other)
+    alone = member(fresh_name(), topic)
+    alone.join()
+    with closing(ByHand(broker.port, alone.group, member_id=alone.member_id)) as hand:
+        hand.generation = alone.epoch
+        for name in (topic, other):
+            assert hand.commit(name, 5, 9) is ErrorCode.NONE
+        answer = wire.ask(
+            OffsetDeleteRequest(
+                group_id=alone.group,
+                topics=[
+                    OffsetDeleteRequestTopic(
+                        name=name, partitions=[OffsetDeleteRequestPartition(partition_index=0)]
+                    )
+                    for name in (topic, other)
+                ],
+            ),
+            0,
+        )
+        codes = [one.partitions[0].error_code for one in answer.topics]
+        assert codes == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE]
+        assert (hand.committed(topic), hand.committed(other)) == (5, -1)
+
+
+# -- administrators --------------------------------------------------------------------------------
+
+
+def test_groups_are_listed_by_their_type(member: Enter, wire: Speaker, topic: str) -> None:
+    alone = member(fresh_name(), topic)
+    alone.join()
+
+    def listed(**filters: list[str]) -> Any:
+        groups = wire.ask(ListGroupsRequest(**filters), 5).groups
+        return next((one for one in groups if one.group_id == alone.group), None)
+
+    found = listed()
+    assert (found.group_type, found.group_state, found.protocol_type) == (
+        "consumer",
+        "Stable",
+        "consumer",
+    )
+    assert listed(types_filter=["Consumer"], states_filter=["stable"])
+    assert not listed(types_filter=["classic"])
+    assert not listed(states_filter=["Empty"])
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_groups_are_described(member: Enter, wire: Speaker, topic: str, version: int) -> None:
+    alone = member(fresh_name(), topic, instance="one")
+    alone.join()
+    found = described(wire, alone.group, version)
+    assert (found.group_state, found.group_epoch, found.assignment_epoch) == ("Stable", 1, 1)
+    assert found.assignor_name == "uniform"
+    (only,) = found.members
+    assert (only.member_id, only.instance_id, only.member_epoch) == (alone.member_id, "one", 1)
+    assert (only.client_id, only.client_host) == ("test", "/127.0.0.1")
+    assert only.subscribed_topic_names == [topic]
+    assert only.member_type == (1 if version >= 1 else -1)
+    for assignment in (only.assignment, only.target_assignment):
+        (has,) = assignment.topic_partitions
+        assert (has.topic_name, has.partitions) == (topic, list(range(PARTITIONS)))
+    # DescribeGroups knows classic groups alone.
+    (other,) = wire.ask(DescribeGroupsRequest(groups=[alone.group]), 5).groups
+    assert (other.error_code, other.group_state) == (ErrorCode.NONE, "Dead")
+
+
+def test_groups_are_deleted_once_nobody_is_in_them(
+    member: Enter, wire: Speaker, topic: str
+) -> None:
+    alone = member(fresh_name(), topic)
+    alone.join()
+    request = DeleteGroupsRequest(groups_names=[alone.group])
+    assert wire.ask(request, 2).results[0].error_code == ErrorCode.NON_EMPTY_GROUP
+    alone.leave()
+    assert described(wire, alone.group).group_state == "Empty"
+    assert wire.ask(request, 2).results[0].error_code == ErrorCode.NONE
+    assert described(wire, alone.group).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+# -- classic groups --------------------------------------------------------------------------------
+
+
+def test_a_group_changes_its_protocol_with_its_members(
+    broker: BrokerProcess, member: Enter, wire: Speaker, topic: str
+) -> None:
+    group = fresh_name()
+    classic = ByHand(broker.port, group, protocols={"range": subscription(topic)})
+    assert classic.join().error_code == ErrorCode.NONE
+    assert classic.sync({classic.member_id: b"\0\0\0\0\0\0\0\0\0\0"}).error_code == ErrorCode.NONE
+    assert classic.beat() is ErrorCode.NONE
+    # The first of the new protocol makes it a consumer group.
+    new = member(group, topic)
+    assert new.join().error_code == ErrorCode.NONE
+    assert described(wire, group).error_code == ErrorCode.NONE
+    assert {one.member_type for one in described(wire, group).members} == {0, 1}
+    assert classic.beat() is ErrorCode.REBALANCE_IN_PROGRESS
+    assert classic.join().error_code == ErrorCode.NONE
+    assert classic.generation == 2
+    assert classic.sync().assignment
+    until(lambda: (new.beat(), len(new.numbers()) == PARTITIONS // 2)[1])
+    assert classic.beat() is ErrorCode.NONE
+    # The last one goes, and it is a classic group again.
+    new.leave()
+    (found,) = wire.ask(DescribeGroupsRequest(groups=[group]), 5).groups
+    assert found.group_state == "PreparingRebalance"
+    assert described(wire, group).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert classic.beat() is ErrorCode.REBALANCE_IN_PROGRESS
+    joined = classic.join()
+    assert joined.leader == classic.member_id
+    assert classic.sync({classic.member_id: b"all"}).assignment == b"all"
+    classic.leave()
+    classic.close()
+
+
+def test_a_group_that_does_not_tell_its_topics_is_no_consumer_group(
+    broker: BrokerProcess, member: Enter, topic: str
+) -> None:
+    group = fresh_name()
+    with closing(ByHand(broker.port, group)) as classic:
+        classic.enter()
+        assert member(group, topic).join().error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert classic.beat() is ErrorCode.NONE
+        classic.leave()
+    # Once nobody is in it, it may be of either kind.
+    new = member(group, topic)
+    assert new.join().error_code == ErrorCode.NONE
+    new.leave()
+    with closing(ByHand(broker.port, group)) as classic:
+        classic.enter()
+        assert classic.beat() is ErrorCode.NONE
+
+
+# -- what survives ---------------------------------------------------------------------------------
+
+
+def await_group(wire: Speaker) -> None:
+    await_coordinator(wire, "g")
+    until(lambda: wire.ask(ListGroupsRequest(), 5).error_code == ErrorCode.NONE)
+
+
+@pytest.mark.parametrize("end", [BrokerProcess.kill, BrokerProcess.stop])
+def test_a_group_goes_on_after_its_broker_ended(
+    tmp_path: Path, end: Callable[[BrokerProcess], None]
+) -> None:
+    with BrokerProcess(tmp_path, overrides=GROUPS_AT_ONCE) as broker:
+        with closing(speak(broker.port)) as wire:
+            await_coordinator(wire, "g")
+            create_topic(wire, "t", partitions=PARTITIONS)
+        first, second = (Consumer(broker.port, "g", ("t",)) for _ in range(2))
+        first.join()
+        second.join()
+        first.beat()
+        with closing(speak(broker.port)) as wire:
+            before = described(wire, "g")
+        for one in (first, second):
+            one.close()
+        end(broker)
+        broker.start()
+        with closing(speak(broker.port)) as wire:
+            await_group(wire)
+            assert described(wire, "g") == before
+        for one in (first, second):
+            one.wire = speak(broker.port)
+        assert first.tell().member_epoch == 2
+        second.beat()
+        assert sorted(first.numbers() + second.numbers()) == list(range(PARTITIONS))
+        for one in (first, second):
+            one.leave()
+            one.close()
+
+
+def test_a_group_is_what_it_has_become_after_its_broker_was_killed(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, overrides=GROUPS_AT_ONCE) as broker:
+        with closing(speak(broker.port)) as wire:
+            await_coordinator(wire, "g")
+            create_topic(wire, "t", partitions=PARTITIONS)
+        classic = ByHand(broker.port, "g", protocols={"range": subscription("t")})
+        classic.join()
+        classic.sync({classic.member_id: b"\0\0\0\0\0\0\0\0\0\0"})
+        new = Consumer(broker.port, "g", ("t",))
+        assert new.join().error_code == ErrorCode.NONE
+        for one in (classic, new):
+            one.close()
+        broker.kill()
+        broker.start()
+        with closing(speak(broker.port)) as wire:
+            await_group(wire)
+            assert len(described(wire, "g").members) == 2
+        new.wire = speak(broker.port)
+        assert new.leave().error_code == ErrorCode.NONE
+        new.close()
+        broker.kill()
+        broker.start()
+        with closing(speak(broker.port)) as wire:
+            await_group(wire)
+            assert described(wire, "g").error_code == ErrorCode.GROUP_ID_NOT_FOUND
+            (found,) = wire.ask(DescribeGroupsRequest(groups=["g"]), 5).groups
+            assert found.group_state == "Stable"
+            assert [one.member_id for one in found.members] == [classic.member_id]
+        classic.wire = speak(broker.port)
+        assert classic.join().error_code == ErrorCode.NONE
+        classic.close()
+
+
+def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, overrides=GROUPS_AT_ONCE) as broker:
+        with closing(speak(broker.port)) as wire:
+            await_coordinator(wire, "g")
+            create_topic(wire, "t")
+            alone = Consumer(broker.port, "g", ("t",))
+            alone.join()
+            alone.leave()
+            alone.close()
+            wire.ask(DeleteGroupsRequest(groups_names=["g"]), 2)
+        broker.kill()
+        broker.start()
+        with closing(speak(broker.port)) as wire:
+            await_group(wire)
+            assert wire.ask(ListGroupsRequest(), 5).groups == []
+
+
+def test_without_the_consumer_protocol_nothing_of_it_is_served(tmp_path: Path) -> None:
+    overrides = {**GROUPS_AT_ONCE, "group.coordinator.rebalance.protocols": "classic"}
+    with (
+        BrokerProcess(tmp_path, overrides=overrides) as broker,
+        closing(speak(broker.port)) as wire,
+    ):
+        await_coordinator(wire, "g")
+        with closing(Consumer(broker.port, "g", ("t",))) as alone:
+            assert alone.join().error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert described(wire, "g").error_code == ErrorCode.UNSUPPORTED_VERSION
