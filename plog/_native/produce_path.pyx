@@ -22,7 +22,7 @@ from plog._native.part_list cimport part_add, parts_release
 from plog._native.partition cimport Partition
 from plog._native.produce_rules cimport Rules, is_acceptable, rules_at
 from plog._native.request cimport (
-    length_size, put_length, put_string, read_bytes, read_length, read_no_tags, read_string,
+    is_ascii, length_size, put_length, put_string, read_bytes, read_length, read_no_tags, read_string,
     skip_client_id, string_size)
 from plog._native.served cimport served_find, served_name, served_release
 from plog._native.work_queue cimport WorkQueue, work_note_time
@@ -163,7 +163,7 @@ cdef ProduceOutcome produce_check(
     p = skip_client_id(p, end, flexible)
     if p != NULL:
         p = read_string(p, end, flexible, &text, &size)
-    if p == NULL:
+    if p == NULL or size == 0 or not is_ascii(text, size):
         return PRODUCE_UNUSUAL_FORM
     call.has_transactional_id = size >= 0
     p = read_int16(p, end, &call.acks)

@@ -88,7 +88,7 @@ def test_lines_of_groups_that_cannot_be_stored_are_bounded(
         async def append(self, *_: object, **__: object) -> int:
             raise KafkaStorageError("offline")
 
-    settings = BrokerSettings(group_initial_rebalance_delay_ms=0)
+    settings = BrokerSettings({"group.initial.rebalance.delay.ms": "0"})
 
     async def run() -> None:
         groups = GroupCoordinator(

@@ -37,7 +37,11 @@ RENAMED = {
 }
 """Structures of ours whose names say more than Kafka's: `replication`, `transactions`, others."""
 
-NEWER = {"ConsumerGroupDescribeRequest", "ConsumerGroupDescribeResponse"}
+NEWER = {
+    *("ConsumerGroupDescribeRequest", "ConsumerGroupDescribeResponse"),
+    *("ProduceRequest", "ProduceResponse"),
+    *("TxnOffsetCommitRequest", "TxnOffsetCommitResponse"),
+}
 """Messages of ours that have versions which are newer than the copy."""
 
 

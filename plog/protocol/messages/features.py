@@ -30,11 +30,9 @@ class UpdateFeaturesRequest(Struct):
 class UpdatableFeatureResult(Struct):
     """One of `results`."""
 
-    feature: String = field("The feature.", versions="0-1", default="")
-    error_code: Int16 = field("0, or why it failed.", versions="0-1", default=0)
-    error_message: String | None = field(
-        "Why it failed, in words.", versions="0-1", nullable="0-1", default=None
-    )
+    feature: String = field("The feature.")
+    error_code: Int16 = field("0, or why it failed.")
+    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
 
 
 @message(api_key=57, versions="0-2", flexible="0+")
