@@ -143,7 +143,7 @@ def of_frames() -> Seeds:
             session = (7, 3) if version > 6 else (0, -1)
             request = fetch_request(*named, session=session, forgotten=forgotten)
             yield "fetch_requests", framed(FetchRequest, version, codec.encode(request, version))
-    for version in range(3, 12):
+    for version in range(3, 13):
         for number in CODECS if version > 6 else range(4):
             data = build([(NOW_MS, b"k", b"v" * 30, [("h", b"1")])], number)
             request = produce_request([(topic, index, data) for topic, index in TOPICS])

@@ -21,7 +21,7 @@ from tests.handlers.wire import (
     fresh_name,
 )
 
-PRODUCE_VERSIONS = range(3, 12)
+PRODUCE_VERSIONS = range(3, 13)
 FETCH_VERSIONS = range(4, 18)
 IDS_SINCE = 13
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}

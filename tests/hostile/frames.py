@@ -226,7 +226,7 @@ LYING = dict(lying_batches())
 def lying_produce(topic: str) -> Attack:
     def make(rng: random.Random) -> bytes:
         batch = rng.choice(list(LYING.values()))
-        version = rng.randrange(3, 12)
+        version = rng.randrange(3, 13)
         return framed(produce_request([(topic, 0, batch)], acks=rng.choice((1, -1, 0))), version)
 
     return make
@@ -238,7 +238,7 @@ def damaged_produce(topic: str) -> Attack:
         (batch,) = mutations(originals, 1, rng.getrandbits(32))
         if rng.random() < 0.5 and len(batch) >= 61:
             batch = stamped(batch)
-        version = rng.randrange(3, 12)
+        version = rng.randrange(3, 13)
         return framed(produce_request([(topic, 0, batch)], acks=rng.choice((1, -1))), version)
 
     return make
