@@ -59,7 +59,7 @@ def _copy(client: str | Java, job: Job, logs: Path) -> None:
 
 
 def administer_by_confluent(bootstrap: str, topic: str) -> None:
-    from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+    from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -74,6 +74,18 @@ def administer_by_confluent(bootstrap: str, topic: str) -> None:
     ):
         for future in futures.values():
             future.result(PATIENCE_S)
+    # A group of KIP-848, in which no other client here is.
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "new-protocol",
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([topic])
+    until(lambda: consumer.poll(0.1) is not None, "a record")
+    consumer.close()
 
 
 def administer_by_kafka_python(bootstrap: str, topic: str) -> None:

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from plog.client.group_admin import GroupAdmin
 from plog.client.producer import Producer
+from plog.coordinator.group_states import GroupState
 from tests.compat.clients import PATIENCE_S
 from tests.compat.programs import JAVA, Java
 
@@ -145,15 +147,20 @@ class Members:
         return member
 
     def await_share(self, *members: Member) -> None:
-        """Wait until just these have something each, and together every partition once."""
+        """Wait until just these have something each, and together every partition once, for good.
+
+        For a moment that may be so while the group still moves partitions (KIP-848).
+        """
 
         def is_shared() -> bool:
             assert all(member.is_alive for member in members), members
+            is_settled = admin.describe(self.settings.group).state == GroupState.STABLE.value
             has = [member.has for member in members]
             together = sorted(itertools.chain.from_iterable(has))
-            return all(has) and together == list(self._partitions)
+            return is_settled and all(has) and together == list(self._partitions)
 
-        self._await(is_shared)
+        with GroupAdmin(self.settings.bootstrap) as admin:
+            self._await(is_shared)
 
     def write_and_await(self, *members: Member, each: int = 10) -> None:
         """Write to every partition; each record is read once, by whoever has its partition."""
