@@ -16,6 +16,7 @@ from typing import IO, Any
 from plog.client.group_admin import GroupAdmin
 from plog.client.producer import Producer
 from plog.coordinator.group_states import GroupState
+from plog.errors import GroupIdNotFound
 from tests.compat.clients import PATIENCE_S
 from tests.compat.programs import JAVA, Java
 
@@ -154,13 +155,19 @@ class Members:
 
         def is_shared() -> bool:
             assert all(member.is_alive for member in members), members
-            is_settled = admin.describe(self.settings.group).state == GroupState.STABLE.value
+            is_settled = self._is_stable(admin)
             has = [member.has for member in members]
             together = sorted(itertools.chain.from_iterable(has))
             return is_settled and all(has) and together == list(self._partitions)
 
         with GroupAdmin(self.settings.bootstrap) as admin:
             self._await(is_shared)
+
+    def _is_stable(self, admin: GroupAdmin) -> bool:
+        try:
+            return admin.describe(self.settings.group).state == GroupState.STABLE.value
+        except GroupIdNotFound:
+            return False  # nobody has joined yet
 
     def write_and_await(self, *members: Member, each: int = 10) -> None:
         """Write to every partition; each record is read once, by whoever has its partition."""
