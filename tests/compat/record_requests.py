@@ -43,6 +43,8 @@ STANDS_FOR_ID = str(TOPIC_ID).encode()
 """How the ids end that members of groups are told, and what stays of them."""
 COPIED, COPIED_RECORDS = f"{TOPIC[:-1]}{len(SETTINGS)}", 15
 """A topic for groups, with so many records in each partition; none is null."""
+ASKS_OF_GROUPS = "plog-admin"
+"""The client id of whoever looks at a group here until it is stable: not the client's own."""
 Client = Callable[[str], None]
 """Does all that it can, given the bootstrap address."""
 
@@ -106,6 +108,7 @@ def record(client: str, directory: Path) -> list[Request]:
     requests = [
         Request(one.connection, one.header, one.request)
         for one in sorted(proxy.exchanges, key=lambda one: one.sent)
+        if one.header.client_id != ASKS_OF_GROUPS
     ]
     stays = {one.bytes: TOPIC_ID.bytes for one in ids}
     for path in map(bytes, broker.log_dirs):

@@ -188,8 +188,9 @@ async def run_aiokafka(settings: dict[str, Any], is_over: Callable[[], bool]) ->
         await producer.send_offsets_to_transaction(offsets, settings["group"])
         if turns.aborts():
             await producer.abort_transaction()
-            for at in consumer.assignment():
-                consumer.seek(at, await consumer.committed(at) or 0)
+            committed = {at: await consumer.committed(at) for at in consumer.assignment()}
+            for at in consumer.assignment() & committed.keys():  # some may have gone meanwhile
+                consumer.seek(at, committed[at] or 0)
             tell(aborted=len(messages))
         else:
             await producer.commit_transaction()
