@@ -216,7 +216,7 @@ class Broker:
             changes.topic_settings(topic)
         ensure_cluster_id(store, cluster_id)
         purgatory: Purgatory[TopicPartition] = Purgatory(loop)
-        disks = Disks()
+        disks = Disks(several=len(self._static.log_dirs) > 1)
         undo.callback(disks.stop)
         fast_path = FastPath(disks, INTERNAL_TOPICS) if self._static.fast_path_enable else None
         if fast_path is not None:

@@ -37,7 +37,8 @@ ctypedef struct Gather:
 cdef void gather_add(
     Gather* gather, Connection* c, ProduceCall* call, uint8_t* frame, int64_t size, Parked* parked,
     int64_t now_ms) noexcept nogil
-# Write every partition's batches, and let go of the partitions. The requests stay, for `produce_conclude`.
+# Write every partition's batches, and let go of the partitions. The requests stay, for `produce_conclude`. What a disk
+# that has neighbours would keep the reactor waiting for, once it was slow, is not written.
 cdef void gather_write(Gather* gather) noexcept nogil
 # All are concluded.
 cdef void gather_clear(Gather* gather) noexcept nogil

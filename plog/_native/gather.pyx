@@ -10,14 +10,14 @@ from libc.stdint cimport int64_t, uint8_t
 from plog._native.files cimport calls
 from plog._native.locks cimport load
 from plog._native.log_append cimport (
-    APPEND_DONE, APPEND_DUPLICATE, GROUP_TRIES, GROUP_WAITS, AppendGroup, group_add, group_close, group_open,
-    group_release, group_write)
+    APPEND_DONE, APPEND_DUPLICATE, GROUP_TRIES, GROUP_WAITS, AppendGroup, group_abandon, group_add, group_close,
+    group_open, group_release, group_write)
 from plog._native.parked cimport Parked
 from plog._native.partition cimport Partition
 from plog._native.produce_path cimport (
     ProduceCall, ProducePart, produce_clear, produce_part, produce_release)
 from plog._native.served cimport Served
-from plog._native.work_queue cimport work_note_time
+from plog._native.work_queue cimport work_note_time, work_patience_us
 
 cdef enum:
     # More gains nothing, and would keep who was read first, and who else writes to these partitions, waiting.
@@ -85,15 +85,19 @@ cdef void gather_add(
 cdef void gather_write(Gather* gather) noexcept nogil:
     cdef PartitionWrite* write
     cdef int64_t begun_us = calls().monotonic_us()
-    cdef int64_t done_us
-    cdef int64_t number
+    cdef int64_t took_us = 0
+    cdef int64_t patience_us, number
     for number in range(gather.write_count):
         write = &gather.writes[number]
         if write.group.batches.count > 0:
-            group_write(&write.group)
-            done_us = calls().monotonic_us()
-            work_note_time(write.disk, done_us - begun_us)
-            begun_us = done_us
+            patience_us = work_patience_us(write.disk)
+            if took_us > patience_us:
+                group_abandon(&write.group)
+            else:
+                group_write(&write.group, patience_us)
+                took_us = calls().monotonic_us() - begun_us
+                work_note_time(write.disk, took_us)
+                begun_us += took_us
         group_close(&write.group)
     gather.write_count = 0
 

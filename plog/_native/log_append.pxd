@@ -40,7 +40,7 @@ ctypedef struct AppendGroup:
     int64_t offset_entries       # that they will have
     int64_t time_entries         # at most
     int64_t latest_timestamp
-    int64_t end_offset           # behind the last of them
+    int64_t end_offset           # behind the last of them; of those that are written, once they are
     EndingTransaction ended      # by a control batch, which is alone in its group
     bint asked_roll
     bint written
@@ -56,8 +56,11 @@ cdef bint group_open(AppendGroup* group, Partition* partition, GroupOpening how)
 cdef void group_add(
     AppendGroup* group, uint8_t* data, int64_t size, int64_t now_ms, const Producer* decided,
     AppendResult* out) noexcept nogil
-# 0, or the errno that is then in `error`, with all of it undone.
-cdef int group_write(AppendGroup* group) noexcept nogil
+# 0, or the errno that is then in `error`, with all of it undone. After a call that took longer than `patience_us` what
+# is not written yet is undone: `end_offset` tells.
+cdef int group_write(AppendGroup* group, int64_t patience_us) noexcept nogil
+# Undo all of it: it will not be written.
+cdef void group_abandon(AppendGroup* group) noexcept nogil
 # The lists' memory is kept for the next time.
 cdef void group_close(AppendGroup* group) noexcept nogil
 cdef void group_release(AppendGroup* group) noexcept nogil

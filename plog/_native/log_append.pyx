@@ -5,7 +5,7 @@ a segment is full. Never rolls, and never decides what an unusual producer means
 """
 
 from libc.errno cimport ENOMEM, ENOSPC
-from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport realloc
 from libc.string cimport memset
 
@@ -44,6 +44,7 @@ cdef AppendedTotals totals
 ctypedef struct ProducerUndo:
     Producer* producer
     Producer before
+    int64_t batch                # its number in the group
     bint made                    # it was not there
 
 
@@ -107,6 +108,7 @@ cdef ProducerUndo* take_producer(
     cdef ProducerUndo* undo = <ProducerUndo*>part_add(&group.undos, sizeof(ProducerUndo))
     if undo == NULL:
         return NULL
+    undo.batch = group.batches.count - 1
     undo.made = producer == NULL
     undo.producer = producer
     if producer == NULL:
@@ -274,35 +276,51 @@ cdef bint group_open(AppendGroup* group, Partition* partition, GroupOpening how)
     return True
 
 
-cdef void undo_producers(AppendGroup* group) noexcept nogil:
-    cdef ProducerTable* table = &group.partition.producers
+cdef void undo_behind(AppendGroup* group, int64_t kept) noexcept nogil:
+    """Take all batches but the first so many out again. Control batches are alone in their groups."""
+    cdef Partition* partition = group.partition
+    cdef ProducerTable* table = &partition.producers
     cdef ProducerUndo* undo
+    cdef int64_t number
     while group.undos.count > 0:
+        undo = undo_of(group, group.undos.count - 1)
+        if undo.batch < kept:
+            break
         group.undos.count -= 1
-        undo = undo_of(group, group.undos.count)
         if undo.made:
             producers_remove(table, undo.producer.producer_id)
         else:
             producers_assign(table, undo.producer, &undo.before)
             undo.producer.version = undo.before.version  # nobody has seen another
+    for number in range(kept, group.batches.count):
+        room_give_back(partition.room, batch_of(group, number).size)
+        group.size_bytes -= batch_of(group, number).size
+    group.batches.count = kept
+    group.end_offset = partition.log_end_offset if kept == 0 else batch_of(group, kept - 1).last_offset + 1
+    group.record_count = group.end_offset - partition.log_end_offset
+    if group.asked_roll:
+        group.asked_roll = partition.roll_asked = False  # it may have been for want of room beside what is not there
 
 
-cdef int group_write(AppendGroup* group) noexcept nogil:
+cdef void group_abandon(AppendGroup* group) noexcept nogil:
+    undo_behind(group, 0)
+
+
+cdef int group_write(AppendGroup* group, int64_t patience_us) noexcept nogil:
     cdef Partition* partition = group.partition
     cdef SegmentFiles* active
+    cdef int64_t whole = group.batches.count
     cdef bint broken = False
     if group.batches.count == 0:
         return 0
     active = active_of(partition.segments)
     group.error = -segment_write(
-        active, batch_of(group, 0), group.batches.count, partition.index_interval_bytes, &broken)
-    if group.error:
-        undo_producers(group)
-        room_give_back(partition.room, group.size_bytes)
-        if group.asked_roll:
-            partition.roll_asked = False  # it may have been for want of room beside what is not there
-        if broken:
-            partition_go_offline(partition, group.error)
+        active, batch_of(group, 0), &whole, partition.index_interval_bytes, patience_us, &broken)
+    if group.error or whole < group.batches.count:
+        undo_behind(group, whole)
+    if broken:
+        partition_go_offline(partition, group.error)
+    if group.error or whole == 0:
         return group.error
     pthread_mutex_lock(&partition.lock)
     segment_publish(active, batch_of(group, 0), group.batches.count)
@@ -341,7 +359,7 @@ cdef void partition_append(
     memset(&group, 0, sizeof(AppendGroup))
     group_open(&group, partition, GROUP_WAITS)
     group_add(&group, data, size, now_ms, decided, out)
-    if out.status == APPEND_DONE and group_write(&group):
+    if out.status == APPEND_DONE and group_write(&group, INT64_MAX):
         out.status = APPEND_WRITE_FAILED
         out.error = group.error
         out.base_offset = out.last_offset = out.timestamp = -1

@@ -212,7 +212,7 @@ cdef bint groups_are_written(ProduceCall* call) noexcept nogil:
     cdef int64_t number
     for number in range(call.appended):
         part = produce_part(call, number)
-        if part.group.error:
+        if part.result.last_offset >= part.group.end_offset:
             # The offset is stamped already; a client's batch has none.
             put_int64(part.records + AT_BASE_OFFSET, 0)
             part.result.status = APPEND_WRITE_FAILED

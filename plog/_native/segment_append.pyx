@@ -4,6 +4,7 @@ Owns Kafka's rule for index entries, the size of a write, and what is cut back w
 looks into a batch: what it must know of it comes beside it.
 """
 
+from libc.errno cimport EIO
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
@@ -148,12 +149,13 @@ cdef int index_batches(
 
 
 cdef int write_batches(
-        int fd, const SegmentBatch* batches, int64_t count, int64_t position) noexcept nogil:
+        int fd, const SegmentBatch* batches, int64_t* whole, int64_t position, int64_t patience_us) noexcept nogil:
     """One after the other, by as few calls as are cheap."""
     cdef iovec pieces[PIECES_AT_ONCE]
     cdef int64_t number = 0
     cdef int64_t within = 0      # of batches[number]: written already
-    cdef int64_t next_number, room, done
+    cdef int64_t count = whole[0]
+    cdef int64_t next_number, room, done, begun_us
     cdef int used
     while number < count:
         used = 0
@@ -169,6 +171,7 @@ cdef int write_batches(
             room -= pieces[used].iov_len
             used += 1
             next_number += 1
+        begun_us = calls().monotonic_us()
         done = write_some(fd, pieces, used, position)
         if done < 0:
             return <int>done
@@ -177,22 +180,33 @@ cdef int write_batches(
         while number < count and within >= batches[number].size:
             within -= batches[number].size
             number += 1
+        if calls().monotonic_us() - begun_us > patience_us:
+            break
+    whole[0] = number
     return 0
 
 
 cdef int segment_write(
-        SegmentFiles* segment, const SegmentBatch* batches, int64_t count, int64_t index_interval_bytes,
-        bint* broken) noexcept nogil:
-    cdef int64_t position = segment.size_bytes
+        SegmentFiles* segment, const SegmentBatch* batches, int64_t* count, int64_t index_interval_bytes,
+        int64_t patience_us, bint* broken) noexcept nogil:
+    cdef int64_t asked = count[0]
+    cdef int64_t end = segment.size_bytes
+    cdef int64_t number
     cdef int failed
     broken[0] = False
-    failed = write_batches(segment.log_fd, batches, count, position)
-    if not failed:
+    failed = write_batches(segment.log_fd, batches, count, end, patience_us)
+    if not failed and count[0] > 0:
         pthread_mutex_lock(&segment.index_lock)
-        failed = index_batches(segment, batches, count, index_interval_bytes, broken)
+        failed = index_batches(segment, batches, count[0], index_interval_bytes, broken)
         pthread_mutex_unlock(&segment.index_lock)
-    if failed and calls().ftruncate(segment.log_fd, position):
-        broken[0] = True
+    if failed:
+        count[0] = 0
+    if count[0] < asked:
+        for number in range(count[0]):
+            end += batches[number].size
+        if calls().ftruncate(segment.log_fd, end):
+            broken[0] = True
+            failed = failed or -EIO
     return failed
 
 

@@ -15,11 +15,15 @@ ctypedef struct WorkQueue:
     int64_t references           # atomic
     LetterQueue tasks
     int64_t slow                 # atomic: so many calls must be fast before the disk is called fast again; 0: it is
+    int64_t steady_us            # so long after a slow call is it called fast at the soonest; 0: it has no neighbours
+    int64_t slow_us              # atomic: the moment of the last slow call
 
 cdef void work_retain(WorkQueue* queue) noexcept nogil
 cdef void work_release(WorkQueue* queue) noexcept nogil
 # Do `task` soon. False: the queue is stopped.
 cdef bint work_ask(WorkQueue* queue, Task* task) noexcept nogil
+# How long a call may take until the rest is left to the disk's thread.
+cdef int64_t work_patience_us(const WorkQueue* queue) noexcept nogil
 # A call on the queue's disk took so long.
 cdef void work_note_time(WorkQueue* queue, int64_t took_us) noexcept nogil
 

@@ -20,11 +20,20 @@ from plog._native.work_queue import WorkThread
 P = ParamSpec("P")
 T = TypeVar("T")
 
+STEADY_US = 10_000_000
+"""One of several disks that is slow now and then would keep a reactor waiting each time, if it were
+called fast again at once."""
+
 
 class Disks:
-    """The disks below the log directories. Thread-safe."""
+    """The disks below the log directories. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        several: there is more than one, and none may keep the clients of another waiting.
+    """
+
+    def __init__(self, *, several: bool = False) -> None:
+        self._several = several
         self._lock = threading.Lock()
         self._workers: dict[Path, WorkThread] = {}
         self._threads: dict[Path, ThreadPoolExecutor] = {}
@@ -34,11 +43,15 @@ class Disks:
         found = self._workers.get(log_dir)
         if found is None:
             with self._lock:
-                found = self._workers.setdefault(log_dir, WorkThread())
+                made = WorkThread(steady_us=STEADY_US if self._several else 0)
+                found = self._workers.setdefault(log_dir, made)
         return found
 
     def is_slow(self, log_dir: Path) -> bool:
-        """Tell whether a directory's disk has made somebody wait just now."""
+        """Tell whether a directory's disk has made somebody wait just now.
+
+        One of several also until it has shown that it does not.
+        """
         return self.worker(log_dir).is_slow
 
     def note_append(self, log_dir: Path, took_us: int) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from plog.cluster import disks
 from tests.handlers.running import Running
 from tests.handlers.twins import Twins
 from tests.handlers.wire import Speaker, create_topic, speak
@@ -112,3 +113,9 @@ def two_disks(tmp_path: Path) -> Iterator[Running]:
     create_topic(one.wire, "t", 2)
     yield one
     one.stop()
+
+
+@pytest.fixture
+def soon_fast_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the broker starts: its disks are fast again after some writes, not some seconds."""
+    monkeypatch.setattr(disks, "STEADY_US", 1)

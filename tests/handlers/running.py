@@ -38,7 +38,10 @@ class Running:
         self._call(self.broker.start())
         self._ids = itertools.count(1)
         self.wire = speak(self.port)
-        self.socket = socket.create_connection(("127.0.0.1", self.port), WAIT_MS / 1000)
+        self.socket = self.connect()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), WAIT_MS / 1000)
 
     def _call(self, coroutine) -> None:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
@@ -82,20 +85,26 @@ class Running:
         self.socket.sendall(framed(request, version, next(self._ids)))
 
     def receive(self) -> bytes:
-        (size,) = struct.unpack(">i", self._read(4))
-        return self._read(size)
-
-    def _read(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            more = self.socket.recv(size - len(data))
-            assert more, "the broker closed the connection"
-            data += more
-        return data
+        return receive(self.socket)
 
     def ask(self, request: Struct, version: int) -> bytes:
         self.send(request, version)
         return self.receive()
+
+
+def receive(client: socket.socket) -> bytes:
+    """Return the next answer, without its length."""
+    (size,) = struct.unpack(">i", _read(client, 4))
+    return _read(client, size)
+
+
+def _read(client: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = client.recv(size - len(data))
+        assert more, "the broker closed the connection"
+        data += more
+    return data
 
 
 def framed(request: Struct, version: int, correlation_id: int) -> bytes:
@@ -131,8 +140,8 @@ def records_of(frame: bytes) -> int:
     return len(decoded(FetchResponse, 12, frame).responses[0].partitions[0].records)
 
 
-def end_of(running: Running, topic: str) -> int:
-    answer = decoded(FetchResponse, 12, running.ask(fetch_request((topic, 0, 0)), 12))
+def end_of(running: Running, topic: str, index: int = 0) -> int:
+    answer = decoded(FetchResponse, 12, running.ask(fetch_request((topic, index, 0)), 12))
     return answer.responses[0].partitions[0].high_watermark
 
 

@@ -6,6 +6,8 @@ import errno
 import socket
 import threading
 import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -29,9 +31,12 @@ from plog.storage.log_moves import LogMoves
 from plog.types import TopicPartition
 from tests.handlers.running import (
     Running,
+    ask_in_one_go,
     decoded,
+    end_of,
     faults,
     framed,
+    receive,
     records_of,
 )
 from tests.handlers.wire import (
@@ -75,6 +80,117 @@ def test_slow_disk_keeps_nobody_from_another(two_disks: Running) -> None:
         (part,) = flat(decoded(ProduceResponse, 9, frame))
         assert (part.error_code, part.base_offset) == (0, offset)
     assert two_disks.fast_requests == before + 99
+
+
+def test_disk_that_is_slow_from_the_first_write_on_keeps_nobody_from_another(
+    two_disks: Running,
+) -> None:
+    disk, slow, quick = partitions_by_disk(two_disks)
+    with faults(Fault("pwritev", delay_us=1_500_000, path_prefix=disk)):
+        two_disks.send(produce_request([("t", slow, make_batch())], acks=1), 9)
+        two_disks.until_waiting()
+        for _ in range(20):
+            two_disks.wire.ask(produce_request([("t", quick, make_batch())]), 9)
+        assert two_disks.broker.reactor_stats.waiting == 1
+        two_disks.receive()
+
+
+def make_fast(running: Running, disk: str) -> None:
+    """Have it known that a disk is not slow, as after some writes."""
+    assert running.broker._replicas is not None
+    for _ in range(64):
+        running.broker._replicas.disks.note_append(Path(disk), 0)
+
+
+def produced(frame: bytes) -> tuple[int, int]:
+    """Return the error and the offset of an answer to a Produce for one partition."""
+    (part,) = flat(decoded(ProduceResponse, 9, frame))
+    return part.error_code, part.base_offset
+
+
+def test_disk_that_becomes_slow_is_waited_for_once(two_disks: Running) -> None:
+    create_topic(two_disks.wire, "u", 16)
+    disk, *_ = partitions_by_disk(two_disks)
+    indexes = [int(path.name.removeprefix("u-")) for path in Path(disk).glob("u-*")]
+    make_fast(two_disks, disk)
+    requests = [produce_request([("u", at, make_batch())], acks=1) for at in indexes]
+    with faults(Fault("pwritev", delay_us=100_000, path_prefix=disk)):
+        # They are read in one round, and written one partition after the other.
+        answers = ask_in_one_go(two_disks, *((request, 9) for request in requests))
+    assert [produced(frame) for frame in answers] == [(0, 0)] * len(indexes)
+    assert two_disks.handed_over["unusual append"] == len(indexes) - 1 > 1
+
+
+def test_large_batch_is_given_up_after_its_first_slow_write(two_disks: Running) -> None:
+    disk, slow, _ = partitions_by_disk(two_disks)
+    make_fast(two_disks, disk)
+    large = produce_request([("t", slow, make_batch([b"v" * 900_000]))], acks=1)
+    with faults(Fault("pwritev", delay_us=100_000, times=1, path_prefix=disk)):
+        assert produced(two_disks.ask(large, 9)) == (0, 0)
+    assert two_disks.handed_over["unusual append"] == 1
+    assert produced(two_disks.ask(large, 9)) == (0, 1)
+    whole = fetch_request(("t", slow, 0), partition_max_bytes=2_000_000)
+    assert records_of(two_disks.ask(whole, 12)) > 1_800_000
+
+
+@dataclass
+class Numbering:
+    """An idempotent producer on a connection of its own."""
+
+    producer_id: int
+    socket: socket.socket
+    next_sequence: int = 0
+
+    def send(self, count: int, size: int, index: int) -> None:
+        """Send so many batches in one go."""
+        sequences = range(self.next_sequence, self.next_sequence + count)
+        self.next_sequence += count
+        batches = [
+            make_batch([b"v" * size], producer=(self.producer_id, 0, one)) for one in sequences
+        ]
+        requests = [produce_request([("t", index, batch)], acks=1) for batch in batches]
+        self.socket.sendall(b"".join(framed(request, 9, 1) for request in requests))
+
+    def answers(self, count: int) -> list[tuple[int, int]]:
+        return [produced(receive(self.socket)) for _ in range(count)]
+
+
+def test_round_is_written_as_far_as_the_disk_is_fast(
+    soon_fast_again: None, two_disks: Running
+) -> None:
+    disk, slow, quick = partitions_by_disk(two_disks)
+    (quick_path,) = two_disks.directory.glob(f"disk*/t-{quick}")
+    with ExitStack() as stack:
+        producers = [
+            Numbering(producer_id, stack.enter_context(closing(two_disks.connect())))
+            for producer_id in range(8)
+        ]
+        told = []
+        for one in producers:
+            one.send(1, 10, slow)  # makes it known
+            told += one.answers(1)
+        handed_over = passed = two_disks.handed_over["unusual append"]
+        # How much is read in one round is the moment's; more than one write of 128 KB is to be.
+        for _ in range(10):
+            if passed > handed_over:
+                break
+            make_fast(two_disks, disk)
+            make_fast(two_disks, str(quick_path.parent))
+            with faults(
+                Fault("pwritev", delay_us=30_000, path_prefix=disk),
+                # While the reactor waits for this one, what is sent below comes in.
+                Fault("pwritev", delay_us=500_000, path_prefix=str(quick_path), times=1),
+            ):
+                two_disks.send(produce_request([("t", quick, make_batch())], acks=1), 9)
+                for one in producers:
+                    one.send(3, 20_000, slow)
+                for one in producers:
+                    told += one.answers(3)
+            two_disks.receive()
+            passed = two_disks.handed_over["unusual append"]
+    assert passed > handed_over
+    assert sorted(told) == [(0, offset) for offset in range(len(told))]
+    assert end_of(two_disks, "t", slow) == len(told)
 
 
 def test_slow_disk_does_not_keep_the_handlers_either(two_disks: Running) -> None:
@@ -292,7 +408,9 @@ def test_refused_write_says_nothing_of_a_slow_disk(
     rooms: list[DiskRoom] = []
     disks: list[Disks] = []
     init = Disks.__init__
-    monkeypatch.setattr(Disks, "__init__", lambda self: disks.append(self) or init(self))
+    monkeypatch.setattr(
+        Disks, "__init__", lambda self, **several: disks.append(self) or init(self, **several)
+    )
     monkeypatch.setattr(FullLogDirs, "look", lambda _, live: rooms.append(live.room))
     one = Running(tmp_path)
     create_topic(one.wire, "t")

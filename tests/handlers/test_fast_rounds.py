@@ -247,7 +247,9 @@ def test_acks_0_goes_on_behind_a_produce_that_waits(fast: Running) -> None:
         fast.receive()
 
 
-def test_first_slow_write_of_a_disk_keeps_no_other_reactor_waiting(tmp_path: Path) -> None:
+def test_first_slow_write_of_a_disk_keeps_no_other_reactor_waiting(
+    soon_fast_again: None, tmp_path: Path
+) -> None:
     log_dirs = f"{tmp_path / 'disk0'},{tmp_path / 'disk1'}"
     one = Running(tmp_path, log_dirs=log_dirs, num_network_threads=2)
     create_topic(one.wire, "t", 2)
@@ -257,8 +259,9 @@ def test_first_slow_write_of_a_disk_keeps_no_other_reactor_waiting(tmp_path: Pat
     kept_waiting = []
     for other in others:
         other.settimeout(WAIT_MS / 1000)
-        for _ in range(80):  # until the disk is taken for a fast one again
+        for _ in range(80):  # until the disks are taken for fast ones again
             one.ask(produce(b"v", index=slow), VERSION)
+            one.ask(produce(b"v", index=quick), VERSION)
         with faults(Fault("pwritev", delay_us=2_000_000, times=1, path_prefix=disk + "/t-")):
             read = one.requests
             both = framed(produce(b"v", index=slow), VERSION, 1)

@@ -80,6 +80,13 @@ def make_slow(running: Running, index: int) -> None:
         running.ask(unusual(index), PRODUCE)
 
 
+def make_fast(running: Running, index: int) -> None:
+    """Have it known that a disk is not slow, as after some writes."""
+    assert running.broker._replicas is not None
+    for _ in range(64):
+        running.broker._replicas.disks.note_append(Path(disk_of(running, index)), 0)
+
+
 def require_unanswered(client: socket.socket) -> None:
     client.setblocking(False)
     with pytest.raises(BlockingIOError):
@@ -95,14 +102,13 @@ def is_slow(running: Running, index: int) -> bool:
 def count_threads(running: Running, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Return a list of the directories whose threads have been asked for something, which grows."""
     asked: list[Path] = []
-    disks = running.broker._replicas.disks
-    in_thread = disks.in_thread
+    in_thread = running.broker._replicas.disks.in_thread
 
     async def counted(log_dir: Path, *call: object) -> object:
         asked.append(log_dir)
         return await in_thread(log_dir, *call)
 
-    monkeypatch.setattr(disks, "in_thread", counted)
+    monkeypatch.setattr(running.broker._replicas.disks, "in_thread", counted)
     return asked
 
 
@@ -120,7 +126,17 @@ def test_slow_write_keeps_nobody_from_another_disk(two_disks: Running) -> None:
         (part,) = flat(decoded(ProduceResponse, PRODUCE, two_disks.receive()))
     assert (part.error_code, part.base_offset) == (0, 1)
     assert is_slow(two_disks, 0)
-    assert not is_slow(two_disks, 1)
+
+
+def test_disk_that_is_slow_from_the_first_write_on_keeps_nobody_from_another(
+    two_disks: Running,
+) -> None:
+    with faults(Fault("pwritev", delay_us=1_500_000, path_prefix=disk_of(two_disks, 0))):
+        two_disks.send(unusual(0), PRODUCE)
+        for _ in range(20):
+            two_disks.wire.ask(unusual(1), PRODUCE)
+        require_unanswered(two_disks.socket)
+        two_disks.receive()
 
 
 def test_many_slow_writes_keep_nobody_from_another_disk(two_disks: Running) -> None:
@@ -165,7 +181,7 @@ def test_many_that_are_expanded_for_a_slow_disk_keep_nobody_from_another(
 
 
 def test_disk_that_is_fast_again_is_written_in_place(
-    two_disks: Running, monkeypatch: pytest.MonkeyPatch
+    soon_fast_again: None, two_disks: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_slow(two_disks, 0)
     asked = count_threads(two_disks, monkeypatch)
@@ -266,6 +282,7 @@ def test_cold_records_that_are_not_enough_are_read_once_and_waited_with(
     two_disks: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(two_disks)
+    make_fast(two_disks, 0)
     asked = count_threads(two_disks, monkeypatch)
     looks: list[int] = []
     read_all = fetching._read_all

@@ -38,6 +38,8 @@ from tests.handlers.stress import (
 )
 from tests.handlers.wire import Speaker, eventually, speak
 
+pytestmark = pytest.mark.usefixtures("soon_fast_again")  # else troubled disks are slow throughout
+
 CLIENTS = 4
 """Producers, and as many consumers."""
 IDEMPOTENT = range(CLIENTS // 2)
