@@ -204,6 +204,15 @@ def test_names_follow_prometheus_rules_and_the_docs_know_them(broker: Measured) 
     }
     text = OPERATIONS.read_text("utf-8")
     assert set(re.findall(r"`(plog_[a-z_]+)", text)) == found
+    reasons = {
+        sample.labels["reason"]
+        for family in families
+        for sample in family.samples
+        if sample.name == "plog_handed_over_total"
+    }
+    _, _, section = text.partition("### The fast path")
+    section, _, _ = section.partition("\n## ")
+    assert set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)) == reasons
 
 
 def test_process_is_told_as_other_programs_tell_theirs(broker: Measured) -> None:
