@@ -7,7 +7,6 @@ Offsets, sequences and order are the log's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -209,16 +208,23 @@ async def _with_leave(ctx: Context, request: ProduceRequest, asked: list[Asked])
         return [one._replace(leave=refusal) for one in asked]
     joins = ctx.version >= JOINS_SINCE
     wanted: dict[Producer, dict[TopicPartition, tuple[Log, Verification]]] = {}
+    leave: dict[TopicPartition, Leave] = {}
     for one in filter(_is_transactional, asked):
         assert one.records is not None
-        with suppress(KafkaError):  # else it is refused for that
-            header = batch.read_header(one.records)
+        try:
             log = ctx.services.replicas.leader(one.at).log
-            ticket = log.transactions.verification_for(header, from_zero=joins)
-            if ticket is not None:
-                producer = Producer(header.producer_id, header.producer_epoch)
-                wanted.setdefault(producer, {})[one.at] = (log, ticket)
-    leave: dict[TopicPartition, Leave] = {}
+        except KafkaError as refusal:
+            # Also if the log is there again by the time of the append: nobody was asked.
+            leave[one.at] = refusal
+            continue
+        try:
+            header = batch.read_header(one.records)
+        except KafkaError:
+            continue  # it is refused for that
+        ticket = log.transactions.verification_for(header, from_zero=joins)
+        if ticket is not None:
+            producer = Producer(header.producer_id, header.producer_epoch)
+            wanted.setdefault(producer, {})[one.at] = (log, ticket)
     for producer, partitions in wanted.items():
         leave |= await leave_to_write(
             ctx,

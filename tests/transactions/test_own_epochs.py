@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from plog.cluster.partition import Partition
 from plog.coordinator.txn_events import Producer
-from plog.errors import ErrorCode
+from plog.errors import ErrorCode, NotLeaderOrFollower
 from plog.types import TopicPartition
-from tests.handlers.wire import Speaker, fresh_name
+from tests.handlers.running import Running
+from tests.handlers.wire import Speaker, create_topic, fresh_name
+from tests.planes import Plane
 from tests.transactions.conftest import Enter
-from tests.transactions.transactor import committed_offset, read
+from tests.transactions.transactor import Transactor, committed_offset, read
 
 NONE = ErrorCode.NONE
 
@@ -107,3 +112,30 @@ def test_strangers_join_nothing(wire: Speaker, enter_2: Enter, at: TopicPartitio
     assert one.commit_offset("g", at, 1) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert one.end(commit=True) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert read(wire, at, committed=False) == []
+
+
+@pytest.mark.parametrize("own_epochs", [False, True])
+def test_write_whose_log_comes_back_before_its_append_is_told_to_come_again(
+    plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_epochs: bool
+) -> None:
+    running = Running(tmp_path, transaction_state_log_num_partitions=1)
+    create_topic(running.wire, "t")
+    at = TopicPartition("t", 0)
+    one = Transactor(running.wire, "its-name", own_epochs=own_epochs).start()
+    one.join(at)
+    replicas = running.broker._replicas
+    leader = replicas.leader
+    away = [at]
+
+    def leader_but_once(asked: TopicPartition, *more: object) -> Partition:
+        if asked in away:
+            away.remove(asked)
+            raise NotLeaderOrFollower(f"{asked} moves")
+        return leader(asked, *more)
+
+    monkeypatch.setattr(replicas, "leader", leader_but_once)
+    assert one.produce(at).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert one.produce(at).error_code == ErrorCode.NONE
+    one.finish(commit=True)
+    assert read(running.wire, at) == [b"v"]
+    running.stop()
