@@ -37,6 +37,7 @@ from plog.protocol.framing import RequestHeader
 from plog.runtime.clock import Clock
 from plog.runtime.purgatory import Purgatory
 from plog.settings.dynamic import DynamicSettings
+from plog.storage.log import Log
 from plog.storage.log_manager import LogManager
 from plog.storage.log_moves import LogMoves
 from plog.types import TopicPartition
@@ -170,6 +171,14 @@ class Context:
             return await self.services.replicas.disks.in_thread(
                 log_dir, call, *arguments, **options
             )
+
+    async def at_log(
+        self, log: Log, call: Callable[P, T], *arguments: P.args, **options: P.kwargs
+    ) -> T:
+        """Make a short call that takes a log's lock: whoever writes to a slow disk holds it."""
+        if self.services.replicas.disks.is_slow(log.log_dir):
+            return await self.at_disk(log.log_dir, call, *arguments, **options)
+        return call(*arguments, **options)
 
     async def until(
         self, ready: Callable[[], bool], partitions: Iterable[TopicPartition], timeout_ms: int

@@ -221,7 +221,7 @@ async def _with_leave(ctx: Context, request: ProduceRequest, asked: list[Asked])
             header = batch.read_header(one.records)
         except KafkaError:
             continue  # it is refused for that
-        ticket = log.transactions.verification_for(header, from_zero=joins)
+        ticket = await ctx.at_log(log, log.transactions.verification_for, header, from_zero=joins)
         if ticket is not None:
             producer = Producer(header.producer_id, header.producer_epoch)
             wanted.setdefault(producer, {})[one.at] = (log, ticket)

@@ -105,7 +105,7 @@ async def _leave(
     """
     at = TopicPartition(OFFSETS_TOPIC, ctx.services.groups.shards.index_of(request.group_id))
     log = ctx.services.replicas.leader(at).log
-    ticket = log.transactions.verification_for_producer(*producer)
+    ticket = await ctx.at_log(log, log.transactions.verification_for_producer, *producer)
     if ticket is None:
         return None
     leave = await leave_to_write(

@@ -72,7 +72,7 @@ async def leave_to_write(
         if refusal is None:
             left[at] = ticket
         else:
-            log.transactions.drop_verification(ticket)
+            await ctx.at_log(log, log.transactions.drop_verification, ticket)
             left[at] = refusal
     return left
 

@@ -248,7 +248,7 @@ class Log:
                 match appended.status:
                     case status if status in (APPENDED, DUPLICATE):
                         if decided is not None:
-                            self.transactions.on_append(decided)
+                            self.transactions.on_append(batch.read_header(records))
                         return appended
                     case status if status == ROLL_NEEDED:
                         self.roll()

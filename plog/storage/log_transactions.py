@@ -103,9 +103,10 @@ class LogTransactions:
         from_zero = verified is not None and verified.from_zero
         return decide(entry, header, is_verified=is_verified, from_zero=from_zero)
 
-    def on_append(self, decided: ProducerEntry) -> None:
-        """Take note that what was decided has been appended. Under the lock."""
-        self._verifications.end(decided.producer_id)
+    def on_append(self, header: BatchHeader) -> None:
+        """Take note of a batch that was decided about and appended. Under the lock."""
+        if not header.is_control:  # of a marker `append_marker` knows more
+            self._verifications.end(header.producer_id)
 
     def succeed(self, before: LogTransactions) -> None:
         """Let the tickets of the log that this one's log replaces stand. Under both locks."""
@@ -155,7 +156,10 @@ class LogTransactions:
         with self._lock:  # under which every transaction begins
             entry = self._native.producer(producer_id)
             first = NO_OFFSET if entry is None else entry.current_txn_first_offset
-            self._verifications.end(producer_id)
+            # With a marker that has its own epoch the next transaction begins, and who writes in
+            # that one may be waiting for leave already.
+            next_epoch = producer_epoch if marker.has_own_epoch else None
+            self._verifications.end(producer_id, but_epoch=next_epoch)
             if not marker.abort or first == NO_OFFSET:
                 return self._append(records, now_ms, decide_ended)
             with self._segments.aborting(producer_id, first):

@@ -52,9 +52,11 @@ class Verifications:
             and ticket.producer_epoch == header.producer_epoch
         )
 
-    def end(self, producer_id: int) -> None:
-        """Take a producer's ticket away, if it has one."""
-        self._by_producer.pop(producer_id, None)
+    def end(self, producer_id: int, *, but_epoch: int | None = None) -> None:
+        """Take a producer's ticket away, if it has one, unless it is of an epoch."""
+        found = self._by_producer.get(producer_id)
+        if found is not None and found.producer_epoch != but_epoch:
+            del self._by_producer[producer_id]
 
     def drop(self, ticket: Verification) -> None:
         """Take a ticket back that was not approved of."""

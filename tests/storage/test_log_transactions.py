@@ -68,6 +68,19 @@ def test_marker_takes_the_leave_away(tmp_path: Path, marker: Marker) -> None:
     log.close()
 
 
+def test_marker_of_its_own_epoch_leaves_leave_to_the_next_transaction(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append_verified(log, part(0))
+    late = log.transactions.verification_for(read_header(part(0, producer_id=6)))
+    ticket = log.transactions.verification_for(read_header(part(0, epoch=1)), from_zero=True)
+    end(log, COMMIT._replace(has_own_epoch=True), epoch=1)
+    log.append_as_leader(part(0, epoch=1), now_ms=NOW_MS, verified=ticket)
+    end(log, COMMIT._replace(has_own_epoch=True), epoch=1, producer_id=6)
+    with pytest.raises(InvalidTxnState):
+        log.append_as_leader(part(0, producer_id=6, epoch=1), now_ms=NOW_MS, verified=late)
+    log.close()
+
+
 def test_leave_that_was_not_given_is_taken_back(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     ticket = log.transactions.verification_for(read_header(part(0)))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from plog.cluster.own_appends import OwnAppends
 from plog.cluster.partition import Partition
 from plog.coordinator.txn_events import Producer
 from plog.errors import ErrorCode, NotLeaderOrFollower
@@ -138,4 +141,26 @@ def test_write_whose_log_comes_back_before_its_append_is_told_to_come_again(
     assert one.produce(at).error_code == ErrorCode.NONE
     one.finish(commit=True)
     assert read(running.wire, at) == [b"v"]
+    running.stop()
+
+
+def test_write_that_waits_for_the_markers_before_it_is_appended(
+    plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = OwnAppends.append_marker
+
+    async def append_later(self: OwnAppends, *what: Any) -> None:
+        await asyncio.sleep(0.2)  # the next transaction asks for leave meanwhile
+        await append(self, *what)
+
+    monkeypatch.setattr(OwnAppends, "append_marker", append_later)
+    running = Running(tmp_path, transaction_state_log_num_partitions=1)
+    create_topic(running.wire, "t")
+    at = TopicPartition("t", 0)
+    one = Transactor(running.wire, "its-name", own_epochs=True).start()
+    for number in range(3):
+        assert one.produce(at, b"%d" % number).error_code == NONE
+        assert one.end(commit=True) is NONE
+    one.produce(at, b"not committed")
+    assert read(running.wire, at) == [b"0", b"1", b"2"]
     running.stop()
