@@ -316,6 +316,7 @@ def _row_of(cell: Cell, against: str, kafka: str) -> list[str]:
     cost = [
         f"{statistics.median(cell.values(cost_key)):.{digits}f}",
         f"{statistics.median(cell.values('client_cores')):.2f}",
+        f"{statistics.median(cell.values('foreign_cores')):.2f}",
     ]
     shares = cell.values("fast_share")
     rest = [f"{statistics.median(shares):.2%}" if shares else "", against, kafka]
@@ -331,7 +332,7 @@ def _row_of(cell: Cell, against: str, kafka: str) -> list[str]:
     ]
 
 
-REST = "CPU {cost}|client|{more}fast|held against|best Kafka"
+REST = "CPU {cost}|client|foreign|{more}fast|held against|best Kafka"
 HEADS = {
     "MB/s": "Load|Server|MB/s|" + REST.format(cost="s/GB", more="p99 us|RSS MB|"),
     "req/s": "Load|Server|Requests/s|" + REST.format(cost="us", more="p99 us|RSS MB|"),

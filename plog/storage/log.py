@@ -124,6 +124,7 @@ class Log:
         self._draw = draw
         self._lock = threading.RLock()
         self._closed = False
+        self._dropped = False
         self._retired = False
         self._role = Role(native.leader_epoch, writable=False, sole_replica=False)
         self._silent_producers = SilentProducers()
@@ -648,6 +649,9 @@ class Log:
             try:
                 with self.faults.judged():
                     self._segments.finish()
+            except KafkaStorageError:
+                if not self._dropped:  # by another thread, which waits for the lock
+                    raise
             finally:
                 self.drop()
 
@@ -658,6 +662,7 @@ class Log:
 
     def drop(self) -> None:
         """Close without writing anything: the partition is deleted, or its disk has failed."""
+        self._dropped = True
         self.faults.silence()
         self.native.offline(failed=False)
         with self._lock:

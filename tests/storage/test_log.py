@@ -10,7 +10,7 @@ import pytest
 from plog._native import compression, faults
 from plog._native.batch import read_header, restamp_append_time, scan
 from plog._native.faults import Fault
-from plog._native.partition_log import APPENDED, DUPLICATE
+from plog._native.partition_log import APPENDED, DUPLICATE, NOT_WRITABLE
 from plog._native.records import walk
 from plog.errors import (
     InvalidProducerEpoch,
@@ -24,6 +24,7 @@ from plog.storage.leader_epochs import EpochStart, LeaderEpochs
 from plog.storage.log import Log
 from plog.storage.segment_verdict import Known
 from tests.descriptors import open_at
+from tests.waiting import until
 
 from .storage_logs import (
     NEVER,
@@ -811,3 +812,14 @@ def test_threads_append_while_segments_roll_and_go(directory: Path) -> None:
     headers = scan(read_all(log))
     assert [h.base_offset for h in headers] == list(range(log.log_start_offset, 900, 2))
     assert read_header(read_all(log)).base_offset == log.log_start_offset
+
+
+def test_closing_what_is_being_dropped_is_no_failure(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.append_as_leader(batch(1), now_ms=NOW_MS)
+    with log._lock:
+        dropping = threading.Thread(target=log.drop)
+        dropping.start()
+        until(lambda: log.native.append(batch(1), NOW_MS).status == NOT_WRITABLE, "offline")
+        log.close()
+    dropping.join()
