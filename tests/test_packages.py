@@ -70,9 +70,10 @@ def test_wheel_carries_its_libraries_and_works_alone(wheel: Path, tmp_path: Path
         assert [name for name in names if name.startswith(f"plog.libs/lib{library}")], names
     assert "manylinux" in wheel.name
     venv = tmp_path / "venv"
-    run(sys.executable, "-m", "venv", venv)
-    run(venv / "bin" / "pip", "install", "--disable-pip-version-check", wheel, timeout=300)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    run(sys.executable, "-m", "venv", venv)
+    pip = venv / "bin" / "pip", "install", "--disable-pip-version-check"
+    run(*pip, wheel, timeout=300, env=environment)
     said = run(
         venv / "bin" / "python",
         "-c",
