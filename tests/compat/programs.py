@@ -197,7 +197,7 @@ class Streams(Java):
 
 
 class FranzGo(Administrator):
-    """franz-go."""
+    """franz-go, in a release that knows the classic protocol of groups alone."""
 
     name = "franz-go"
     sources = tuple(
@@ -223,7 +223,19 @@ class FranzGo(Administrator):
         return any(f"./{path.name}:" in said for path in self.sources)
 
 
+class FranzGoMember(FranzGo):
+    """franz-go as a member of a consumer group (KIP-848), in a release that has them."""
+
+    name = "franz-go-1.22"
+    sources = tuple(HERE / "go_member" / name for name in ("main.go", "go.mod", "go.sum"))
+
+    def member_command(self, directory: Path) -> list[str]:
+        """Return what starts a member of a group, but for its arguments."""
+        return self.run_command(directory)
+
+
 # The last line that still knew ZooKeeper, and the newest.
 JAVA = [Java("3.9.1"), Java("4.4.0")]
 STREAMS = [Streams("3.9.1"), Streams("4.1.1")]
 FRANZ_GO = FranzGo()
+FRANZ_GO_MEMBER = FranzGoMember()
