@@ -55,7 +55,7 @@ class Pattern:
 
 
 def _compiled(text: str) -> re2._Regexp:
-    import re2  # takes 5 ms and 3 MB, which only groups with expressions need
+    import re2  # takes 5 ms and 2 MB, which only groups with expressions need
 
     options = re2.Options()
     options.max_mem = MAX_MEM

@@ -1,8 +1,9 @@
 """Clients that are no Python: programs that do what `traffic` says, built when first wanted.
 
 `java/Traffic.java` is built by Maven for each release of kafka-clients, `go/main.go` by Go, each
-with programs beside it that make the requests of administrators and consume in groups. That
-happens once for each state of their sources; what is made lies in .venv.
+with programs beside it that make the requests of administrators and consume in groups;
+`go_member/main.go` is for another release of franz-go. That happens once for each state of their
+sources; what is made lies in .venv.
 """
 
 from __future__ import annotations

@@ -122,6 +122,7 @@ def test_partitions_go_from_one_to_the_other(member: Enter, topic: str) -> None:
         ({"topic_partitions": None}, ErrorCode.INVALID_REQUEST),
         ({"subscribed_topic_names": None}, ErrorCode.INVALID_REQUEST),
         ({"subscribed_topic_regex": "("}, ErrorCode.INVALID_REGULAR_EXPRESSION),
+        ({"subscribed_topic_regex": "a{0,1000}" * 3_000}, ErrorCode.INVALID_REGULAR_EXPRESSION),
         ({"server_assignor": "best"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
         ({"member_epoch": 5}, ErrorCode.GROUP_ID_NOT_FOUND),
     ],

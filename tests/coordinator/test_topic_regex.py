@@ -62,6 +62,7 @@ def run_python(code: str, *arguments: str) -> str:
         (r"^logs-\d{1,2}$", ["logs-1", "logs-22"]),
         ("(?P<kind>logs)-[[:digit:]]+", ["logs-1", "logs-22"]),
         ("(?<kind>logs)-1", ["logs-1"]),
+        ("(?P<n>a)(?P<n>b)", ["ab"]),
         (".{0,1000}1", ["logs-1"]),
         ("logs", []),
         ("(?m)^a$", ["a"]),
