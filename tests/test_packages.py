@@ -30,6 +30,10 @@ echo "$*" >>/asked
 case "$*" in *try-restart*) exit 1 ;; esac
 """
 MIRROR_TIMEOUT_S = 600
+MATCH = (
+    "from plog.coordinator.topic_regex import Pattern; print(*Pattern('a+').matching(['aa', 'b']))"
+)
+"""Loads RE2, which comes as a package of its own, when it is first asked."""
 
 
 def run(*command: object, timeout: float = 120, **more: object) -> str:
@@ -66,9 +70,10 @@ def test_wheel_carries_its_libraries_and_works_alone(wheel: Path, tmp_path: Path
         assert [name for name in names if name.startswith(f"plog.libs/lib{library}")], names
     assert "manylinux" in wheel.name
     venv = tmp_path / "venv"
-    run(sys.executable, "-m", "venv", venv)
-    run(venv / "bin" / "pip", "install", "--disable-pip-version-check", wheel, timeout=300)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    run(sys.executable, "-m", "venv", venv)
+    pip = venv / "bin" / "pip", "install", "--disable-pip-version-check"
+    run(*pip, wheel, timeout=300, env=environment)
     said = run(
         venv / "bin" / "python",
         "-c",
@@ -78,6 +83,7 @@ def test_wheel_carries_its_libraries_and_works_alone(wheel: Path, tmp_path: Path
     )
     assert said.startswith(str(venv))
     assert "Run a broker." in run(venv / "bin" / "plog", "--help", cwd=tmp_path, env=environment)
+    assert run(venv / "bin" / "python", "-c", MATCH, cwd=tmp_path, env=environment) == "aa\n"
     linked = run("ldd", *venv.glob("lib/*/site-packages/plog/_native/codec_*.so"))
     for library in ("lz4", "zstd", "snappy"):
         (place,) = set(re.findall(rf"lib{library}\S* => (\S+)", linked))
@@ -209,6 +215,9 @@ def test_package_is_installed_upgraded_and_removed(
     assert "/etc/plog/server.properties" in conffiles
     assert (host / "usr/lib/systemd/system/plog.service").exists()
     assert "plog, version" in within("plog", "--version")
+    assert (
+        within("python3", "-c", f"import sys; sys.path.append('/opt/plog/lib'); {MATCH}") == "aa\n"
+    )
 
     records = [Sent(b"k", b"kept")]
     with Installed(host, free_port()) as broker:

@@ -178,7 +178,7 @@ install_clang() {
 # -- .venv
 
 # What tests/compat/*/go.mod ask for; Debian 12's is older.
-go_at_least=1.22
+go_at_least=1.26
 
 go_is_new_enough() {
     local version

@@ -204,7 +204,8 @@ def reset(
 
     Shows from where to where each partition's committed offset goes, and changes nothing unless
     --execute is given. Nobody may be in the group: stop its consumers first, for they would commit
-    their own offsets over it. Offsets outside of a log become its start or its end.
+    their own offsets over it. A group that does not exist comes to be. Offsets outside of a log
+    become its start or its end.
 
     \b
       plog groups reset readers --topic flights --to-earliest
@@ -212,6 +213,7 @@ def reset(
       plog groups reset readers --all-topics --shift-by -100 --execute
     """
     from plog.client.group_admin import GroupAdmin
+    from plog.errors import GroupIdNotFound
     from plog.types import counted
 
     targets = read_targets(given)
@@ -220,7 +222,10 @@ def reset(
         raise click.UsageError("one of --topic, --all-topics and --from-file says which partitions")
     asked = [topic_partitions(entry, "--topic") for entry in topics]
     with GroupAdmin(bootstrap) as admin:
-        _refuse_members(admin.describe(group))
+        try:
+            _refuse_members(admin.describe(group))
+        except GroupIdNotFound:
+            click.echo(f"plog: there is no group {group!r} yet", err=True)
         committed = admin.committed(group)
         if targets.from_file is not None:
             partitions = list(targets.from_file)

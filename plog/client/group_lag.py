@@ -1,25 +1,31 @@
 """How far a group is behind: in records, and in time by the record it has to read next.
 
-Owns the arithmetic and the small fetches that find those records; keeps nothing.
+Owns the arithmetic and the fetches that find those records, of all partitions of a leader at
+once; keeps nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from plog.client import fetcher
-from plog.client.fetcher import Ask, Limits
+from plog.client.connection import Connection
+from plog.client.fetcher import Ask, Fetched, Limits
 from plog.client.metadata import Cluster
 from plog.client.offsets import LATEST, ask_leaders
 from plog.client.record_stream import RecordStream
-from plog.errors import KafkaError, NetworkException, UnknownTopicOrPartition
-from plog.types import TopicPartition
+from plog.errors import KafkaError, UnknownTopicOrPartition
+from plog.types import NO_TIMESTAMP, TopicPartition
 
-ONE_BATCH = Limits(max_wait_ms=0, min_bytes=0, max_bytes=1, partition_max_bytes=1)
-"""A fetch of one partition gives a whole batch all the same (KIP-74)."""
-MOST_FETCHES = 16
-"""A stretch without any record to read (markers, what compaction removed) is followed so far."""
+FIRST_BATCHES = Limits(
+    max_wait_ms=0, min_bytes=0, max_bytes=8 * 1024 * 1024, partition_max_bytes=32 * 1024
+)
+"""Room for a batch of most partitions. Of larger ones each answer has the first all the same
+(KIP-74), so that each fetch leaves fewer to ask for."""
+MOST_EMPTY = 16
+"""Stretches without any record to read (markers, what compaction removed) are followed so far."""
 
 
 class PartitionLag(NamedTuple):
@@ -43,6 +49,12 @@ def measure(
     Partitions that are gone, or have no leader now, have no lag that is known.
     """
     ends = _ends(cluster, offsets)
+    behind = {
+        partition: offset
+        for partition, offset in offsets.items()
+        if offset is not None and offset < ends.get(partition, offset)
+    }
+    timestamps = _timestamps(cluster, behind, ends)
     found: dict[TopicPartition, PartitionLag] = {}
     for partition, offset in offsets.items():
         end = ends.get(partition)
@@ -51,9 +63,9 @@ def measure(
             continue
         lag = end - offset
         age_ms = 0 if lag == 0 else None
-        if lag > 0:
-            timestamp = _next_timestamp(cluster, partition, offset, end)
-            age_ms = None if timestamp is None else max(now_ms - timestamp, 0)
+        timestamp = timestamps.get(partition, NO_TIMESTAMP)
+        if timestamp >= 0:
+            age_ms = max(now_ms - timestamp, 0)
         found[partition] = PartitionLag(end, lag, age_ms)
     return found
 
@@ -72,35 +84,50 @@ def _ends(
     return {partition: at.offset for partition, at in found.items()}
 
 
-def _next_timestamp(
-    cluster: Cluster, partition: TopicPartition, offset: int, end: int
-) -> int | None:
-    """Return when the first record at or after an offset was written, None where nobody tells."""
-    try:
-        return _fetch_timestamp(cluster, partition, offset, end)
-    except KafkaError:  # gone by retention, damaged, or its leader went away
-        return None
+def _timestamps(
+    cluster: Cluster, offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return when the first record at or after each offset was written, where somebody tells."""
+    by_leader: dict[int, dict[TopicPartition, Ask]] = {}
+    found: dict[TopicPartition, int] = {}
+    for partition, offset in offsets.items():
+        with suppress(KafkaError):  # it has no leader any more
+            leader = cluster.leader(partition)
+            ask = Ask(partition, offset, leader.leader_epoch)
+            by_leader.setdefault(leader.leader_id, {})[partition] = ask
+    for leader_id, asks in by_leader.items():
+        with suppress(KafkaError):  # it goes away
+            _ask_leader(cluster.connection(leader_id), asks, ends, found)
+    return found
 
 
-def _fetch_timestamp(
-    cluster: Cluster, partition: TopicPartition, offset: int, end: int
-) -> int | None:
-    for _ in range(MOST_FETCHES):
-        if offset >= end:
-            return None
-        leader = cluster.leader(partition)
-        connection = cluster.connection(leader.leader_id)
-        fetcher.send_fetch(connection, [Ask(partition, offset, leader.leader_epoch)], ONE_BATCH)
-        answers = fetcher.receive_fetch(connection, {partition: offset})
-        if not answers:
-            raise NetworkException(f"{connection.peer} said nothing of {partition}")
-        (answer,) = answers
-        if answer.error is not None:
-            raise answer.error
-        taken = RecordStream(answer, offset).take(1)
-        if taken:
-            return taken[0].timestamp if taken[0].timestamp >= 0 else None
-        if answer.next_offset <= offset:
-            return None
-        offset = answer.next_offset
-    return None
+def _ask_leader(
+    connection: Connection,
+    left: dict[TopicPartition, Ask],
+    ends: Mapping[TopicPartition, int],
+    found: dict[TopicPartition, int],
+) -> None:
+    """Ask one leader again and again for what is left, each time of everything."""
+    for _ in range(len(left) + MOST_EMPTY):
+        asked = {partition: ask.offset for partition, ask in left.items()}
+        fetcher.send_fetch(connection, left.values(), FIRST_BATCHES)
+        for answer in fetcher.receive_fetch(connection, asked):
+            ask = left.pop(answer.partition)
+            try:
+                timestamp = _first_timestamp(answer, ask.offset)
+            except KafkaError:  # gone by retention, or damaged
+                continue
+            if timestamp is not None:
+                found[ask.partition] = timestamp
+            elif answer.next_offset < ends[ask.partition]:
+                left[ask.partition] = ask._replace(offset=answer.next_offset)
+        if not left or asked == {partition: ask.offset for partition, ask in left.items()}:
+            return
+
+
+def _first_timestamp(answer: Fetched, offset: int) -> int | None:
+    """Return when the first record of an answer was written; None where it has none."""
+    if answer.error is not None:
+        raise answer.error
+    taken = RecordStream(answer, offset).take(1)
+    return taken[0].timestamp if taken else None

@@ -101,7 +101,8 @@ def _check(ctx: Context, request: ConsumerGroupHeartbeatRequest) -> None:
         raise InvalidRequest("who joins must tell its rebalance timeout")
     if request.topic_partitions is None or request.topic_partitions:
         raise InvalidRequest("who joins must own no partitions, and say so")
-    if not request.subscribed_topic_names and not request.subscribed_topic_regex:
+    # None so far, where the client matches names by itself and has found none, is an answer too.
+    if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
         raise InvalidRequest("who joins must tell what topics it wants")
 
 

@@ -203,6 +203,23 @@ def test_reset_says_what_it_would_do(call, group, written):
     assert text.endswith(f"Nothing is changed yet: --execute resets 1 offset of group {group}.\n")
 
 
+def test_group_that_does_not_exist_is_made(call, broker, written):
+    name = f"new-of-{written}"
+    arguments = "groups", "reset", name, "--topic", written, "--to-latest"
+    shown = call(*arguments, "--json")
+    assert changes(shown) == {0: (None, 5), 1: (None, 3)}
+    assert error_of(shown) == f"plog: there is no group '{name}' yet"
+    assert name not in call("groups", "list").stdout.decode()
+    done = call(*arguments, "--execute")
+    assert f"Reset 2 offsets of group {name}." in done.stdout.decode()
+    assert committed(broker, name, written) == {0: 5, 1: 3}
+    assert call(*arguments).stderr == b""  # now it is there
+    nothing = call("groups", "reset", "nobody", "--all-topics", "--to-latest", "--execute")
+    assert nothing.stdout.decode().endswith("Group nobody has committed nothing.\n")
+    shifted = call("groups", "reset", "nobody", "--topic", written, "--shift-by", 1, status=1)
+    assert f"nothing is committed of {written}-0" in shifted.stderr.decode()
+
+
 def test_start_of_a_log_bounds_a_reset(call, broker, group, written):
     call("topics", "delete-records", written, 0, 4)
     call("groups", "reset", group, "--topic", f"{written}:0", "--to-offset", 1, "--execute")
@@ -267,7 +284,6 @@ def test_wrong_use_is_status_2_with_the_usage(call, arguments):
     "arguments",
     [
         ["describe", "nobody"],
-        ["reset", "nobody", "--topic", "t", "--to-earliest"],
         ["delete", "nobody"],
         ["delete-offsets", "nobody", "--topic", "t"],
     ],

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plog.client import fetcher, group_lag
 from plog.client.admin import Admin
+from plog.client.connection import Connection
+from plog.client.fetcher import Ask, Limits
 from plog.client.group_admin import GroupAdmin, decode_assignment
 from plog.client.group_lag import PartitionLag
 from plog.client.producer import Producer
@@ -162,6 +166,56 @@ def test_lag_is_told_in_records_and_in_time(
     assert lag(0, TopicPartition(topic, 7)) == (None, None, None)
     assert lag(0, TopicPartition("nowhere", 0)) == (None, None, None)
     assert groups.lags({}, NOW_MS) == {}
+
+
+def test_partitions_of_a_leader_are_asked_about_together(
+    groups: GroupAdmin,
+    bootstrap: str,
+    new_topic: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But for batches that leave no room for others: of these every answer has one."""
+    topic = new_topic(20)
+    large = {3, 7}
+    with Producer(bootstrap) as producer:
+        for number in range(20):
+            value = b"v" * (100_000 if number in large else 1)
+            producer.send(topic, value, partition=number, timestamp_ms=NOW_MS - number)
+    asked: list[int] = []
+
+    def send_fetch(connection: Connection, asks: Collection[Ask], limits: Limits) -> None:
+        asked.append(len(asks))
+        fetcher.send_fetch(connection, asks, limits)
+
+    monkeypatch.setattr(
+        group_lag, "fetcher", SimpleNamespace(**{**vars(fetcher), "send_fetch": send_fetch})
+    )
+    lags = groups.lags({TopicPartition(topic, number): 0 for number in range(20)}, NOW_MS)
+    assert [lag.age_ms for lag in lags.values()] == list(range(20))
+    assert asked[0] == 20
+    assert len(asked) <= 1 + len(large)
+
+
+@pytest.mark.parametrize("partition_max_bytes", [1, group_lag.FIRST_BATCHES.partition_max_bytes])
+def test_what_is_no_record_is_passed_over(
+    groups: GroupAdmin,
+    bootstrap: str,
+    new_topic: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    partition_max_bytes: int,
+) -> None:
+    topic = new_topic(1)
+    at = TopicPartition(topic, 0)
+    with Producer(bootstrap, transactional_id=topic) as producer:
+        producer.init_transactions()
+        for age_ms in (2_000, 1_000):
+            producer.begin_transaction()
+            producer.send(topic, b"v", partition=0, timestamp_ms=NOW_MS - age_ms)
+            producer.commit_transaction()  # the offsets 1 and 3
+    limits = group_lag.FIRST_BATCHES._replace(partition_max_bytes=partition_max_bytes)
+    monkeypatch.setattr(group_lag, "FIRST_BATCHES", limits)
+    found = [groups.lags({at: offset}, NOW_MS)[at] for offset in range(5)]
+    assert found == [(4, 4, 2_000), (4, 3, 1_000), (4, 2, 1_000), (4, 1, None), (4, 0, 0)]
 
 
 def test_record_within_a_batch_tells_its_own_time(

@@ -11,18 +11,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 from plog.client.group_admin import GroupAdmin
 from plog.client.producer import Producer
 from plog.coordinator.group_states import GroupState
 from plog.errors import GroupIdNotFound
 from tests.compat.clients import PATIENCE_S
-from tests.compat.programs import JAVA, Java
+from tests.compat.programs import JAVA, FranzGoMember, Java
 
 MEMBER = Path(__file__).with_name("group_member.py")
 PYTHON = ["confluent-kafka", "kafka-python", "aiokafka"]
-CLIENTS: list[str | Java] = [*PYTHON, *JAVA]
+Client: TypeAlias = str | Java | FranzGoMember
+CLIENTS: list[Client] = [*PYTHON, *JAVA]
 BEAT_MS = 300
 SESSION_MS = 3_000
 """How long a killed member is waited for; ten heartbeats, as the machine may be busy."""
@@ -34,7 +35,7 @@ Place = tuple[int, int]
 """Partition and offset of a record."""
 
 
-def name_of(client: str | Java) -> str:
+def name_of(client: Client) -> str:
     return client if isinstance(client, str) else client.name
 
 
@@ -50,11 +51,20 @@ class GroupSettings:
     protocol: str = "classic"
     """`consumer` is that of KIP-848, where the assignor is the broker's, and so are the times."""
 
-    def command(self, client: str | Java, instance: str | None) -> list[str]:
+    pattern: str = ""
+    """An expression behind ^ that they subscribe to instead of the topic."""
+
+    def command(self, client: Client, instance: str | None) -> list[str]:
         """Return what starts a member."""
+        topic = self.pattern or self.topic
         if isinstance(client, Java):
-            return [*client.member_command(client.built()), self.topic, *self._of_java(instance)]
-        given = {**vars(self), "beat_ms": BEAT_MS, "instance": instance}
+            return [*client.member_command(client.built()), topic, *self._of_java(instance)]
+        if isinstance(client, FranzGoMember):
+            assert self.protocol == "consumer"
+            static = [instance] if instance else []
+            told = [self.bootstrap, self.group, topic, self.assignor, *static]
+            return [*client.member_command(client.built()), *told]
+        given = {**vars(self), "topic": topic, "beat_ms": BEAT_MS, "instance": instance}
         return [sys.executable, str(MEMBER), client, json.dumps(given)]
 
     def _of_java(self, instance: str | None) -> list[str]:
@@ -81,7 +91,7 @@ class GroupSettings:
 class Member:
     """A process in a group; what it tells is gathered by a thread."""
 
-    def __init__(self, client: str | Java, command: Sequence[str], log: Path) -> None:
+    def __init__(self, client: Client, command: Sequence[str], log: Path) -> None:
         self.name = name_of(client)
         self.assignments: list[list[int]] = []
         """What it had after every change."""
@@ -139,7 +149,7 @@ class Members:
         self._all: list[Member] = []
         self._written = 0
 
-    def start(self, client: str | Java, instance: str | None = None, **changes: str) -> Member:
+    def start(self, client: Client, instance: str | None = None, **changes: str) -> Member:
         """Start a member, with the group's settings but for `changes`."""
         log = self._logs / f"member-{next(self._numbers)}.log"
         settings = replace(self.settings, **changes)  # type: ignore[arg-type]

@@ -1,8 +1,9 @@
 """Clients that are no Python: programs that do what `traffic` says, built when first wanted.
 
 `java/Traffic.java` is built by Maven for each release of kafka-clients, `go/main.go` by Go, each
-with programs beside it that make the requests of administrators and consume in groups. That
-happens once for each state of their sources; what is made lies in .venv.
+with programs beside it that make the requests of administrators and consume in groups;
+`go_member/main.go` is for another release of franz-go. That happens once for each state of their
+sources; what is made lies in .venv.
 """
 
 from __future__ import annotations
@@ -197,7 +198,7 @@ class Streams(Java):
 
 
 class FranzGo(Administrator):
-    """franz-go."""
+    """franz-go, in a release that knows the classic protocol of groups alone."""
 
     name = "franz-go"
     sources = tuple(
@@ -223,7 +224,19 @@ class FranzGo(Administrator):
         return any(f"./{path.name}:" in said for path in self.sources)
 
 
+class FranzGoMember(FranzGo):
+    """franz-go as a member of a consumer group (KIP-848), in a release that has them."""
+
+    name = "franz-go-1.22"
+    sources = tuple(HERE / "go_member" / name for name in ("main.go", "go.mod", "go.sum"))
+
+    def member_command(self, directory: Path) -> list[str]:
+        """Return what starts a member of a group, but for its arguments."""
+        return self.run_command(directory)
+
+
 # The last line that still knew ZooKeeper, and the newest.
 JAVA = [Java("3.9.1"), Java("4.4.0")]
 STREAMS = [Streams("3.9.1"), Streams("4.1.1")]
 FRANZ_GO = FranzGo()
+FRANZ_GO_MEMBER = FranzGoMember()

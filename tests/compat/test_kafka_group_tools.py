@@ -216,6 +216,9 @@ def test_offsets_are_reset(
     ]:
         assert groups.reset(group, name, *how) == expected
         assert committed(broker, group, name, 2) == expected
+    # One that does not exist comes to be, as by `plog groups reset`.
+    assert groups.reset(f"new-{group}", name, "--to-latest") == [10, 10]
+    assert committed(broker, f"new-{group}", name, 2) == [10, 10]
 
 
 def test_offsets_and_groups_are_deleted(

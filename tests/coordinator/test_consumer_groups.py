@@ -120,8 +120,9 @@ def test_partitions_go_from_one_to_the_other(member: Enter, topic: str) -> None:
         ({"member_epoch": -2}, ErrorCode.INVALID_REQUEST),
         ({"rebalance_timeout_ms": -1}, ErrorCode.INVALID_REQUEST),
         ({"topic_partitions": None}, ErrorCode.INVALID_REQUEST),
-        ({"subscribed_topic_names": []}, ErrorCode.INVALID_REQUEST),
+        ({"subscribed_topic_names": None}, ErrorCode.INVALID_REQUEST),
         ({"subscribed_topic_regex": "("}, ErrorCode.INVALID_REGULAR_EXPRESSION),
+        ({"subscribed_topic_regex": "a{0,1000}" * 3_000}, ErrorCode.INVALID_REGULAR_EXPRESSION),
         ({"server_assignor": "best"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
         ({"member_epoch": 5}, ErrorCode.GROUP_ID_NOT_FOUND),
     ],
@@ -135,6 +136,14 @@ def test_who_joins_wrongly_is_refused_and_makes_no_group(
     assert answer.error_message
     assert described(wire, alone.group).error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert alone.group not in {one.group_id for one in wire.ask(ListGroupsRequest(), 5).groups}
+
+
+def test_member_that_wants_nothing_yet_is_one(member: Enter, topic: str) -> None:
+    alone = member(fresh_name())
+    assert alone.join().error_code == ErrorCode.NONE
+    assert alone.numbers() == []
+    alone.beat(subscribed_topic_names=[topic])
+    assert alone.numbers() == list(range(PARTITIONS))
 
 
 def test_members_that_want_what_matches(member: Enter, wire: Speaker) -> None:

@@ -18,7 +18,8 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
  * A member of a consumer group, which prints what tests/compat/group_member.py does, until its
  * stdin ends.
  *
- * <p>Arguments: a topic, then key=value settings of the consumer.
+ * <p>Arguments: a topic, then key=value settings of the consumer. A topic that begins with ^ is an
+ * expression that the broker matches (KIP-848), which releases before 4 have not.
  */
 public final class GroupMember implements ConsumerRebalanceListener {
     private static final Duration POLL = Duration.ofMillis(100);
@@ -57,6 +58,21 @@ public final class GroupMember implements ConsumerRebalanceListener {
         }
     }
 
+    private static void subscribe(KafkaConsumer<byte[], byte[]> consumer, String topic)
+            throws ReflectiveOperationException {
+        var listener = new GroupMember();
+        if (!topic.startsWith("^")) {
+            consumer.subscribe(List.of(topic), listener);
+            return;
+        }
+        // By its name, as this is compiled with older releases too.
+        Class<?> kind = Class.forName("org.apache.kafka.clients.consumer.SubscriptionPattern");
+        Object pattern = kind.getConstructor(String.class).newInstance(topic);
+        consumer.getClass()
+                .getMethod("subscribe", kind, ConsumerRebalanceListener.class)
+                .invoke(consumer, pattern, listener);
+    }
+
     private static AtomicBoolean endOfInput() {
         var over = new AtomicBoolean();
         var waiter =
@@ -74,7 +90,7 @@ public final class GroupMember implements ConsumerRebalanceListener {
         return over;
     }
 
-    public static void main(String[] arguments) {
+    public static void main(String[] arguments) throws ReflectiveOperationException {
         var settings = new Properties();
         for (int n = 1; n < arguments.length; n++) {
             String[] parts = arguments[n].split("=", 2);
@@ -84,7 +100,7 @@ public final class GroupMember implements ConsumerRebalanceListener {
         settings.put("value.deserializer", ByteArrayDeserializer.class.getName());
         var over = endOfInput();
         try (var consumer = new KafkaConsumer<byte[], byte[]>(settings)) {
-            consumer.subscribe(List.of(arguments[0]), new GroupMember());
+            subscribe(consumer, arguments[0]);
             while (!over.get()) {
                 read(consumer);
             }
