@@ -97,7 +97,8 @@ ctypedef struct Connection:
     void* parked           # the request that waits in the reactor itself; NULL: none. Of Produces there may be
     void* last_parked      # several, chained from the first that came to the last: their answers keep that order
     int64_t parked_count
-    bint has_one_in_work   # the last of them is another thread's just now; the next is read after that
+    int64_t in_work        # of them, those that other threads have in hand, or that are done and wait for such a one
+    bint works_alone       # one of these must be done before anything else is read
     int64_t unappended     # of them, Produces that are for Python; their bytes are here already
     int64_t gathered       # Produces of this round that wait to be written
     bint held_up           # the next request in the buffer can only be served once none is parked

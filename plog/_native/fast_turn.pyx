@@ -21,8 +21,8 @@ from plog._native.histogram cimport Times, times_note
 from plog._native.locks cimport store
 from plog._native.mailbox cimport mailbox_put
 from plog._native.parked cimport (
-    PASSED_APPEND, PASSED_BATCH, PASSED_FORM, PASSED_OTHER_API, PASSED_PARTITION, PASSED_READ,
-    PASSED_SWITCHED_OFF, Frame, Parked)
+    PARKED_DONE, PARKED_GATHERED, PARKED_IN_WORK, PARKED_WAITS, PASSED_APPEND, PASSED_BATCH, PASSED_FORM,
+    PASSED_OTHER_API, PASSED_PARTITION, PASSED_READ, PASSED_SWITCHED_OFF, Frame, Parked, ParkedStage)
 from plog._native.produce_path cimport (
     PRODUCE_ANSWERED, PRODUCE_BESIDE, PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL,
     PRODUCE_UNUSUAL_APPEND, PRODUCE_UNUSUAL_BATCH, PRODUCE_UNUSUAL_FORM, PRODUCE_UNUSUAL_PARTITION, PRODUCE_WAITS,
@@ -113,7 +113,11 @@ cdef bint answer_produce(Loop* loop, Connection* c, const ProduceCall* call) noe
 cdef FastOutcome try_produce(
         Loop* loop, Connection* c, int64_t size, const uint8_t* p, const uint8_t* end) noexcept nogil:
     cdef int64_t now_ms = calls().now_ms()
-    cdef ProduceOutcome outcome = produce_check(loop.shared.served, &loop.produce, p, end, now_ms, True)
+    cdef ProduceOutcome outcome
+    if c.in_work > 0:
+        # It must not be appended before them; whoever checks it meanwhile saves time.
+        return put_beside(loop, c, size, PRODUCE_KEY, loop.shared.served.compute)
+    outcome = produce_check(loop.shared.served, &loop.produce, p, end, now_ms, True)
     if outcome == PRODUCE_ANSWERED:
         gather_add(&loop.gather, c, &loop.produce, c.buffer + c.start + PREFIX_BYTES, size, NULL, now_ms)
         # The next request need not wait for this one: writes and flushes are shared, and so is the time they take.
@@ -136,7 +140,7 @@ cdef FastOutcome fast_conclude(Loop* loop, Gathered* gathered, int64_t now_ms, F
     cdef bint was_parked = parked != NULL
     c.gathered -= 1
     if was_parked:
-        parked.in_work = False
+        parked.stage = PARKED_WAITS
     if c.closing:
         return FAST_WAITS  # the memory for one before it was wanting
     # What was just read has been counted already.
@@ -305,23 +309,24 @@ cdef FastOutcome put_beside(
     parked.frame.size = size
     parked.task.ask = ASK_FINISH
     parked.task.work = work_on
-    parked.in_work = True
     parked.produce.head.received_us = parked.frame.received_us
-    c.has_one_in_work = True
     parked.served = loop.shared.served
     # Who only computes must not meet a disk, nor who waits for one, or all directories would wait with it.
     parked.appends = queue != parked.served.compute
+    c.in_work += 1
+    c.works_alone = parked.appends
     if api_key == FETCH_KEY:
         parked.fetch = loop.fetch
         fetch_init(&loop.fetch)
     parked_count_memory(parked)
     count(&loop.requests)
     ask_thread(parked, queue)
-    return FAST_WAITS
+    return FAST_BESIDE
 
 
 cdef void ask_thread(Parked* parked, WorkQueue* queue) noexcept nogil:
     """It owns `produce` or `fetch` until its letter comes."""
+    parked.stage = PARKED_IN_WORK
     parked.posted = 1
     if not work_ask(queue, &parked.task):  # the broker is stopping
         parked.outcome = <int>FETCH_UNUSUAL_FORM if parked.api_key == FETCH_KEY else <int>PRODUCE_UNUSUAL_FORM
@@ -352,18 +357,34 @@ cdef void work_on_produce(Parked* parked) noexcept nogil:
         parked.outcome = produce_conclude(&parked.produce, now_ms, True)
 
 
+cdef void fast_done(Parked* parked) noexcept nogil:
+    parked.posted = 0
+    parked.stage = PARKED_DONE
+    parked_count_memory(parked)
+
+
+cdef Parked* fast_next_done(const Connection* c) noexcept nogil:
+    cdef Parked* parked = <Parked*>c.parked
+    # What Python has in hand, or is to have, is appended first.
+    if c.in_work == 0 or c.handed_over or c.unappended > 0:
+        return NULL
+    while parked.stage != PARKED_IN_WORK and parked.stage != PARKED_DONE:
+        parked = parked.after
+    return parked if parked.stage == PARKED_DONE else NULL
+
+
 cdef FastOutcome fast_finish(Loop* loop, Parked* parked, Frame* frame) noexcept nogil:
     cdef Connection* c = parked.connection
     cdef FastOutcome became
-    parked.posted = 0
-    parked_count_memory(parked)
     if parked.api_key == PRODUCE_KEY and parked.outcome == PRODUCE_ANSWERED and not parked.appends:
         return append_checked(loop, c, parked)
-    parked.in_work = c.has_one_in_work = False
+    if c.gathered > 0:
+        return FAST_AFTER_WRITE  # whether it is the first of those that wait shows then
+    leave_work(c, parked, PARKED_WAITS)
     became = finish_produce(loop, c, parked) if parked.api_key == PRODUCE_KEY else finish_fetch(loop, c, parked)
     if became != FAST_PASSED:
         count(&loop.fast_requests)
-    elif c.parked != parked or c.handed_over:
+    elif c.parked != parked:
         c.unappended += 1
         return FAST_WAITS
     else:
@@ -375,14 +396,22 @@ cdef FastOutcome fast_finish(Loop* loop, Parked* parked, Frame* frame) noexcept 
     return became
 
 
+cdef inline void leave_work(Connection* c, Parked* parked, ParkedStage stage) noexcept nogil:
+    parked.stage = stage
+    c.in_work -= 1
+    c.works_alone = False
+
+
 cdef FastOutcome append_checked(Loop* loop, Connection* c, Parked* parked) noexcept nogil:
     """With what is gathered, or in the thread of its disk while that is slow."""
     cdef WorkQueue* disk = produce_slow_disk(&parked.produce)
+    if disk != NULL and c.gathered > 0:
+        return FAST_AFTER_WRITE
     if disk != NULL:
-        parked.appends = True
+        parked.appends = c.works_alone = True
         ask_thread(parked, disk)
         return FAST_WAITS
-    c.has_one_in_work = False
+    leave_work(c, parked, PARKED_GATHERED)
     gather_add(
         &loop.gather, c, &parked.produce, parked.frame.data, parked.frame.size, parked, calls().now_ms())
     return FAST_GATHERED
@@ -394,7 +423,7 @@ cdef FastOutcome finish_produce(Loop* loop, Connection* c, Parked* parked) noexc
         return FAST_PASSED
     parked_free_frame(parked)
     set_deadline(parked)
-    if c.parked != parked or c.handed_over:
+    if c.parked != parked:
         return FAST_WAITS  # for its turn to be answered
     if parked.outcome == PRODUCE_WAITS:
         wait_for_safety(loop, parked)
@@ -435,7 +464,7 @@ cdef bint look_at_produces(Loop* loop, Connection* c, bint expired, Frame* frame
     cdef Parked* parked = <Parked*>c.parked
     cdef bint answered = False
     while parked != NULL:
-        if parked.in_work:
+        if parked.stage != PARKED_WAITS:
             return answered
         if parked.frame.base != NULL:  # its turn to go to Python
             pass_parked(loop, c, frame)
@@ -480,6 +509,7 @@ cdef bint look_at_fetch(Loop* loop, Connection* c, bint expired, Frame* frame) n
 cdef void fast_drop(Connection* c) noexcept nogil:
     while c.parked != NULL:
         parked_end(c)
+    c.in_work = c.unappended = 0
 
 
 cdef void fast_discard(Parked* parked) noexcept nogil:

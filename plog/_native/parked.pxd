@@ -27,13 +27,20 @@ ctypedef struct Frame:
     int64_t capacity
     int64_t received_us          # when its last byte was read
 
+# Where a request is while it is parked.
+cdef enum ParkedStage:
+    PARKED_WAITS = 0             # for its partitions, for its turn to be answered, or to go to Python
+    PARKED_IN_WORK = 1           # by another thread, whose `produce` or `fetch` then is
+    PARKED_DONE = 2              # so far: for those before it on its connection
+    PARKED_GATHERED = 3          # with the round's others, to be written
+
 # A request that waits for its partitions to change, or is worked on by another thread. Its letter lies in the inbox of
 # its loop once they have changed, or the work is done.
 ctypedef struct Parked:
     Task task                    # its `ask` is ASK_RECHECK or ASK_FINISH
     int64_t posted               # atomic: the letter lies in the inbox, or is on its way
     bint over                    # answered or dropped: freed when the letter comes
-    bint in_work                 # by another thread, whose `produce` or `fetch` then is, or gathered; its connection's last
+    ParkedStage stage
     bint checked                 # the Produce may be appended
     bint appends                 # the thread that works on the Produce appends it: it is the disk's
     int outcome                  # of the work

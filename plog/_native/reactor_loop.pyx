@@ -19,7 +19,8 @@ from plog._native.connection cimport (
     connection_new, free_pieces, link_init, link_remove, queue_pieces, scratch_release,
 )
 from plog._native.fast_turn cimport (
-    FAST_ANSWERED, FAST_GATHERED, FAST_NO_MEMORY, FAST_PASSED, FastOutcome, fast_discard, fast_finish, fast_look_again,
+    FAST_AFTER_WRITE, FAST_ANSWERED, FAST_NO_MEMORY, FAST_PASSED, FastOutcome, fast_discard, fast_done, fast_finish,
+    fast_look_again, fast_next_done,
 )
 from plog._native.fetch_call cimport FETCH_KEY
 from plog._native.fetch_path cimport fetch_init, fetch_release
@@ -211,7 +212,7 @@ cdef void obey(Loop* loop, Command* command) noexcept nogil:
             command.first = NULL
         if c.parked != NULL:
             look_again(loop, c, False)  # Produces that came after it
-        serve(loop, c)
+        go_on(loop, c)
 
 
 cdef void read_inbox(Loop* loop) noexcept nogil:
@@ -254,19 +255,28 @@ cdef void look_again(Loop* loop, Connection* c, bint expired) noexcept nogil:
 
 cdef void finish(Loop* loop, Parked* parked) noexcept nogil:
     cdef Connection* c = parked.connection
-    cdef Frame frame
-    cdef FastOutcome outcome
     if parked.over:
         fast_discard(parked)
         return
-    outcome = fast_finish(loop, parked, &frame)
-    if outcome == FAST_NO_MEMORY or (outcome == FAST_PASSED and not hand_over_frame(loop, c, &frame)):
-        finish_close(loop, c, b"out of memory for a request")
-        return
-    if outcome == FAST_GATHERED and loop.gather.is_full:
-        write_gathered(loop)
-    if outcome == FAST_ANSWERED:
-        touch(loop, c)
+    fast_done(parked)
+    go_on(loop, c)
+
+
+cdef void go_on(Loop* loop, Connection* c) noexcept nogil:
+    """With what other threads have worked on, in the order in which it came; then serve it."""
+    cdef Parked* parked = fast_next_done(c)
+    cdef Frame frame
+    cdef FastOutcome outcome
+    while parked != NULL:
+        outcome = fast_finish(loop, parked, &frame)
+        if outcome == FAST_NO_MEMORY or (outcome == FAST_PASSED and not hand_over_frame(loop, c, &frame)):
+            finish_close(loop, c, b"out of memory for a request")
+            return
+        if outcome == FAST_AFTER_WRITE or loop.gather.is_full:
+            write_gathered(loop)
+        if outcome == FAST_ANSWERED:
+            touch(loop, c)
+        parked = fast_next_done(c)
     serve(loop, c)
 
 

@@ -18,7 +18,7 @@ from plog._native.connection cimport (
 )
 from plog._native.files cimport calls
 from plog._native.fast_turn cimport (
-    FAST_AFTER_WRITE, FAST_ANSWERED, FAST_GATHERED, FAST_NO_MEMORY, FAST_PASSED, FastOutcome, fast_answer,
+    FAST_AFTER_WRITE, FAST_ANSWERED, FAST_NO_MEMORY, FAST_PASSED, FAST_WAITS, FastOutcome, fast_answer,
     fast_conclude, fast_drop,
 )
 from plog._native.gather cimport Gather, gather_clear, gather_write
@@ -64,6 +64,8 @@ cdef enum:
     UNSENT_BYTES_TO_READ_ON = 256 * 1024
     # Produces of one connection that wait.
     MOST_PARKED = 64
+    # Of one connection beside the reactor at once: what Java sends in flight, less the one that is on its way.
+    MOST_IN_WORK = 4
 
 
 # --- connections by id ----------------------------------------------------------------------------
@@ -189,7 +191,9 @@ cdef void close_for_memory(Loop* loop, Connection* c) noexcept nogil:
 # --- the turn -------------------------------------------------------------------------------------
 
 cdef bint may_read(Loop* loop, Connection* c) noexcept nogil:
-    if c.handed_over or c.has_one_in_work or c.closing or loop.winding_down or c.unsent_bytes > UNSENT_BYTES_TO_READ_ON:
+    if c.handed_over or c.closing or loop.winding_down or c.unsent_bytes > UNSENT_BYTES_TO_READ_ON:
+        return False
+    if c.works_alone or c.in_work >= MOST_IN_WORK:
         return False
     # While Produces wait, further ones are read; the end of the stream is found once they are answered.
     if c.parked != NULL and (c.held_up or c.peer_closed or c.parked_count >= MOST_PARKED):
@@ -270,6 +274,7 @@ cdef void write_gathered(Loop* loop) noexcept nogil:
     cdef FastOutcome outcome
     cdef int64_t now_ms
     cdef int64_t number
+    cdef bint was_held_up
     if gather.request_count == 0 or loop.is_writing:
         return
     loop.is_writing = True
@@ -277,9 +282,11 @@ cdef void write_gathered(Loop* loop) noexcept nogil:
     now_ms = calls().now_ms()
     for number in range(gather.request_count):
         c = gather.requests[number].connection
+        was_held_up = c.held_up
         outcome = fast_conclude(loop, &gather.requests[number], now_ms, &frame)
-        if c.peer_closed and not c.dead:
-            link_append(&loop.ready, &c.ready)  # it was not read on while this one was parked: no event says so again
+        # It was not read on while this one was parked: no event says so again.
+        if (c.peer_closed or was_held_up and not c.held_up) and not c.dead:
+            link_append(&loop.ready, &c.ready)
         if outcome == FAST_ANSWERED:
             link_append(&loop.answering, &c.answering)
         elif outcome == FAST_NO_MEMORY or (outcome == FAST_PASSED and not hand_over_frame(loop, c, &frame)):
@@ -312,7 +319,7 @@ cdef void read_on(Loop* loop, Connection* c) noexcept nogil:
             elif outcome == FAST_NO_MEMORY or (outcome == FAST_PASSED and not hand_over(loop, c, size)):
                 close_for_memory(loop, c)
                 return
-            elif outcome != FAST_ANSWERED and outcome != FAST_GATHERED:
+            elif outcome == FAST_WAITS or outcome == FAST_PASSED:
                 return
             touch(loop, c)
             if calls().monotonic_us() - begun_us >= TURN_US:
@@ -356,7 +363,7 @@ cdef void read_on(Loop* loop, Connection* c) noexcept nogil:
 
 cdef bint owes_work(const Connection* c) noexcept nogil:
     """What has come whole is appended, whether or not its client still waits."""
-    return c.unappended > 0 or c.has_one_in_work or c.gathered > 0
+    return c.unappended > 0 or c.in_work > 0 or c.gathered > 0
 
 
 cdef bint nothing_unread(Connection* c) noexcept nogil:

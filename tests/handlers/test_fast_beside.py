@@ -19,7 +19,7 @@ from plog._native.faults import Fault
 from plog.errors import ErrorCode
 from plog.protocol.messages.produce import ProduceRequest, ProduceResponse
 from plog.protocol.schema import Struct
-from tests.handlers.running import Running, decoded, end_of, faults, framed
+from tests.handlers.running import Running, ask_in_one_go, decoded, end_of, faults, framed
 from tests.handlers.test_fast_disks import make_slow, partitions_by_disk
 from tests.handlers.test_fast_rounds import VERSION, told, values_of
 from tests.handlers.wire import (
@@ -156,6 +156,55 @@ def test_what_comes_behind_one_for_python_is_not_appended_before_it(led: Running
         led.send(large(4), VERSION)
         assert answered(led, 4) == [(0, 1), (0, 2), (0, 3), (0, 4)]
     assert order(led) == [0, 1, 2, 3, 4]
+
+
+def test_large_ones_of_one_connection_are_expanded_at_once(fast: Running) -> None:
+    create_topic(fast.wire, "t", max_message_bytes=30_000_000)
+    # Of 20 MB each takes some milliseconds, and is 180 KB on the wire.
+    batch = make_batch([bytes(20_000_000), value(1)], codec=compression.LZ4)
+    requests = [(produce_request([("t", 0, batch)], acks=1), VERSION)] * 6
+    most = 0
+    for _ in range(20):
+        asking = threading.Thread(target=ask_in_one_go, args=(fast, *requests))
+        asking.start()
+        while asking.is_alive():
+            most = max(most, fast.broker.reactor_stats.waiting)
+        if most > 1:
+            break
+    assert 1 < most <= 4
+    assert fast.handed_over["unusual batch"] == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_comes_is_done_in_its_order(led: Running, seed: int) -> None:
+    rng = random.Random(seed)
+    sequences = dict.fromkeys(range(71, 75), 0)
+    frames, expected, end = b"", [], 1
+    for number in range(1, 60):
+        acks = rng.choice((-1, 0, 1, 1))
+        kind = rng.choice(("large", "large", "small", "numbered", "damaged"))
+        if kind == "damaged":
+            request = damaged(number)
+            expected.append((ErrorCode.CORRUPT_MESSAGE, -1))
+        else:
+            producer = (-1, -1, -1)
+            if kind == "numbered":  # of whom the first is Python's
+                producer_id = rng.choice(list(sequences))
+                producer = (producer_id, 0, sequences[producer_id])
+                sequences[producer_id] += 1
+            make = rng.choice((large, small))
+            request = make(number, acks=acks, producer=producer)
+            if acks:
+                expected.append((0, end))
+            end += 1
+        frames += framed(request, VERSION, number)
+    sender = threading.Thread(target=led.socket.sendall, args=(frames,))
+    sender.start()
+    assert answered(led, len(expected)) == expected
+    sender.join()
+    eventually(lambda: end_of(led, "t") == end, "all is appended")
+    found = order(led)  # as much as one answer holds
+    assert found == sorted(found)
 
 
 def test_new_producer_whose_first_batches_are_large(led: Running) -> None:
