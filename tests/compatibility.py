@@ -105,9 +105,13 @@ CLIENTS, GROUPS, TRANSACTIONS, TOOLS, FILES, ANSWERS, INPUT, HOSTS, HOST = (
 BY_CLIENT = "every codec, headers, nulls, 1 byte to 10 MB, acks, idempotence, each other's records"
 IN_GROUPS = "with each other: share, leave, are killed, go on from what was committed"
 MORE_IN_GROUPS = f"{IN_GROUPS}; static members, cooperative-sticky"
+AS_CONSUMERS = (
+    "both assignors, expressions, a killed broker; groups change their protocol member by member"
+)
 EXACTLY_ONCE = "copies with its group's offsets, aborts, is killed: each record once, in order"
 FRANZ_GO = _found(COMPAT / "go/go.mod", r"franz-go v(\S+)")
 SARAMA = _found(COMPAT / "sarama/go.mod", r"sarama v(\S+)")
+FRANZ_GO_IN_GROUPS = _found(COMPAT / "go_member/go.mod", r"franz-go v(\S+)")
 KAFKAJS = _found(COMPAT / "kafkajs/package.json", r'"kafkajs": "(\S+)"')
 TOOL_RELEASES = _found(COMPAT / "kafka_tools.py", r'^RELEASES = \("(.*)", "(.*)"\)')
 
@@ -146,6 +150,16 @@ def _member(name: str, shown: str, parameter: str, release: Callable[[], str]) -
     return Row(
         GROUPS, name, shown, (_of("compat/test_consumer_groups.py", parameter), of_all), release
     )
+
+
+def _consumer(name: str, parameter: str, release: Callable[[], str]) -> Row:
+    """Of groups of KIP-848, where the broker assigns."""
+    file = "compat/test_consumer_protocol.py"
+    tests = (
+        _of(file, parameter),
+        _of(f"{file}::test_group_is_upgraded_and_downgraded_one_by_one"),
+    )
+    return Row(GROUPS, f"{name}, group.protocol=consumer", AS_CONSUMERS, tests, release)
 
 
 def _program_in_group(name: str, release: Callable[[], str]) -> Row:
@@ -223,11 +237,36 @@ ROWS = [
     _program_in_group("franz-go", FRANZ_GO),
     _program_in_group("sarama", SARAMA),
     _program_in_group("kafkajs", KAFKAJS),
+    _consumer("confluent-kafka", "confluent-kafka", _distribution("confluent-kafka")),
+    _consumer("Java kafka-clients 4.4", "kafka-clients-4.4.0", lambda: "4.4.0"),
+    _consumer("franz-go", "franz-go-1.22", FRANZ_GO_IN_GROUPS),
+    Row(
+        GROUPS,
+        "Kafka's tools, group.protocol=consumer",
+        "members described, records dumped; offsets committed with a transaction",
+        (
+            _of("compat/test_consumer_protocol.py::test_kafkas_tool_describes_a_group"),
+            _of("compat/test_consumer_protocol.py::test_kafkas_dump_tool_reads_the_records"),
+            _of("compat/test_consumer_protocol.py::test_offsets_are_committed_with_a_transaction"),
+        ),
+    ),
     _worker("confluent-kafka", "confluent-kafka", _distribution("confluent-kafka")),
     _worker("kafka-python", "kafka-python", _distribution("kafka-python")),
     _worker("aiokafka", "aiokafka", _distribution("aiokafka")),
     _worker("Java kafka-clients 3.9", "kafka-clients-3.9.1", lambda: "3.9.1"),
     _worker("Java kafka-clients 4.4", "kafka-clients-4.4.0", lambda: "4.4.0"),
+    Row(
+        TRANSACTIONS,
+        "under fire",
+        "kill -9 of the broker and of workers in between: each record once",
+        (_of("compat/test_under_fire.py"),),
+    ),
+    Row(
+        TRANSACTIONS,
+        "delayed and replayed requests",
+        "version 1, by a proxy: nothing late touches a later transaction",
+        (_of("compat/test_late_requests.py"),),
+    ),
     Row(
         TRANSACTIONS,
         "Kafka Streams",
