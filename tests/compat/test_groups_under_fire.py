@@ -356,7 +356,7 @@ SHORT = {Plane.FAST: ("cooperative", "consumer"), Plane.PLAIN: ("both",)}
 @pytest.mark.timeout(240)
 def test_group_outlives_its_broker_and_its_members(plane: Plane, tmp_path: Path) -> None:
     for group in SHORT[plane]:
-        go_through(tmp_path / group, group, rounds=1, events=6)
+        go_through(tmp_path / group, group, rounds=1, events=5)
 
 
 @pytest.mark.long
