@@ -64,6 +64,8 @@ class GroupCore:
     is_dead: bool = False
     rejoining: set[str] = field(default_factory=set)
     """Classic members that were told to join again, and have a time for it."""
+    unheard: set[str] = field(default_factory=set)
+    """Members that were told what they may use, and have not yet said that they own just that."""
     _seen: int | None = None  # the version of the cluster that the topics were looked up in
     _resolving: bool = False
     _resolved_version: int | None = None
@@ -263,6 +265,7 @@ class GroupCore:
 
     def _erase(self, member_id: str) -> None:
         self._stop_timers(member_id)
+        self.unheard.discard(member_id)
         for kind in (Kind.CURRENT, Kind.TARGET, Kind.MEMBER):
             self.write(Key(kind, member_id), None)
 

@@ -97,11 +97,18 @@ class ConsumerGroup(GroupCore):
         current = self.reconcile(beat.member_id, beat.owned)
         self.start_session(beat.member_id)
         is_news = beat.epoch == JOINING_EPOCH or beat.is_full or current.assigned != before.assigned
+        if beat.owned == current.assigned:
+            self.unheard.discard(beat.member_id)
+        elif is_news:
+            self.unheard.add(beat.member_id)
+        # It may have missed the answer: librdkafka sends a heartbeat that took too long once more
+        # as it was, without asking what it has.
+        is_told = is_news or beat.member_id in self.unheard
         return BeatAnswer(
             member_id=beat.member_id,
             epoch=current.epoch,
             interval_ms=self.rules.heartbeat_interval_ms,
-            assigned=current.assigned if is_news else None,
+            assigned=current.assigned if is_told else None,
         )
 
     def _check(self, beat: Beat) -> None:

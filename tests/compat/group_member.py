@@ -7,10 +7,12 @@ the assignor is the broker's, and so are the times. It reads from the group's of
 beginning, commits whatever it has read and then tells it, until its stdin ends; then it closes.
 Each line that it prints is JSON:
 
-    {"assigned": [0, 1]}          what it has now, after every change
-    {"read": [[0, 17], [1, 4]]}   partition and offset of records whose commit was acknowledged
+    {"assigned": [0, 1]}                what it has now, after every change
+    {"polled": [[0, 17], [1, 4]]}       partition and offset of records that it is given
+    {"committed": [[0, 18], [1, 5]]}    partition and next offset of commits that were acknowledged
+    {"read": [[0, 17], [1, 4]]}         records that these commits cover
 
-`java/GroupMember.java` does the same.
+`java/GroupMember.java` does the same. kafka-python and aiokafka do not say what they committed.
 """
 
 from __future__ import annotations
@@ -51,12 +53,12 @@ class Assignment:
         tell(assigned=sorted(self._partitions))
 
 
-def tell_read(read: list[Place]) -> None:
-    tell(read=sorted(read))
+def places_of(messages: Iterable[Any]) -> list[Place]:
+    return sorted((message.partition, message.offset) for message in messages)
 
 
 def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None:
-    from confluent_kafka import Consumer, KafkaException
+    from confluent_kafka import Consumer, KafkaError, KafkaException
 
     static = {"group.instance.id": settings["instance"]} if settings["instance"] else {}
     protocol = {
@@ -83,16 +85,24 @@ def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None
         on_revoke=lambda _, places: has.take(places),
     )
     while not is_over():
-        messages = consumer.consume(100, POLL_MS / 1000)
-        errors = [one.error() for one in messages if one.error() is not None]
-        assert not errors, errors
+        told = consumer.consume(100, POLL_MS / 1000)
+        messages = [one for one in told if one.error() is None]
+        errors = [one.error() for one in told if one.error() is not None]
+        # What those are told who join a classic group as it becomes a consumer group: it joins
+        # again by itself.
+        assert all(one.code() == KafkaError.REBALANCE_IN_PROGRESS for one in errors), errors
         if messages:
+            polled = sorted((one.partition(), one.offset()) for one in messages)
+            tell(polled=polled)
             try:
-                consumer.commit(asynchronous=False)
+                # What was read of partitions that were taken away meanwhile is not committed.
+                answers = consumer.commit(asynchronous=False)
             except KafkaException as refused:
                 print(f"not committed: {refused}", file=sys.stderr)
                 continue
-            tell_read([(one.partition(), one.offset()) for one in messages])
+            done = {one.partition: one.offset for one in answers if one.offset >= 0}
+            tell(committed=sorted(done.items()))
+            tell(read=[(at, offset) for at, offset in polled if offset < done.get(at, 0)])
     consumer.close()
 
 
@@ -125,12 +135,13 @@ def run_kafka_python(settings: dict[str, Any], is_over: Callable[[], bool]) -> N
     while not is_over():
         messages = [one for some in consumer.poll(POLL_KAFKA_PYTHON_MS).values() for one in some]
         if messages:
+            tell(polled=places_of(messages))
             try:
                 consumer.commit()
             except CommitFailedError as refused:
                 print(f"not committed: {refused}", file=sys.stderr)
                 continue
-            tell_read([(one.partition, one.offset) for one in messages])
+            tell(read=places_of(messages))
     consumer.close()
 
 
@@ -165,12 +176,13 @@ async def run_aiokafka(settings: dict[str, Any], is_over: Callable[[], bool]) ->
         found = await consumer.getmany(timeout_ms=POLL_MS)
         messages = [one for some in found.values() for one in some]
         if messages:
+            tell(polled=places_of(messages))
             try:
                 await consumer.commit()
             except CommitFailedError as refused:
                 print(f"not committed: {refused}", file=sys.stderr)
                 continue
-            tell_read([(one.partition, one.offset) for one in messages])
+            tell(read=places_of(messages))
     await consumer.stop()
 
 

@@ -95,7 +95,11 @@ class Member:
         self.name = name_of(client)
         self.assignments: list[list[int]] = []
         """What it had after every change."""
+        self.polled: list[Place] = []
+        self.committed: list[Place] = []
+        """Next offsets that it was told are committed."""
         self.read: list[Place] = []
+        """What it has polled and committed."""
         self._log = log
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(
@@ -121,12 +125,21 @@ class Member:
             event: dict[str, Any] = json.loads(line)
             if "assigned" in event:
                 self.assignments.append(event["assigned"])
-            self.read += [(partition, offset) for partition, offset in event.get("read", ())]
+            for what in ("polled", "committed", "read"):
+                getattr(self, what).extend((at, offset) for at, offset in event.get(what, ()))
 
     def leave(self) -> None:
         """Have it close, which it does with status 0."""
+        self.begin_to_leave()
+        self.await_end()
+
+    def begin_to_leave(self) -> None:
+        """Have it close, some time."""
         assert self._process.stdin is not None
         self._process.stdin.close()
+
+    def await_end(self) -> None:
+        """Wait until it has left."""
         status = self._process.wait(PATIENCE_S)
         self._reader.join()
         assert status == 0, self

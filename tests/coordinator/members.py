@@ -235,13 +235,13 @@ class Consumer:
                 self.has = {one.topic_id: one.partitions for one in topics}
         return answer
 
-    def tell(self) -> Any:
+    def tell(self, version: int = 1) -> Any:
         """Send a heartbeat that tells what the member owns: what it was told to have."""
         owned = [
             TopicPartitions(topic_id=topic, partitions=numbers)
             for topic, numbers in self.has.items()
         ]
-        return self.beat(topic_partitions=owned)
+        return self.beat(version, topic_partitions=owned)
 
     def numbers(self) -> list[int]:
         """Return what the member has of its only topic."""

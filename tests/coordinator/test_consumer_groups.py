@@ -81,6 +81,7 @@ def test_one_member_gets_everything(member: Enter, topic: str, version: int) -> 
     assert answer.error_code == ErrorCode.NONE, answer
     assert (answer.member_epoch, answer.heartbeat_interval_ms) == (1, 100)
     assert alone.numbers() == list(range(PARTITIONS))
+    assert alone.tell(version).assignment is None
     again = alone.beat(version)
     assert (again.member_epoch, again.assignment) == (1, None)
 

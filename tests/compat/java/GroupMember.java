@@ -1,7 +1,9 @@
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Properties;
 import java.util.Set;
 import java.util.TreeSet;
@@ -10,6 +12,7 @@ import org.apache.kafka.clients.consumer.CommitFailedException;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
@@ -44,14 +47,23 @@ public final class GroupMember implements ConsumerRebalanceListener {
 
     private static void read(KafkaConsumer<byte[], byte[]> consumer) {
         List<String> places = new ArrayList<>();
+        Map<TopicPartition, OffsetAndMetadata> ends = new HashMap<>();
         for (ConsumerRecord<byte[], byte[]> record : consumer.poll(POLL)) {
             places.add("[" + record.partition() + ", " + record.offset() + "]");
+            ends.put(
+                    new TopicPartition(record.topic(), record.partition()),
+                    new OffsetAndMetadata(record.offset() + 1));
         }
         if (places.isEmpty()) {
             return;
         }
+        tell("polled", places);
         try {
-            consumer.commitSync();
+            consumer.commitSync(ends);
+            List<String> committed = new ArrayList<>();
+            ends.forEach(
+                    (at, end) -> committed.add("[" + at.partition() + ", " + end.offset() + "]"));
+            tell("committed", committed);
             tell("read", places);
         } catch (CommitFailedException | RebalanceInProgressException refused) {
             System.err.println("not committed: " + refused);
