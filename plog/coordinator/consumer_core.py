@@ -57,6 +57,7 @@ class GroupCore:
 
     group_id: str
     rules: Rules = field(default_factory=Rules)
+    """To be set before an event is fed, as settings may change; and before it resumes."""
     table: Table = field(default_factory=Table)
     cluster: MetadataSnapshot = field(default_factory=MetadataSnapshot)
     """What is known of topics: to be set before an event is fed."""

@@ -12,6 +12,11 @@ import pytest
 
 from plog.errors import ErrorCode
 from plog.protocol import codec
+from plog.protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+)
 from plog.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
 from plog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from plog.protocol.messages.group_admin import (
@@ -35,6 +40,8 @@ from tests.waiting import until
 
 Enter = Callable[..., Consumer]
 PARTITIONS = 4
+GROUP = 32
+"""What has configs."""
 
 
 @pytest.fixture
@@ -164,6 +171,33 @@ def test_topics_that_grow_are_noticed(member: Enter, wire: Speaker, topic: str) 
     assert wire.ask(request, 3).results[0].error_code == ErrorCode.NONE
     until(lambda: (alone.beat(), len(alone.numbers()) == PARTITIONS + 1)[1])
     assert alone.epoch == 2
+
+
+# -- settings of groups --------------------------------------------------------------------------
+
+
+def set_for(wire: Speaker, group: str, configs: dict[str, str]) -> None:
+    """Have these settings be a group's, and no others."""
+    resource = AlterConfigsResource(
+        resource_type=GROUP,
+        resource_name=group,
+        configs=[AlterableConfig(name=key, value=value) for key, value in configs.items()],
+    )
+    request = AlterConfigsRequest(resources=[resource], validate_only=False)
+    assert wire.ask(request, 2).responses[0].error_code == ErrorCode.NONE
+
+
+def test_members_hear_of_their_group_s_interval_by_the_next_heartbeat(
+    member: Enter, wire: Speaker, topic: str
+) -> None:
+    alone, other = member(fresh_name(), topic), member(fresh_name(), topic)
+    for one in (alone, other):
+        one.join()
+    set_for(wire, alone.group, {"consumer.heartbeat.interval.ms": "200"})
+    assert alone.beat().heartbeat_interval_ms == 200
+    assert other.beat().heartbeat_interval_ms == 100
+    set_for(wire, alone.group, {})
+    assert alone.beat().heartbeat_interval_ms == 100
 
 
 # -- offsets ---------------------------------------------------------------------------------------
@@ -403,6 +437,35 @@ def test_a_group_is_what_it_has_become_after_its_broker_was_killed(tmp_path: Pat
         classic.wire = speak(broker.port)
         assert classic.join().error_code == ErrorCode.NONE
         classic.close()
+
+
+def test_a_member_may_be_silent_for_as_long_as_its_group_says(tmp_path: Path) -> None:
+    bounds = {"min.session.timeout.ms": 200, "session.timeout.ms": 600_000}
+    settings = {f"group.consumer.{key}": value for key, value in bounds.items()}
+    settings["group.consumer.max.session.timeout.ms"] = 600_000
+    soon = {"consumer.session.timeout.ms": "200"}
+    with BrokerProcess(tmp_path, overrides={**GROUPS_AT_ONCE, **settings}) as broker:
+        with closing(speak(broker.port)) as wire:
+            await_coordinator(wire, "g")
+            create_topic(wire, "t", partitions=PARTITIONS)
+            with closing(Consumer(broker.port, "g", ("t",))) as alone:
+                alone.join()
+                set_for(wire, "g", soon)
+                assert described(wire, "g").group_state == "Stable"
+        # A broker that reads the group anew counts by what is set, though nobody has come yet.
+        broker.kill()
+        broker.start()
+        with (
+            closing(speak(broker.port)) as wire,
+            closing(Consumer(broker.port, "g", ("t",))) as one,
+        ):
+            await_group(wire)
+            until(lambda: described(wire, "g").group_state == "Empty")
+            set_for(wire, "g", {})
+            one.join()
+            set_for(wire, "g", soon)
+            one.beat()
+            until(lambda: described(wire, "g").group_state == "Empty")
 
 
 def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:
