@@ -120,7 +120,7 @@ def test_partitions_go_from_one_to_the_other(member: Enter, topic: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
+        ({"group_id": ""}, ErrorCode.INVALID_REQUEST),
         ({"instance_id": ""}, ErrorCode.INVALID_REQUEST),
         ({"rack_id": ""}, ErrorCode.INVALID_REQUEST),
         ({"member_epoch": -3}, ErrorCode.INVALID_REQUEST),
@@ -292,6 +292,7 @@ def test_groups_are_described(member: Enter, wire: Speaker, topic: str, version:
     assert (only.member_id, only.instance_id, only.member_epoch) == (alone.member_id, "one", 1)
     assert (only.client_id, only.client_host) == ("test", "/127.0.0.1")
     assert only.subscribed_topic_names == [topic]
+    assert only.subscribed_topic_regex == ""
     assert only.member_type == (1 if version >= 1 else -1)
     for assignment in (only.assignment, only.target_assignment):
         (has,) = assignment.topic_partitions
@@ -347,6 +348,28 @@ def test_a_group_changes_its_protocol_with_its_members(
     assert classic.sync({classic.member_id: b"all"}).assignment == b"all"
     classic.leave()
     classic.close()
+
+
+def test_a_group_whose_assignment_cannot_be_read_is_no_consumer_group(
+    broker: BrokerProcess, member: Enter, topic: str
+) -> None:
+    """Its members may use any partition."""
+    group = fresh_name()
+    protocols = {"range": subscription(topic)}
+    with closing(ByHand(broker.port, group, protocols=protocols)) as classic:
+        assert classic.join().error_code == ErrorCode.NONE
+        assert classic.sync({classic.member_id: b"all"}).error_code == ErrorCode.NONE
+        assert member(group, topic).join().error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert classic.beat() is ErrorCode.NONE
+        classic.leave()
+
+
+def test_a_member_may_join_before_it_wants_any_topic(member: Enter, topic: str) -> None:
+    alone = member(fresh_name())
+    assert alone.join(subscribed_topic_regex=None).error_code == ErrorCode.NONE
+    assert alone.numbers() == []
+    alone.beat(subscribed_topic_names=[topic])
+    assert alone.numbers() == list(range(PARTITIONS))
 
 
 def test_a_group_that_does_not_tell_its_topics_is_no_consumer_group(

@@ -196,5 +196,6 @@ SHOWN: Mapping[str, Callable[[Any], str | None]] = {
     "transaction_start_time_ms": _moment,
     "last_timestamp": _moment,
     "finalized_features_epoch": _number,
+    "subscribed_topic_names": lambda names: str(sorted(PREFIX.sub("", name) for name in names)),
 }
 """By field: what is told of it, None for nothing."""
