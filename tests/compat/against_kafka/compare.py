@@ -95,6 +95,8 @@ def _of_value(
             yield from _of_struct(side, item, version, f"{at}/{named}/")
         if not seen:
             yield at, "[]"
+    elif name == "partitions":
+        yield at, str(sorted(value))  # Kafka's order is that of its hashes, and so of names
     elif isinstance(value, str):
         yield at, side.plain_text(value)
     elif isinstance(value, uuid.UUID):
