@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,14 +10,12 @@ from typing import Any
 import pytest
 
 from plog.errors import ErrorCode
-from plog.protocol import codec
 from plog.protocol.messages.configs import (
     AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
 )
 from plog.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
-from plog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from plog.protocol.messages.group_admin import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -33,7 +30,7 @@ from plog.protocol.messages.offsets import (
 )
 from plog.protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsTopic
 from tests.coordinator.conftest import GROUPS_AT_ONCE, await_coordinator
-from tests.coordinator.members import ByHand, Consumer
+from tests.coordinator.members import ByHand, Consumer, subscription
 from tests.handlers.wire import WAIT_MS, Speaker, create_topic, fresh_name, speak
 from tests.servers import BrokerProcess
 from tests.waiting import until
@@ -70,12 +67,6 @@ def described(wire: Speaker, group: str, version: int = 1) -> Any:
         version,
     ).groups
     return found
-
-
-def subscription(*topics: str) -> bytes:
-    """Return what a member of the classic protocol tells that wants these."""
-    told = ConsumerProtocolSubscription(topics=list(topics))
-    return struct.pack(">h", 1) + codec.encode(told, 1)
 
 
 # -- members ---------------------------------------------------------------------------------------
