@@ -246,6 +246,7 @@ class Broker:
             loop,
             appends=appends,
             settings=self._static,
+            settings_of=settings.group,
             clock=self._clock,
             partitions=partial(
                 _partitions_of, metadata, OFFSETS_TOPIC, self._static.offsets_topic_num_partitions

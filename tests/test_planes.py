@@ -21,6 +21,8 @@ ONE_PLANE = {
     "broker/test_missed_log_dirs.py": "of what a start finds, whichever path serves it then",
     "cli/test_log_dirs.py": "of a broker that is stopped",
     "compat/record_requests.py": "of what clients send, not of what they are answered",
+    "compat/test_kafka_group_configs.py": "of groups, and neither writes nor reads records",
+    "compat/against_kafka_4/*": "of groups, and neither writes nor reads records",
     "compat/test_kafka_groups.py": "of groups; test_kafka_files reads and writes records",
     "coordinator/conftest.py": "commits offsets, and neither writes nor reads records",
     "handlers/test_api_versions.py": "sends no records to a broker of its own",

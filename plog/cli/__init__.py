@@ -33,7 +33,7 @@ COMMANDS = {
     "consume": "Print the records of a topic.",
     "groups": "Show how far consumer groups have read; reset and delete what they committed.",
     "transactions": "Show what transactions are at, and end those that hang.",
-    "configs": "Show and change the settings of topics and brokers.",
+    "configs": "Show and change the settings of topics, brokers and groups.",
     "features": "Show what the whole cluster may do, and change it.",
     "perf": "Measure a broker: rates and latencies of producers and consumers.",
     "top": "Show what a broker is doing, live.",

@@ -1,4 +1,4 @@
-"""`plog configs`: show and change the settings of topics and brokers."""
+"""`plog configs`: show and change the settings of topics, brokers and consumer groups."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import click
 
 from plog.cli.output import bootstrap_option, json_option, print_done, print_rows
-from plog.client.admin import APPEND, BROKER, DELETE, SET, SUBTRACT, TOPIC, Admin
+from plog.client.admin import APPEND, BROKER, DELETE, GROUP, SET, SUBTRACT, TOPIC, Admin
 
-KINDS = {"topic": TOPIC, "broker": BROKER}
+KINDS = {"topic": TOPIC, "broker": BROKER, "group": GROUP}
 ALL_BROKERS = "default"
 
 _CHANGE = re.compile(r"(?P<key>[^=]+?)\s*(?P<operation>[+-]?)=(?P<value>.*)", re.DOTALL)
@@ -19,10 +19,11 @@ _OPERATIONS = {"": SET, "+": APPEND, "-": SUBTRACT}
 
 @click.group()
 def command() -> None:
-    """Show and change the settings of topics and brokers.
+    """Show and change the settings of topics, brokers and consumer groups.
 
-    A resource is a KIND (topic or broker) and a NAME: the topic's name, a broker's id, or "default"
-    for all brokers. Changes need no restart, and last.
+    A resource is a KIND (topic, broker or group) and a NAME: the topic's or group's name, a
+    broker's id, or "default" for all brokers. Changes need no restart, and last. Those of a group
+    are for consumers that set group.protocol=consumer; it need not be there yet.
     """
 
 
@@ -71,6 +72,7 @@ def set_configs(
     \b
       plog configs set topic flights retention.ms=86400000 compression.type=zstd
       plog configs set broker default log.retention.ms=86400000
+      plog configs set group billing consumer.session.timeout.ms=60000
     """
     if wrong := [repr(change) for change in changes if not _CHANGE.fullmatch(change)]:
         are = "is" if len(wrong) == 1 else "are"
@@ -113,11 +115,15 @@ def _say(kind: str, name: str, keys: list[str], *, as_json: bool, dry_run: bool)
 
 def _warn_of_unknown(kind: str, keys: Iterable[str]) -> None:
     """Name the keys that nothing obeys: brokers keep those all the same, as Kafka's do."""
-    from plog.settings import BrokerSettings, TopicSettings
+    from plog.settings import BrokerSettings, GroupSettings, TopicSettings
     from plog.settings.kafka_only import is_kafka_only
     from plog.settings.keys import unknown_key
 
-    known = (TopicSettings if kind == "topic" else BrokerSettings).KEYS
+    known = {
+        "topic": TopicSettings.KEYS,
+        "broker": BrokerSettings.KEYS,
+        "group": GroupSettings.KEYS,
+    }[kind]
     for key in keys:
         if is_kafka_only(key):
             click.echo(f"plog: {key} has no effect in plog", err=True)

@@ -31,7 +31,10 @@ PARTITION_COLUMNS = [
     *("Topic", "Partition", "Committed", "End", "Lag", "Behind"),
     *("Member", "Client", "Host"),
 ]
-MEMBER_COLUMNS = ["Member", "Client", "Host", "Instance", "Epoch", "Count", "Partitions"]
+MEMBER_COLUMNS = [
+    *("Member", "Client", "Host", "Instance", "Protocol", "Epoch"),
+    *("Count", "Partitions", "Target"),
+]
 STATES = list(dict.fromkeys(state.value for state in (*GroupState, *ConsumerState)))
 """Those of classic groups and of consumer groups."""
 
@@ -89,6 +92,10 @@ def describe(group: str, bootstrap: str, as_json: bool, members: bool) -> None:
     what lies between them, and Behind for how long the next record has been waiting. Committed is
     empty where the group has a partition, but has committed nothing yet. What is not known is
     empty, as Behind is where the next record is already deleted.
+
+    Where the broker divides the partitions, group and members have epochs. A member whose epoch is
+    below the one that is assigned for is on its way to its Target: it has partitions to give up.
+    Protocol says which one a member speaks, for groups whose clients are upgraded one by one.
     """
     from plog.client.group_admin import GroupAdmin
 
@@ -167,9 +174,11 @@ def _member(member: GroupMember) -> dict[str, Any]:
         "client": member.client_id,
         "host": member.host,
         "instance": member.instance_id,
+        "protocol": member.protocol,
         "epoch": member.epoch,
         "count": None if assigned is None else len(assigned),
         "partitions": None if assigned is None else [str(at) for at in assigned],
+        "target": None if member.target is None else [str(at) for at in member.target],
     }
 
 

@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 UP, DOWN_SAFELY = 1, 2
 """Which way a feature's level is to go."""
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 """Resource types of configs."""
 SET, DELETE, APPEND, SUBTRACT = range(4)
 """Operations on one config (KIP-339)."""
@@ -71,6 +71,7 @@ SOURCES = {
     4: "static broker",
     5: "default",
     6: "logger",
+    8: "group",
 }
 BROKER_DEFAULT = -1
 """Number of partitions or replicas: as the broker is configured."""
@@ -281,7 +282,7 @@ class Admin(Administration):
     def describe_configs(
         self, resource_type: int, name: str, keys: Sequence[str] | None = None
     ) -> list[ConfigEntry]:
-        """Return the settings of a topic (TOPIC, its name) or a broker (BROKER, its id).
+        """Return the settings of a topic or group (TOPIC, GROUP, its name) or broker (BROKER, id).
 
         Args:
             name: with BROKER, "" is what all brokers share.

@@ -27,6 +27,7 @@ from plog.errors import (
 )
 from plog.protocol import codec
 from plog.protocol.messages.consumer_groups import (
+    Assignment,
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DescribedConsumerGroup,
@@ -60,6 +61,8 @@ DEAD = "Dead"
 """The state of a group that nobody has heard of."""
 CLASSIC, CONSUMER = "classic", "consumer"
 """Types of groups, by the protocol of their members (KIP-848)."""
+MEMBER_PROTOCOLS = {0: CLASSIC, 1: CONSUMER}
+"""By the types of members in ConsumerGroupDescribe v1."""
 CONSUMER_PROTOCOL = "consumer"
 """Type of the groups whose assignments are in Kafka's own form."""
 HINTS: Mapping[int, str] = {
@@ -84,7 +87,11 @@ class ListedGroup(NamedTuple):
 
 
 class GroupMember(NamedTuple):
-    """A member; `assigned` is None where it was not told in Kafka's own form."""
+    """A member; `assigned` is None where it was not told in Kafka's own form.
+
+    Of a consumer group (KIP-848) it has an epoch and a target: what it is to have, once it has
+    given up and others have. There `protocol` may be either, or "" from brokers that do not tell.
+    """
 
     member_id: str
     instance_id: str | None
@@ -92,7 +99,8 @@ class GroupMember(NamedTuple):
     host: str
     assigned: tuple[TopicPartition, ...] | None
     epoch: int | None = None
-    """A member's of a consumer group (KIP-848)."""
+    target: tuple[TopicPartition, ...] | None = None
+    protocol: str = CLASSIC
 
 
 class GroupDescription(NamedTuple):
@@ -361,14 +369,10 @@ def _consumer_description(group: DescribedConsumerGroup, coordinator: Node) -> G
                 member.instance_id,
                 member.client_id,
                 member.client_host.removeprefix("/"),
-                tuple(
-                    sorted(
-                        TopicPartition(topic.topic_name, number)
-                        for topic in member.assignment.topic_partitions
-                        for number in topic.partitions
-                    )
-                ),
+                _partitions(member.assignment),
                 member.member_epoch,
+                _partitions(member.target_assignment),
+                MEMBER_PROTOCOLS.get(member.member_type, ""),
             )
             for member in group.members
         ],
@@ -376,6 +380,16 @@ def _consumer_description(group: DescribedConsumerGroup, coordinator: Node) -> G
         CONSUMER,
         group.group_epoch,
         group.assignment_epoch,
+    )
+
+
+def _partitions(assignment: Assignment) -> tuple[TopicPartition, ...]:
+    return tuple(
+        sorted(
+            TopicPartition(topic.topic_name, number)
+            for topic in assignment.topic_partitions
+            for number in topic.partitions
+        )
     )
 
 

@@ -1,4 +1,4 @@
-"""Configs of topics and brokers: checks a change, writes it, leaves a notice of it.
+"""Configs of topics, brokers and groups: checks a change, writes it, leaves a notice of it.
 
 Owns the operations of AlterConfigs and IncrementalAlterConfigs on the nodes below
 /config. Applies nothing: every broker, this one included, reads the notice
@@ -17,6 +17,7 @@ from plog.cluster.store import (
     BadVersion,
     CheckOp,
     CreateOp,
+    DeleteOp,
     NodeExists,
     NoNode,
     Op,
@@ -27,14 +28,14 @@ from plog.cluster.znodes import ConfigEntity
 from plog.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from plog.runtime.bounded_lines import BoundedLines
 from plog.settings.alterations import Alteration, alter
-from plog.settings.definitions import BrokerSettings, TopicSettings
+from plog.settings.definitions import BrokerSettings, GroupSettings, TopicSettings
 from plog.settings.dynamic import DynamicSettings
-from plog.settings.keys import Fault
+from plog.settings.keys import Fault, Settings
 from plog.types import is_legal_topic_name
 
 log = logging.getLogger(__name__)
 
-_KNOWN = {**BrokerSettings.KEYS, **TopicSettings.KEYS}
+_KNOWN = {**BrokerSettings.KEYS, **TopicSettings.KEYS, **GroupSettings.KEYS}
 
 
 class ConfigAdmin:
@@ -73,16 +74,15 @@ class ConfigAdmin:
         Raises:
             UnknownTopicOrPartition: the topic does not exist.
             InvalidRequest: a key twice or not dynamic, an unknown operation, no value, another
-                broker, a broker's configs that are wrong.
-            InvalidConfig: configs of a topic that are unknown or wrong; configs that are no lists.
+                broker, a broker's configs that are wrong, a group without a name.
+            InvalidConfig: configs of a topic or group that are unknown or wrong; configs that are
+                no lists.
                 Everything that is wrong with values is named.
         """
         settings = self._settings
 
         def changed(present: Mapping[str, str]) -> tuple[dict[str, str], list[Fault]]:
-            is_topic = entity.kind == "topics"
-            inherited = settings.topic(entity.name) if is_topic else settings.broker()
-            return alter(present, inherited, alterations)
+            return alter(present, _inherited(settings, entity), alterations)
 
         self._write(entity, changed, validate_only=validate_only)
 
@@ -119,12 +119,9 @@ class ConfigAdmin:
             self._check(entity, configs, faults)
             if validate_only:
                 return
-            text = znodes.encode_config(configs)
-            write: Op = (
-                CreateOp(entity.path, text)
-                if version is None
-                else SetOp(entity.path, text, version)
-            )
+            write = _write_of(entity, configs, version)
+            if write is None:
+                return
             notice = CreateOp(
                 znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change(entity), sequential=True
             )
@@ -135,7 +132,7 @@ class ConfigAdmin:
                 continue
             # Values may be as long as a request is.
             self._lines.info(
-                "configs of %s: %.1000s", entity.entity_path, _shown(configs) or "none"
+                "configs of %.300s: %.1000s", entity.entity_path, _shown(configs) or "none"
             )
             if self._written is not None:
                 self._written(entity)
@@ -151,6 +148,12 @@ class ConfigAdmin:
             name = entity.name
             if not is_legal_topic_name(name) or self._store.exists(znodes.topic_path(name)) is None:
                 raise UnknownTopicOrPartition(f"topic {name[:300]!r} does not exist")
+        elif entity.kind == "groups":
+            # It need not be there: its members find what is set for it when they come.
+            if not entity.name:
+                raise InvalidRequest(
+                    "a group must have a name: all have no defaults but the broker's"
+                )
         elif entity.kind != "brokers":
             raise InvalidRequest(f"configs of {entity.kind} can not be changed here")
         elif entity.name not in (znodes.DEFAULT_ENTITY, str(self._broker_id)):
@@ -174,10 +177,33 @@ class ConfigAdmin:
     def _check_values(self, entity: ConfigEntity, configs: Mapping[str, str]) -> None:
         if entity.kind == "topics":
             self._settings.check_topic(configs)
+        elif entity.kind == "groups":
+            self._settings.check_group(configs)
         elif entity.name == znodes.DEFAULT_ENTITY:
             self._settings.check_cluster_default(configs)
         else:
             self._settings.check_broker(configs)
+
+
+def _inherited(settings: DynamicSettings, entity: ConfigEntity) -> Settings:
+    match entity.kind:
+        case "topics":
+            return settings.topic(entity.name)
+        case "groups":
+            return settings.group(entity.name)
+        case _:
+            return settings.broker()
+
+
+def _write_of(entity: ConfigEntity, configs: Mapping[str, str], version: int | None) -> Op | None:
+    """Return what writes configs in the place of a version (None: there is none).
+
+    A group that nothing is set for has no node: nobody else would ever take it away.
+    """
+    if entity.kind == "groups" and not configs:
+        return None if version is None else DeleteOp(entity.path, version)
+    text = znodes.encode_config(configs)
+    return CreateOp(entity.path, text) if version is None else SetOp(entity.path, text, version)
 
 
 def _shown(configs: Mapping[str, str]) -> str:

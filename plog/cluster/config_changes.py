@@ -44,6 +44,10 @@ class AppliedSettings(Protocol):
         """Take these as all that is set for a topic."""
         ...
 
+    def apply_group(self, name: str, overrides: Mapping[str, str], /) -> None:
+        """Take these as all that is set for a group."""
+        ...
+
     def apply_broker(self, configs: Mapping[str, str], /) -> None:
         """Take these as all that is set for this broker."""
         ...
@@ -106,6 +110,8 @@ class ConfigChanges:
         self._apply(ConfigEntity.broker(self._broker_id))
         for name in self._store.children("/config/topics"):
             self._apply(ConfigEntity.topic(name))
+        for name in self._store.children(znodes.CONFIG_GROUPS):
+            self._apply(ConfigEntity.from_entity_path(f"groups/{name}"))
 
     def start(self) -> None:
         """Apply changes from now on."""
@@ -232,6 +238,8 @@ class ConfigChanges:
             return
         if entity.kind == "topics":
             self._settings.apply_topic(entity.name, configs)
+        elif entity.kind == "groups":
+            self._settings.apply_group(entity.name, configs)
         elif entity.kind != "brokers":
             if self._other is not None:
                 self._other(entity, configs)

@@ -27,6 +27,8 @@ BROKER_IDS: Final = "/brokers/ids"
 BROKER_SEQUENCE: Final = "/brokers/seqid"
 TOPICS: Final = "/brokers/topics"
 CONFIG: Final = "/config"
+CONFIG_GROUPS: Final = "/config/groups"
+"""Not of Kafka, whose groups have settings with KRaft alone."""
 CONFIG_CHANGES: Final = "/config/changes"
 CONFIG_CHANGE_PREFIX: Final = "/config/changes/config_change_"
 DELETE_TOPICS: Final = "/admin/delete_topics"
@@ -50,6 +52,7 @@ PERSISTENT_PATHS: Final = (
     "/config/users",
     "/config/brokers",
     "/config/ips",
+    CONFIG_GROUPS,
     DELETE_TOPICS,
     ISR_CHANGES,
     PRODUCER_ID_BLOCK,
@@ -103,7 +106,7 @@ class ConfigEntity:
     """What a set of configs belongs to: a topic, broker, client or user, or the default of a kind.
 
     `parts` are (kind, name) pairs, two of them for a user's client; the name of a
-    default is `<default>`. Kinds: topics, brokers, clients, users, ips.
+    default is `<default>`. Kinds: topics, brokers, clients, users, ips, groups.
     """
 
     parts: tuple[tuple[str, str], ...]
@@ -118,9 +121,14 @@ class ConfigEntity:
         """Return the entity of one broker, or of all of them (None)."""
         return ConfigEntity((("brokers", DEFAULT_ENTITY if broker_id is None else str(broker_id)),))
 
+    @staticmethod
+    def group(group_id: str) -> ConfigEntity:
+        """Return the entity of a consumer group."""
+        return ConfigEntity((("groups", group_id),))
+
     @property
     def kind(self) -> str:
-        """The first kind: topics, brokers, clients, users or ips."""
+        """The first kind: topics, brokers, clients, users, ips or groups."""
         return self.parts[0][0]
 
     @property
@@ -151,7 +159,12 @@ class ConfigEntity:
 
 
 def _sanitize(name: str) -> str:
-    """URL-encode as Kafka's Sanitizer: Java's encoder with `*` escaped and `+` made `%20`."""
+    """URL-encode as Kafka's Sanitizer: Java's encoder with `*` escaped and `+` made `%20`.
+
+    A group may be called `.` and `..`, which is no name of a node.
+    """
+    if name in (".", ".."):
+        return name.replace(".", "%2E")
     return name if name == DEFAULT_ENTITY else quote(name, safe="-._").replace("~", "%7E")
 
 

@@ -57,6 +57,7 @@ class GroupCore:
 
     group_id: str
     rules: Rules = field(default_factory=Rules)
+    """To be set before an event is fed, as settings may change; and before it resumes."""
     table: Table = field(default_factory=Table)
     cluster: MetadataSnapshot = field(default_factory=MetadataSnapshot)
     """What is known of topics: to be set before an event is fed."""
@@ -92,13 +93,9 @@ class GroupCore:
 
     @property
     def assignor(self) -> str:
-        """The assignor that most members prefer, of those who prefer one."""
-        votes = Counter(
-            member.assignor
-            for member in self.table.members.values()
-            if member.assignor in self.rules.assignors
-        )
-        return max(votes, key=votes.__getitem__, default=self.rules.assignors[0])
+        """The assignor that most members prefer; of several the one that is named first."""
+        votes = Counter(member.assignor for member in self.table.members.values())
+        return max(self.rules.assignors, key=votes.__getitem__)
 
     def subscribed_topics(self) -> set[str]:
         """Return the topics that members want."""
@@ -226,10 +223,10 @@ class GroupCore:
         self._resolving = False
         changed = False
         for regex in self.table.wanted_regexes.keys() & found.regexes.keys():
-            known = self.table.regexes.get(regex)
-            if known is None or known.topics != found.regexes[regex].topics:
-                self.write(Key(Kind.REGEX, regex), found.regexes[regex])
-                changed = True
+            known, now = self.table.regexes.get(regex), found.regexes[regex]
+            if known is None or known.topics != now.topics:
+                self.write(Key(Kind.REGEX, regex), now)
+                changed |= now.topics != (frozenset() if known is None else known.topics)
         if changed:
             self.look("other topics match the members' regular expressions")
         self._maybe_resolve()

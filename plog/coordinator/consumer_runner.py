@@ -40,7 +40,7 @@ from plog.errors import ErrorCode, GroupIdNotFound, InvalidRegularExpression, Ka
 from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
 from plog.runtime.timers import Timers
-from plog.settings.definitions import BrokerSettings
+from plog.settings.definitions import BrokerSettings, GroupSettings
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +48,11 @@ UPGRADE_POLICIES = ("upgrade", "bidirectional")
 DOWNGRADE_POLICIES = ("downgrade", "bidirectional")
 
 
-def rules_of(settings: BrokerSettings) -> Rules:
-    """Return what the settings say about consumer groups."""
+def rules_of(settings: BrokerSettings, own: GroupSettings) -> Rules:
+    """Return what the settings say about a consumer group."""
     return Rules(
-        session_timeout_ms=settings.group_consumer_session_timeout_ms,
-        heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+        session_timeout_ms=own.consumer_session_timeout_ms,
+        heartbeat_interval_ms=own.consumer_heartbeat_interval_ms,
         max_size=settings.group_consumer_max_size,
         assignors=settings.consumer_assignors(),
         may_downgrade=settings.group_consumer_migration_policy in DOWNGRADE_POLICIES,
@@ -64,6 +64,7 @@ class ConsumerRunner:
     """The machines of one coordinator. For the event loop's thread.
 
     Args:
+        settings_of: tells a group's settings of now.
         append: appends to the log of a group, and returns once that is safe.
         cluster: tells what is known of topics.
         is_ours: tells whether a group is still kept here.
@@ -74,6 +75,7 @@ class ConsumerRunner:
         self,
         *,
         settings: BrokerSettings,
+        settings_of: Callable[[str], GroupSettings],
         clock: Clock,
         timers: Timers[tuple[str, Timer]],
         lines: BoundedLines,
@@ -85,6 +87,8 @@ class ConsumerRunner:
         run_classic: Callable[[Group, Iterable[Effect]], None],
     ) -> None:
         self._settings = settings
+        self._settings_of = settings_of
+        self._ordinary = rules_of(settings, GroupSettings(settings))
         self._clock = clock
         self._timers = timers
         self._lines = lines
@@ -112,13 +116,19 @@ class ConsumerRunner:
             return
         self.execute(group, self._on(machine, event))
 
+    def _rules_of(self, group_id: str) -> Rules:
+        own = self._settings_of(group_id)
+        return rules_of(self._settings, own) if own.overrides else self._ordinary
+
     def _on(self, machine: ConsumerGroup, event: ConsumerEvent) -> list[ConsumerEffect]:
+        machine.rules = self._rules_of(machine.group_id)
         machine.cluster = self._cluster()
         machine.now_ms = self._clock.now_ms()
         return machine.on(event)
 
     def resume(self, group: Group, machine: ConsumerGroup) -> None:
-        """Begin with a group that was read from the log."""
+        """Begin with a group as it is stored."""
+        machine.rules = self._rules_of(group.group_id)
         self.execute(group, machine.resume())
 
     def retire(self, group: Group, machine: ConsumerGroup, error: ErrorCode) -> None:
@@ -133,7 +143,7 @@ class ConsumerRunner:
         table = self._upgraded(was)
         if table is None or beat.epoch != 0:
             raise GroupIdNotFound(f"{group.group_id} is no consumer group")
-        machine = ConsumerGroup(group.group_id, rules_of(self._settings), table.copy())
+        machine = ConsumerGroup(group.group_id, table=table.copy())
         effects = self._on(machine, beat)
         if not any(isinstance(effect, StoreRecords) for effect in effects):
             self.execute(group, effects)  # it was refused, and the group is what it was
@@ -278,9 +288,9 @@ class ConsumerRunner:
         else:
             self.execute(group, machine.die())
         if group.stored.epoch:
-            again = ConsumerGroup(group.group_id, rules_of(self._settings), group.stored.copy())
+            again = ConsumerGroup(group.group_id, table=group.stored.copy())
             group.machine = again
-            self.execute(group, again.resume())
+            self.resume(group, again)
         else:
             delay_ms = self._settings.group_initial_rebalance_delay_ms
             group.machine = ClassicGroup(group.group_id, delay_ms)

@@ -21,7 +21,7 @@ from plog.coordinator.classic_group import ClassicGroup
 from plog.coordinator.consumer_events import Beat
 from plog.coordinator.consumer_group import ConsumerGroup
 from plog.coordinator.consumer_log import encode_key
-from plog.coordinator.consumer_runner import ConsumerRunner, rules_of
+from plog.coordinator.consumer_runner import ConsumerRunner
 from plog.coordinator.failures import told
 from plog.coordinator.group_events import (
     Answer,
@@ -58,7 +58,7 @@ from plog.errors import (
 from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
 from plog.runtime.timers import Timers
-from plog.settings.definitions import BrokerSettings
+from plog.settings.definitions import BrokerSettings, GroupSettings
 from plog.storage.verification import Verification
 from plog.types import TopicPartition
 
@@ -73,6 +73,7 @@ class GroupCoordinator:
     """The groups of this broker. For the event loop's thread, but for `on_leadership`.
 
     Args:
+        settings_of: tells a group's settings of now.
         partitions: tells how many `__consumer_offsets` has, or will have.
     """
 
@@ -82,6 +83,7 @@ class GroupCoordinator:
         *,
         appends: OwnAppends,
         settings: BrokerSettings,
+        settings_of: Callable[[str], GroupSettings],
         clock: Clock,
         partitions: Callable[[], int],
     ) -> None:
@@ -111,6 +113,7 @@ class GroupCoordinator:
         self._cluster: Callable[[], MetadataSnapshot] = MetadataSnapshot
         self.consumers = ConsumerRunner(
             settings=settings,
+            settings_of=settings_of,
             clock=clock,
             timers=self._timers,
             lines=self._rebalances,
@@ -129,7 +132,7 @@ class GroupCoordinator:
 
     def _make_shard(self, index: int, epoch: int) -> Shard:
         delay_ms = self._settings.group_initial_rebalance_delay_ms
-        return Shard(index, epoch, delay_ms, rules_of(self._settings))
+        return Shard(index, epoch, delay_ms)
 
     def _is_ours(self, group: Group) -> bool:
         with suppress(NotCoordinator, CoordinatorLoadInProgress):

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from plog.coordinator import consumer_log, group_log
 from plog.coordinator.classic_group import ClassicGroup
-from plog.coordinator.consumer_events import Rules
 from plog.coordinator.consumer_group import ConsumerGroup
 from plog.coordinator.consumer_log import ConsumerKey
 from plog.coordinator.consumer_store import Unsafe
@@ -127,7 +126,6 @@ class Shard:
     partition: int
     leader_epoch: int
     initial_delay_ms: int = 0
-    rules: Rules = field(default_factory=Rules)
     groups: dict[str, Group] = field(default_factory=dict)
     ended_meanwhile: list[tuple[int, bool]] = field(default_factory=list)
     """While its log is read: by which producers transactions were ended, and whether by commit."""
@@ -190,7 +188,7 @@ class Shard:
             if begun is None or (classic is not None and classic.offset > begun.offset):
                 continue
             group = self.group(group_id)
-            group.machine = ConsumerGroup(group_id, self.rules, table)
+            group.machine = ConsumerGroup(group_id, table=table)
             group.stored = table.copy()
         self._tables.clear()
 

@@ -1,7 +1,7 @@
 """Classic groups that become consumer groups and back, while their clients are upgraded (KIP-848).
 
 Owns what of one group is which of the other; decides nothing about when. A group whose members do
-not tell their topics in Kafka's own form stays what it is.
+not tell their topics in Kafka's own form, or whose leader assigns in another, stays what it is.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def upgraded(classic: ClassicGroup, cluster: MetadataSnapshot) -> Table | None:
     for member in classic.roster:
         protocol = classic.protocol_name or member.protocols[0].name
         told = read_subscription(member.metadata(protocol) or member.protocols[0].metadata)
-        if told is None:
+        has = _partitions(member.assignment, cluster)
+        if told is None or has is None:
             return None
         subscriber = Subscriber(
             instance_id=member.instance_id,
@@ -54,7 +55,6 @@ def upgraded(classic: ClassicGroup, cluster: MetadataSnapshot) -> Table | None:
             rebalance_timeout_ms=member.rebalance_timeout_ms,
             classic=ClassicSide(member.session_timeout_ms, member.protocols),
         )
-        has = _partitions(member.assignment, cluster)
         # What two leaders' words give to two members is the first one's.
         has = frozenset(at for at in has if table.holder(at) is None)
         table.apply(Record(Key(Kind.MEMBER, member.member_id), subscriber))
@@ -65,11 +65,16 @@ def upgraded(classic: ClassicGroup, cluster: MetadataSnapshot) -> Table | None:
     return table
 
 
-def _partitions(assignment: bytes, cluster: MetadataSnapshot) -> Partitions:
+def _partitions(assignment: bytes, cluster: MetadataSnapshot) -> Partitions | None:
+    """Return what a member has been assigned; None if nobody but the members can tell."""
+    if not assignment:
+        return frozenset()
     found = read_assignment(assignment)
+    if found is None:
+        return None
     return frozenset(
         IdPartition(cluster.topics[topic.topic].topic_id, number)
-        for topic in (found.assigned_partitions if found is not None else ())
+        for topic in found.assigned_partitions
         if topic.topic in cluster.topics
         for number in topic.partitions
     )

@@ -1,4 +1,4 @@
-"""Configs: DescribeConfigs, AlterConfigs and IncrementalAlterConfigs of topics and brokers.
+"""Configs of topics, brokers and groups: described, altered, and which there are.
 
 Checks and writes are the cluster's (`ConfigAdmin`), descriptions the settings'.
 """
@@ -35,6 +35,9 @@ from plog.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+    ListedConfigResource,
 )
 from plog.settings.alterations import Alteration
 from plog.settings.dynamic import ConfigEntry, ConfigSource
@@ -46,6 +49,9 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 R = TypeVar("R", AlterConfigsResource, IncrementalAlterConfigsResource)
@@ -144,6 +150,10 @@ def _entries(ctx: Context, resource: DescribeConfigsResource) -> list[ConfigEntr
         if ctx.services.metadata.topic(name) is None:
             raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
         return settings.describe_topic(name, keys)
+    if resource.resource_type == ResourceType.GROUP:
+        if not name:
+            raise InvalidRequest("a group must have a name")
+        return settings.describe_group(name, keys)
     if resource.resource_type != ResourceType.BROKER:
         raise InvalidRequest(f"resources of type {resource.resource_type} have no configs here")
     if name == CLUSTER_DEFAULT:
@@ -151,6 +161,45 @@ def _entries(ctx: Context, resource: DescribeConfigsResource) -> list[ConfigEntr
     if name != str(ctx.services.node_id):
         raise InvalidRequest(f"broker {name!r} is asked at broker {ctx.services.node_id}")
     return settings.describe_broker(keys)
+
+
+# -- ListConfigResources
+
+LISTED_TYPES_SINCE = 1
+"""From this version of ListConfigResources on it is about more than client metrics (KIP-1142)."""
+
+
+@handles(ListConfigResourcesRequest, versions="0-1")
+def list_config_resources(
+    ctx: Context, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    """List brokers and topics, and the groups that something is set for."""
+    types = request.resource_types or list(ResourceType)
+    if ctx.version < LISTED_TYPES_SINCE:
+        types = [ResourceType.CLIENT_METRICS]
+    if any(one not in set(ResourceType) for one in types):
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    return ListConfigResourcesResponse(
+        error_code=ErrorCode.NONE,
+        config_resources=[
+            ListedConfigResource(resource_name=name, resource_type=kind)
+            for kind in sorted(set(types))
+            for name in _listed(ctx, ResourceType(kind))
+        ],
+    )
+
+
+def _listed(ctx: Context, kind: ResourceType) -> list[str]:
+    cluster = ctx.services.metadata.snapshot
+    match kind:
+        case ResourceType.TOPIC:
+            return sorted(cluster.topics)
+        case ResourceType.BROKER:
+            return [str(broker_id) for broker_id in sorted(cluster.brokers)]
+        case ResourceType.GROUP:
+            return sorted(ctx.services.settings.groups())
+        case _:
+            return []
 
 
 # -- AlterConfigs, IncrementalAlterConfigs
@@ -225,6 +274,8 @@ async def _alter(
 def _entity(resource_type: int, name: str) -> ConfigEntity:
     if resource_type == ResourceType.TOPIC:
         return ConfigEntity.topic(name)
+    if resource_type == ResourceType.GROUP:
+        return ConfigEntity.group(name)
     if resource_type != ResourceType.BROKER:
         raise InvalidRequest(f"resources of type {resource_type} have no configs here")
     if name == CLUSTER_DEFAULT:

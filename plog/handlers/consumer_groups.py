@@ -85,7 +85,8 @@ async def consumer_group_heartbeat(
 def _check(ctx: Context, request: ConsumerGroupHeartbeatRequest) -> None:
     """Check what a member must and must not tell. Raises KafkaError."""
     epoch = request.member_epoch
-    check_group_id(request.group_id.strip())
+    if not request.group_id.strip():
+        raise InvalidRequest("a group's id must not be empty")
     for name, text in (("instance", request.instance_id), ("rack", request.rack_id)):
         if text is not None and not text.strip():
             raise InvalidRequest(f"the name of its {name} is empty")
@@ -186,7 +187,7 @@ def _described(ctx: Context, group: ConsumerGroup) -> DescribedConsumerGroup:
                 client_id=member.client_id,
                 client_host=member.client_host,
                 subscribed_topic_names=sorted(member.topics),
-                subscribed_topic_regex=member.regex or None,
+                subscribed_topic_regex=member.regex or "",  # not null, as from Kafka
                 assignment=named(table.current(member_id).assigned),
                 target_assignment=named(table.target(member_id)),
                 member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,

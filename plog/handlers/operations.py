@@ -50,4 +50,10 @@ ALL_OF_CLUSTER = bits(
     Operation.ALTER_CONFIGS,
     Operation.IDEMPOTENT_WRITE,
 )
-ALL_OF_GROUP = bits(Operation.READ, Operation.DELETE, Operation.DESCRIBE)
+ALL_OF_GROUP = bits(
+    Operation.READ,
+    Operation.DELETE,
+    Operation.DESCRIBE,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+)

@@ -29,6 +29,7 @@ FAMILIES: Final[dict[str, tuple[ApiKey, ...]]] = {
         ApiKey.DESCRIBE_CONFIGS,
         ApiKey.ALTER_CONFIGS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.LIST_CONFIG_RESOURCES,
     ),
     "consumer_groups": (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE),
     "features": (ApiKey.UPDATE_FEATURES,),

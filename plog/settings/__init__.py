@@ -4,7 +4,7 @@
 ones. Documentation is generated from the declarations (``docs/settings.md``).
 """
 
-from plog.settings.definitions import BrokerSettings, TopicSettings
+from plog.settings.definitions import BrokerSettings, GroupSettings, TopicSettings
 from plog.settings.server_properties import load
 
-__all__ = ["BrokerSettings", "TopicSettings", "load"]
+__all__ = ["BrokerSettings", "GroupSettings", "TopicSettings", "load"]

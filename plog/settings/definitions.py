@@ -1,4 +1,4 @@
-"""The settings of a broker and of a topic, put together from the declarations beside this module.
+"""The settings of a broker, topic and group, put together from the declarations beside this module.
 
 Owns how a whole set of values is checked. Never reads files (`server_properties`
 does) and never changes while the broker runs (`dynamic` makes new ones).
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import TypeAlias
 
 from plog.errors import ConfigError, InvalidConfig
 from plog.settings.cluster_keys import ClusterKeys
 from plog.settings.coordinator_keys import ASSIGNOR_CLASSES, CoordinatorKeys
-from plog.settings.keys import LIST, LONG_MAX, Fault, TopicKey
+from plog.settings.group_keys import GroupKeys
+from plog.settings.keys import LIST, LONG_MAX, EntityKey, Fault, Settings
 from plog.settings.listeners import Listener, parse_listeners
 from plog.settings.log_keys import LogKeys
 from plog.settings.network_keys import NetworkKeys
@@ -119,23 +121,27 @@ class BrokerSettings(ClusterKeys, NetworkKeys, LogKeys, CoordinatorKeys):
             yield Fault("group.coordinator.rebalance.protocols", "must name classic")
         if not self.group_consumer_assignors:
             yield Fault("group.consumer.assignors", "names no assignor")
-        yield from self._outside("session.timeout.ms")
-        yield from self._outside("heartbeat.interval.ms")
-        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
-            yield Fault(
-                "group.consumer.heartbeat.interval.ms",
-                f"{self.group_consumer_heartbeat_interval_ms} is not below "
-                f"group.consumer.session.timeout.ms, {self.group_consumer_session_timeout_ms}",
-            )
+        yield from _outside_bounds(self, self, "group.consumer")
 
-    def _outside(self, rest: str) -> Iterable[Fault]:
-        """Hold one of the times of consumer groups against its bounds."""
-        names = [f"group.consumer.{bound}{rest}" for bound in ("min.", "", "max.")]
-        least, value, most = (int(str(self.value(name))) for name in names)
+
+def _outside_bounds(settings: Settings, broker: BrokerSettings, prefix: str) -> Iterable[Fault]:
+    """Hold the times of consumer groups against the broker's bounds, and each other."""
+    is_within = True
+    for rest in ("session.timeout.ms", "heartbeat.interval.ms"):
+        name, value = f"{prefix}.{rest}", int(str(settings.value(f"{prefix}.{rest}")))
+        bounds = [f"group.consumer.{bound}.{rest}" for bound in ("min", "max")]
+        least, most = (int(str(broker.value(bound))) for bound in bounds)
         if value < least:
-            yield Fault(names[1], f"{value} is below {names[0]}, {least}")
+            yield Fault(name, f"{value} is below {bounds[0]}, {least}")
         if value > most:
-            yield Fault(names[1], f"{value} is above {names[2]}, {most}")
+            yield Fault(name, f"{value} is above {bounds[1]}, {most}")
+        is_within &= least <= value <= most
+    session, interval = f"{prefix}.session.timeout.ms", f"{prefix}.heartbeat.interval.ms"
+    if is_within and int(str(settings.value(interval))) >= int(str(settings.value(session))):
+        yield Fault(
+            interval,
+            f"{settings.value(interval)} is not below {session}, {settings.value(session)}",
+        )
 
 
 class TopicSettings(TopicKeys):
@@ -165,7 +171,7 @@ class TopicSettings(TopicKeys):
     def _take(self, broker: BrokerSettings | None, overrides: Mapping[str, str]) -> list[Fault]:
         values, faults = self.parse(overrides)
         vars(self)["overrides"] = MappingProxyType(dict(overrides))
-        self._fill((_DEFAULTS if broker is None else broker_values(broker)) | values)
+        self._fill((_DEFAULTS if broker is None else broker_values(broker, type(self))) | values)
         self._apply_timestamp_difference()
         return faults + list(self._contradictions())
 
@@ -185,11 +191,41 @@ class TopicSettings(TopicKeys):
             )
 
 
-def broker_values(broker: BrokerSettings) -> dict[str, object]:
-    """Return what the broker's settings say for every key of a topic, by the topic's key."""
+class GroupSettings(GroupKeys):
+    """The effective settings of a group: its own `overrides` (as text), else the broker's."""
+
+    overrides: Mapping[str, str]
+
+    def __init__(self, broker: BrokerSettings, overrides: Mapping[str, str] = NOTHING) -> None:
+        """Take the broker's settings and the group's own.
+
+        Raises:
+            InvalidConfig: naming everything that is wrong with the overrides.
+        """
+        faults = self._take(broker, overrides)
+        if faults:
+            raise InvalidConfig("; ".join(f"{key}: {reason}" for key, reason in faults))
+
+    @classmethod
+    def faults(cls, overrides: Mapping[str, str], broker: BrokerSettings) -> list[Fault]:
+        """Return everything that is wrong with `overrides`."""
+        return cls.__new__(cls)._take(broker, overrides)
+
+    def _take(self, broker: BrokerSettings, overrides: Mapping[str, str]) -> list[Fault]:
+        values, faults = self.parse(overrides)
+        vars(self)["overrides"] = MappingProxyType(dict(overrides))
+        self._fill(broker_values(broker, type(self)) | values)
+        return faults + list(_outside_bounds(self, broker, "consumer"))
+
+
+EntitySettings: TypeAlias = TopicSettings | GroupSettings
+
+
+def broker_values(broker: BrokerSettings, kind: type[EntitySettings]) -> dict[str, object]:
+    """Return what the broker's settings say for every key of a topic or group, by that key."""
     values: dict[str, object] = {}
-    for name, declared in TopicSettings.KEYS.items():
-        assert isinstance(declared, TopicKey)
+    for name, declared in kind.KEYS.items():
+        assert isinstance(declared, EntityKey)
         for synonym in declared.synonyms:
             given = broker.value(synonym.key.name)
             if given is not None:
@@ -198,4 +234,4 @@ def broker_values(broker: BrokerSettings) -> dict[str, object]:
     return values
 
 
-_DEFAULTS = broker_values(BrokerSettings())
+_DEFAULTS = broker_values(BrokerSettings(), TopicSettings)

@@ -13,8 +13,9 @@ from typing import Any
 
 from plog.settings.cluster_keys import ClusterKeys
 from plog.settings.coordinator_keys import CoordinatorKeys
+from plog.settings.group_keys import GroupKeys
 from plog.settings.kafka_only import KAFKA_ONLY, REFUSED
-from plog.settings.keys import INT_MAX, LONG_MAX, ConfigType, Key, Settings, TopicKey
+from plog.settings.keys import INT_MAX, LONG_MAX, ConfigType, EntityKey, Key, Settings
 from plog.settings.log_keys import LogKeys
 from plog.settings.network_keys import NetworkKeys
 from plog.settings.topic_keys import TopicKeys
@@ -35,6 +36,9 @@ where nothing else is said. Everything that is wrong is reported at once, with f
   and that before the file's.
 - **Topic keys** are set for one topic, when it is created or later. A topic that does not set one
   has what its broker's key says.
+- **Group keys** are set for one consumer group (KIP-848), whether it is there or not yet, and are
+  obeyed from its members' next heartbeats on. They are Kafka 4's, and kept with the other configs:
+  in the store's node `/config/groups/<group>`, where no release of Kafka has one.
 """
 
 UNITS = {
@@ -53,6 +57,7 @@ def _page() -> Iterator[str]:
     for family in (ClusterKeys, NetworkKeys, LogKeys, CoordinatorKeys):
         yield from _family(family)
     yield from _family(TopicKeys)
+    yield from _family(GroupKeys)
     yield "## Keys of Kafka that plog does not have\n"
     yield "Setting one of these is an error:\n"
     for name, reason in sorted(REFUSED.items()):
@@ -77,21 +82,24 @@ def _facts(declared: Key[Any]) -> Iterator[str]:
     yield declared.kind.type.name.lower()
     yield f"default {_default(declared)}"
     yield from _range(declared)
-    if isinstance(declared, TopicKey):
+    if isinstance(declared, EntityKey):
         names = ", then ".join(f"`{synonym.key.name}`" for synonym in declared.synonyms)
         if names:
             yield f"falls back on {names}"
     else:
         yield declared.update.value
-        topics = [f"`{name}`" for name in _topic_names(declared)]
+        topics = [f"`{name}`" for name in _names(declared, TopicKeys)]
         if topics:
             yield f"of a topic: {', '.join(topics)}"
+        groups = [f"`{name}`" for name in _names(declared, GroupKeys)]
+        if groups:
+            yield f"of a group: {', '.join(groups)}"
 
 
-def _topic_names(declared: Key[Any]) -> Iterator[str]:
-    for name, topic in TopicKeys.KEYS.items():
-        assert isinstance(topic, TopicKey)
-        if any(synonym.key is declared for synonym in topic.synonyms):
+def _names(declared: Key[Any], family: type[Settings]) -> Iterator[str]:
+    for name, other in family.KEYS.items():
+        assert isinstance(other, EntityKey)
+        if any(synonym.key is declared for synonym in other.synonyms):
             yield name
 
 

@@ -1,6 +1,6 @@
 """The settings in force: the file's, and over them what was set while brokers run (KIP-226).
 
-Owns the layers (static file, cluster default, this broker, each topic), the
+Owns the layers (static file, cluster default, this broker, each topic and group), the
 snapshots made of them, and their description for DescribeConfigs. Never writes:
 who changes a setting checks it here, writes it to the coordination store, and
 every broker that is told applies it. A snapshot is immutable; whoever keeps one
@@ -17,8 +17,14 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from plog.errors import InvalidRequest
-from plog.settings.definitions import NOTHING, BrokerSettings, TopicSettings
-from plog.settings.keys import ConfigType, Fault, Key, TopicKey, Update
+from plog.settings.definitions import (
+    NOTHING,
+    BrokerSettings,
+    EntitySettings,
+    GroupSettings,
+    TopicSettings,
+)
+from plog.settings.keys import ConfigType, EntityKey, Fault, Key, Update
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +37,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 class ConfigSynonym(NamedTuple):
@@ -58,7 +65,7 @@ def _chains() -> dict[str, tuple[str, ...]]:
     """Broker keys that stand for others in another unit: each with those it falls back on."""
     chains: dict[str, tuple[str, ...]] = {"log.dirs": ("log.dir",)}
     for declared in TopicSettings.KEYS.values():
-        assert isinstance(declared, TopicKey)
+        assert isinstance(declared, EntityKey)
         names = tuple(synonym.key.name for synonym in declared.synonyms)
         for at, name in enumerate(names):
             chains.setdefault(name, names[at + 1 :])
@@ -69,7 +76,7 @@ _FALLBACKS = _chains()
 
 
 class DynamicSettings:
-    """The current settings of the broker and of every topic.
+    """The current settings of the broker, of every topic and of every group.
 
     Reading takes no lock and is safe from any thread. Changes are applied one
     at a time; subscribers are called by the thread that applies, without a lock,
@@ -83,12 +90,15 @@ class DynamicSettings:
         self._told_cluster_default: Mapping[str, str] = NOTHING
         self._told_broker: Mapping[str, str] = NOTHING
         self._told_topics: dict[str, Mapping[str, str]] = {}
+        self._told_groups: dict[str, Mapping[str, str]] = {}
         # What of it is in force.
         self._cluster_default: Mapping[str, str] = NOTHING
         self._this_broker: Mapping[str, str] = NOTHING
         self._broker = static
         self._plain_topic = TopicSettings(static)
         self._topics: dict[str, TopicSettings] = {}
+        self._plain_group = GroupSettings(static)
+        self._groups: dict[str, GroupSettings] = {}
         self._lock = threading.Lock()
         self._broker_listeners: list[Callable[[BrokerSettings], None]] = []
         self._topic_listeners: list[Callable[[str, TopicSettings], None]] = []
@@ -102,6 +112,14 @@ class DynamicSettings:
     def topic(self, name: str) -> TopicSettings:
         """Return a topic's settings of now; those of a topic without its own are all one object."""
         return self._topics.get(name, self._plain_topic)
+
+    def group(self, name: str) -> GroupSettings:
+        """Return a group's settings of now; those of a group without its own are all one object."""
+        return self._groups.get(name, self._plain_group)
+
+    def groups(self) -> list[str]:
+        """Return the groups that something is set for."""
+        return list(self._groups)
 
     # -- subscriptions
 
@@ -125,6 +143,14 @@ class DynamicSettings:
             InvalidConfig: naming every key that is wrong, and why.
         """
         return TopicSettings(self._broker, overrides) if overrides else self._plain_topic
+
+    def check_group(self, overrides: Mapping[str, str]) -> GroupSettings:
+        """Return what a group's settings would be with these overrides and no others.
+
+        Raises:
+            InvalidConfig: naming every key that is wrong, and why.
+        """
+        return GroupSettings(self._broker, overrides)
 
     def check_broker(self, configs: Mapping[str, str]) -> BrokerSettings:
         """Return what this broker's settings would be with these of its own and no others.
@@ -212,6 +238,16 @@ class DynamicSettings:
             listener(name, settings)
         return settings
 
+    def apply_group(self, name: str, overrides: Mapping[str, str]) -> None:
+        """Take `overrides` for all that is set for a group, as `apply_topic` does for a topic."""
+        with self._lock:
+            if overrides:
+                self._told_groups[name] = dict(overrides)
+                self._groups[name] = self._group_of(name)
+            else:
+                self._told_groups.pop(name, None)
+                self._groups.pop(name, None)
+
     def _broker_faults(self, configs: Mapping[str, str]) -> list[Fault]:
         texts = {**self._static.given, **self._cluster_default, **configs}
         return self._not_dynamic(configs, cluster_default=False) + type(self._static).faults(texts)
@@ -222,6 +258,9 @@ class DynamicSettings:
 
     def _topic_faults(self, overrides: Mapping[str, str]) -> list[Fault]:
         return TopicSettings.faults(overrides, self._broker)
+
+    def _group_faults(self, overrides: Mapping[str, str]) -> list[Fault]:
+        return GroupSettings.faults(overrides, self._broker)
 
     def _renew(self) -> None:
         self._cluster_default = _without_faults(
@@ -234,12 +273,21 @@ class DynamicSettings:
         self._broker = type(self._static)(texts)
         self._plain_topic = TopicSettings(self._broker)
         self._topics = {name: self._topic_of(name) for name in self._told_topics}
+        self._plain_group = GroupSettings(self._broker)
+        self._groups = {name: self._group_of(name) for name in self._told_groups}
 
     def _topic_of(self, name: str) -> TopicSettings:
         kept = _without_faults(
             f"settings of topic {name}", self._told_topics[name], self._topic_faults
         )
         return TopicSettings(self._broker, kept)
+
+    def _group_of(self, name: str) -> GroupSettings:
+        # Whoever may alter configs may call a group by any name, and as long a one as it likes.
+        kept = _without_faults(
+            f"settings of group {name[:100]!r}", self._told_groups[name], self._group_faults
+        )
+        return GroupSettings(self._broker, kept)
 
     def _tell(self) -> None:
         settings = self._broker
@@ -253,14 +301,18 @@ class DynamicSettings:
         return self.describe(self.topic(name), names)
 
     def describe(
-        self, settings: TopicSettings, names: Collection[str] | None = None
+        self, settings: EntitySettings, names: Collection[str] | None = None
     ) -> list[ConfigEntry]:
-        """Describe settings that a topic has or would have (`check_topic`)."""
+        """Describe settings that a topic or group has or would have (`check_topic`)."""
         return [
-            self._topic_entry(settings, declared)
-            for declared in TopicSettings.KEYS.values()
+            self._entity_entry(settings, declared)
+            for declared in settings.KEYS.values()
             if names is None or declared.name in names
         ]
+
+    def describe_group(self, name: str, names: Collection[str] | None = None) -> list[ConfigEntry]:
+        """Describe a group's settings: all of them, or those of `names` that there are."""
+        return self.describe(self.group(name), names)
 
     def describe_broker(self, names: Collection[str] | None = None) -> list[ConfigEntry]:
         """Describe this broker's settings: all of them, or those of `names` that there are."""
@@ -312,12 +364,14 @@ class DynamicSettings:
             for name, chain in synonyms.items()
         ]
 
-    def _topic_entry(self, settings: TopicSettings, declared: Key[Any]) -> ConfigEntry:
-        assert isinstance(declared, TopicKey)
+    def _entity_entry(self, settings: EntitySettings, declared: Key[Any]) -> ConfigEntry:
+        assert isinstance(declared, EntityKey)
         synonyms: list[ConfigSynonym] = []
         if declared.name in settings.overrides:
             text = settings.overrides[declared.name]
-            synonyms.append(ConfigSynonym(declared.name, text, ConfigSource.TOPIC))
+            is_topic = isinstance(settings, TopicSettings)
+            own = ConfigSource.TOPIC if is_topic else ConfigSource.GROUP
+            synonyms.append(ConfigSynonym(declared.name, text, own))
         for synonym in declared.synonyms:
             synonyms += self._set_values(synonym.key)
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT

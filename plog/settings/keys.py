@@ -311,40 +311,40 @@ def key(name: str, kind: Kind[Any], doc: str, *, default: object = None, **rest:
 
 
 class Synonym(NamedTuple):
-    """A broker key that a topic key falls back on, and what its unit is worth in the topic's."""
+    """A broker key that another key falls back on, and what its unit is worth in the other's."""
 
     key: Key[Any]
     factor: int = 1
 
     def value(self, given: object) -> object:
-        """Convert a broker value to the topic key's unit; any negative time is Kafka's -1."""
+        """Convert a broker value to the key's unit; any negative time is Kafka's -1."""
         if self.factor == 1:
             return given
         assert isinstance(given, int)
         return -1 if given < 0 else given * self.factor
 
 
-class TopicKey(Key[V]):
-    """A key of a topic, with the broker keys it falls back on, first found first."""
+class EntityKey(Key[V]):
+    """A key of a topic or group, with the broker keys it falls back on, first found first."""
 
     synonyms: tuple[Synonym, ...] = ()
 
 
-def topic_key(
+def entity_key(
     name: str,
     kind: Kind[V],
     *synonyms: Key[V] | Key[V | None] | Synonym,
     at_least: float | None = None,
     doc: str | None = None,
-) -> TopicKey[V]:
-    """Declare a key of a topic.
+) -> EntityKey[V]:
+    """Declare a key of a topic or group.
 
     Doc, range and the rest are the first broker key's unless given here; the
     default is that of the last.
     """
     chain = tuple(each if isinstance(each, Synonym) else Synonym(each) for each in synonyms)
     first, last = chain[0].key, chain[-1]
-    made: TopicKey[V] = TopicKey(
+    made: EntityKey[V] = EntityKey(
         name,
         kind,
         doc or first.doc,
@@ -368,9 +368,9 @@ def own_topic_key(
     default: V,
     at_least: float | None = None,
     no_effect: str | None = None,
-) -> TopicKey[V]:
+) -> EntityKey[V]:
     """Declare a key of a topic that no broker key stands behind."""
-    return TopicKey(
+    return EntityKey(
         name,
         kind,
         doc,

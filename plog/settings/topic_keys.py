@@ -16,8 +16,8 @@ from plog.settings.keys import (
     Kind,
     Settings,
     Synonym,
+    entity_key,
     own_topic_key,
-    topic_key,
 )
 from plog.settings.log_keys import LogKeys
 
@@ -49,65 +49,65 @@ LOCAL_ONLY = Kind(ConfigType.BOOLEAN, _local_only, BOOLEAN.format)
 class TopicKeys(Settings):
     """Topics."""
 
-    cleanup_policy = topic_key("cleanup.policy", LIST, LogKeys.log_cleanup_policy)
-    compression_type = topic_key("compression.type", STRING, LogKeys.compression_type)
-    compression_gzip_level = topic_key(
+    cleanup_policy = entity_key("cleanup.policy", LIST, LogKeys.log_cleanup_policy)
+    compression_type = entity_key("compression.type", STRING, LogKeys.compression_type)
+    compression_gzip_level = entity_key(
         "compression.gzip.level", INT, LogKeys.compression_gzip_level
     )
-    compression_lz4_level = topic_key("compression.lz4.level", INT, LogKeys.compression_lz4_level)
-    compression_zstd_level = topic_key(
+    compression_lz4_level = entity_key("compression.lz4.level", INT, LogKeys.compression_lz4_level)
+    compression_zstd_level = entity_key(
         "compression.zstd.level", INT, LogKeys.compression_zstd_level
     )
-    delete_retention_ms = topic_key(
+    delete_retention_ms = entity_key(
         "delete.retention.ms", LONG, LogKeys.log_cleaner_delete_retention_ms
     )
-    file_delete_delay_ms = topic_key(
+    file_delete_delay_ms = entity_key(
         "file.delete.delay.ms", LONG, LogKeys.log_segment_delete_delay_ms
     )
-    flush_before_ack = topic_key("flush.before.ack", BOOLEAN, LogKeys.flush_before_ack)
-    flush_messages = topic_key("flush.messages", LONG, LogKeys.log_flush_interval_messages)
-    flush_ms = topic_key(
+    flush_before_ack = entity_key("flush.before.ack", BOOLEAN, LogKeys.flush_before_ack)
+    flush_messages = entity_key("flush.messages", LONG, LogKeys.log_flush_interval_messages)
+    flush_ms = entity_key(
         "flush.ms",
         LONG,
         LogKeys.log_flush_interval_ms,
         LogKeys.log_flush_scheduler_interval_ms,
         doc="Flush a partition to disk when its oldest unflushed record is so old.",
     )
-    index_interval_bytes = topic_key("index.interval.bytes", INT, LogKeys.log_index_interval_bytes)
-    max_compaction_lag_ms = topic_key(
+    index_interval_bytes = entity_key("index.interval.bytes", INT, LogKeys.log_index_interval_bytes)
+    max_compaction_lag_ms = entity_key(
         "max.compaction.lag.ms", LONG, LogKeys.log_cleaner_max_compaction_lag_ms
     )
-    max_message_bytes = topic_key("max.message.bytes", INT, LogKeys.message_max_bytes)
-    message_downconversion_enable = topic_key(
+    max_message_bytes = entity_key("max.message.bytes", INT, LogKeys.message_max_bytes)
+    message_downconversion_enable = entity_key(
         "message.downconversion.enable", BOOLEAN, LogKeys.log_message_downconversion_enable
     )
-    message_format_version = topic_key(
+    message_format_version = entity_key(
         "message.format.version", STRING, LogKeys.log_message_format_version
     )
-    message_timestamp_type = topic_key(
+    message_timestamp_type = entity_key(
         "message.timestamp.type", STRING, LogKeys.log_message_timestamp_type
     )
-    message_timestamp_before_max_ms = topic_key(
+    message_timestamp_before_max_ms = entity_key(
         "message.timestamp.before.max.ms", LONG, LogKeys.log_message_timestamp_before_max_ms
     )
-    message_timestamp_after_max_ms = topic_key(
+    message_timestamp_after_max_ms = entity_key(
         "message.timestamp.after.max.ms", LONG, LogKeys.log_message_timestamp_after_max_ms
     )
-    message_timestamp_difference_max_ms = topic_key(
+    message_timestamp_difference_max_ms = entity_key(
         "message.timestamp.difference.max.ms",
         LONG,
         LogKeys.log_message_timestamp_difference_max_ms,
     )
-    min_cleanable_dirty_ratio = topic_key(
+    min_cleanable_dirty_ratio = entity_key(
         "min.cleanable.dirty.ratio", DOUBLE, LogKeys.log_cleaner_min_cleanable_ratio
     )
-    min_compaction_lag_ms = topic_key(
+    min_compaction_lag_ms = entity_key(
         "min.compaction.lag.ms", LONG, LogKeys.log_cleaner_min_compaction_lag_ms
     )
-    min_insync_replicas = topic_key("min.insync.replicas", INT, ClusterKeys.min_insync_replicas)
-    preallocate = topic_key("preallocate", BOOLEAN, LogKeys.log_preallocate)
-    retention_bytes = topic_key("retention.bytes", LONG, LogKeys.log_retention_bytes)
-    retention_ms = topic_key(
+    min_insync_replicas = entity_key("min.insync.replicas", INT, ClusterKeys.min_insync_replicas)
+    preallocate = entity_key("preallocate", BOOLEAN, LogKeys.log_preallocate)
+    retention_bytes = entity_key("retention.bytes", LONG, LogKeys.log_retention_bytes)
+    retention_ms = entity_key(
         "retention.ms",
         LONG,
         LogKeys.log_retention_ms,
@@ -116,9 +116,9 @@ class TopicKeys(Settings):
         at_least=-1,
         doc="Segments whose newest record is older than this are deleted; -1 keeps them for ever.",
     )
-    segment_bytes = topic_key("segment.bytes", INT, LogKeys.log_segment_bytes)
-    segment_index_bytes = topic_key("segment.index.bytes", INT, LogKeys.log_index_size_max_bytes)
-    segment_jitter_ms = topic_key(
+    segment_bytes = entity_key("segment.bytes", INT, LogKeys.log_segment_bytes)
+    segment_index_bytes = entity_key("segment.index.bytes", INT, LogKeys.log_index_size_max_bytes)
+    segment_jitter_ms = entity_key(
         "segment.jitter.ms",
         LONG,
         LogKeys.log_roll_jitter_ms,
@@ -126,7 +126,7 @@ class TopicKeys(Settings):
         doc="Segments roll by time up to this much earlier, each by its own draw, so that they do "
         "not roll all at once.",
     )
-    segment_ms = topic_key(
+    segment_ms = entity_key(
         "segment.ms",
         LONG,
         LogKeys.log_roll_ms,
@@ -134,7 +134,7 @@ class TopicKeys(Settings):
         doc="A segment whose first record is older than this is closed and a new one begun, so "
         "that retention and compaction come to it.",
     )
-    unclean_leader_election_enable = topic_key(
+    unclean_leader_election_enable = entity_key(
         "unclean.leader.election.enable", BOOLEAN, ClusterKeys.unclean_leader_election_enable
     )
     leader_replication_throttled_replicas = own_topic_key(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+from contextlib import closing
 
 import pytest
 
 from plog.cli.output import duration_text
 from plog.client.group_admin import GroupAdmin
+from plog.errors import ErrorCode
 from plog.types import TopicPartition
+from tests.coordinator.members import ByHand, Consumer, subscription
 from tests.group_members import member
 
 SUBCOMMANDS = ["list", "describe", "reset", "delete", "delete-offsets"]
@@ -113,12 +116,32 @@ def test_group_of_the_consumer_protocol_is_listed_and_described(call, broker, wr
         assert [row["member"] for row in told["partitions"]] == [consumer.memberid()] * 2
         members = call("groups", "describe", "new", "--members", "--json").stdout
         (one,) = json.loads(members)["assignments"]
-        assert (one["epoch"], one["partitions"]) == (1, [f"{written}-0", f"{written}-1"])
+        assert (one["protocol"], one["epoch"]) == ("consumer", 1)
+        assert one["partitions"] == one["target"] == [f"{written}-0", f"{written}-1"]
         table = call("groups", "describe", "new").stdout.decode()
         assert "consumer protocol, epoch 1, assigned for 1, assignor uniform" in table
         line = error_of(call("groups", "delete", "new", status=1))
         assert "stop its consumers first" in line
     call("groups", "delete", "new")
+
+
+def test_members_of_both_protocols_are_described_with_what_they_are_to_have(call, broker, written):
+    protocols = {"range": subscription(written)}
+    with (
+        closing(Consumer(broker.port, "both", (written,))) as first,
+        closing(ByHand(broker.port, "both", protocols=protocols)) as second,
+    ):
+        assert first.join().error_code == ErrorCode.NONE
+        assert second.join().error_code == ErrorCode.NONE
+        told = json.loads(call("groups", "describe", "both", "--members", "--json").stdout)
+        assert (told["epoch"], told["assignment_epoch"]) == (2, 2)
+        rows = {row["member"]: row for row in told["assignments"]}
+        one, other = rows[first.member_id], rows[second.member_id]
+        assert (one["protocol"], one["epoch"], one["count"]) == ("consumer", 1, 2)
+        assert (other["protocol"], other["epoch"], other["count"]) == ("classic", 2, 0)
+        assert sorted(one["target"] + other["target"]) == one["partitions"]
+        first.leave()
+        second.leave()
 
 
 def test_group_with_a_member_is_described(call, broker, written, monkeypatch):
@@ -140,9 +163,11 @@ def test_group_with_a_member_is_described(call, broker, written, monkeypatch):
             "client": "reader",
             "host": "127.0.0.1",
             "instance": None,
+            "protocol": "classic",
             "epoch": None,
             "count": 2,
             "partitions": [f"{written}-0", f"{written}-1"],
+            "target": None,
         }
         table = call("groups", "describe", "live", "--members").stdout.decode()
         assert f"{written}-0,{written}-1" in table

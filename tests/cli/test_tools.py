@@ -368,6 +368,24 @@ def test_configs_are_described_set_and_reset(call, topic):
     assert described() == {}
 
 
+def test_group_configs_are_described_set_and_reset(call):
+    def described(*arguments):
+        text = call("configs", "describe", "group", "billing", "--json", *arguments).stdout
+        return {entry["key"]: (entry["value"], entry["source"]) for entry in json.loads(text)}
+
+    key = "consumer.session.timeout.ms"
+    assert described() == {}
+    assert described("--all")[key] == ("45000", "default")
+    told = call("configs", "set", "group", "billing", f"{key}=50000")
+    assert told.stdout == b"Group billing: changed consumer.session.timeout.ms.\n"
+    assert told.stderr == b""
+    assert described() == {key: ("50000", "group")}
+    refused = call("configs", "set", "group", "billing", f"{key}=60001", status=1)
+    assert "60001 is above group.consumer.max.session.timeout.ms" in error_of(refused)
+    call("configs", "reset", "group", "billing", key)
+    assert described() == {}
+
+
 def test_broker_configs_are_described_and_set(call):
     assert b"listeners" in call("configs", "describe", "broker", "0").stdout
     told = call("configs", "set", "broker", "default", "log.retention.ms=123456789")

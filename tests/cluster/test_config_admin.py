@@ -31,6 +31,8 @@ PATIENCE_S = 60
 
 SET, DELETE, APPEND, SUBTRACT = Operation
 T = ConfigEntity.topic("t")
+G = ConfigEntity.group("g")
+SESSION = "consumer.session.timeout.ms"
 ALL, OWN = ConfigEntity.broker(None), ConfigEntity.broker(0)
 
 
@@ -97,6 +99,29 @@ def test_replacement_keeps_nothing_else(admin, embedded) -> None:
     assert stored(embedded, T) == {}
 
 
+@pytest.mark.parametrize("name", ["g", ".", "..", "a/b ü*", "<default>", "x" * 30_000])
+def test_a_group_keeps_what_is_set_for_it_and_nothing_else(
+    admin, changes, settings, embedded, clock, name
+) -> None:
+    entity = ConfigEntity.group(name)
+    admin.alter(entity, [Alteration(SESSION, SET, "50000")])
+    assert stored(embedded, entity) == {SESSION: "50000"}
+    changes.process()
+    assert settings.group(name).consumer_session_timeout_ms == 50_000
+    again = DynamicSettings(BrokerSettings())
+    ConfigChanges(embedded, again, broker_id=0, clock=clock).load()
+    assert again.groups() == [name]
+    assert again.group(name).consumer_session_timeout_ms == 50_000
+    # A group has no node of its own that its end would take away.
+    admin.replace(entity, {})
+    assert embedded.children("/config/groups") == []
+    changes.process()
+    assert settings.groups() == []
+    notices = embedded.children("/config/changes")
+    admin.alter(entity, [Alteration(SESSION, DELETE, None)])
+    assert embedded.children("/config/changes") == notices
+
+
 REFUSED = [
     (T, [("no.such", SET, "1")], InvalidConfig),
     (T, [("retention.ms", SET, "soon")], InvalidConfig),
@@ -113,6 +138,10 @@ REFUSED = [
     (ALL, [("no.such", APPEND, "4")], InvalidConfig),
     (T, [("leader.replication.throttled.replicas", APPEND, "4")], InvalidConfig),
     (ConfigEntity((("users", "u"),)), [("x", SET, "1")], InvalidRequest),
+    (G, [(SESSION, SET, "1")], InvalidConfig),
+    (G, [("retention.ms", SET, "1")], InvalidConfig),
+    (G, [(SESSION, APPEND, "50000")], InvalidConfig),
+    (ConfigEntity.group(""), [(SESSION, SET, "50000")], InvalidRequest),
 ]  # fmt: skip
 
 

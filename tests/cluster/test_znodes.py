@@ -152,6 +152,9 @@ PATHS = [
     (ConfigEntity.broker(1), "brokers/1"),
     (ConfigEntity.broker(None), "brokers/<default>"),
     (ConfigEntity((("users", "a b*c~/d"),)), "users/a%20b%2Ac%7E%2Fd"),
+    (ConfigEntity.group("."), "groups/%2E"),
+    (ConfigEntity.group(".."), "groups/%2E%2E"),
+    (ConfigEntity.group("a.b/c"), "groups/a.b%2Fc"),
     (ConfigEntity((("users", "ü"), ("clients", "<default>"))), "users/%C3%BC/clients/<default>"),
 ]
 

@@ -1,7 +1,7 @@
-"""Apache Kafka 3.9 with its ZooKeeper, as processes: what plog is held against.
+"""Apache Kafka as processes: what plog is held against. 3.9 with its ZooKeeper, and 4.1 by itself.
 
-Both are of the jars that the tools are of. The two are started on free ports of 127.0.0.1 and ended
-by their pids; a data directory may be one that plog has written, and is plog's to read afterwards.
+They are of the jars that the tools are of. All are started on free ports of 127.0.0.1 and ended by
+their pids; a data directory may be one that plog has written, and is plog's to read afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.servers import free_port
 
 START_TIMEOUT_S = 150
 STOP_TIMEOUT_S = 120
-KAFKA_3_9 = TOOLS[0]
+KAFKA_3_9, KAFKA_4_1 = TOOLS
 ZOOKEEPER_SETTINGS = """dataDir={directory}
 clientPort={port}
 clientPortAddress=127.0.0.1
@@ -40,6 +40,15 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
 """
+KRAFT_SETTINGS = """process.roles=broker,controller
+node.id=0
+controller.quorum.voters=0@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+"""
+CLUSTER_ID = "cGxvZy1iZXNpZGUta2Fma2E"
 
 
 class _Server:
@@ -72,6 +81,10 @@ class _Server:
                         f"{main_class} does not listen:\n{self.log_path.read_text()}"
                     ) from None
                 time.sleep(0.1)
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
     def stop(self) -> None:
         """End it by SIGTERM, cleanly."""
@@ -131,14 +144,28 @@ class Kafka(_Server):
                 time.sleep(0.1)
 
     @property
-    def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    @property
     def complaints(self) -> list[str]:
         """What it logged as an error, or of a log that it had to mend."""
         text = self.log_path.read_text()
         return re.findall(r"^(?:ERROR|FATAL).*|.*[Cc]orrupt.*", text, re.MULTILINE)
+
+
+class KraftKafka(_Server):
+    """One broker of Kafka 4.1, which is its own controller, on an empty data directory.
+
+    Args:
+        directory: for its settings and log.
+        extra: lines of server.properties.
+    """
+
+    def __init__(self, directory: Path, extra: str = "") -> None:
+        port = free_port()
+        settings = KRAFT_SETTINGS.format(port=port, controller_port=free_port()) + extra
+        directory.mkdir(parents=True, exist_ok=True)
+        formatted = directory / "format.properties"
+        formatted.write_text(settings)
+        KAFKA_4_1.run("StorageTool", "format", "-c", formatted, "-t", CLUSTER_ID)
+        super().__init__(KAFKA_4_1, "Kafka", settings, directory, port)
 
 
 @contextmanager

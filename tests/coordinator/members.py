@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 import uuid
 from collections.abc import Callable, Mapping
@@ -10,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from plog.errors import ErrorCode, NetworkException
+from plog.protocol import codec
 from plog.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     TopicPartitions,
 )
+from plog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from plog.protocol.messages.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -54,6 +57,12 @@ class Later:
         self._thread.join(120)
         assert self._answers, "no answer within two minutes"
         return self._answers[0]
+
+
+def subscription(*topics: str) -> bytes:
+    """Return what a member of the classic protocol tells that wants these."""
+    told = ConsumerProtocolSubscription(topics=list(topics))
+    return struct.pack(">h", 1) + codec.encode(told, 1)
 
 
 @dataclass

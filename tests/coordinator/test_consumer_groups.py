@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,9 +10,12 @@ from typing import Any
 import pytest
 
 from plog.errors import ErrorCode
-from plog.protocol import codec
+from plog.protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+)
 from plog.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
-from plog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from plog.protocol.messages.group_admin import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -28,13 +30,15 @@ from plog.protocol.messages.offsets import (
 )
 from plog.protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsTopic
 from tests.coordinator.conftest import GROUPS_AT_ONCE, await_coordinator
-from tests.coordinator.members import ByHand, Consumer
+from tests.coordinator.members import ByHand, Consumer, subscription
 from tests.handlers.wire import WAIT_MS, Speaker, create_topic, fresh_name, speak
 from tests.servers import BrokerProcess
 from tests.waiting import until
 
 Enter = Callable[..., Consumer]
 PARTITIONS = 4
+GROUP = 32
+"""What has configs."""
 
 
 @pytest.fixture
@@ -63,12 +67,6 @@ def described(wire: Speaker, group: str, version: int = 1) -> Any:
         version,
     ).groups
     return found
-
-
-def subscription(*topics: str) -> bytes:
-    """Return what a member of the classic protocol tells that wants these."""
-    told = ConsumerProtocolSubscription(topics=list(topics))
-    return struct.pack(">h", 1) + codec.encode(told, 1)
 
 
 # -- members ---------------------------------------------------------------------------------------
@@ -114,7 +112,7 @@ def test_partitions_go_from_one_to_the_other(member: Enter, topic: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
+        ({"group_id": ""}, ErrorCode.INVALID_REQUEST),
         ({"instance_id": ""}, ErrorCode.INVALID_REQUEST),
         ({"rack_id": ""}, ErrorCode.INVALID_REQUEST),
         ({"member_epoch": -3}, ErrorCode.INVALID_REQUEST),
@@ -165,6 +163,33 @@ def test_topics_that_grow_are_noticed(member: Enter, wire: Speaker, topic: str) 
     assert wire.ask(request, 3).results[0].error_code == ErrorCode.NONE
     until(lambda: (alone.beat(), len(alone.numbers()) == PARTITIONS + 1)[1])
     assert alone.epoch == 2
+
+
+# -- settings of groups --------------------------------------------------------------------------
+
+
+def set_for(wire: Speaker, group: str, configs: dict[str, str]) -> None:
+    """Have these settings be a group's, and no others."""
+    resource = AlterConfigsResource(
+        resource_type=GROUP,
+        resource_name=group,
+        configs=[AlterableConfig(name=key, value=value) for key, value in configs.items()],
+    )
+    request = AlterConfigsRequest(resources=[resource], validate_only=False)
+    assert wire.ask(request, 2).responses[0].error_code == ErrorCode.NONE
+
+
+def test_members_hear_of_their_group_s_interval_by_the_next_heartbeat(
+    member: Enter, wire: Speaker, topic: str
+) -> None:
+    alone, other = member(fresh_name(), topic), member(fresh_name(), topic)
+    for one in (alone, other):
+        one.join()
+    set_for(wire, alone.group, {"consumer.heartbeat.interval.ms": "200"})
+    assert alone.beat().heartbeat_interval_ms == 200
+    assert other.beat().heartbeat_interval_ms == 100
+    set_for(wire, alone.group, {})
+    assert alone.beat().heartbeat_interval_ms == 100
 
 
 # -- offsets ---------------------------------------------------------------------------------------
@@ -259,6 +284,7 @@ def test_groups_are_described(member: Enter, wire: Speaker, topic: str, version:
     assert (only.member_id, only.instance_id, only.member_epoch) == (alone.member_id, "one", 1)
     assert (only.client_id, only.client_host) == ("test", "/127.0.0.1")
     assert only.subscribed_topic_names == [topic]
+    assert only.subscribed_topic_regex == ""
     assert only.member_type == (1 if version >= 1 else -1)
     for assignment in (only.assignment, only.target_assignment):
         (has,) = assignment.topic_partitions
@@ -314,6 +340,28 @@ def test_a_group_changes_its_protocol_with_its_members(
     assert classic.sync({classic.member_id: b"all"}).assignment == b"all"
     classic.leave()
     classic.close()
+
+
+def test_a_group_whose_assignment_cannot_be_read_is_no_consumer_group(
+    broker: BrokerProcess, member: Enter, topic: str
+) -> None:
+    """Its members may use any partition."""
+    group = fresh_name()
+    protocols = {"range": subscription(topic)}
+    with closing(ByHand(broker.port, group, protocols=protocols)) as classic:
+        assert classic.join().error_code == ErrorCode.NONE
+        assert classic.sync({classic.member_id: b"all"}).error_code == ErrorCode.NONE
+        assert member(group, topic).join().error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert classic.beat() is ErrorCode.NONE
+        classic.leave()
+
+
+def test_a_member_may_join_before_it_wants_any_topic(member: Enter, topic: str) -> None:
+    alone = member(fresh_name())
+    assert alone.join(subscribed_topic_regex=None).error_code == ErrorCode.NONE
+    assert alone.numbers() == []
+    alone.beat(subscribed_topic_names=[topic])
+    assert alone.numbers() == list(range(PARTITIONS))
 
 
 def test_a_group_that_does_not_tell_its_topics_is_no_consumer_group(
@@ -404,6 +452,35 @@ def test_a_group_is_what_it_has_become_after_its_broker_was_killed(tmp_path: Pat
         classic.wire = speak(broker.port)
         assert classic.join().error_code == ErrorCode.NONE
         classic.close()
+
+
+def test_a_member_may_be_silent_for_as_long_as_its_group_says(tmp_path: Path) -> None:
+    bounds = {"min.session.timeout.ms": 200, "session.timeout.ms": 600_000}
+    settings = {f"group.consumer.{key}": value for key, value in bounds.items()}
+    settings["group.consumer.max.session.timeout.ms"] = 600_000
+    soon = {"consumer.session.timeout.ms": "200"}
+    with BrokerProcess(tmp_path, overrides={**GROUPS_AT_ONCE, **settings}) as broker:
+        with closing(speak(broker.port)) as wire:
+            await_coordinator(wire, "g")
+            create_topic(wire, "t", partitions=PARTITIONS)
+            with closing(Consumer(broker.port, "g", ("t",))) as alone:
+                alone.join()
+                set_for(wire, "g", soon)
+                assert described(wire, "g").group_state == "Stable"
+        # A broker that reads the group anew counts by what is set, though nobody has come yet.
+        broker.kill()
+        broker.start()
+        with (
+            closing(speak(broker.port)) as wire,
+            closing(Consumer(broker.port, "g", ("t",))) as one,
+        ):
+            await_group(wire)
+            until(lambda: described(wire, "g").group_state == "Empty")
+            set_for(wire, "g", {})
+            one.join()
+            set_for(wire, "g", soon)
+            one.beat()
+            until(lambda: described(wire, "g").group_state == "Empty")
 
 
 def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from plog.errors import ErrorCode, KafkaError, KafkaStorageError, RequestTimedOu
 from plog.protocol import codec
 from plog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from plog.runtime.clock import ManualClock
-from plog.settings.definitions import BrokerSettings
+from plog.settings.definitions import BrokerSettings, GroupSettings
 from tests.coordinator.consumer_play import cluster_of
 
 SUBSCRIPTION = struct.pack(">h", 1) + codec.encode(ConsumerProtocolSubscription(topics=["a"]), 1)
@@ -64,10 +64,13 @@ class Log:
 class Stage:
     def __init__(self) -> None:
         self.log = Log()
+        self.configs: dict[str, str] = {}
+        broker = BrokerSettings({"group.initial.rebalance.delay.ms": "0"})
         self.groups = GroupCoordinator(
             asyncio.get_running_loop(),
             appends=self.log,  # type: ignore[arg-type]
-            settings=BrokerSettings({"group.initial.rebalance.delay.ms": "0"}),
+            settings=broker,
+            settings_of=lambda _: GroupSettings(broker, self.configs),
             clock=ManualClock(),
             partitions=lambda: 1,
         )

@@ -18,7 +18,7 @@ from plog.coordinator.replay import Entry, Replayed
 from plog.errors import ErrorCode, KafkaStorageError
 from plog.runtime.bounded_lines import AT_ONCE
 from plog.runtime.clock import ManualClock
-from plog.settings.definitions import BrokerSettings
+from plog.settings.definitions import BrokerSettings, GroupSettings
 from plog.types import TopicPartition
 from tests.bounded import counted, told
 from tests.coordinator.group_play import JOIN
@@ -54,6 +54,7 @@ def test_marker_that_comes_while_the_log_is_read_is_not_lost(
             asyncio.get_running_loop(),
             appends=None,  # type: ignore[arg-type]
             settings=BrokerSettings(),
+            settings_of=lambda _: GroupSettings(BrokerSettings()),
             clock=ManualClock(),
             partitions=lambda: 1,
         )
@@ -95,6 +96,7 @@ def test_lines_of_groups_that_cannot_be_stored_are_bounded(
             asyncio.get_running_loop(),
             appends=Appends(),  # type: ignore[arg-type]
             settings=settings,
+            settings_of=lambda _: GroupSettings(settings),
             clock=ManualClock(),
             partitions=lambda: 1,
         )

@@ -19,6 +19,7 @@ from plog.protocol.messages.configs import (
     IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
+    ListConfigResourcesRequest,
 )
 from plog.protocol.messages.topics import DeleteTopicsRequest
 from plog.settings.keys import ConfigType
@@ -35,7 +36,7 @@ from tests.handlers.wire import (
 from tests.servers import BrokerProcess
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
-OF_TOPIC, OF_BROKER, OF_ALL_BROKERS, STATIC, DEFAULT = 1, 2, 3, 4, 5
+OF_TOPIC, OF_BROKER, OF_ALL_BROKERS, STATIC, DEFAULT, OF_GROUP = 1, 2, 3, 4, 5, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)
 ALL_BROKERS = ""
 
@@ -248,7 +249,7 @@ REFUSED_RESOURCES = {
     "broker id in other digits": ((BROKER, "\u0660"), ErrorCode.INVALID_REQUEST),
     "logger": ((LOGGER, "0"), ErrorCode.INVALID_REQUEST),
     "client metrics": ((METRICS, "m"), ErrorCode.INVALID_REQUEST),
-    "group": ((GROUP, "g"), ErrorCode.INVALID_REQUEST),
+    "group without a name": ((GROUP, ""), ErrorCode.INVALID_REQUEST),
     "nothing known": ((99, "x"), ErrorCode.INVALID_REQUEST),
 }
 
@@ -394,6 +395,71 @@ def test_operation_is_refused(
 ) -> None:
     assert ErrorCode(alter(wire, (TOPIC, topic), change).error_code) is expected
     assert overrides(wire, topic) == {}
+
+
+# -- groups
+
+SESSION, INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+
+
+def test_settings_of_a_group_that_is_not_there_are_kept(wire: Speaker) -> None:
+    group = (GROUP, fresh_name())
+    assert value(wire, group, SESSION) == ("45000", DEFAULT)
+    assert alter(wire, group, (SESSION, SET, "50000")).error_code == 0
+    assert value(wire, group, SESSION) == ("50000", OF_GROUP)
+    assert chain(wire, group, SESSION) == [
+        (SESSION, "50000", OF_GROUP),
+        ("group.consumer.session.timeout.ms", "45000", DEFAULT),
+    ]
+    (replaced,) = replace(wire, (group, {INTERVAL: "6000"}))
+    assert replaced.error_code == 0
+    assert value(wire, group, SESSION) == ("45000", DEFAULT)
+    assert value(wire, group, INTERVAL) == ("6000", OF_GROUP)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ((SESSION, SET, "44999"), ErrorCode.INVALID_CONFIG),
+        ((SESSION, SET, "60001"), ErrorCode.INVALID_CONFIG),
+        ((SESSION, SET, "soon"), ErrorCode.INVALID_CONFIG),
+        ((SESSION, SET, None), ErrorCode.INVALID_REQUEST),
+        ((SESSION, APPEND, "50000"), ErrorCode.INVALID_CONFIG),
+        ((INTERVAL, SET, "15001"), ErrorCode.INVALID_CONFIG),
+        (("retention.ms", SET, "1"), ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_setting_of_a_group_is_refused(
+    wire: Speaker, change: tuple[str, int, str | None], expected: ErrorCode
+) -> None:
+    group = (GROUP, fresh_name())
+    assert ErrorCode(alter(wire, group, change).error_code) is expected
+    assert value(wire, group, SESSION) == ("45000", DEFAULT)
+
+
+def listed(wire: Speaker, *types: int, version: int = 1) -> set[tuple[int, str]]:
+    answer = wire.ask(ListConfigResourcesRequest(resource_types=list(types)), version)
+    assert answer.error_code == 0
+    return {(one.resource_type, one.resource_name) for one in answer.config_resources}
+
+
+def test_resources_are_listed(wire: Speaker, topic: str) -> None:
+    name = fresh_name()
+    assert (GROUP, name) not in listed(wire)
+    alter(wire, (GROUP, name), (SESSION, SET, "50000"))
+    assert {(GROUP, name), (TOPIC, topic), (BROKER, "0")} <= listed(wire)
+    assert (GROUP, name) in listed(wire, GROUP, GROUP, METRICS)
+    assert {kind for kind, _ in listed(wire, GROUP)} == {GROUP}
+    assert listed(wire, BROKER) == {(BROKER, "0")}
+    assert listed(wire, METRICS) == listed(wire, version=0) == set()
+    alter(wire, (GROUP, name), (SESSION, DELETE, None))
+    assert (GROUP, name) not in listed(wire)
+
+
+def test_resources_of_unknown_types_are_not_listed(wire: Speaker) -> None:
+    answer = wire.ask(ListConfigResourcesRequest(resource_types=[TOPIC, 99]), 1)
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert answer.config_resources == []
 
 
 # -- in force

@@ -128,6 +128,11 @@ def _alter_configs(target: Target, version: int) -> Struct:
     return configs.AlterConfigsRequest(resources=[resource], validate_only=False)
 
 
+def _list_resources(target: Target, version: int) -> Struct:
+    types = [2] if target.exists else [UNKNOWN_KIND]
+    return configs.ListConfigResourcesRequest(resource_types=types if version >= 1 else [])
+
+
 def _incremental(target: Target, version: int) -> Struct:
     change = configs.IncrementalAlterableConfig(
         name="retention.ms", config_operation=0, value="1000000"
@@ -337,6 +342,7 @@ REQUESTS: dict[int, Callable[[Target, int], Struct]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: _describe_consumers,
     ApiKey.DELETE_GROUPS: lambda t, v: group_admin.DeleteGroupsRequest(groups_names=[t.topic]),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental,
+    ApiKey.LIST_CONFIG_RESOURCES: _list_resources,
     ApiKey.OFFSET_DELETE: _forget,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _reassign,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda t, v: (
@@ -409,6 +415,8 @@ REFUSED_SINCE = {
     (ApiKey.FIND_COORDINATOR, 1): ErrorCode.INVALID_REQUEST,
     (ApiKey.FETCH, 13): ErrorCode.UNKNOWN_TOPIC_ID,
     (ApiKey.DELETE_TOPICS, 6): ErrorCode.UNKNOWN_TOPIC_ID,
+    (ApiKey.LIST_CONFIG_RESOURCES, 0): None,
+    (ApiKey.LIST_CONFIG_RESOURCES, 1): ErrorCode.UNSUPPORTED_VERSION,
     (ApiKey.API_VERSIONS, 0): None,
     (ApiKey.API_VERSIONS, 3): ErrorCode.INVALID_REQUEST,
     (ApiKey.DESCRIBE_CLUSTER, 0): None,

@@ -37,7 +37,14 @@ RENAMED = {
 }
 """Structures of ours whose names say more than Kafka's: `replication`, `transactions`, others."""
 
+OLDER_NAMES = {
+    "ListConfigResourcesRequest": "ListClientMetricsResourcesRequest",
+    "ListConfigResourcesResponse": "ListClientMetricsResourcesResponse",
+}
+"""What the copy calls messages that Kafka has renamed since."""
+
 NEWER = {
+    *OLDER_NAMES,
     *("ConsumerGroupDescribeRequest", "ConsumerGroupDescribeResponse"),
     *("ProduceRequest", "ProduceResponse"),
     *("TxnOffsetCommitRequest", "TxnOffsetCommitResponse"),
@@ -47,6 +54,7 @@ NEWER = {
 
 def definition(name: str) -> dict[str, Any]:
     """Return Kafka's definition of a message, which is JSON with comments."""
+    name = OLDER_NAMES.get(name, name)
     lines = (FOLDER / f"{name}.json").read_text(encoding="utf-8").splitlines()
     found: dict[str, Any] = json.loads(
         "\n".join(line for line in lines if not line.strip().startswith("//"))

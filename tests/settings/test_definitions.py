@@ -12,9 +12,9 @@ from plog.settings.keys import (
     LONG_MAX,
     PASSWORD,
     STRING,
+    EntityKey,
     Password,
     Settings,
-    TopicKey,
     Update,
     key,
 )
@@ -292,7 +292,7 @@ def test_every_topic_key_falls_back_on_keys_of_the_broker():
         "local.retention.ms",
     }
     for name, declared in TopicSettings.KEYS.items():
-        assert isinstance(declared, TopicKey)
+        assert isinstance(declared, EntityKey)
         assert bool(declared.synonyms) is (name not in alone)
         for synonym in declared.synonyms:
             assert BrokerSettings.KEYS[synonym.key.name] is synonym.key
@@ -301,7 +301,7 @@ def test_every_topic_key_falls_back_on_keys_of_the_broker():
 def test_only_the_first_broker_key_of_a_chain_is_dynamic():
     # So that what is set while the broker runs is never hidden by what is in the file.
     for declared in TopicSettings.KEYS.values():
-        assert isinstance(declared, TopicKey)
+        assert isinstance(declared, EntityKey)
         for synonym in declared.synonyms[1:]:
             assert synonym.key.update is Update.READ_ONLY
 

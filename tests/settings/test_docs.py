@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plog.settings import BrokerSettings, TopicSettings
+from plog.settings import BrokerSettings, GroupSettings, TopicSettings
 from plog.settings.docs import render
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -20,7 +20,7 @@ def test_page_in_the_tree_is_the_one_the_declarations_make():
 
 def test_every_key_has_its_heading():
     headings = {line for line in render().splitlines() if line.startswith("### ")}
-    for name in [*BrokerSettings.KEYS, *TopicSettings.KEYS]:
+    for name in [*BrokerSettings.KEYS, *TopicSettings.KEYS, *GroupSettings.KEYS]:
         assert f"### `{name}`" in headings
 
 

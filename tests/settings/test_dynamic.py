@@ -12,7 +12,7 @@ from plog.settings import BrokerSettings
 from plog.settings.dynamic import ConfigSource, ConfigSynonym, DynamicSettings
 from plog.settings.keys import PASSWORD, ConfigType, Update, key
 
-TOPIC, BROKER, CLUSTER, STATIC, DEFAULT = ConfigSource
+TOPIC, BROKER, CLUSTER, STATIC, DEFAULT, GROUP = ConfigSource
 
 
 def entry(entries, name):
@@ -83,6 +83,15 @@ def test_subscribers_hear_of_every_change_with_the_new_snapshot():
 REFUSED = [
     ("check_broker", {"message.max.bytes": "x"}, "message.max.bytes: 'x' is not a whole number"),
     ("check_topic", {"retention.ms": "x"}, "retention.ms: 'x' is not a whole number"),
+    ("check_group", {"retention.ms": "1"}, "retention.ms: unknown key"),
+    ("check_group", {"consumer.session.timeout.ms": "44999"}, "44999 is below group.consumer.min."),
+    ("check_group", {"consumer.session.timeout.ms": "60001"}, "60001 is above group.consumer.max."),
+    (
+        "check_group",
+        {"consumer.heartbeat.interval.ms": "4999"},
+        "4999 is below group.consumer",
+    ),
+    ("check_group", {"consumer.heartbeat.interval.ms": "15001"}, "15001 is above group.consumer"),
     (
         "check_broker",
         {"log.cleaner.max.compaction.lag.ms": "1", "log.cleaner.min.compaction.lag.ms": "2"},
@@ -94,7 +103,7 @@ REFUSED = [
 @pytest.mark.parametrize(("check", "configs", "reason"), REFUSED)
 def test_wrong_change_is_refused_naming_the_key(check, configs, reason):
     settings = DynamicSettings(BrokerSettings())
-    error = InvalidConfig if check == "check_topic" else InvalidRequest
+    error = InvalidRequest if check == "check_broker" else InvalidConfig
     with pytest.raises(error) as caught:
         getattr(settings, check)(configs)
     assert reason in str(caught.value)
@@ -170,6 +179,58 @@ def test_wrong_values_from_the_store_are_logged_and_left_out(caplog):
     assert [record.getMessage() for record in caplog.records][:2] == [
         "settings of topic t: retention.ms is ignored: 'x' is not a whole number",
         "settings of this broker: broker.id is ignored: cannot be changed while the broker runs",
+    ]
+
+
+SESSION, INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+
+
+def test_group_has_its_own_settings_else_the_brokers(caplog):
+    settings = DynamicSettings(BrokerSettings({"group.consumer.session.timeout.ms": "46000"}))
+    assert settings.group("g").consumer_session_timeout_ms == 46_000
+    assert settings.group("g") is settings.group("h")
+    settings.apply_group("g", {SESSION: "50000"})
+    settings.apply_broker({"message.max.bytes": "5"})
+    assert settings.group("g").consumer_session_timeout_ms == 50_000
+    assert settings.group("g").consumer_heartbeat_interval_ms == 5_000
+    assert settings.group("h").consumer_session_timeout_ms == 46_000
+    assert settings.groups() == ["g"]
+    with caplog.at_level(logging.ERROR, logger="plog.settings"):
+        settings.apply_group("g", {SESSION: "1", INTERVAL: "6000"})
+    assert settings.group("g").consumer_session_timeout_ms == 46_000
+    assert settings.group("g").consumer_heartbeat_interval_ms == 6_000
+    assert "settings of group 'g': consumer.session.timeout.ms is ignored" in caplog.text
+    settings.apply_group("g", {})
+    assert settings.group("g") is settings.group("h")
+    assert settings.groups() == []
+
+
+def test_heartbeats_of_a_group_come_within_its_sessions():
+    bounds = {
+        "group.consumer.min.session.timeout.ms": "5000",
+        "group.consumer.max.heartbeat.interval.ms": "60000",
+    }
+    settings = DynamicSettings(BrokerSettings(bounds))
+    with pytest.raises(InvalidConfig, match=f"45000 is not below {SESSION}, 45000"):
+        settings.check_group({INTERVAL: "45000"})
+    with pytest.raises(InvalidConfig, match=f"5000 is not below {SESSION}, 5000"):
+        settings.check_group({SESSION: "5000"})
+    assert settings.check_group({INTERVAL: "44999"}).consumer_heartbeat_interval_ms == 44_999
+
+
+def test_group_is_described_with_its_synonyms_most_specific_first():
+    settings = DynamicSettings(BrokerSettings({"group.consumer.session.timeout.ms": "46000"}))
+    assert [each.name for each in settings.describe_group("g")] == [SESSION, INTERVAL]
+    found = entry(settings.describe_group("g"), SESSION)
+    assert (found.value, found.source, found.read_only) == ("46000", STATIC, False)
+    settings.apply_group("g", {SESSION: "50000"})
+    (found,) = settings.describe_group("g", [SESSION])
+    assert (found.value, found.source, found.type) == ("50000", GROUP, ConfigType.INT)
+    broker = "group.consumer.session.timeout.ms"
+    assert list(found.synonyms) == [
+        ConfigSynonym(SESSION, "50000", GROUP),
+        ConfigSynonym(broker, "46000", STATIC),
+        ConfigSynonym(broker, "45000", DEFAULT),
     ]
 
 

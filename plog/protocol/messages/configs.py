@@ -6,14 +6,14 @@ from plog.protocol.schema import Bool, Int8, Int16, Int32, String, Struct, field
 class DescribeConfigsResource(Struct):
     """One of `resources`."""
 
-    resource_type: Int8 = field("2 topic, 4 broker, 8 broker logger.")
-    resource_name: String = field("The topic's name or the broker's id.")
+    resource_type: Int8 = field("2 topic, 4 broker, 8 broker logger, 32 group.")
+    resource_name: String = field("The topic's or group's name, or the broker's id.")
     configuration_keys: list[String] | None = field("Keys asked for; None for all.", nullable="0+")
 
 
 @message(api_key=32, versions="0-4", flexible="4+")
 class DescribeConfigsRequest(Struct):
-    """Asks for settings of topics and brokers. V1 synonyms, v3 documentation."""
+    """Asks for settings of topics, brokers and groups. V1 synonyms, v3 documentation."""
 
     resources: list[DescribeConfigsResource] = field("The resources.")
     include_synonyms: Bool = field(
@@ -60,8 +60,8 @@ class DescribeConfigsResult(Struct):
 
     error_code: Int16 = field("0, or why it failed.")
     error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
-    resource_type: Int8 = field("2 topic, 4 broker, 8 broker logger.")
-    resource_name: String = field("The topic's name or the broker's id.")
+    resource_type: Int8 = field("2 topic, 4 broker, 8 broker logger, 32 group.")
+    resource_name: String = field("The topic's or group's name, or the broker's id.")
     configs: list[DescribeConfigsResourceResult] = field("The settings.")
 
 
@@ -83,14 +83,14 @@ class AlterableConfig(Struct):
 class AlterConfigsResource(Struct):
     """One of `resources`."""
 
-    resource_type: Int8 = field("2 topic, 4 broker, 8 broker logger.")
-    resource_name: String = field("The topic's name or the broker's id.")
+    resource_type: Int8 = field("2 topic, 4 broker, 8 broker logger, 32 group.")
+    resource_name: String = field("The topic's or group's name, or the broker's id.")
     configs: list[AlterableConfig] = field("The settings.")
 
 
 @message(api_key=33, versions="0-2", flexible="2+")
 class AlterConfigsRequest(Struct):
-    """Replaces all dynamic settings of topics and brokers."""
+    """Replaces all dynamic settings of topics, brokers and groups."""
 
     resources: list[AlterConfigsResource] = field("The resources.")
     validate_only: Bool = field("Check everything and change nothing.")
@@ -101,8 +101,8 @@ class AlterConfigsResourceResponse(Struct):
 
     error_code: Int16 = field("0, or why it failed.")
     error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
-    resource_type: Int8 = field("2 topic, 4 broker, 8 broker logger.")
-    resource_name: String = field("The topic's name or the broker's id.")
+    resource_type: Int8 = field("2 topic, 4 broker, 8 broker logger, 32 group.")
+    resource_name: String = field("The topic's or group's name, or the broker's id.")
 
 
 @message(api_key=33, versions="0-2", flexible="2+")
@@ -124,14 +124,14 @@ class IncrementalAlterableConfig(Struct):
 class IncrementalAlterConfigsResource(Struct):
     """One of `resources`."""
 
-    resource_type: Int8 = field("2 topic, 4 broker, 8 broker logger.")
-    resource_name: String = field("The topic's name or the broker's id.")
+    resource_type: Int8 = field("2 topic, 4 broker, 8 broker logger, 32 group.")
+    resource_name: String = field("The topic's or group's name, or the broker's id.")
     configs: list[IncrementalAlterableConfig] = field("The settings.")
 
 
 @message(api_key=44, versions="0-1", flexible="1+")
 class IncrementalAlterConfigsRequest(Struct):
-    """Changes single settings of topics and brokers (KIP-339)."""
+    """Changes single settings of topics, brokers and groups (KIP-339)."""
 
     resources: list[IncrementalAlterConfigsResource] = field("The resources.")
     validate_only: Bool = field("Check everything and change nothing.")
@@ -143,3 +143,35 @@ class IncrementalAlterConfigsResponse(Struct):
 
     throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
     responses: list[AlterConfigsResourceResponse] = field("What became of each topic or resource.")
+
+
+@message(api_key=74, versions="0-1", flexible="0+")
+class ListConfigResourcesRequest(Struct):
+    """Asks what has, or may have, settings (KIP-1142); v0 for client metrics alone (KIP-1000)."""
+
+    resource_types: list[Int8] = field(
+        "Types asked about, as in DescribeConfigs; of all types if there are none.",
+        versions="1+",
+        default=[],
+    )
+
+
+class ListedConfigResource(Struct):
+    """One of `config_resources`."""
+
+    resource_name: String = field("The topic's or group's name, or the broker's id.")
+    resource_type: Int8 = field(
+        "2 topic, 4 broker, 8 broker logger, 16 client metrics, 32 group.",
+        versions="1+",
+        default=16,
+        ignorable=True,
+    )
+
+
+@message(api_key=74, versions="0-1", flexible="0+")
+class ListConfigResourcesResponse(Struct):
+    """What there is."""
+
+    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
+    error_code: Int16 = field("0, or why it failed.")
+    config_resources: list[ListedConfigResource] = field("What there is.", default=[])

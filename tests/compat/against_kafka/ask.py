@@ -17,6 +17,7 @@ from plog.protocol.messages.configs import (
     IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
+    ListConfigResourcesRequest,
 )
 from plog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -49,7 +50,7 @@ from tests.compat.against_kafka.pair import Made, Side
 from tests.handlers import wire
 from tests.handlers.wire import WAIT_MS
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
@@ -250,11 +251,12 @@ def end_of_epoch(*parts: tuple[str, int, int, int], replica_id: int = -1) -> Mad
     return make
 
 
-# -- configs: a resource of type TOPIC is called by the case's own name
+# -- configs: topics and groups are called by the case's own names
 
 
 def _resource(side: Side, kind: int, name: str) -> dict[str, object]:
-    return {"resource_type": kind, "resource_name": side.name(name) if kind == TOPIC else name}
+    is_ours = kind == TOPIC or (kind == GROUP and name != "")
+    return {"resource_type": kind, "resource_name": side.name(name) if is_ours else name}
 
 
 def describe(
@@ -327,6 +329,10 @@ def alter(
         )
 
     return make
+
+
+def list_resources(*types: int) -> Made:
+    return lambda side: ListConfigResourcesRequest(resource_types=list(types))
 
 
 # -- records

@@ -95,6 +95,8 @@ def _of_value(
             yield from _of_struct(side, item, version, f"{at}/{named}/")
         if not seen:
             yield at, "[]"
+    elif name == "partitions":
+        yield at, str(sorted(value))  # Kafka's order is that of its hashes, and so of names
     elif isinstance(value, str):
         yield at, side.plain_text(value)
     elif isinstance(value, uuid.UUID):
@@ -196,5 +198,6 @@ SHOWN: Mapping[str, Callable[[Any], str | None]] = {
     "transaction_start_time_ms": _moment,
     "last_timestamp": _moment,
     "finalized_features_epoch": _number,
+    "subscribed_topic_names": lambda names: str(sorted(PREFIX.sub("", name) for name in names)),
 }
 """By field: what is told of it, None for nothing."""

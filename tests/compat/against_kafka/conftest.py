@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,9 +11,9 @@ import pytest
 
 from plog.errors import ErrorCode
 from plog.protocol.messages.producers import InitProducerIdRequest
-from tests.compat.against_kafka.compare import Difference, differences, facts
-from tests.compat.against_kafka.differences import no_more, unlisted
-from tests.compat.against_kafka.pair import Case, Pair, Side, Step
+from tests.compat.against_kafka.differences import FROM_3_9
+from tests.compat.against_kafka.held import held
+from tests.compat.against_kafka.pair import Case, Pair, Side
 from tests.compat.live_kafka import Kafka, ZooKeeper
 from tests.coordinator.conftest import await_coordinator
 from tests.handlers.wire import eventually
@@ -36,7 +35,6 @@ SETTINGS: dict[str, object] = {
 }
 Hold = Callable[[str, Case], None]
 READY_S = 60
-SETTLED_S = 20
 
 
 @pytest.fixture(scope="package")
@@ -67,7 +65,7 @@ def _hands_out_ids(side: Side) -> bool:
 def beside(live_kafka: Side, where: Path) -> Iterator[Pair]:
     """Run a plog broker of the same settings."""
     with BrokerProcess(where, overrides=SETTINGS, log_dirs=2) as broker:
-        yield Pair(live_kafka, Side(broker.port, broker.log_dirs))
+        yield Pair(live_kafka, Side(broker.port, broker.log_dirs), FROM_3_9)
     assert "met a bug" not in broker.log, broker.log
 
 
@@ -104,37 +102,3 @@ def hold(pair: Pair) -> Hold:
 def hold_on_plane(pair_of_plane: Pair) -> Hold:
     """Return the same, for both planes."""
     return partial(held, pair_of_plane)
-
-
-def held(pair: Pair, name: str, case: Case) -> None:
-    """Run a case; compare what is observed with what is listed."""
-    pair.begin(case)
-    observed: set[Difference] = set()
-    for number, step in enumerate(case.steps, 1):
-        where = f"{number}/" if len(case.steps) > 1 else ""
-        deadline = time.monotonic() + SETTLED_S
-        while True:
-            found, has_come = observe(pair, step)
-            found = {one._replace(path=where + one.path) for one in found}
-            is_settled = has_come and not (step.settles and unlisted(name, found))
-            if is_settled or time.monotonic() > deadline:
-                break
-            time.sleep(0.05)
-        assert has_come, f"{where}{step.until} has not come"
-        observed |= found
-    wrong = unlisted(name, observed) + no_more(name, observed)
-    assert not wrong, "\n".join(wrong)
-
-
-def observe(pair: Pair, step: Step) -> tuple[set[Difference], bool]:
-    """Ask both once; tell too whether both say what is waited for."""
-    answers = pair.ask(step)
-    if answers is None:
-        return set(), True
-    kafka, plog = (
-        facts(side, answer, step.version) for side, answer in zip(pair.sides, answers, strict=True)
-    )
-    if step.until is None:
-        return differences(kafka, plog), True
-    path, text = step.until
-    return differences(kafka, plog), kafka.get(path) == text == plog.get(path)

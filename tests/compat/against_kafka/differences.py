@@ -1,4 +1,4 @@
-"""The differences from Kafka that docs/SKIPPED.md lists, and the holding of a case to them.
+"""The differences from a Kafka that docs/SKIPPED.md lists, and the holding of a case to them.
 
 The page is the one list: what a case finds must be there, and what is there must be found.
 """
@@ -14,7 +14,8 @@ from tests.compat.against_kafka.compare import Difference
 from tests.conftest import ROOT
 
 PAGE = ROOT / "docs" / "SKIPPED.md"
-HEADING = "## Differences from Kafka 3.9"
+FROM_3_9, FROM_4_1 = "## Differences from Kafka 3.9", "## Differences from Kafka 4.1"
+"""Headings of the sections."""
 
 
 class Listed(NamedTuple):
@@ -37,9 +38,9 @@ def like(text: str, pattern: str) -> bool:
 
 
 @cache
-def listed() -> list[Listed]:
-    """Return the rows of the section's tables."""
-    _, _, section = PAGE.read_text("utf-8").partition(f"\n{HEADING}\n")
+def listed(heading: str) -> list[Listed]:
+    """Return the rows of a section's tables."""
+    _, _, section = PAGE.read_text("utf-8").partition(f"\n{heading}\n")
     section = section.partition("\n## ")[0]
     rows = []
     for line in section.splitlines():
@@ -49,9 +50,9 @@ def listed() -> list[Listed]:
     return rows
 
 
-def unlisted(case: str, observed: Iterable[Difference]) -> list[str]:
+def unlisted(heading: str, case: str, observed: Iterable[Difference]) -> list[str]:
     """Return what is observed and not listed, as rows of the page."""
-    rows = rows_of(case)
+    rows = rows_of(heading, case)
     return [
         f"not listed: | `{case}` | `{found.path}` | `{found.kafka}` | `{found.plog}` |"
         for found in sorted(observed)
@@ -59,15 +60,15 @@ def unlisted(case: str, observed: Iterable[Difference]) -> list[str]:
     ]
 
 
-def no_more(case: str, observed: Iterable[Difference]) -> list[str]:
+def no_more(heading: str, case: str, observed: Iterable[Difference]) -> list[str]:
     """Return what is listed and not observed."""
     return [
         f"listed, but not so: {row}"
-        for row in rows_of(case)
+        for row in rows_of(heading, case)
         if not any(row.covers(found) for found in observed)
     ]
 
 
-def rows_of(case: str) -> list[Listed]:
+def rows_of(heading: str, case: str) -> list[Listed]:
     """Return what is listed of a case."""
-    return [row for row in listed() if like(case, row.case)]
+    return [row for row in listed(heading) if like(case, row.case)]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 
+from plog.coordinator.subscriptions import encode_assignment
 from plog.protocol import codec
 from plog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from plog.protocol.messages.group_admin import (
@@ -106,8 +107,11 @@ def sync(
     kind: str | None = "consumer",
     protocol: str | None = "range",
     assignments: Mapping[str, bytes] | None = None,
+    assigned: Mapping[str, Mapping[str, Sequence[int]]] | None = None,
     later: bool = False,
 ) -> Step:
+    """`assigned` has topics and partitions by members, for `assignments` of consumers."""
+
     def make(side: Side) -> SyncGroupRequest:
         return SyncGroupRequest(
             group_id=group_id(side, group),
@@ -118,11 +122,20 @@ def sync(
             protocol_name=protocol,
             assignments=[
                 SyncGroupRequestAssignment(member_id=who(side, via, name), assignment=given)
-                for name, given in (assignments or {}).items()
+                for name, given in {**_encoded(side, assigned), **(assignments or {})}.items()
             ],
         )
 
     return Step(make, version, via=via, later=later)
+
+
+def _encoded(
+    side: Side, assigned: Mapping[str, Mapping[str, Sequence[int]]] | None
+) -> dict[str, bytes]:
+    return {
+        member: encode_assignment({side.name(topic): some for topic, some in topics.items()})
+        for member, topics in (assigned or {}).items()
+    }
 
 
 def beat(
@@ -218,6 +231,8 @@ def fetch(
     groups: Sequence[str] = ("g",),
     every: bool = False,
     stable: bool = False,
+    member: str | None = None,
+    epoch: int = -1,
 ) -> Step:
     """Of the same topics in each group, or of all that are committed."""
     kind = OffsetFetchRequestTopics if version >= MANY_GROUPS_SINCE else OffsetFetchRequestTopic
@@ -230,7 +245,12 @@ def fetch(
             )
         return OffsetFetchRequest(
             groups=[
-                OffsetFetchRequestGroup(group_id=group_id(side, group), topics=wanted)
+                OffsetFetchRequestGroup(
+                    group_id=group_id(side, group),
+                    member_id=side.members.get(member or "", member),
+                    member_epoch=epoch,
+                    topics=wanted,
+                )
                 for group in groups
             ],
             require_stable=stable,

@@ -1,4 +1,4 @@
-"""Kafka 3.9 and plog side by side: what a case is, and the asking of both."""
+"""A Kafka and plog side by side: what a case is, and the asking of both."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from plog.errors import ErrorCode, NetworkException, RequestTimedOut
 from plog.protocol import framing
+from plog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatResponse
 from plog.protocol.messages.groups import JoinGroupResponse
 from plog.protocol.messages.producers import InitProducerIdResponse
 from plog.protocol.messages.topics import (
@@ -91,6 +92,8 @@ class Side:
         """The members' ids, by the names of their connections."""
         self.generation = -1
         """Of the last JoinGroup that had one."""
+        self.epochs: dict[str, int] = {}
+        """Of the members of consumer groups, by the names of their connections."""
         self.session_id = 0
         """Of the last Fetch that had one."""
         self.producer_id = -1
@@ -101,7 +104,7 @@ class Side:
     def begin(self, prefix: str, topics: Mapping[str, Topic]) -> None:
         """Forget the case before, and have this one's topics made."""
         self.prefix, self.session_id, self.producer_id = prefix, 0, -1
-        self._ids, self.members, self.generation = {}, {}, -1
+        self._ids, self.members, self.generation, self.epochs = {}, {}, -1, {}
         self.producers = {}
         for line in self._lines.values():
             line.close()
@@ -166,6 +169,9 @@ class Side:
                 self.members[via] = answer.member_id
             if answer.generation_id >= 0:
                 self.generation = answer.generation_id
+        if isinstance(answer, ConsumerGroupHeartbeatResponse) and not answer.error_code:
+            assert answer.member_id is not None
+            self.members[via], self.epochs[via] = answer.member_id, answer.member_epoch
         return answer
 
     def _line(self, via: str) -> Speaker:
@@ -188,7 +194,7 @@ class Side:
         text = text.replace(f"127.0.0.1:{self.port}", "<address>")
         for name, member_id in self.members.items():
             if text == member_id:
-                return MEMBER_ID.sub(f"-<{name}>", text)
+                return MEMBER_ID.sub(f"-<{name}>", text) if MEMBER_ID.search(text) else f"<{name}>"
         text = MEMBER_ID.sub("-<somebody>", text)
         return text.removeprefix(self.prefix)
 
@@ -206,10 +212,15 @@ _numbers = itertools.count()
 
 
 class Pair:
-    """Both brokers."""
+    """Both brokers.
 
-    def __init__(self, kafka: Side, plog: Side) -> None:
+    Args:
+        listed_under: the section of docs/SKIPPED.md that has their differences.
+    """
+
+    def __init__(self, kafka: Side, plog: Side, listed_under: str) -> None:
         self.kafka, self.plog = kafka, plog
+        self.listed_under = listed_under
 
     def begin(self, case: Case) -> None:
         """Make a case's topics on both, by the same fresh names."""

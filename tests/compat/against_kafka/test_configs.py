@@ -12,6 +12,7 @@ from tests.compat.against_kafka.ask import (
     APPEND,
     BROKER,
     DELETE,
+    GROUP,
     SET,
     SUBTRACT,
     TOPIC,
@@ -21,7 +22,7 @@ from tests.compat.against_kafka.ask import (
 )
 from tests.compat.against_kafka.pair import Case, Made, Pair, Step, Topic, one
 
-LOGGER, CLIENT_METRICS, GROUP = 8, 16, 32
+LOGGER, CLIENT_METRICS = 8, 16
 SHOWN = [
     "segment.bytes", "retention.ms", "cleanup.policy", "leader.replication.throttled.replicas",
 ]  # fmt: skip
