@@ -34,6 +34,7 @@ RENAMED = {
     "ListedTransaction": "TransactionState",
     "AssignedPartitions": "Assignment",
     "DescribedConsumerGroup": "DescribedGroup",
+    "ListedConfigResource": "ClientMetricsResource",
 }
 """Structures of ours whose names say more than Kafka's: `replication`, `transactions`, others."""
 
@@ -42,6 +43,11 @@ OLDER_NAMES = {
     "ListConfigResourcesResponse": "ListClientMetricsResourcesResponse",
 }
 """What the copy calls messages that Kafka has renamed since."""
+OLDER_FIELDS = {
+    "ListConfigResourcesResponse": {"config_resources": "client_metrics_resources"},
+    "ListedConfigResource": {"resource_name": "name"},
+}
+"""And their fields."""
 
 NEWER = {
     *OLDER_NAMES,
@@ -135,7 +141,9 @@ def compare(
     """Return what differs, for every field of a structure and of those inside it."""
     known = [f for f in theirs if among(f["versions"], span)]
     fields = [f for f in cls.fields if among(str(f.versions), span)]
-    if [f.name for f in fields] != [snake_case(f["name"]) for f in known]:
+    older = OLDER_FIELDS.get(cls.__name__, {})
+    names = [older.get(f.name, f.name) for f in fields]
+    if names != [snake_case(f["name"]) for f in known]:
         return [f"{cls.__name__}: fields {[snake_case(f['name']) for f in known]} in this order"]
     wrong = []
     for ours, their in zip(fields, known, strict=True):
