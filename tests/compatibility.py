@@ -256,6 +256,12 @@ ROWS = [
     _worker("Java kafka-clients 3.9", "kafka-clients-3.9.1", lambda: "3.9.1"),
     _worker("Java kafka-clients 4.4", "kafka-clients-4.4.0", lambda: "4.4.0"),
     Row(
+        GROUPS,
+        "under fire",
+        "kill -9 of the broker and of members: no record missed, no commit lost",
+        (_of("compat/test_groups_under_fire.py"),),
+    ),
+    Row(
         TRANSACTIONS,
         "under fire",
         "kill -9 of the broker and of workers in between: each record once",
@@ -340,6 +346,13 @@ ROWS = [
         "every API and version, errors, defaults, configs; differences are in SKIPPED.md",
         (_of("compat/against_kafka"),),
         lambda: "3.9.1",
+    ),
+    Row(
+        ANSWERS,
+        "beside a live Kafka 4",
+        "consumer groups, their offsets and settings; differences are in SKIPPED.md",
+        (_of("compat/against_kafka_4"),),
+        lambda: "4.1.1",
     ),
     _shown(INPUT, "truncated, oversized, random and damaged frames",
            "closed with one line, or answered; others served; memory bounded",
