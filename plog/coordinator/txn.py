@@ -157,6 +157,11 @@ class Txn:
             return ErrorCode.PRODUCER_FENCED
         return ErrorCode.NONE
 
+    def _is_next(self, value: TxnValue, producer: Producer) -> bool:
+        """Tell whether somebody will be the producer, by another id, once the markers are there."""
+        is_chosen = value.state in PREPARED and value.next_producer_id != NO_PRODUCER_ID
+        return is_chosen and producer == Producer(value.next_producer_id, FIRST_EPOCH)
+
     def _has_been(self, value: TxnValue, producer: Producer) -> bool:
         """Tell whether somebody was the producer of the transaction that ended last."""
         if producer.id == value.producer_id:
@@ -241,11 +246,13 @@ class Txn:
 
     @_take.register
     def _on_add(self, add: AddPartitions) -> None:
+        value = self.value
         refusal = self._refuse(add.producer)
+        if value is not None and self._is_next(value, add.producer):
+            refusal = ErrorCode.NONE  # its turn comes with the markers
         if refusal is not ErrorCode.NONE:
             self._answer(add.token, refusal)
             return
-        value = self.value
         assert value is not None
         is_soon_over = value.state in PREPARED or self._is_joining
         if is_soon_over and len(self._waiting) < MOST_WAITING:
@@ -288,6 +295,8 @@ class Txn:
             self._tell_end_again(value, end)
             return
         refusal = self._refuse(end.producer)
+        if value is not None and self._is_next(value, end.producer):
+            refusal = ErrorCode.CONCURRENT_TRANSACTIONS
         if refusal is ErrorCode.NONE and not raises and self._is_late(end):
             refusal = ErrorCode.INVALID_PRODUCER_EPOCH
         if refusal is not ErrorCode.NONE:
@@ -362,10 +371,15 @@ class Txn:
     def _abort_fenced(
         self, value: TxnValue, now_ms: int, token: Token | None, answer: TxnAnswer
     ) -> None:
-        """Abort, under an epoch that the producer does not have."""
+        """Abort, under an epoch that the producer does not have.
+
+        With an epoch for each transaction it is not the next one either, which a producer that asks
+        for its end again would be told: the fence takes one and the end another, as in Kafka.
+        """
+        by = 2 if value.client_version >= EPOCH_PER_TRANSACTION else 1
         decided = replace(
             self._decided(value, commit=False, now_ms=now_ms),
-            producer_epoch=min(value.producer_epoch + 1, LARGEST_EPOCH),
+            producer_epoch=min(value.producer_epoch + by, LARGEST_EPOCH),
         )
         self._store(decided, token, answer)
 
@@ -414,7 +428,10 @@ class Txn:
             elif self.value is not None and self.value.state in PREPARED:
                 self._out.append(CompleteLater())
         else:
+            before = self.value and self.value.producer
             self.value, self._last_epoch = storing.value, storing.last_epoch
+            if before != (self.value and self.value.producer):
+                self._ended_by = 0  # by its epoch a late end is told now
             if storing.token is not None:
                 self._answer(storing.token, *storing.answer)
             if storing.value is None:

@@ -29,6 +29,7 @@ class Verifications:
 
     def __init__(self) -> None:
         self._by_producer: dict[int, Verification] = {}
+        self._holders: dict[Verification, int] = {}
 
     def __len__(self) -> int:
         """Return how many are out."""
@@ -37,11 +38,19 @@ class Verifications:
     def begin(
         self, producer_id: int, producer_epoch: int, *, from_zero: bool = False
     ) -> Verification:
-        """Return the ticket of a producer, a new one if it has none such of this epoch."""
+        """Return the ticket of a producer, a new one if it has none such of this epoch.
+
+        Where a later epoch has one, an earlier one gets what is not valid: it is fenced.
+        """
         found = self._by_producer.get(producer_id)
         if found is None or (found.producer_epoch, found.from_zero) != (producer_epoch, from_zero):
-            found = Verification(producer_id, producer_epoch, from_zero)
-            self._by_producer[producer_id] = found
+            fresh = Verification(producer_id, producer_epoch, from_zero)
+            if found is not None and found.producer_epoch > producer_epoch:
+                return fresh
+            self.end(producer_id)
+            found = self._by_producer[producer_id] = fresh
+            self._holders[fresh] = 0
+        self._holders[found] += 1
         return found
 
     def is_valid(self, ticket: Verification | None, header: BatchHeader) -> bool:
@@ -56,9 +65,11 @@ class Verifications:
         """Take a producer's ticket away, if it has one, unless it is of an epoch."""
         found = self._by_producer.get(producer_id)
         if found is not None and found.producer_epoch != but_epoch:
-            del self._by_producer[producer_id]
+            del self._by_producer[producer_id], self._holders[found]
 
     def drop(self, ticket: Verification) -> None:
-        """Take a ticket back that was not approved of."""
+        """Take a ticket back that was not approved of; another request may hold it too."""
         if self._by_producer.get(ticket.producer_id) is ticket:
-            del self._by_producer[ticket.producer_id]
+            self._holders[ticket] -= 1
+            if self._holders[ticket] == 0:
+                self.end(ticket.producer_id)

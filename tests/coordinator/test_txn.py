@@ -302,6 +302,19 @@ def test_end_by_a_connection_before_that_of_the_last_end_is_an_earlier_transacti
     assert play.error(play.end(producer, commit=commit)) is NONE
 
 
+@pytest.mark.parametrize("raises", [False, True])
+def test_producer_of_a_new_epoch_may_have_an_older_connection(raises: bool) -> None:
+    play = Play()
+    play.connection = 9
+    first = play.begun()
+    play.commit(first)
+    play.mark()
+    play.connection = 5
+    second = play.producer(play.init())
+    assert play.error(play.add(second, A)) is NONE
+    assert play.error(play.commit(second, raises=raises)) is NONE
+
+
 def test_answer_that_was_lost_with_its_connection_is_told_by_any() -> None:
     play = Play()
     producer = play.begun()
@@ -367,12 +380,36 @@ def test_end_under_the_last_epoch_brings_a_new_producer_id() -> None:
         WriteMarkers(Producer(5, LARGEST_EPOCH), True, frozenset({A}), EPOCH_PER_TRANSACTION)
     ]
     assert play.error(play.commit(old, raises=True)) is AGAIN
-    play.mark()
     assert play.txn.value is not None
+    assert play.txn.value.producer == Producer(5, LARGEST_EPOCH)
+    play.mark()
     assert play.txn.value.producer == told
     assert play.producer(play.commit(old, raises=True)) == told
     assert play.error(play.add(told, B, version=EPOCH_PER_TRANSACTION)) is NONE
     assert play.error(play.commit(old, raises=True)) is NOT_MINE
+
+
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_new_producer_id_of_a_last_epoch_waits_for_the_markers(is_marked: bool) -> None:
+    value = TxnValue(
+        5, LAST_EPOCH, TIMEOUT_MS, TxnState.ONGOING, frozenset({A}), 0, 0, client_version=2
+    )
+    play = Play(value)
+    told = play.producer(play.commit(Producer(5, LAST_EPOCH), raises=True))
+    play.stores_at_once = False
+    if is_marked:
+        play.mark()  # and not stored yet
+    joins = play.add(told, B, version=EPOCH_PER_TRANSACTION)
+    stranger = Producer(told.id, told.epoch + 1)
+    assert play.error(play.add(stranger, B, version=EPOCH_PER_TRANSACTION)) is NOT_MINE
+    assert play.error(play.commit(told, raises=True)) is AGAIN
+    assert joins not in play.answers
+    if not is_marked:
+        play.mark()
+    play.store()
+    play.store()
+    assert play.error(joins) is NONE
+    assert play.state is TxnState.ONGOING
 
 
 def test_end_under_an_epoch_that_none_can_follow_brings_a_new_producer_id() -> None:
@@ -407,6 +444,19 @@ def test_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() ->
     play.mark()
     assert play.state is TxnState.COMPLETE_ABORT
     assert play.error(play.commit(producer)) is FENCED
+
+
+def test_fenced_producer_with_epochs_of_its_own_is_not_told_the_next_one() -> None:
+    play = Play()
+    producer = play.begun(version=EPOCH_PER_TRANSACTION)
+    play.wait(TIMEOUT_MS + 1)
+    for _ in range(2):  # before the markers are written, and after
+        assert play.error(play.abort(producer, raises=True)) is FENCED
+        assert play.error(play.commit(producer, raises=True)) is FENCED
+        play.mark()
+    assert play.state is TxnState.COMPLETE_ABORT
+    again = play.producer(play.init())
+    assert again.epoch == producer.epoch + 3
 
 
 def test_what_nobody_uses_is_forgotten() -> None:

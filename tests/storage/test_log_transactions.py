@@ -81,6 +81,27 @@ def test_marker_of_its_own_epoch_leaves_leave_to_the_next_transaction(tmp_path: 
     log.close()
 
 
+def test_earlier_epoch_takes_no_leave_away(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    ticket = log.transactions.verification_for(read_header(part(0, epoch=1)))
+    late = log.transactions.verification_for(read_header(part(0)))
+    assert late is not None
+    with pytest.raises(InvalidTxnState):
+        log.append_as_leader(part(0), now_ms=NOW_MS, verified=late)
+    log.transactions.drop_verification(late)
+    log.append_as_leader(part(0, epoch=1), now_ms=NOW_MS, verified=ticket)
+    log.close()
+
+
+def test_leave_that_two_ask_for_is_taken_back_by_the_last(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    tickets = [log.transactions.verification_for(read_header(part(0))) for _ in range(2)]
+    assert tickets[0] is tickets[1] is not None
+    log.transactions.drop_verification(tickets[0])
+    log.append_as_leader(part(0), now_ms=NOW_MS, verified=tickets[1])
+    log.close()
+
+
 def test_leave_that_was_not_given_is_taken_back(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     ticket = log.transactions.verification_for(read_header(part(0)))
