@@ -335,12 +335,14 @@ class GroupCoordinator:
                 shard.commit_in_transaction(group, producer.id, at, committed, position + step)
 
         try:
-            await self._append(
-                shard,
-                self._offset_pairs(group_id, offsets),
-                of=Writer(*producer, verified),
-                appended=appended,
-            )
+            # Without it the group could expire before there is anything undecided to keep it.
+            with group.offsets.committing(at for at, _ in offsets):
+                await self._append(
+                    shard,
+                    self._offset_pairs(group_id, offsets),
+                    of=Writer(*producer, verified),
+                    appended=appended,
+                )
         except KafkaError as failure:
             if failure.code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_EPOCH):
                 raise

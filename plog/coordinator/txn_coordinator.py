@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.own_appends import OwnAppends, Pair
+from plog.cluster.store import SessionLost, WriteRefused
 from plog.coordinator import txn_log
 from plog.coordinator.failures import told
 from plog.coordinator.shards import Shards
@@ -37,6 +38,7 @@ from plog.coordinator.txn_events import (
 )
 from plog.coordinator.txn_shard import TxnShard
 from plog.errors import (
+    CoordinatorNotAvailable,
     ErrorCode,
     InvalidProducerEpoch,
     KafkaError,
@@ -225,7 +227,10 @@ class TxnCoordinator:
     async def _spare_id(self, txn: Txn | None) -> int:
         if txn is not None and not txn.needs_producer_id:
             return NO_PRODUCER_ID
-        return await asyncio.to_thread(self._new_producer_id)
+        try:
+            return await asyncio.to_thread(self._new_producer_id)
+        except (WriteRefused, SessionLost) as refused:
+            raise CoordinatorNotAvailable(f"the coordination store: {refused}") from refused
 
     def _token(self) -> asyncio.Future[TxnAnswer]:
         return self._loop.create_future()

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from plog.cluster.own_appends import ignore
 from plog.coordinator import group_log
 from plog.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from plog.coordinator.group_events import Sync
 from plog.coordinator.group_log import CommittedOffset
 from plog.coordinator.group_shard import Shard
 from plog.coordinator.replay import Entry, Replayed
+from plog.coordinator.txn_events import Producer
 from plog.errors import ErrorCode, KafkaStorageError
 from plog.runtime.bounded_lines import AT_ONCE
 from plog.runtime.clock import ManualClock
@@ -73,6 +76,53 @@ def test_marker_that_comes_while_the_log_is_read_is_not_lost(
             assert not group.offsets.is_undecided(AT)
             found = group.offsets.get(AT)
             assert (None if found is None else found.offset) == (9 if is_commit else None)
+        groups.close()
+
+    asyncio.run(run())
+
+
+def test_group_stays_while_offsets_of_a_transaction_are_written() -> None:
+    class Appends:
+        may_go_on = asyncio.Event()
+
+        async def append(
+            self, *_: object, appended: Callable[[int], None] = ignore, **__: object
+        ) -> int:
+            await self.may_go_on.wait()
+            appended(5)
+            return 5
+
+    async def run() -> None:
+        appends = Appends()
+        groups = GroupCoordinator(
+            asyncio.get_running_loop(),
+            appends=appends,  # type: ignore[arg-type]
+            settings=BrokerSettings(),
+            settings_of=lambda _: GroupSettings(BrokerSettings()),
+            clock=ManualClock(),
+            partitions=lambda: 1,
+        )
+        groups.shards.serve(Shard(0, 1))
+        commits = asyncio.ensure_future(
+            groups.commit_in_transaction(
+                "g",
+                [(AT, CommittedOffset(9))],
+                producer=Producer(PRODUCER, 0),
+                verified=None,
+                member_id="",
+                instance_id=None,
+                generation=-1,
+            )
+        )
+        await asyncio.sleep(0)  # it waits for its append
+        await groups.expire()
+        appends.may_go_on.set()
+        assert await commits is ErrorCode.NONE
+        await groups.expire()
+        groups.on_marker(OFFSETS, PRODUCER, True)
+        group = groups.find("g")
+        assert group is not None
+        assert group.offsets.get(AT) == CommittedOffset(9)
         groups.close()
 
     asyncio.run(run())

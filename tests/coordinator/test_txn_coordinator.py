@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from plog.cluster.store import WriteRefused
 from plog.coordinator.txn import Txn
 from plog.coordinator.txn_coordinator import TRANSACTIONS_TOPIC, TxnCoordinator
 from plog.coordinator.txn_events import Producer, TxnValue
 from plog.coordinator.txn_shard import TxnShard
 from plog.coordinator.txn_states import TxnState
 from plog.errors import (
+    CoordinatorNotAvailable,
     ErrorCode,
     InvalidProducerEpoch,
     KafkaError,
@@ -210,3 +212,17 @@ def test_lines_of_ids_that_cannot_be_stored_are_bounded(caplog: pytest.LogCaptur
     lines = told(caplog, "^transactional id 'id.n[0-9]+': offline$")
     assert AT_ONCE <= lines < PARTITIONS
     assert lines + counted(caplog, r"(\d+) further transactional ids") == PARTITIONS
+
+
+def test_producer_id_that_the_store_refuses_is_asked_for_again() -> None:
+    async def run() -> None:
+        made, _ = scene(Metadata(), Appends())
+
+        def refused() -> int:
+            raise WriteRefused("no space left on device")
+
+        made._new_producer_id = refused
+        with pytest.raises(CoordinatorNotAvailable):
+            await made.init("another", 1000, None)
+
+    asyncio.run(run())
