@@ -20,6 +20,9 @@ from plog.storage.log import Log
 
 log = logging.getLogger(__name__)
 
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+"""Before a log that could not be read is read again."""
+
 
 class Shard(Protocol):
     """What is kept of one partition."""
@@ -137,28 +140,34 @@ class Shards(Generic[S]):
             # Led on without a break: what is in memory is what the log says.
             served.leader_epoch = max(served.leader_epoch, epoch)
             return
-        loading, hosted = self._loading.get(index), partition.hosted_log
-        if hosted is None or (loading is not None and loading.leader_epoch >= epoch):
+        loading = self._loading.get(index)
+        if partition.hosted_log is None or (loading is not None and loading.leader_epoch >= epoch):
             return
         shard = self._loading[index] = self._make(index, epoch)
-        self.spawn(self._load(shard, hosted))
+        self.spawn(self._load(shard, partition))
 
-    async def _load(self, shard: S, hosted: Log) -> None:
+    async def _load(self, shard: S, partition: Partition) -> None:
+        """Read the partition's log, and serve it; after a failure the log that is there then."""
         index = shard.partition
 
         def is_abandoned() -> bool:
             return self._is_closed or self._loading.get(index) is not shard
 
-        def read() -> None:
+        def read(hosted: Log) -> None:
             shard.fill(replay(hosted, chunk_bytes=self._load_bytes, abandoned=is_abandoned))
 
-        try:
-            await asyncio.to_thread(read)
-        except KafkaError as failure:
-            log.error("%s-%d cannot be served: %s", self.topic, index, failure)
-            if not is_abandoned():
-                del self._loading[index]
-            return
+        pause_s = FIRST_PAUSE_S
+        while not is_abandoned():
+            hosted = partition.hosted_log
+            try:
+                if hosted is not None:
+                    await asyncio.to_thread(read, hosted)
+                    break
+            except KafkaError as failure:
+                # It may have moved to another directory meanwhile, or its disk have failed.
+                log.error("%s-%d cannot be served yet: %s", self.topic, index, failure)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         if is_abandoned():
             return
         del self._loading[index]

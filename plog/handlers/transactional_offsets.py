@@ -23,6 +23,12 @@ from plog.protocol.messages.transactions import (
 from plog.storage.verification import Verification
 from plog.types import TopicPartition
 
+OF_THE_LOG = {
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+"""What is said of the group's partition, as of its coordinator."""
 LOADING_SINCE = 2
 """Clients of earlier versions give up when they are told that a coordinator is loading."""
 ABORTABLE_SINCE = 4
@@ -92,8 +98,7 @@ async def _commit(
             )
     except KafkaError as refusal:
         code = ErrorCode(refusal.code)
-        not_now = ErrorCode.NOT_ENOUGH_REPLICAS
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE if code is not_now else code
+        return OF_THE_LOG.get(code, code)
 
 
 async def _leave(

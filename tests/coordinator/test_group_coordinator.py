@@ -81,6 +81,45 @@ def test_marker_that_comes_while_the_log_is_read_is_not_lost(
     asyncio.run(run())
 
 
+def test_log_that_moves_while_it_is_read_is_read_where_it_is_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key = group_log.encode_offset_key("g", AT)
+    logs = [object(), object()]
+    partition = SimpleNamespace(
+        topic_partition=OFFSETS, leadership=SimpleNamespace(leader_epoch=1), hosted_log=logs[0]
+    )
+
+    def replay(hosted: object, **_: object) -> Replayed:
+        if hosted is logs[0]:
+            partition.hosted_log = logs[1]
+            raise KafkaStorageError("offline")
+        return Replayed(table={key: Entry(group_log.encode_offset(CommittedOffset(9)), 4)})
+
+    monkeypatch.setattr("plog.coordinator.shards.replay", replay)
+    monkeypatch.setattr("plog.coordinator.shards.FIRST_PAUSE_S", 0.01)
+
+    async def run() -> None:
+        groups = GroupCoordinator(
+            asyncio.get_running_loop(),
+            appends=None,  # type: ignore[arg-type]
+            settings=BrokerSettings(),
+            settings_of=lambda _: GroupSettings(BrokerSettings()),
+            clock=ManualClock(),
+            partitions=lambda: 1,
+        )
+        groups.shards.on_leadership([partition], [])  # type: ignore[list-item]
+        async with asyncio.timeout(60):
+            while groups.shards.at(0) is None:
+                await asyncio.sleep(0.01)
+        group = groups.find("g")
+        assert group is not None
+        assert group.offsets.get(AT) == CommittedOffset(9)
+        groups.close()
+
+    asyncio.run(run())
+
+
 def test_group_stays_while_offsets_of_a_transaction_are_written() -> None:
     class Appends:
         may_go_on = asyncio.Event()

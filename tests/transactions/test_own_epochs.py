@@ -13,6 +13,7 @@ from plog.cluster.partition import Partition
 from plog.coordinator.txn_events import Producer
 from plog.errors import ErrorCode, NotLeaderOrFollower
 from plog.types import TopicPartition
+from tests.coordinator.conftest import GROUP, await_coordinator
 from tests.handlers.running import Running
 from tests.handlers.wire import Speaker, create_topic, fresh_name
 from tests.planes import Plane
@@ -121,14 +122,18 @@ def test_strangers_join_nothing(wire: Speaker, enter_2: Enter, at: TopicPartitio
 def test_write_whose_log_comes_back_before_its_append_is_told_to_come_again(
     plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_epochs: bool
 ) -> None:
-    running = Running(tmp_path, transaction_state_log_num_partitions=1)
+    running = Running(
+        tmp_path, transaction_state_log_num_partitions=1, offsets_topic_num_partitions=1
+    )
     create_topic(running.wire, "t")
-    at = TopicPartition("t", 0)
+    at, offsets = TopicPartition("t", 0), TopicPartition("__consumer_offsets", 0)
+    await_coordinator(running.wire, "g", GROUP)
     one = Transactor(running.wire, "its-name", own_epochs=own_epochs).start()
     one.join(at)
+    assert one.add_offsets("g") is NONE
     replicas = running.broker._replicas
     leader = replicas.leader
-    away = [at]
+    away = [at, offsets]
 
     def leader_but_once(asked: TopicPartition, *more: object) -> Partition:
         if asked in away:
@@ -139,8 +144,11 @@ def test_write_whose_log_comes_back_before_its_append_is_told_to_come_again(
     monkeypatch.setattr(replicas, "leader", leader_but_once)
     assert one.produce(at).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert one.produce(at).error_code == ErrorCode.NONE
+    assert one.commit_offset("g", at, 5) is ErrorCode.NOT_COORDINATOR
+    assert one.commit_offset("g", at, 5) is NONE
     one.finish(commit=True)
     assert read(running.wire, at) == [b"v"]
+    assert committed_offset(running.wire, "g", at) == (NONE, 5)
     running.stop()
 
 
