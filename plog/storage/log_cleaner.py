@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.1
 """How soon a pause sees that a log has been let go of."""
+FAILED_PAUSE_MS = 300_000
+"""How long a log is left alone that could not be compacted."""
 
 
 class _Turn(NamedTuple):
@@ -67,7 +69,7 @@ class LogCleaner:
         self._stopping = False
         self._at_work: set[TopicPartition] = set()
         self._paused: dict[TopicPartition, int] = {}
-        self._given_up: dict[TopicPartition, Log] = {}
+        self._not_before_ms: dict[TopicPartition, tuple[Log, int]] = {}
         self._pace = _Pace()
 
     def start(self) -> None:
@@ -137,7 +139,7 @@ class LogCleaner:
         due: list[tuple[bool, float, _Turn]] = []
         for log in self._logs():
             at, settings = log.topic_partition, log.settings
-            if COMPACT not in settings.cleanup_policy or self._given_up.get(at) is log:
+            if COMPACT not in settings.cleanup_policy or self._failed_lately(log):
                 continue
             if not (dirty := self._dirty(log, now_ms)):
                 continue
@@ -154,6 +156,15 @@ class LogCleaner:
                     self._at_work.add(at)
                     return turn
         return None
+
+    def _failed_lately(self, log: Log) -> bool:
+        failed, until_ms = self._not_before_ms.get(log.topic_partition, (None, 0))
+        if failed is None:
+            return False
+        if failed is log and self._clock.monotonic_ms() < until_ms:
+            return True
+        del self._not_before_ms[log.topic_partition]
+        return False
 
     def _dirty(self, log: Log, now_ms: int) -> DirtyRange | None:
         try:
@@ -180,9 +191,9 @@ class LogCleaner:
         except Abandoned:
             return
         except PlogError as failure:
-            # It would fail again and again; another broker, or a restart, may do better.
-            self._given_up[at] = log
-            _log.error("%s is compacted no more: %s", at, failure)
+            # It would fail again at once; a full disk has room one day.
+            self._not_before_ms[at] = log, self._clock.monotonic_ms() + FAILED_PAUSE_MS
+            _log.error("%s is not compacted for %d s: %s", at, FAILED_PAUSE_MS // 1000, failure)
             return
         finally:
             with self._lock:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from plog._native.records import build_batch
+from plog.errors import KafkaStorageError
 from plog.runtime.clock import ManualClock
+from plog.storage.cleaner import Cleaner
 from plog.storage.filesystem import Filesystem
 from plog.storage.log import Log
 from plog.storage.log_manager import LogManager
@@ -107,9 +109,28 @@ def test_a_log_that_cannot_be_read_is_given_up_and_others_go_on(start: Start, ca
     data[70] ^= 1
     path.write_bytes(data)
     assert manager.cleaner.clean_now() == 2
-    assert "a-0 is compacted no more" in caplog.text
+    assert "a-0 is not compacted for 300 s" in caplog.text
     assert checkpoint(manager, good) == 10
     assert A0 in manager.offline
+    manager.shutdown()
+
+
+def full_disk(*_: object, **__: object) -> None:
+    raise KafkaStorageError("no space left on device")
+
+
+def test_what_a_full_disk_has_stopped_is_compacted_later(start: Start, clock: ManualClock) -> None:
+    manager = start()
+    log = make(manager, A0)
+    dirty(log)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Cleaner, "clean", full_disk)
+        assert manager.cleaner.clean_now() == 1
+    assert checkpoint(manager, log) is None
+    assert manager.cleaner.clean_now() == 0
+    clock.advance(300_000)
+    assert manager.cleaner.clean_now() == 1
+    assert checkpoint(manager, log) == 10
     manager.shutdown()
 
 
