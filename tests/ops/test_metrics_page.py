@@ -188,7 +188,10 @@ def test_page_may_be_asked_for_some_names_only(broker: Measured, wire: Speaker) 
     assert page_of(broker.address, "plog_none") == ""
 
 
-def test_names_follow_prometheus_rules_and_the_docs_know_them(broker: Measured) -> None:
+def test_names_follow_prometheus_rules_and_the_docs_know_them(
+    broker: Measured, wire: Speaker
+) -> None:
+    create_topic(wire, "of-which-there-are-samples")
     families = list(text_string_to_metric_families(page_of(broker.address)))
     names = [family.name for family in families]
     assert len(set(names)) == len(names)
