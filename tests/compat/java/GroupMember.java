@@ -52,7 +52,7 @@ public final class GroupMember implements ConsumerRebalanceListener {
             places.add("[" + record.partition() + ", " + record.offset() + "]");
             ends.put(
                     new TopicPartition(record.topic(), record.partition()),
-                    new OffsetAndMetadata(record.offset() + 1));
+                    new OffsetAndMetadata(record.offset() + 1, record.leaderEpoch(), ""));
         }
         if (places.isEmpty()) {
             return;
