@@ -20,6 +20,8 @@ from tests.planes import Plane
 ROOT = Path(__file__).resolve().parent.parent
 NATIVE = ROOT / "plog" / "_native"
 BUILD_STAMP = ROOT / ".venv" / "plog-build.stamp"
+FIRST = ("tests/test_packages.py", "tests/spark/", "tests/compat/")
+"""These take longest; begun last they would run alone at the end."""
 
 NO_SKIP = os.environ.get("PLOG_NO_SKIP", "") not in ("", "0")
 
@@ -59,6 +61,7 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
     if config.getoption("--long"):
         return
     # Left out, not skipped: they are no part of this run.
