@@ -34,7 +34,7 @@ from tests.compat.programs import FRANZ_GO, JAVA, Program, Run
 from tests.compat.recorder import Exchange, Recorder
 from tests.compat.traffic import Shape, record
 from tests.coordinator.conftest import await_coordinator
-from tests.handlers.running import Running, decoded
+from tests.handlers.running import Running, decoded, receive
 from tests.handlers.wire import WAIT_MS, create_topic, speak, walk_all
 from tests.planes import Plane
 from tests.servers import BrokerProcess
@@ -202,18 +202,6 @@ class Twin:
         for sock in self.sockets.values():
             sock.close()
         self.running.stop()
-
-
-def receive(sock: socket.socket) -> bytes:
-    def read(size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            more = sock.recv(size - len(data))
-            assert more, "the broker closed the connection"
-            data += more
-        return data
-
-    return read(struct.unpack(">i", read(4))[0])
 
 
 @pytest.fixture

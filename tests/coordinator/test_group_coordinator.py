@@ -31,6 +31,19 @@ OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 PRODUCER = 7
 
 
+def made(appends: object, settings: BrokerSettings | None = None) -> GroupCoordinator:
+    """Return a coordinator of one partition, which is not led here yet."""
+    known = settings or BrokerSettings()
+    return GroupCoordinator(
+        asyncio.get_running_loop(),
+        appends=appends,  # type: ignore[arg-type]
+        settings=known,
+        settings_of=lambda _: GroupSettings(known),
+        clock=ManualClock(),
+        partitions=lambda: 1,
+    )
+
+
 @pytest.mark.parametrize("is_commit", [True, False])
 @pytest.mark.parametrize("was_read", [True, False])
 def test_marker_that_comes_while_the_log_is_read_is_not_lost(
@@ -53,14 +66,7 @@ def test_marker_that_comes_while_the_log_is_read_is_not_lost(
     )
 
     async def run() -> None:
-        groups = GroupCoordinator(
-            asyncio.get_running_loop(),
-            appends=None,  # type: ignore[arg-type]
-            settings=BrokerSettings(),
-            settings_of=lambda _: GroupSettings(BrokerSettings()),
-            clock=ManualClock(),
-            partitions=lambda: 1,
-        )
+        groups = made(None)
         groups.shards.on_leadership([partition], [])  # type: ignore[list-item]
         await asyncio.to_thread(begun.wait, 60)
         groups.on_marker(OFFSETS, PRODUCER, is_commit)
@@ -100,14 +106,7 @@ def test_log_that_moves_while_it_is_read_is_read_where_it_is_then(
     monkeypatch.setattr("plog.coordinator.shards.FIRST_PAUSE_S", 0.01)
 
     async def run() -> None:
-        groups = GroupCoordinator(
-            asyncio.get_running_loop(),
-            appends=None,  # type: ignore[arg-type]
-            settings=BrokerSettings(),
-            settings_of=lambda _: GroupSettings(BrokerSettings()),
-            clock=ManualClock(),
-            partitions=lambda: 1,
-        )
+        groups = made(None)
         groups.shards.on_leadership([partition], [])  # type: ignore[list-item]
         async with asyncio.timeout(60):
             while groups.shards.at(0) is None:
@@ -133,14 +132,7 @@ def test_group_stays_while_offsets_of_a_transaction_are_written() -> None:
 
     async def run() -> None:
         appends = Appends()
-        groups = GroupCoordinator(
-            asyncio.get_running_loop(),
-            appends=appends,  # type: ignore[arg-type]
-            settings=BrokerSettings(),
-            settings_of=lambda _: GroupSettings(BrokerSettings()),
-            clock=ManualClock(),
-            partitions=lambda: 1,
-        )
+        groups = made(appends)
         groups.shards.serve(Shard(0, 1))
         commits = asyncio.ensure_future(
             groups.commit_in_transaction(
@@ -181,14 +173,7 @@ def test_lines_of_groups_that_cannot_be_stored_are_bounded(
     settings = BrokerSettings({"group.initial.rebalance.delay.ms": "0"})
 
     async def run() -> None:
-        groups = GroupCoordinator(
-            asyncio.get_running_loop(),
-            appends=Appends(),  # type: ignore[arg-type]
-            settings=settings,
-            settings_of=lambda _: GroupSettings(settings),
-            clock=ManualClock(),
-            partitions=lambda: 1,
-        )
+        groups = made(Appends(), settings)
         shard = Shard(0, 1)
         groups.shards.serve(shard)
         for number in range(GROUPS):
