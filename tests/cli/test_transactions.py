@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from contextlib import ExitStack, closing
 
 import click
@@ -184,7 +185,8 @@ def test_hanging_transaction_is_found_and_aborted_once_that_is_asked_for(call, e
 
 def test_hanging_transactions_are_told_in_a_table(call, enter, at):
     one = enter()
-    leave_hanging(one, at, b"hangs")
+    # Written now: NOW_MS is when the tests began, which may be longer ago than the default.
+    leave_hanging(one, at, b"hangs", timestamp=int(time.time() * 1000))
     text = call("transactions", "find-hanging", "--longer-than", "0s").stdout.decode()
     assert all(column in text for column in HANGING_COLUMNS)
     assert one.transactional_id in text

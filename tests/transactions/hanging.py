@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from plog.errors import ErrorCode
 from plog.types import TopicPartition
+from tests.handlers.wire import NOW_MS
 from tests.transactions.test_administration import write_marker
 from tests.transactions.transactor import Transactor
 
@@ -11,7 +12,9 @@ COORDINATOR_EPOCH = 50
 """Later than any of a coordinator that has just begun, which is fenced by it."""
 
 
-def leave_hanging(one: Transactor, at: TopicPartition, *values: bytes) -> int:
+def leave_hanging(
+    one: Transactor, at: TopicPartition, *values: bytes, timestamp: int = NOW_MS
+) -> int:
     """Leave a transaction open in a partition for good; return the offset it begins at.
 
     As by an administrator who makes up the coordinator's epoch: the transaction is aborted in the
@@ -21,7 +24,7 @@ def leave_hanging(one: Transactor, at: TopicPartition, *values: bytes) -> int:
     one.send(at, b"before")
     aborted = write_marker(one.wire, at, one.producer, commit=False, epoch=COORDINATOR_EPOCH)
     assert aborted is ErrorCode.NONE
-    part = one.produce(at, *values)
+    part = one.produce(at, *values, timestamp=timestamp)
     assert part.error_code == ErrorCode.NONE, part
     one.finish(commit=True)
     return int(part.base_offset)

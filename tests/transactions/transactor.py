@@ -27,7 +27,15 @@ from plog.protocol.messages.transactions import (
 from plog.types import TopicPartition
 from tests.committed import kept_records
 from tests.coordinator.conftest import TRANSACTION, await_coordinator
-from tests.handlers.wire import Speaker, fetch_request, fetched, flat, make_batch, produce_request
+from tests.handlers.wire import (
+    NOW_MS,
+    Speaker,
+    fetch_request,
+    fetched,
+    flat,
+    make_batch,
+    produce_request,
+)
 from tests.waiting import until
 
 TIMEOUT_MS = 60_000
@@ -127,11 +135,14 @@ class Transactor:
         sequence: int | None = None,
         transactional_id: str | None = "",
         codec: int = 0,
+        timestamp: int = NOW_MS,
     ) -> PartitionProduceResponse:
         """Send a batch of the transaction, numbered on unless it is given a number."""
         first = self.sequences.get(at, 0) if sequence is None else sequence
+        values = values or (b"v",)
         batch = make_batch(
-            values or (b"v",),
+            values,
+            timestamps=[timestamp] * len(values),
             producer=(*self.producer, first),
             transactional=True,
             codec=codec,
@@ -144,7 +155,7 @@ class Transactor:
             version = 12 if self.own_epochs else 11
         (part,) = flat(self.wire.ask(request, version))
         if part.error_code == ErrorCode.NONE:
-            self.sequences[at] = first + len(values or (b"v",))
+            self.sequences[at] = first + len(values)
         return part
 
     def send(self, at: TopicPartition, *values: bytes) -> int:
