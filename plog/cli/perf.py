@@ -10,17 +10,16 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from plog.cli.output import bootstrap_option, json_option, print_json, print_rows
 
 if TYPE_CHECKING:
-    import subprocess
-
     from plog.client.admin import Admin
     from plog.ops.load import Figures
 
@@ -43,6 +42,8 @@ KEPT_PACE = 0.99
 STEP_S = 0.1
 TIMEOUT_S = 90.0
 """For a run beyond its seconds; the generator gives up after a minute without an answer."""
+READ_S = 10.0
+"""To read what a generator that has ended has told."""
 
 
 @click.group()
@@ -60,15 +61,37 @@ def command() -> None:
       plog perf consume flights
       plog perf latency --rate 1000
     """
-    before = signal.signal(signal.SIGTERM, _end)
-    click.get_current_context().call_on_close(lambda: signal.signal(signal.SIGTERM, before))
+    context = click.get_current_context()
+    ending = context.ensure_object(Ending)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        context.call_on_close(partial(signal.signal, number, signal.signal(number, ending.ask)))
 
 
-def _end(number: int, _frame: FrameType | None) -> NoReturn:
-    """End as Ctrl-C does: with what was started, and without the topic that was made."""
-    # Once: timeout(1) sends two, and the second must not interrupt the tidying up.
-    signal.signal(number, signal.SIG_IGN)
-    sys.exit(SIGNALLED + number)
+class Ending:
+    """What a signal does to a run: it ends with what was started, and without its own topic."""
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+
+    def ask(self, number: int, _frame: FrameType | None) -> None:
+        """Raise SystemExit, as the handler of a signal."""
+        # timeout(1) sends SIGTERM twice, and the second must not interrupt the tidying up.
+        repeated = self._number == number == signal.SIGTERM
+        self._number = number
+        if not repeated:
+            self.check()
+
+    def check(self) -> None:
+        """Exit if that was asked for.
+
+        Python loses what a handler raises if it runs within the callback of a weak reference, as
+        the import system has them; so waits look whether they were to end.
+
+        Raises:
+            SystemExit: it was.
+        """
+        if self._number is not None:
+            sys.exit(SIGNALLED + self._number)
 
 
 def seconds_option(function: F) -> F:
@@ -314,30 +337,30 @@ def _target(admin: Admin, topic: str) -> dict[str, object]:
 
 
 def _measure(mode: str, seconds: float, **options: object) -> Figures:
+    from rich.console import Console
+    from rich.progress import Progress
+
     from plog.ops.load import finish, start
 
+    ending = click.get_current_context().ensure_object(Ending)
     options = {"warmup": WARMUP_S, **options}
-    running = start(mode, seconds=seconds, **options)
     whole_s = seconds + float(str(options["warmup"]))
+    deadline = time.monotonic() + whole_s + TIMEOUT_S
+    running = start(mode, seconds=seconds, **options)
     try:
-        if sys.stderr.isatty():
-            _show_progress(running, whole_s)
-        return finish(running, whole_s + TIMEOUT_S)
+        with Progress(
+            console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+        ) as progress:
+            task = progress.add_task("measuring", total=whole_s)
+            while running.poll() is None and time.monotonic() < deadline:
+                time.sleep(STEP_S)
+                ending.check()
+                progress.advance(task, STEP_S)
+        return finish(running, READ_S)
     except BaseException:
         running.kill()
         running.wait()
         raise
-
-
-def _show_progress(running: subprocess.Popen[str], whole_s: float) -> None:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("measuring", total=whole_s)
-        while running.poll() is None and not progress.finished:
-            time.sleep(STEP_S)
-            progress.advance(task, STEP_S)
 
 
 def _print(figures: Figures, *, as_json: bool, answered: bool = True) -> None:

@@ -9,10 +9,12 @@ import pty
 import signal
 import subprocess
 import time
+import weakref
 from pathlib import Path
 
 import pytest
 
+from plog.cli.perf import Ending
 from tests.cli.conftest import TIMEOUT_S, Run, as_shells_tell, command_line, environment
 from tests.handlers.wire import eventually, fetch_one, speak
 from tests.servers import BrokerProcess
@@ -127,6 +129,23 @@ def test_a_signal_ends_a_run_and_removes_its_topic(
     assert written.strip() == b""  # but for the line break behind ^C
     assert not topics()
     assert not [pid for pid in generators if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_end_that_python_loses_is_seen_by_the_next_look() -> None:
+    """What a handler raises within the callback of a weak reference goes nowhere."""
+
+    class Module:
+        pass
+
+    ending, module = Ending(), Module()
+    kept = weakref.ref(module, lambda _: ending.ask(signal.SIGTERM, None))
+    del module
+    assert kept() is None
+    ending.ask(signal.SIGTERM, None)  # a second one interrupts nothing
+    with pytest.raises(SystemExit) as ended:
+        ending.check()
+    assert ended.value.code == 128 + signal.SIGTERM
 
 
 def test_what_a_run_means_is_in_its_help(call: Run) -> None:
