@@ -634,6 +634,19 @@ def test_what_misses_its_goal_is_listed():
     ]
 
 
+def test_latencies_beside_a_busy_thread_are_to_stay_and_most_requests_to_be_fast():
+    row = next(row for row in bench_rows.rows() if row.name == "linkedin/end-to-end")
+
+    def cell(name, **figures):
+        return Cell(row, name, [{"p50_us": 10, "p99_us": 20, "p999_us": 30, **figures}])
+
+    cells = [cell("plog", fast_share=0.98), cell("plog, busy thread", p99_us=25, fast_share=0.99)]
+    assert [line.split(" | ")[1:] for line in misses(cells)[4:]] == [
+        ["plog", "98.00% fast", ">= 99% |"],
+        ["plog, busy thread", "1.0 / 1.2 / 1.0 x plog", "<= 1.2 x |"],
+    ]
+
+
 def test_servers_that_no_row_has_are_refused():
     refused = bench("--rows", "small/*", "--servers", "nope*", status=1)
     assert "no server is called 'nope*'" in refused
