@@ -67,6 +67,8 @@ class Book:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     sent: dict[At, set[bytes]] = field(default_factory=dict)
+    # Without a number of its own such a batch may be there twice.
+    sent_again: set[bytes] = field(default_factory=set)
     # The offset where the broker said one.
     acknowledged: dict[At, dict[bytes, int]] = field(default_factory=dict)
     # By base offset: the CRC of a batch that some consumer saw.
@@ -75,6 +77,10 @@ class Book:
     def note_sent(self, at: At, values: list[bytes]) -> None:
         with self.lock:
             self.sent.setdefault(at, set()).update(values)
+
+    def note_sent_again(self, values: list[bytes]) -> None:
+        with self.lock:
+            self.sent_again.update(values)
 
     def note_acknowledged(self, at: At, values: list[bytes], base_offset: int) -> None:
         with self.lock:
@@ -202,7 +208,7 @@ class Producer:
 
     def _batch(self, at: At) -> Sending:
         rng = self._rng
-        is_large = rng.random() < 0.02  # expands to more than the reactor does itself
+        is_large = rng.random() < 0.05  # expands to more than the reactor does itself
         size, count = (300_000, 4) if is_large else rng.choice(SIZES)
         values = []
         for _ in range(count):
@@ -256,6 +262,7 @@ class Producer:
 
     def _send_again(self, failed: list[Sending]) -> None:
         for sending in failed:
+            self.world.book.note_sent_again(sending.values)
             until = time.monotonic() + WAIT_MS / 1000
             while True:
                 assert time.monotonic() < until, f"{sending.at} is refused for ever"
@@ -446,11 +453,13 @@ def check_log(book: Book, at: At, wire: Speaker, idempotent: range) -> None:
     start, values, crcs = read_log(wire, at)
     assert sorted(values) == list(range(min(values, default=0), max(values, default=-1) + 1))
     kept = {offset: value for offset, value in values.items() if offset >= start}
-    sent, counts = book.sent.get(at, set()), {}
+    sent = book.sent.get(at, set())
+    found: set[bytes] = set()
     order: dict[int, int] = {}
     for offset, value in sorted(values.items()):
         assert value in sent, (at, offset, value[:30])
-        counts[value] = counts.get(value, 0) + 1
+        assert value not in found or value in book.sent_again, (at, offset, value[:30])
+        found.add(value)
         number, sequence = map(int, value.split(b" ", 2)[:2])
         if number in idempotent:
             assert order.get(number, -1) < sequence, (at, offset, value[:30])
