@@ -135,14 +135,14 @@ cdef FastOutcome fast_conclude(Loop* loop, Gathered* gathered, int64_t now_ms, F
     cdef Connection* c = gathered.connection
     cdef ProduceCall* call = &gathered.call
     cdef Parked* parked = gathered.parked
-    cdef ProduceOutcome outcome = produce_conclude(call, now_ms, not c.handed_over and c.unappended == 0)
+    cdef ProduceOutcome outcome = produce_conclude(call, now_ms, not c.handed_over and c.unappended == 0, True)
     cdef bint is_first = (c.parked == NULL or c.parked == parked) and not c.handed_over
     cdef bint was_parked = parked != NULL
     c.gathered -= 1
-    if was_parked:
-        parked.stage = PARKED_WAITS
     if c.closing:
         return FAST_WAITS  # the memory for one before it was wanting
+    if was_parked:
+        parked.stage = PARKED_WAITS
     # What was just read has been counted already.
     if outcome == PRODUCE_UNUSUAL_APPEND and not was_parked:
         store(&loop.fast_requests, loop.fast_requests - 1)
@@ -354,7 +354,7 @@ cdef void work_on_produce(Parked* parked) noexcept nogil:
         parked.outcome = produce_check(parked.served, &parked.produce, p, end, now_ms, False)
         parked.checked = True
     if parked.appends and parked.outcome == PRODUCE_ANSWERED:
-        parked.outcome = produce_conclude(&parked.produce, now_ms, True)
+        parked.outcome = produce_conclude(&parked.produce, now_ms, True, False)
 
 
 cdef void fast_done(Parked* parked) noexcept nogil:
@@ -476,8 +476,8 @@ cdef bint look_at_produces(Loop* loop, Connection* c, bint expired, Frame* frame
             produce_expire(&parked.produce)
         expired = False  # the next has a time of its own
         if not answer_produce(loop, c, &parked.produce):
-            c.closing = True
-            c.abnormal = True
+            c.closing = c.abnormal = True
+            return True  # nor are those behind it answered
         answered = True
         parked_end(c)
         parked = <Parked*>c.parked

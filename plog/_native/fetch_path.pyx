@@ -32,7 +32,7 @@ cdef enum:
     # An int32 states the size of an answer, with all that stands around its records.
     LARGEST_ANSWER_BYTES = 0x7FFFFFFF - 64 * 1024 * 1024
     MOST_UNSORTED_PARTS = 1000
-    RECENT_BYTES = 4 * 1024 * 1024
+    PAGE_BYTES = 4096
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -249,8 +249,6 @@ cdef FetchOutcome fetch_serve(
         outcome = take_asked(table, call)
     else:
         outcome = take_session(table, sessions, call)
-    if outcome == FETCH_ANSWERED and call.queue != NULL:
-        return FETCH_BESIDE
     if outcome == FETCH_ANSWERED and call.parts.count > 0:
         outcome = fetch_read(call, False)
         find_cold(call)
@@ -261,10 +259,9 @@ cdef FetchOutcome fetch_serve(
     return outcome
 
 
-cdef inline bint is_recent(const ReadResult* read) noexcept nogil:
-    """The end of a log that is written to has hardly left the page cache: it is not asked about each time."""
-    return (load(&read.segment.next_offset) >= read.log_end_offset
-            and load(&read.segment.size_bytes) - read.position < RECENT_BYTES)
+cdef inline bint is_looked_at(const ReadResult* read) noexcept nogil:
+    """Its only page is that of its first header, which has just been read."""
+    return (read.position ^ (read.position + read.size - 1)) < PAGE_BYTES
 
 
 cdef void find_cold(FetchCall* call) noexcept nogil:
@@ -273,7 +270,7 @@ cdef void find_cold(FetchCall* call) noexcept nogil:
     cdef int64_t number
     for number in range(call.parts.count):
         part = fetch_part(call, number)
-        if part.read.size == 0 or is_recent(&part.read):
+        if part.read.size == 0 or is_looked_at(&part.read):
             continue
         if not calls().is_resident(part.read.segment.log_fd, part.read.position, part.read.size):
             call.queue = part.served.disk

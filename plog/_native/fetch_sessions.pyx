@@ -397,6 +397,7 @@ cdef SessionOutcome next_of_session(
     for number in range(asked_count):
         if not take_in(session, &asked[number]):
             table.bytes += session.bytes - before
+            give_up(table, session)  # it may have forgotten what others of its epoch still read
             return SESSION_NO_MEMORY
     for number in range(forgotten_count if asked_count > 0 else 0):
         forget(session, &forgotten[number])  # of those that are asked for as well

@@ -29,7 +29,7 @@ ctypedef struct Gather:
     Gathered requests[MOST_GATHERED]
     int64_t request_count
     int64_t bytes
-    int64_t begun_us
+    int64_t begun_us             # when the first partition was held
     bint is_full                 # write before anything else is taken in
 
 # Take a request in, as far as it goes; what is in `call` changes places with what was used before. If it did not go
@@ -37,6 +37,8 @@ ctypedef struct Gather:
 cdef void gather_add(
     Gather* gather, Connection* c, ProduceCall* call, uint8_t* frame, int64_t size, Parked* parked,
     int64_t now_ms) noexcept nogil
+# Whether who was read first, and who else writes to these partitions, has waited for long enough.
+cdef bint gather_is_due(const Gather* gather) noexcept nogil
 # Write every partition's batches, and let go of the partitions. The requests stay, for `produce_conclude`. What a disk
 # that has neighbours would keep the reactor waiting for, once it was slow, is not written.
 cdef void gather_write(Gather* gather) noexcept nogil

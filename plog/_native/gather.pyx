@@ -78,26 +78,28 @@ cdef void gather_add(
     c.gathered += 1
     gather.request_count += 1
     gather.is_full = (
-        gather.request_count == MOST_GATHERED or gather.bytes >= ENOUGH_BYTES
-        or calls().monotonic_us() - gather.begun_us > LONGEST_US or added.call.appended < added.call.parts.count)
+        gather.request_count == MOST_GATHERED or gather.bytes >= ENOUGH_BYTES or gather_is_due(gather)
+        or added.call.appended < added.call.parts.count)
+
+
+cdef bint gather_is_due(const Gather* gather) noexcept nogil:
+    return gather.request_count > 0 and calls().monotonic_us() - gather.begun_us > LONGEST_US
 
 
 cdef void gather_write(Gather* gather) noexcept nogil:
     cdef PartitionWrite* write
-    cdef int64_t begun_us = calls().monotonic_us()
-    cdef int64_t took_us = 0
+    cdef int64_t longest_us = 0
     cdef int64_t patience_us, number
     for number in range(gather.write_count):
         write = &gather.writes[number]
         if write.group.batches.count > 0:
             patience_us = work_patience_us(write.disk)
-            if took_us > patience_us:
+            if longest_us > patience_us:
                 group_abandon(&write.group)
             else:
                 group_write(&write.group, patience_us)
-                took_us = calls().monotonic_us() - begun_us
-                work_note_time(write.disk, took_us)
-                begun_us += took_us
+                longest_us = write.group.longest_us
+                work_note_time(write.disk, longest_us)
         group_close(&write.group)
     gather.write_count = 0
 

@@ -27,6 +27,10 @@ cdef extern from * nogil:
     static inline int64_t plog_exchange(int64_t* at, int64_t value) {
         return __atomic_exchange_n(at, value, __ATOMIC_ACQ_REL);
     }
+    /* Puts `value` where `expected` is and returns 1, or leaves what is there and returns 0. */
+    static inline int plog_exchange_if(int64_t* at, int64_t expected, int64_t value) {
+        return __atomic_compare_exchange_n(at, &expected, value, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    }
     static inline void* plog_load_pointer(void** at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
     static inline void plog_store_pointer(void** at, void* value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
     /* Puts `value` where NULL is and returns 1, or leaves what is there and returns 0. */
@@ -40,6 +44,7 @@ cdef extern from * nogil:
     void store "plog_store"(int64_t* at, int64_t value)
     int64_t add "plog_add"(int64_t* at, int64_t by)
     int64_t exchange "plog_exchange"(int64_t* at, int64_t value)
+    bint exchange_if "plog_exchange_if"(int64_t* at, int64_t expected, int64_t value)
     void* load_pointer "plog_load_pointer"(void** at)
     void store_pointer "plog_store_pointer"(void** at, void* value)
     bint claim_pointer "plog_claim_pointer"(void** at, void* value)

@@ -44,6 +44,7 @@ ctypedef struct AppendGroup:
     EndingTransaction ended      # by a control batch, which is alone in its group
     bint asked_roll
     bint written
+    int64_t longest_us           # of the calls that wrote them
     int error                    # why they could not be written
 
 cdef enum GroupOpening:

@@ -315,7 +315,8 @@ cdef int group_write(AppendGroup* group, int64_t patience_us) noexcept nogil:
         return 0
     active = active_of(partition.segments)
     group.error = -segment_write(
-        active, batch_of(group, 0), &whole, partition.index_interval_bytes, patience_us, &broken)
+        active, batch_of(group, 0), &whole, partition.index_interval_bytes, patience_us,
+        &group.longest_us, &broken)
     if group.error or whole < group.batches.count:
         undo_behind(group, whole)
     if broken:

@@ -43,6 +43,7 @@ ctypedef struct ProducePart:
 ctypedef struct ProduceCall:
     RequestHead head
     int64_t size                 # in bytes, without its head
+    int64_t expanded_bytes       # of its compressed batches that have been looked at
     bint has_transactional_id
     int16_t acks
     int32_t timeout_ms
@@ -66,8 +67,9 @@ cdef ProduceOutcome produce_check(
 # Whose thread has to append what has been checked: the disk of one of its partitions is slow. NULL: none.
 cdef WorkQueue* produce_slow_disk(const ProduceCall* call) noexcept nogil
 # After the groups of its first parts have been written, append the rest of the request, partition by partition, unless
-# what must come before it is with Python.
-cdef ProduceOutcome produce_conclude(ProduceCall* call, int64_t now_ms, bint may_append) noexcept nogil
+# what must come before it is with Python, or a disk that is slow by now would keep the reactor.
+cdef ProduceOutcome produce_conclude(
+    ProduceCall* call, int64_t now_ms, bint may_append, bint in_reactor) noexcept nogil
 # Whether acks=all can be answered: each partition is safe on every in-sync replica, or lost.
 cdef bint produce_is_settled(ProduceCall* call) noexcept nogil
 # Whether a partition has changed since it was appended.

@@ -20,7 +20,7 @@ from plog._native.locks cimport load, load_ordered
 from plog._native.log_append cimport APPEND_DONE, APPEND_DUPLICATE, APPEND_WRITE_FAILED, partition_append
 from plog._native.part_list cimport part_add, parts_release
 from plog._native.partition cimport Partition
-from plog._native.produce_rules cimport Rules, is_acceptable, rules_at
+from plog._native.produce_rules cimport Accepted, Rules, is_acceptable, rules_at
 from plog._native.request cimport (
     is_ascii, length_size, put_length, put_string, read_bytes, read_length, read_no_tags, read_string,
     skip_client_id, string_size)
@@ -38,6 +38,7 @@ cdef enum:
     RECORD_ERRORS_SINCE = 8
     # Larger requests are expanded beside the reactor: several at once, and no other connection waits for them.
     LARGEST_COMPRESSED_BYTES = 64 * 1024
+    # Of all batches of a smaller one.
     LARGEST_EXPANDED_BYTES = 1024 * 1024
     NO_OFFSET = -1
     NO_TIMESTAMP = -1
@@ -74,10 +75,10 @@ cdef void produce_release(ProduceCall* call) noexcept nogil:
 # --- reading and checking -------------------------------------------------------------------------
 
 cdef ProduceOutcome check_batch(
-        ServedTable* table, ProduceCall* call, const ProducePart* part, int64_t now_ms, bint in_reactor,
-        int64_t* max_timestamp) noexcept nogil:
+        ServedTable* table, ProduceCall* call, const ProducePart* part, int64_t now_ms, bint in_reactor) noexcept nogil:
     cdef const Served* served = part.served
     cdef Rules rules
+    cdef Accepted found
     cdef int64_t limit = served.decompressed_limit
     cdef bint fits
     cdef int16_t attributes
@@ -96,13 +97,19 @@ cdef ProduceOutcome check_batch(
     if codec != 0 and in_reactor:
         if call.size > LARGEST_COMPRESSED_BYTES:
             return leave_to(table.compute, call)
-        limit = min(limit, <int64_t>LARGEST_EXPANDED_BYTES)
+        limit = min(limit, LARGEST_EXPANDED_BYTES - call.expanded_bytes)
     rules = rules_at(now_ms, served.before_max_ms, served.after_max_ms)
     rules.key_required = served.key_required
-    fits = is_acceptable(part.records, part.size, &rules, limit, max_timestamp)
+    fits = is_acceptable(part.records, part.size, &rules, limit, &found)
     if not fits and limit < served.decompressed_limit:
         return leave_to(table.compute, call)  # it may only expand to more
-    return PRODUCE_ANSWERED if fits else PRODUCE_UNUSUAL_BATCH
+    if not fits:
+        return PRODUCE_UNUSUAL_BATCH
+    if codec != 0:
+        call.expanded_bytes += found.size
+    # Some clients leave a stale maximum in the header; indexes and retention rely on it.
+    restamp_max_timestamp(part.records, found.max_timestamp)
+    return PRODUCE_ANSWERED
 
 
 cdef inline ProduceOutcome leave_to(WorkQueue* queue, ProduceCall* call) noexcept nogil:
@@ -118,9 +125,7 @@ cdef ProduceOutcome read_part(
     cdef const uint8_t* records = NULL
     cdef int32_t index = 0
     cdef int32_t size = 0
-    cdef int64_t max_timestamp = NO_TIMESTAMP
     cdef ProducePart* part
-    cdef ProduceOutcome outcome
     p = read_int32(p, end, &index)
     if p != NULL:
         p = read_bytes(p, end, flexible, &records, &size)
@@ -140,12 +145,7 @@ cdef ProduceOutcome read_part(
         return PRODUCE_UNUSUAL_PARTITION
     if in_reactor and load(&part.served.disk.slow) > 0:
         return leave_to(part.served.disk, call)
-    outcome = check_batch(table, call, part, now_ms, in_reactor, &max_timestamp)
-    if outcome != PRODUCE_ANSWERED:
-        return outcome
-    # Some clients leave a stale maximum in the header; indexes and retention rely on it.
-    restamp_max_timestamp(part.records, max_timestamp)
-    return PRODUCE_ANSWERED
+    return check_batch(table, call, part, now_ms, in_reactor)
 
 
 cdef ProduceOutcome produce_check(
@@ -160,6 +160,7 @@ cdef ProduceOutcome produce_check(
     cdef int64_t number
     cdef ProduceOutcome outcome
     call.size = end - p
+    call.expanded_bytes = 0
     p = skip_client_id(p, end, flexible)
     if p != NULL:
         p = read_string(p, end, flexible, &text, &size)
@@ -245,13 +246,16 @@ cdef bint append_alone(ProducePart* part, int64_t now_ms) noexcept nogil:
     return True
 
 
-cdef ProduceOutcome produce_conclude(ProduceCall* call, int64_t now_ms, bint may_append) noexcept nogil:
+cdef ProduceOutcome produce_conclude(
+        ProduceCall* call, int64_t now_ms, bint may_append, bint in_reactor) noexcept nogil:
     cdef ProducePart* part
     cdef int64_t number
     if not groups_are_written(call):
         return PRODUCE_UNUSUAL_APPEND
     while call.appended < call.parts.count:
-        if not may_append or not append_alone(produce_part(call, call.appended), now_ms):
+        part = produce_part(call, call.appended)
+        # A disk that has just become slow keeps the reactor for one write, and not for all that the request has of it.
+        if not may_append or in_reactor and load(&part.served.disk.slow) > 0 or not append_alone(part, now_ms):
             return PRODUCE_UNUSUAL_APPEND
         call.appended += 1
     if call.acks != ACKS_ALL or produce_is_settled(call):

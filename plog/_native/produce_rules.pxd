@@ -53,6 +53,10 @@ ctypedef struct Walk:
     bint refused_timestamp
     Refusal refusals[MOST_RECORD_ERRORS]
 
+ctypedef struct Accepted:
+    int64_t max_timestamp    # what the header must say
+    size_t size              # of the records, expanded
+
 # The bounds of timestamps as of now, without overflow.
 cdef Rules rules_at(int64_t now_ms, int64_t before_max_ms, int64_t after_max_ms) noexcept nogil
 # HEADER_FINE, or the first rule that the header breaks.
@@ -61,7 +65,6 @@ cdef int header_fault(const BatchFields* batch) noexcept nogil
 # its turn where it is to be more than EXPANDED_TOGETHER_BYTES: not with a `limit` above that on a reactor.
 cdef void walk_batch(const uint8_t* p, const BatchFields* batch, const Rules* rules, size_t limit,
                      Walk* walk) noexcept nogil
-# Whether validate_produced would accept these `size` bytes, no more and no less; *max_timestamp is then what the
-# header must say.
+# Whether validate_produced would accept these `size` bytes, no more and no less; `out` is then set.
 cdef bint is_acceptable(
-    const uint8_t* p, int64_t size, const Rules* rules, size_t limit, int64_t* max_timestamp) noexcept nogil
+    const uint8_t* p, int64_t size, const Rules* rules, size_t limit, Accepted* out) noexcept nogil

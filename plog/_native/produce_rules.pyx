@@ -173,7 +173,7 @@ cdef void walk_batch(const uint8_t* p, const BatchFields* batch, const Rules* ru
 
 
 cdef bint is_acceptable(
-        const uint8_t* p, int64_t size, const Rules* rules, size_t limit, int64_t* max_timestamp) noexcept nogil:
+        const uint8_t* p, int64_t size, const Rules* rules, size_t limit, Accepted* out) noexcept nogil:
     cdef BatchFields batch
     cdef Walk walk
     if (read_header(p, p + size, &batch) != BATCH_OK or size_of(p) != size
@@ -184,5 +184,6 @@ cdef bint is_acceptable(
     walk_batch(p, &batch, rules, limit, &walk)
     if walk.opened != COMPRESSION_OK or walk.fault != RECORD_OK or walk.refused:
         return False
-    max_timestamp[0] = max(walk.max_timestamp, <int64_t>-1)
+    out.max_timestamp = max(walk.max_timestamp, <int64_t>-1)
+    out.size = walk.size
     return True

@@ -13,10 +13,10 @@ ctypedef struct SegmentBatch:
 # Writes batches (at least one) at the end, and the index entries that are due once there are enough of them; publishes
 # those only. 0 or -errno; on failure all three files are cut back to what they were, or *broken is set.
 # After a call that took longer than `patience_us` no further one is made: *count becomes the number of those that are
-# whole in the file by then, which may be none.
+# whole in the file by then, which may be none. *longest_us is how long the slowest call took.
 cdef int segment_write(
     SegmentFiles* segment, const SegmentBatch* batches, int64_t* count, int64_t index_interval_bytes,
-    int64_t patience_us, bint* broken) noexcept nogil
+    int64_t patience_us, int64_t* longest_us, bint* broken) noexcept nogil
 # Publishes what segment_write wrote.
 cdef void segment_publish(SegmentFiles* segment, const SegmentBatch* batches, int64_t count) noexcept nogil
 # Writes the index entries that wait, and the final time index entry unless the last one says it already. 0, or -errno

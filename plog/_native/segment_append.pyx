@@ -149,7 +149,8 @@ cdef int index_batches(
 
 
 cdef int write_batches(
-        int fd, const SegmentBatch* batches, int64_t* whole, int64_t position, int64_t patience_us) noexcept nogil:
+        int fd, const SegmentBatch* batches, int64_t* whole, int64_t position, int64_t patience_us,
+        int64_t* longest_us) noexcept nogil:
     """One after the other, by as few calls as are cheap."""
     cdef iovec pieces[PIECES_AT_ONCE]
     cdef int64_t number = 0
@@ -180,7 +181,8 @@ cdef int write_batches(
         while number < count and within >= batches[number].size:
             within -= batches[number].size
             number += 1
-        if calls().monotonic_us() - begun_us > patience_us:
+        longest_us[0] = max(longest_us[0], calls().monotonic_us() - begun_us)
+        if longest_us[0] > patience_us:
             break
     whole[0] = number
     return 0
@@ -188,17 +190,20 @@ cdef int write_batches(
 
 cdef int segment_write(
         SegmentFiles* segment, const SegmentBatch* batches, int64_t* count, int64_t index_interval_bytes,
-        int64_t patience_us, bint* broken) noexcept nogil:
+        int64_t patience_us, int64_t* longest_us, bint* broken) noexcept nogil:
     cdef int64_t asked = count[0]
     cdef int64_t end = segment.size_bytes
-    cdef int64_t number
+    cdef int64_t begun_us, number
     cdef int failed
+    longest_us[0] = 0
     broken[0] = False
-    failed = write_batches(segment.log_fd, batches, count, end, patience_us)
+    failed = write_batches(segment.log_fd, batches, count, end, patience_us, longest_us)
     if not failed and count[0] > 0:
+        begun_us = calls().monotonic_us()
         pthread_mutex_lock(&segment.index_lock)
         failed = index_batches(segment, batches, count[0], index_interval_bytes, broken)
         pthread_mutex_unlock(&segment.index_lock)
+        longest_us[0] = max(longest_us[0], calls().monotonic_us() - begun_us)
     if failed:
         count[0] = 0
     if count[0] < asked:

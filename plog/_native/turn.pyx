@@ -21,7 +21,7 @@ from plog._native.fast_turn cimport (
     FAST_AFTER_WRITE, FAST_ANSWERED, FAST_NO_MEMORY, FAST_PASSED, FAST_WAITS, FastOutcome, fast_answer,
     fast_conclude, fast_drop,
 )
-from plog._native.gather cimport Gather, gather_clear, gather_write
+from plog._native.gather cimport Gather, gather_clear, gather_is_due, gather_write
 from plog._native.locks cimport add as atomic_add
 from plog._native.log_append cimport AppendResult
 from plog._native.memory_waits cimport may_receive
@@ -348,6 +348,9 @@ cdef void read_on(Loop* loop, Connection* c) noexcept nogil:
             c.received_us = loop.now_us
             touch(loop, c)
         elif n == 0:
+            c.peer_closed = True  # before the event that says so, perhaps
+            if owes_work(c):
+                return
             begin_close(loop, c, b"closed by the peer" if c.start == c.end
                         else b"closed by the peer in the middle of a request")
             return
@@ -396,7 +399,7 @@ cdef void serve(Loop* loop, Connection* c) noexcept nogil:
         close_for_memory(loop, c)
     elif c.peer_closed and not c.closing and waits_for_nobody(c):
         begin_close(loop, c, b"closed by the peer before its answer")
-    elif is_holding_much(&loop.scratch):
+    elif is_holding_much(&loop.scratch) or gather_is_due(&loop.gather):
         write_gathered(loop)
 
 

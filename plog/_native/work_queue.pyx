@@ -9,7 +9,7 @@ from libc.stdlib cimport calloc, free
 
 from plog._native.files cimport calls
 from plog._native.letter_queue cimport queue_destroy, queue_init, queue_put, queue_stop, queue_take
-from plog._native.locks cimport add, load, store
+from plog._native.locks cimport add, exchange_if, load, store
 
 cdef enum:
     # A disk that is written behind the page cache takes microseconds; 20 ms are felt by every other client.
@@ -39,7 +39,7 @@ cdef void work_note_time(WorkQueue* queue, int64_t took_us) noexcept nogil:
         store(&queue.slow_us, calls().monotonic_us())
         store(&queue.slow, FAST_IN_A_ROW)
     elif slow > 1 or slow == 1 and is_steady(queue):
-        store(&queue.slow, slow - 1)
+        exchange_if(&queue.slow, slow, slow - 1)  # not over what another thread has just found
 
 
 cdef bint is_steady(WorkQueue* queue) noexcept nogil:

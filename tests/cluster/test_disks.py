@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from plog.cluster import disks as module
 from plog.cluster.disks import Disks
 
 A, B = Path("/a"), Path("/b")
@@ -23,6 +24,26 @@ def test_slow_append_marks_its_disk_until_many_in_a_row_are_fast() -> None:
     assert disks.is_slow(A)
     disks.note_append(A, 0)
     assert not disks.is_slow(A)
+
+
+def test_one_of_several_is_slow_until_it_has_been_fast_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "STEADY_US", 3_600_000_000)
+    disks = Disks(several=True)
+    assert disks.is_slow(A)  # nothing is known of it
+    for _ in range(64):
+        disks.note_append(A, 0)
+    assert not disks.is_slow(A)
+    disks.note_append(A, 20_001)
+    for _ in range(1000):
+        disks.note_append(A, 0)
+    assert disks.is_slow(A)
+    monkeypatch.setattr(module, "STEADY_US", 1)
+    disks.note_append(B, 20_001)
+    for _ in range(64):
+        disks.note_append(B, 0)
+    assert not disks.is_slow(B)
 
 
 def test_mark_is_that_of_the_fast_paths_worker() -> None:

@@ -7,6 +7,7 @@ import random
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -173,6 +174,23 @@ def test_large_ones_of_one_connection_are_expanded_at_once(fast: Running) -> Non
             break
     assert 1 < most <= 4
     assert fast.handed_over["unusual batch"] == 0
+
+
+def test_many_bombs_in_one_small_request_are_not_the_reactors(fast: Running) -> None:
+    create_topic(fast.wire, "t")
+    batch = make_batch([bytes(1_000_000)], codec=compression.ZSTD)
+    request = produce_request([("t", 0, batch)] * 200, acks=1)
+    assert len(framed(request, VERSION, 1)) < 64 * 1024
+    most = 0
+    for _ in range(20):
+        asking = threading.Thread(target=fast.ask, args=(request, VERSION))
+        asking.start()
+        while asking.is_alive():
+            most = max(most, fast.broker.reactor_stats.waiting)
+        if most > 0:
+            break
+    assert most == 1
+    assert sum(fast.handed_over[why] for why in ("unusual batch", "unusual append")) == 0
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -348,6 +366,18 @@ def test_record_without_acks_is_appended_though_its_client_goes(
             gone.sendall(framed(large(9, acks=0, producer=producer), VERSION, 1))
         eventually(lambda: end_of(running, "t") == end + 1, "the record is there")
     running.stop()
+
+
+def test_what_has_come_whole_is_appended_though_the_end_is_read_behind_it(led: Running) -> None:
+    """The end of a stream may be read before any event tells of it."""
+    clients, sent = 400, framed(large(1, acks=0), VERSION, 1)
+    for _ in range(clients):
+        with socket.create_connection(("127.0.0.1", led.port)) as gone:
+            gone.sendall(sent[:60_000])
+            time.sleep(0.002)  # so that the rest is read by another turn
+            gone.sendall(sent[60_000:])
+    eventually(lambda: led.broker.reactor_stats.connections == 2, "all have gone")
+    eventually(lambda: end_of(led, "t") == clients + 1, "all are appended")
 
 
 def bytes_of_what_waits(fast: Running, request: Struct) -> int:
