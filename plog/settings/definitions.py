@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TypeAlias
 
 from plog.errors import ConfigError, InvalidConfig
 from plog.settings.cluster_keys import ClusterKeys
@@ -144,20 +143,20 @@ def _outside_bounds(settings: Settings, broker: BrokerSettings, prefix: str) -> 
         )
 
 
-class TopicSettings(TopicKeys):
-    """The effective settings of a topic: its own `overrides` (as text), else the broker's."""
+class EntitySettings(Settings):
+    """The effective settings of one thing: its own `overrides` (as text), else the broker's."""
 
     overrides: Mapping[str, str]
 
     def __init__(
         self, broker: BrokerSettings | None = None, overrides: Mapping[str, str] = NOTHING
     ) -> None:
-        """Take the broker's settings (without them, the defaults) and the topic's own.
+        """Take the broker's settings (without them, the defaults) and its own.
 
         Raises:
             InvalidConfig: naming everything that is wrong with the overrides.
         """
-        faults = self._take(broker, overrides)
+        faults = self._take(broker or DEFAULTS, overrides)
         if faults:
             raise InvalidConfig("; ".join(f"{key}: {reason}" for key, reason in faults))
 
@@ -166,23 +165,29 @@ class TopicSettings(TopicKeys):
         cls, overrides: Mapping[str, str], broker: BrokerSettings | None = None
     ) -> list[Fault]:
         """Return everything that is wrong with `overrides`."""
-        return cls.__new__(cls)._take(broker, overrides)
+        return cls.__new__(cls)._take(broker or DEFAULTS, overrides)
 
-    def _take(self, broker: BrokerSettings | None, overrides: Mapping[str, str]) -> list[Fault]:
+    def _take(self, broker: BrokerSettings, overrides: Mapping[str, str]) -> list[Fault]:
         values, faults = self.parse(overrides)
         vars(self)["overrides"] = MappingProxyType(dict(overrides))
-        self._fill((_DEFAULTS if broker is None else broker_values(broker, type(self))) | values)
-        self._apply_timestamp_difference()
-        return faults + list(self._contradictions())
+        self._fill(_broker_values(broker, type(self)) | values)
+        return faults + list(self._contradictions(broker))
 
-    def _apply_timestamp_difference(self) -> None:
+    def _contradictions(self, broker: BrokerSettings) -> Iterable[Fault]:
+        raise NotImplementedError
+
+
+class TopicSettings(EntitySettings, TopicKeys):
+    """The effective settings of a topic."""
+
+    def _fill(self, values: Mapping[str, object]) -> None:
+        super()._fill(values)
         # KIP-937: the older key counts for each of the newer ones that is not set.
-        difference = self.message_timestamp_difference_max_ms
         for attribute in ("message_timestamp_before_max_ms", "message_timestamp_after_max_ms"):
             if vars(self)[attribute] == LONG_MAX:
-                vars(self)[attribute] = difference
+                vars(self)[attribute] = self.message_timestamp_difference_max_ms
 
-    def _contradictions(self) -> Iterable[Fault]:
+    def _contradictions(self, broker: BrokerSettings) -> Iterable[Fault]:
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             yield Fault(
                 "min.compaction.lag.ms",
@@ -191,37 +196,18 @@ class TopicSettings(TopicKeys):
             )
 
 
-class GroupSettings(GroupKeys):
-    """The effective settings of a group: its own `overrides` (as text), else the broker's."""
+class GroupSettings(EntitySettings, GroupKeys):
+    """The effective settings of a consumer group."""
 
-    overrides: Mapping[str, str]
-
-    def __init__(self, broker: BrokerSettings, overrides: Mapping[str, str] = NOTHING) -> None:
-        """Take the broker's settings and the group's own.
-
-        Raises:
-            InvalidConfig: naming everything that is wrong with the overrides.
-        """
-        faults = self._take(broker, overrides)
-        if faults:
-            raise InvalidConfig("; ".join(f"{key}: {reason}" for key, reason in faults))
-
-    @classmethod
-    def faults(cls, overrides: Mapping[str, str], broker: BrokerSettings) -> list[Fault]:
-        """Return everything that is wrong with `overrides`."""
-        return cls.__new__(cls)._take(broker, overrides)
-
-    def _take(self, broker: BrokerSettings, overrides: Mapping[str, str]) -> list[Fault]:
-        values, faults = self.parse(overrides)
-        vars(self)["overrides"] = MappingProxyType(dict(overrides))
-        self._fill(broker_values(broker, type(self)) | values)
-        return faults + list(_outside_bounds(self, broker, "consumer"))
+    def _contradictions(self, broker: BrokerSettings) -> Iterable[Fault]:
+        return _outside_bounds(self, broker, "consumer")
 
 
-EntitySettings: TypeAlias = TopicSettings | GroupSettings
+DEFAULTS = BrokerSettings()
+"""What holds where nothing is set."""
 
 
-def broker_values(broker: BrokerSettings, kind: type[EntitySettings]) -> dict[str, object]:
+def _broker_values(broker: BrokerSettings, kind: type[EntitySettings]) -> dict[str, object]:
     """Return what the broker's settings say for every key of a topic or group, by that key."""
     values: dict[str, object] = {}
     for name, declared in kind.KEYS.items():
@@ -232,6 +218,3 @@ def broker_values(broker: BrokerSettings, kind: type[EntitySettings]) -> dict[st
                 values[name] = synonym.value(given)
                 break
     return values
-
-
-_DEFAULTS = broker_values(BrokerSettings(), TopicSettings)
