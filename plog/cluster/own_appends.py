@@ -133,8 +133,7 @@ class OwnAppends:
         await self._until_safe(partition, done.last_offset)
 
     async def _append(self, partition: Partition, append: Callable[[], Appended]) -> Appended:
-        slow = partition.slow_log_dir
-        return append() if slow is None else await self._replicas.disks.in_thread(slow, append)
+        return await self._replicas.disks.at_logs([partition.log], append)
 
     async def _until_safe(self, partition: Partition, last_offset: int) -> None:
         at, failures = partition.topic_partition, list[OSError]()
