@@ -2,20 +2,22 @@
 
 Owns a mark for each directory, which both planes see and which every append moves, and
 a thread for each where the handlers append and read what would keep the event loop from
-its other clients. Never decides what is to be done there.
+its other clients. Decides which calls on logs those are, never what is done there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from plog._native.work_queue import WorkThread
+from plog.storage.log import Log
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,7 +74,48 @@ class Disks:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(thread, partial(call, *arguments, **options))
 
+    def slow_among(self, logs: Iterable[Log]) -> Path | None:
+        """Return the directory of the first log whose disk is slow; None: of none it is."""
+        return next((log.log_dir for log in logs if self.is_slow(log.log_dir)), None)
+
+    async def at_logs(
+        self,
+        logs: Sequence[Log],
+        call: Callable[[], T],
+        *,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> T:
+        """Make a short call that writes logs, or takes their locks, where it keeps nobody waiting.
+
+        That is in the event loop, unless a disk is slow or somebody else has a log's lock, who may
+        be waiting for any disk; then in the thread of that log's directory.
+
+        Args:
+            waiting: entered while the call is in the thread.
+        """
+        place = self.slow_among(logs)
+        if place is None:
+            held, place = _hold(logs)
+            try:
+                if place is None:
+                    return call()
+            finally:
+                for log in held:
+                    log.let_go()
+        with waiting():
+            return await self.in_thread(place, call)
+
     def stop(self) -> None:
         """End the threads, after what they are at."""
         for thread in self._threads.values():
             thread.shutdown(cancel_futures=True)
+
+
+def _hold(logs: Iterable[Log]) -> tuple[list[Log], Path | None]:
+    """Hold logs up to the first that somebody else changes; return those, and its directory."""
+    held: list[Log] = []
+    for log in logs:
+        if not log.try_hold():
+            return held, log.log_dir
+        held.append(log)
+    return held, None

@@ -1,11 +1,12 @@
 """Records that the broker writes for itself, to partitions that it leads.
 
-Owns the wait until they are as safe as a producer's with acks=all. Never decides what is written,
-nor what becomes of those who wait when it cannot be.
+Owns their order, and the wait until they are as safe as a producer's with acks=all. Never decides
+what is written, nor what becomes of those who wait when it cannot be.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -14,10 +15,16 @@ from plog._native import records
 from plog._native.partition_log import Appended
 from plog.cluster.partition import ACKS_ALL, Partition
 from plog.cluster.replica_manager import ReplicaManager
-from plog.errors import KafkaStorageError, MessageTooLarge, RequestTimedOut
+from plog.errors import (
+    KafkaStorageError,
+    MessageTooLarge,
+    NotLeaderOrFollower,
+    RequestTimedOut,
+)
 from plog.protocol import record_batch
 from plog.runtime.clock import Clock
 from plog.runtime.purgatory import Purgatory
+from plog.storage.log import Log
 from plog.storage.log_manager import LogManager
 from plog.storage.producer_state import Marker
 from plog.storage.verification import Verification
@@ -64,6 +71,8 @@ class OwnAppends:
         self._purgatory = purgatory
         self._clock = clock
         self._timeout_ms = timeout_ms
+        self._unfinished: Counter[Log] = Counter()
+        """How many appends of a log wait for a disk's thread, or are in it."""
 
     async def append(
         self,
@@ -133,8 +142,25 @@ class OwnAppends:
         await self._until_safe(partition, done.last_offset)
 
     async def _append(self, partition: Partition, append: Callable[[], Appended]) -> Appended:
-        slow = partition.slow_log_dir
-        return append() if slow is None else await self._replicas.disks.in_thread(slow, append)
+        """Append in the event loop, or in a disk's thread; never before what came earlier."""
+        disks, log = self._replicas.disks, partition.log
+
+        def append_there() -> Appended:
+            # What came later may be in the log that has taken this one's place.
+            if partition.log is not log:
+                raise NotLeaderOrFollower(f"{partition.topic_partition} has moved")
+            return append()
+
+        is_first = log not in self._unfinished
+        self._unfinished[log] += 1
+        try:
+            if is_first:
+                return await disks.at_logs([log], append_there)
+            return await disks.in_thread(log.log_dir, append_there)
+        finally:
+            self._unfinished[log] -= 1
+            if not self._unfinished[log]:
+                del self._unfinished[log]
 
     async def _until_safe(self, partition: Partition, last_offset: int) -> None:
         at, failures = partition.topic_partition, list[OSError]()

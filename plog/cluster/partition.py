@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from plog._native.partition_log import APPENDED, Appended
@@ -316,12 +315,6 @@ class Partition:
             self._disks.note_append(log.log_dir, appended.took_us)
         self._on_change(self.topic_partition)
         return appended
-
-    @property
-    def slow_log_dir(self) -> Path | None:
-        """The log directory, if an append to it may take long; None if not."""
-        log = self.hosted_log
-        return log.log_dir if log is not None and self._disks.is_slow(log.log_dir) else None
 
     def readable_end(self, *, read_committed: bool) -> int:
         """Return the offset that a consumer may read up to: high watermark or last stable offset.

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -172,13 +172,19 @@ class Context:
                 log_dir, call, *arguments, **options
             )
 
+    async def at_logs(
+        self, logs: Sequence[Log], call: Callable[P, T], *arguments: P.args, **options: P.kwargs
+    ) -> T:
+        """Make a short call that writes logs, or takes their locks, and keep nobody waiting."""
+        return await self.services.replicas.disks.at_logs(
+            logs, partial(call, *arguments, **options), waiting=self.connection.aside
+        )
+
     async def at_log(
         self, log: Log, call: Callable[P, T], *arguments: P.args, **options: P.kwargs
     ) -> T:
-        """Make a short call that takes a log's lock: whoever writes to a slow disk holds it."""
-        if self.services.replicas.disks.is_slow(log.log_dir):
-            return await self.at_disk(log.log_dir, call, *arguments, **options)
-        return call(*arguments, **options)
+        """`at_logs` of one."""
+        return await self.at_logs([log], call, *arguments, **options)
 
     async def until(
         self, ready: Callable[[], bool], partitions: Iterable[TopicPartition], timeout_ms: int

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple
 
 from plog._native import batch, partition_log
@@ -174,20 +173,19 @@ async def _append_all(ctx: Context, request: ProduceRequest) -> list[Appended]:
     that were made for it do not pile up before it.
     """
     asked = await _with_leave(ctx, request, list(_each_partition(ctx, request)))
-    slow = _slow_log_dir(ctx.services.replicas.get(one.at) for one in asked)
+    logs = _logs_of(ctx.services.replicas.get(one.at) for one in asked)
+    if not _is_large(asked):
+        return await ctx.at_logs(logs, _append_each, ctx, request.acks, asked)
+    slow = ctx.services.replicas.disks.slow_among(logs)
     if slow is not None:
         return await ctx.at_disk(slow, _append_each, ctx, request.acks, asked)
-    if not _is_large(asked):
-        return _append_each(ctx, request.acks, asked)
     found: list[Appended] = []
     rest = iter(asked)
     while len(found) < len(asked):
         piece = await ctx.in_expander(_check_some, ctx, request.acks, rest)
-        slow = _slow_log_dir(one.partition for one in piece)
-        if slow is None:
-            found += _append_checked(ctx, piece)
-        else:
-            found += await ctx.at_disk(slow, _append_checked, ctx, piece)
+        found += await ctx.at_logs(
+            _logs_of(one.partition for one in piece), _append_checked, ctx, piece
+        )
     return found
 
 
@@ -247,11 +245,9 @@ def _is_large(asked: Iterable[Asked]) -> bool:
     return sum(map(len, found)) > LARGE_REQUEST_BYTES or any(map(is_compressed, found))
 
 
-def _slow_log_dir(partitions: Iterable[Partition | None]) -> Path | None:
-    for partition in partitions:
-        if partition is not None and (slow := partition.slow_log_dir) is not None:
-            return slow
-    return None
+def _logs_of(partitions: Iterable[Partition | None]) -> list[Log]:
+    found = (None if partition is None else partition.hosted_log for partition in partitions)
+    return [log for log in found if log is not None]
 
 
 # -- one partition

@@ -94,7 +94,7 @@ async def _write_marker(ctx: Context, asked: WritableTxnMarker) -> WritableTxnMa
 
 
 @handles(DescribeProducersRequest, versions="0-0")
-def describe_producers(
+async def describe_producers(
     ctx: Context, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
     """Tell which producers the leader of each partition knows."""
@@ -103,7 +103,7 @@ def describe_producers(
             TopicResponse(
                 name=topic.name,
                 partitions=[
-                    _producers_of(ctx, TopicPartition(topic.name, index))
+                    await _producers_of(ctx, TopicPartition(topic.name, index))
                     for index in topic.partition_indexes
                 ],
             )
@@ -112,11 +112,12 @@ def describe_producers(
     )
 
 
-def _producers_of(ctx: Context, at: TopicPartition) -> PartitionResponse:
+async def _producers_of(ctx: Context, at: TopicPartition) -> PartitionResponse:
     try:
         if not is_legal_topic_name(at.topic):
             raise InvalidTopic(f"{at.topic[:300]!r} is no topic name")
-        entries = ctx.services.replicas.leader(at).log.native.producers()
+        log = ctx.services.replicas.leader(at).log
+        entries = await ctx.at_log(log, log.native.producers)
     except KafkaError as refusal:
         return PartitionResponse(
             partition_index=at.partition,

@@ -8,7 +8,9 @@ steps on segments and their files are `log_segments`', what an error of them mea
 to do later.
 
 Locks: `_lock` orders the changes of the segment list and of the leader epochs among
-Python's threads. Appends and reads do not take it unless something is unusual.
+Python's threads. Appends and reads do not take it unless something is unusual. Whoever
+has it may be waiting for a disk, this log's or (a move) another's: the event loop takes
+it by `try_hold` before it calls anything that does.
 """
 
 from __future__ import annotations
@@ -194,6 +196,14 @@ class Log:
             segment_jitter_ms=self._draw(jitter_ms) if jitter_ms > 0 else 0,
             index_interval_bytes=settings.index_interval_bytes,
         )
+
+    def try_hold(self) -> bool:
+        """Keep other threads' changes out until `let_go`, unless one is under way; tell whether."""
+        return self._lock.acquire(blocking=False)
+
+    def let_go(self) -> None:
+        """Let others change the log again."""
+        self._lock.release()
 
     # -- append and read ---------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,57 @@ def test_what_a_call_raises_is_raised_to_who_waits() -> None:
     with pytest.raises(ZeroDivisionError):
         asyncio.run(disks.in_thread(A, divmod, 1, 0))
     disks.stop()
+
+
+class Changed:
+    """A log as `Disks` sees it, which somebody may be changing."""
+
+    def __init__(self, log_dir: Path, *, by_others: bool = False) -> None:
+        self.log_dir = log_dir
+        self.holds = 0
+        self._by_others = by_others
+
+    def try_hold(self) -> bool:
+        self.holds += not self._by_others
+        return not self._by_others
+
+    def let_go(self) -> None:
+        self.holds -= 1
+
+
+@pytest.mark.parametrize(
+    ("logs", "place"),
+    [
+        ([Changed(A), Changed(B)], None),
+        ([Changed(A), Changed(B, by_others=True)], B),
+        ([Changed(A, by_others=True), Changed(B)], A),
+    ],
+)
+def test_call_is_made_where_it_waits_for_nobody(logs: list[Changed], place: Path | None) -> None:
+    disks = Disks()
+    seen: list[str] = []
+
+    @contextmanager
+    def waiting() -> Iterator[None]:
+        assert [log.holds for log in logs] == [0, 0]
+        seen.append("waits")
+        yield
+
+    def call() -> list[int]:
+        seen.append(threading.current_thread().name)
+        return [log.holds for log in logs]
+
+    held = asyncio.run(disks.at_logs(logs, call, waiting=waiting))  # type: ignore[arg-type]
+    disks.stop()
+    assert [log.holds for log in logs] == [0, 0]
+    if place is None:
+        assert (held, seen) == ([1, 1], [threading.current_thread().name])
+    else:
+        assert (held, seen) == ([0, 0], ["waits", f"disk {place}_0"])
+
+
+def test_call_that_fails_lets_go_of_the_logs() -> None:
+    disks, log = Disks(), Changed(A)
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(disks.at_logs([log], lambda: 1 // 0))  # type: ignore[arg-type]
+    assert log.holds == 0
