@@ -6,11 +6,11 @@ Offsets, sequences and order are the log's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from plog._native import batch, partition_log
 from plog.cluster.partition import Partition
@@ -50,6 +50,8 @@ from plog.protocol.messages.produce import (
 from plog.storage.log import Log
 from plog.storage.verification import Verification
 from plog.types import NO_OFFSET, NO_TIMESTAMP, TopicPartition
+
+T = TypeVar("T")
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 WITHOUT_LOG_START = (
@@ -173,19 +175,41 @@ async def _append_all(ctx: Context, request: ProduceRequest) -> list[Appended]:
     that were made for it do not pile up before it.
     """
     asked = await _with_leave(ctx, request, list(_each_partition(ctx, request)))
-    logs = _logs_of(ctx.services.replicas.get(one.at) for one in asked)
-    if not _is_large(asked):
-        return await ctx.at_logs(logs, _append_each, ctx, request.acks, asked)
-    slow = ctx.services.replicas.disks.slow_among(logs)
-    if slow is not None:
-        return await ctx.at_disk(slow, _append_each, ctx, request.acks, asked)
+    todo = [(_log_of(ctx.services.replicas.get(one.at)), one) for one in asked]
+    slow = ctx.services.replicas.disks.slow_among(log for log, _ in todo if log is not None)
+    if slow is not None or not _is_large(asked):
+        return await _append_in_turn(ctx, todo, partial(_check_and_append, ctx, request.acks))
     found: list[Appended] = []
     rest = iter(asked)
     while len(found) < len(asked):
         piece = await ctx.in_expander(_check_some, ctx, request.acks, rest)
-        found += await ctx.at_logs(
-            _logs_of(one.partition for one in piece), _append_checked, ctx, piece
-        )
+        checked = [(_log_of(one.partition), one) for one in piece]
+        found += await _append_in_turn(ctx, checked, partial(_append, ctx))
+    return found
+
+
+async def _append_in_turn(
+    ctx: Context, todo: Sequence[tuple[Log | None, T]], append: Callable[[T], Appended]
+) -> list[Appended]:
+    """Append one after the other. A disk that becomes slow keeps the event loop for one of them."""
+    found: list[Appended] = []
+    while len(found) < len(todo):
+        rest = todo[len(found) :]
+        logs = [log for log, _ in rest if log is not None]
+        found += await ctx.at_logs(logs, _append_until_slow, ctx, rest, append)
+    return found
+
+
+def _append_until_slow(
+    ctx: Context, todo: Iterable[tuple[Log | None, T]], append: Callable[[T], Appended]
+) -> list[Appended]:
+    """Append up to the next one whose disk is slow by then; the first in any case."""
+    disks = ctx.services.replicas.disks
+    found: list[Appended] = []
+    for log, one in todo:
+        if found and log is not None and disks.is_slow(log.log_dir):
+            break
+        found.append(append(one))
     return found
 
 
@@ -245,16 +269,15 @@ def _is_large(asked: Iterable[Asked]) -> bool:
     return sum(map(len, found)) > LARGE_REQUEST_BYTES or any(map(is_compressed, found))
 
 
-def _logs_of(partitions: Iterable[Partition | None]) -> list[Log]:
-    found = (None if partition is None else partition.hosted_log for partition in partitions)
-    return [log for log in found if log is not None]
+def _log_of(partition: Partition | None) -> Log | None:
+    return None if partition is None else partition.hosted_log
 
 
 # -- one partition
 
 
-def _append_each(ctx: Context, acks: int, asked: Iterable[Asked]) -> list[Appended]:
-    return [_append(ctx, _check(ctx, acks, one)) for one in asked]
+def _check_and_append(ctx: Context, acks: int, asked: Asked) -> Appended:
+    return _append(ctx, _check(ctx, acks, asked))
 
 
 def _check_some(ctx: Context, acks: int, rest: Iterator[Asked]) -> list[Checked | Appended]:
@@ -269,10 +292,6 @@ def _check_some(ctx: Context, acks: int, rest: Iterator[Asked]) -> list[Checked 
         if size >= LARGE_REQUEST_BYTES:
             break
     return found
-
-
-def _append_checked(ctx: Context, piece: Iterable[Checked | Appended]) -> list[Appended]:
-    return [_append(ctx, one) for one in piece]
 
 
 def _check(ctx: Context, acks: int, asked: Asked) -> Checked | Appended:

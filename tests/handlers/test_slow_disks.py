@@ -155,6 +155,23 @@ def test_slow_write_keeps_nobody_from_another_disk(two_disks: Running) -> None:
     assert is_slow(two_disks, 0)
 
 
+def test_request_for_two_disks_waits_once_for_one_that_becomes_slow(
+    two_disks: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(two_disks.wire, "u", 16)
+    slow = disk_of(two_disks, 0)
+    make_fast(two_disks, 0)
+    make_fast(two_disks, 1)
+    asked = count_threads(two_disks, monkeypatch)
+    parts = [("u", index, make_batch(producer=(next(producer_ids), 0, 0))) for index in range(16)]
+    with faults(Fault("pwritev", delay_us=30_000, path_prefix=slow)):
+        frame = two_disks.ask(produce_request(parts, acks=1), PRODUCE)
+    told = flat(decoded(ProduceResponse, PRODUCE, frame))
+    assert [(part.error_code, part.base_offset) for part in told] == [(0, 0)] * 16
+    later = [index for index in range(16) if disk_of(two_disks, index, "u") == slow][1:]
+    assert asked.count(Path(slow)) == len(later) > 1
+
+
 def test_disk_that_is_slow_from_the_first_write_on_keeps_nobody_from_another(
     two_disks: Running,
 ) -> None:
