@@ -383,17 +383,23 @@ class GroupCoordinator:
                 await self.delete(group_id)
 
     async def delete(self, group_id: str) -> ErrorCode:
-        """Delete a group that nobody is in, and what it has committed. Raises as `Shards.of`."""
+        """Delete a group that nobody is in, and what it has committed. Raises as `Shards.of`.
+
+        What open transactions would commit goes, too (as Kafka's `deleteAllOffsets` does): their
+        markers find nothing of it, now or after a restart.
+        """
         shard = self.shards.of(group_id)
         group = shard.groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if not group.is_empty:
             return ErrorCode.NON_EMPTY_GROUP
-        if group.unsafe:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # until it is safe that all have left
-        partitions = [at for at, _ in group.offsets]
-        pairs = [Pair(group_log.encode_offset_key(group_id, at), None) for at in partitions]
+        if group.unsafe or group.offsets.is_being_committed:
+            # Until it is safe that all have left, and known what there is to delete.
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        pairs = [
+            Pair(group_log.encode_offset_key(group_id, at), None) for at in group.offsets.partitions
+        ]
         if group.is_stored:
             pairs.append(Pair(group_log.encode_group_key(group_id), None))
         pairs += [Pair(encode_key(group_id, record.key), None) for record in group.stored]
@@ -431,7 +437,7 @@ class GroupCoordinator:
 
     async def _forget_offsets_of(self, topics: Collection[str]) -> None:
         for group in self.groups():
-            partitions = [at for at, _ in group.offsets if at.topic in topics]
+            partitions = [at for at in group.offsets.partitions if at.topic in topics]
             try:
                 await self.forget_offsets(group, partitions)
             except KafkaError as failure:

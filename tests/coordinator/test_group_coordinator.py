@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from plog.cluster.own_appends import ignore
+from plog._native.batch import read_header
+from plog._native.records import build_batch, control_batch
+from plog.cluster.own_appends import Pair, Writer, ignore
 from plog.coordinator import group_log
 from plog.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from plog.coordinator.group_events import Sync
@@ -154,6 +156,173 @@ def test_group_stays_while_offsets_of_a_transaction_are_written() -> None:
         group = groups.find("g")
         assert group is not None
         assert group.offsets.get(AT) == CommittedOffset(9)
+        groups.close()
+
+    asyncio.run(run())
+
+
+class Written:
+    """Takes batches as the partition's log would, and is read as one is at a start."""
+
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+        self.end = 0
+        self.may_go_on: asyncio.Event | None = None
+
+    async def append(
+        self,
+        _: TopicPartition,
+        pairs: Sequence[Pair],
+        *,
+        of: Writer | None = None,
+        appended: Callable[[int], None] = ignore,
+        **__: object,
+    ) -> int:
+        begun = {"producer_id": of.producer_id, "producer_epoch": 0} if of else {}
+        position = self.put(
+            build_batch(
+                [(0, key, value, ()) for key, value in pairs],
+                base_offset=self.end,
+                transactional=of is not None,
+                **begun,
+            )
+        )
+        appended(position)
+        if self.may_go_on is not None:
+            await self.may_go_on.wait()
+        return position
+
+    def put(self, data: bytes) -> int:
+        position, self.end = self.end, read_header(data).next_offset
+        self.batches.append(data)
+        return position
+
+    def mark(self, *, abort: bool = False) -> None:
+        self.put(
+            control_batch(
+                abort=abort,
+                offset=self.end,
+                timestamp=0,
+                producer_id=PRODUCER,
+                producer_epoch=0,
+                coordinator_epoch=0,
+            )
+        )
+
+    def read(self) -> Shard:
+        replayed = Replayed()
+        for data in self.batches:
+            replayed.take_batch(memoryview(data), read_header(data))
+        replayed.drop_deleted()
+        shard = Shard(0, 1)
+        shard.fill(replayed)
+        return shard
+
+
+async def commit_with_transaction(groups: GroupCoordinator, offset: int = 9) -> ErrorCode:
+    return await groups.commit_in_transaction(
+        "g",
+        [(AT, CommittedOffset(offset))],
+        producer=Producer(PRODUCER, 0),
+        verified=None,
+        member_id="",
+        instance_id=None,
+        generation=-1,
+    )
+
+
+async def commit_alone(groups: GroupCoordinator, offset: int = 5) -> ErrorCode:
+    return await groups.commit(
+        "g",
+        [(AT, CommittedOffset(offset))],
+        member_id="",
+        instance_id=None,
+        generation=-1,
+        version=8,
+    )
+
+
+@pytest.mark.parametrize("has_committed", [True, False])
+@pytest.mark.parametrize("restarts", ["never", "before the marker", "after it"])
+def test_deleted_group_does_not_come_back_with_a_transaction(
+    has_committed: bool, restarts: str
+) -> None:
+    async def run() -> None:
+        written = Written()
+        groups = made(written)
+        groups.shards.serve(Shard(0, 1))
+        if has_committed:
+            assert await commit_alone(groups) is ErrorCode.NONE
+        assert await commit_with_transaction(groups) is ErrorCode.NONE
+        assert await groups.delete("g") is ErrorCode.NONE
+        if restarts == "before the marker":
+            groups.shards.serve(written.read())
+            assert groups.find("g") is None
+        written.mark()
+        groups.on_marker(OFFSETS, PRODUCER, True)
+        if restarts == "after it":
+            groups.shards.serve(written.read())
+        assert groups.find("g") is None
+        groups.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_what_a_transaction_commits_after_the_group_was_deleted_stands(restarts: bool) -> None:
+    async def run() -> None:
+        written = Written()
+        groups = made(written)
+        groups.shards.serve(Shard(0, 1))
+        assert await commit_with_transaction(groups) is ErrorCode.NONE
+        assert await groups.delete("g") is ErrorCode.NONE
+        assert await commit_with_transaction(groups, 11) is ErrorCode.NONE
+        if restarts:
+            groups.shards.serve(written.read())
+        groups.on_marker(OFFSETS, PRODUCER, True)
+        group = groups.find("g")
+        assert group is not None
+        assert group.offsets.get(AT) == CommittedOffset(11)
+        groups.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("commit", [commit_alone, commit_with_transaction])
+def test_group_is_not_deleted_while_it_is_not_known_what_it_has_committed(
+    commit: Callable[[GroupCoordinator], Coroutine[None, None, ErrorCode]],
+) -> None:
+    async def run() -> None:
+        written = Written()
+        groups = made(written)
+        groups.shards.serve(Shard(0, 1))
+        written.may_go_on = asyncio.Event()
+        commits = asyncio.ensure_future(commit(groups))
+        await asyncio.sleep(0)  # it is appended, and not known to be safe
+        assert written.end == 1
+        assert await groups.delete("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        written.may_go_on.set()
+        assert await commits is ErrorCode.NONE
+        assert await groups.delete("g") is ErrorCode.NONE
+        groups.on_marker(OFFSETS, PRODUCER, True)
+        assert groups.find("g") is None
+        assert not list(written.read())
+        groups.close()
+
+    asyncio.run(run())
+
+
+def test_what_a_transaction_would_commit_goes_with_its_topic() -> None:
+    async def run() -> None:
+        written = Written()
+        groups = made(written)
+        groups.shards.serve(Shard(0, 1))
+        assert await commit_with_transaction(groups) is ErrorCode.NONE
+        groups._forget_topics({AT.topic})
+        async with asyncio.timeout(60):
+            while groups.find("g") is not None:
+                await asyncio.sleep(0)
+        assert not list(written.read())
         groups.close()
 
     asyncio.run(run())
