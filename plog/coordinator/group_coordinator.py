@@ -58,6 +58,7 @@ from plog.errors import (
 from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
 from plog.runtime.timers import Timers
+from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings, GroupSettings
 from plog.storage.verification import Verification
 from plog.types import TopicPartition
@@ -74,6 +75,7 @@ class GroupCoordinator:
 
     Args:
         settings_of: tells a group's settings of now.
+        trusted_time: by which offsets expire.
         partitions: tells how many `__consumer_offsets` has, or will have.
     """
 
@@ -85,12 +87,14 @@ class GroupCoordinator:
         settings: BrokerSettings,
         settings_of: Callable[[str], GroupSettings],
         clock: Clock,
+        trusted_time: TrustedTime,
         partitions: Callable[[], int],
     ) -> None:
         self._loop = loop
         self._appends = appends
         self._settings = settings
         self._clock = clock
+        self._trusted_time = trusted_time
         self.shards = Shards(
             loop,
             OFFSETS_TOPIC,
@@ -457,7 +461,7 @@ class GroupCoordinator:
         retention_ms = self._settings.offsets_retention_minutes * MINUTE_MS
         for group in self.groups():
             try:
-                expired = group.expired(self._clock.now_ms(), retention_ms)
+                expired = group.expired(self._trusted_time.now_ms(), retention_ms)
                 await self.forget_offsets(group, expired)
                 if group.is_forgettable:
                     await self.delete(group.group_id)

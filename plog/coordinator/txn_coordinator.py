@@ -28,7 +28,8 @@ from plog.coordinator.txn_events import (
     Forgotten,
     GiveUp,
     InitProducer,
-    LookAtClock,
+    LookAtAge,
+    LookAtTimeout,
     MarkersWritten,
     Producer,
     Store,
@@ -46,6 +47,7 @@ from plog.errors import (
 )
 from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
+from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings
 from plog.storage.producer_state import Marker
 from plog.types import NO_PRODUCER_ID, TopicPartition
@@ -68,6 +70,7 @@ class TxnCoordinator:
     """The transactional ids of this broker. For the event loop's thread.
 
     Args:
+        trusted_time: by which transactional ids expire, and transactions that were read.
         partitions: tells how many `__transaction_state` has, or will have.
         new_producer_id: gives an id that nobody has had; blocks, and raises KafkaError.
         marker_written: told of each marker once it is safe.
@@ -81,6 +84,7 @@ class TxnCoordinator:
         metadata: MetadataCache,
         settings: BrokerSettings,
         clock: Clock,
+        trusted_time: TrustedTime,
         partitions: Callable[[], int],
         new_producer_id: Callable[[], int],
         marker_written: MarkerWritten,
@@ -90,6 +94,7 @@ class TxnCoordinator:
         self._metadata = metadata
         self._settings = settings
         self._clock = clock
+        self._trusted_time = trusted_time
         self._new_producer_id = new_producer_id
         self._marker_written = marker_written
         self._knows_partitions = asyncio.Event()
@@ -169,7 +174,12 @@ class TxnCoordinator:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         token = self._token()
         event = AddPartitions(
-            token, producer, frozenset(partitions), self._clock.now_ms(), client_version
+            token,
+            producer,
+            frozenset(partitions),
+            self._clock.now_ms(),
+            self._clock.monotonic_ms(),
+            client_version,
         )
         waits = self._loop.call_later(LONGEST_WAIT_S, self._feed, shard, txn, GiveUp(token))
         try:
@@ -360,7 +370,10 @@ class TxnCoordinator:
 
     def look_at_clock(self) -> None:
         """Abort what has taken too long, and forget what nobody has used for long."""
-        look = LookAtClock(self._clock.now_ms(), self._settings.transactional_id_expiration_ms)
+        now_ms = self._trusted_time.now_ms()
+        timeout = LookAtTimeout(now_ms, self._clock.monotonic_ms())
+        age = LookAtAge(now_ms, self._settings.transactional_id_expiration_ms)
         for shard in self.shards:
             for txn in shard:
-                self._feed(shard, txn, look)
+                self._feed(shard, txn, timeout)
+                self._feed(shard, txn, age)

@@ -23,6 +23,7 @@ from plog.coordinator.txn_events import Producer
 from plog.errors import ErrorCode, KafkaStorageError
 from plog.runtime.bounded_lines import AT_ONCE
 from plog.runtime.clock import ManualClock
+from plog.runtime.trusted_time import DOUBT_MS, TrustedTime
 from plog.settings.definitions import BrokerSettings, GroupSettings
 from plog.types import TopicPartition
 from tests.bounded import counted, told
@@ -31,17 +32,21 @@ from tests.coordinator.group_play import JOIN
 AT = TopicPartition("t", 0)
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 PRODUCER = 7
+YEAR_MS = 365 * 86_400_000
 
 
-def made(appends: object, settings: BrokerSettings | None = None) -> GroupCoordinator:
+def made(
+    appends: object, settings: BrokerSettings | None = None, clock: ManualClock | None = None
+) -> GroupCoordinator:
     """Return a coordinator of one partition, which is not led here yet."""
-    known = settings or BrokerSettings()
+    known, clock = settings or BrokerSettings(), clock or ManualClock()
     return GroupCoordinator(
         asyncio.get_running_loop(),
         appends=appends,  # type: ignore[arg-type]
         settings=known,
         settings_of=lambda _: GroupSettings(known),
-        clock=ManualClock(),
+        clock=clock,
+        trusted_time=TrustedTime(clock),
         partitions=lambda: 1,
     )
 
@@ -323,6 +328,23 @@ def test_what_a_transaction_would_commit_goes_with_its_topic() -> None:
             while groups.find("g") is not None:
                 await asyncio.sleep(0)
         assert not list(written.read())
+        groups.close()
+
+    asyncio.run(run())
+
+
+def test_offsets_do_not_expire_by_a_clock_that_is_suddenly_ahead() -> None:
+    async def run() -> None:
+        clock = ManualClock()
+        groups = made(Written(), clock=clock)
+        groups.shards.serve(Shard(0, 1))
+        assert await commit_alone(groups) is ErrorCode.NONE
+        clock.jump_to(10 * YEAR_MS)
+        await groups.expire()
+        assert groups.find("g") is not None
+        clock.advance(DOUBT_MS)  # it stays so
+        await groups.expire()
+        assert groups.find("g") is None
         groups.close()
 
     asyncio.run(run())

@@ -26,6 +26,7 @@ from plog.errors import (
 )
 from plog.runtime.bounded_lines import AT_ONCE
 from plog.runtime.clock import ManualClock
+from plog.runtime.trusted_time import DOUBT_MS, TrustedTime
 from plog.types import TopicPartition
 from tests.bounded import counted, told
 
@@ -70,9 +71,14 @@ class Appends:
 
 
 def scene(
-    metadata: Metadata, appends: Appends, *, partitions: int = 1
+    metadata: Metadata,
+    appends: Appends,
+    *,
+    partitions: int = 1,
+    clock: ManualClock | None = None,
 ) -> tuple[TxnCoordinator, Txn]:
     """Return a coordinator that has read of a decided transaction."""
+    clock = clock or ManualClock()
     settings = SimpleNamespace(
         transaction_state_log_load_buffer_size=1000,
         transaction_abort_timed_out_transaction_cleanup_interval_ms=10_000,
@@ -84,7 +90,8 @@ def scene(
         appends=appends,  # type: ignore[arg-type]
         metadata=metadata,  # type: ignore[arg-type]
         settings=settings,  # type: ignore[arg-type]
-        clock=ManualClock(),
+        clock=clock,
+        trusted_time=TrustedTime(clock),
         partitions=lambda: 1,
         new_producer_id=lambda: 100,
         marker_written=lambda *_: None,
@@ -224,5 +231,30 @@ def test_producer_id_that_the_store_refuses_is_asked_for_again() -> None:
         made._new_producer_id = refused
         with pytest.raises(CoordinatorNotAvailable):
             await made.init("another", 1000, None)
+
+    asyncio.run(run())
+
+
+AT_REST = TxnValue(5, 3, 60_000, TxnState.EMPTY, updated_ms=0)
+OPEN = TxnValue(5, 3, 60_000, TxnState.ONGOING, frozenset({AT}), 0, 0)
+
+
+@pytest.mark.parametrize("value", [AT_REST, OPEN])
+def test_clock_that_is_suddenly_ahead_ends_nothing(value: TxnValue) -> None:
+    async def run() -> None:
+        clock = ManualClock()
+        made, _ = scene(Metadata(), Appends(), clock=clock)
+        shard = made.shards.at(0)
+        assert shard is not None
+        txn = shard.txns["x"] = Txn("x", value)
+        clock.jump_to(1 << 40)
+        made.look_at_clock()
+        await turns()
+        assert txn.value is value
+        clock.advance(DOUBT_MS)  # it stays so
+        made.look_at_clock()
+        await turns()
+        assert txn.value is not value
+        made.close()
 
     asyncio.run(run())
