@@ -627,12 +627,19 @@ class Log:
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
         """Forget the producers silent for producer.id.expiration.ms; return how many."""
-        gone = self._silent_producers.look(
+        silent = self._silent_producers.look(
             self.native.producers(), now_ms=now_ms, expiration_ms=expiration_ms
         )
-        if gone:
-            self.native.remove_producers(gone)
-        return len(gone)
+        return sum(self._forget_producer(entry) for entry in silent)
+
+    def _forget_producer(self, seen: ProducerEntry) -> bool:
+        """Forget a producer unless it has written since it was seen; tell whether it is gone."""
+        with self._lock:  # under which every transaction begins
+            known = self.native.producer(seen.producer_id)
+            if known is None or known.version != seen.version:
+                return False
+            self.native.remove_producers([seen.producer_id])
+            return True
 
     # -- the end -----------------------------------------------------------------------------
 

@@ -266,6 +266,30 @@ def test_producer_of_old_records_is_not_silent_while_it_writes(directory: Path) 
     assert log.expire_producers(later, 1000) == 1
 
 
+@pytest.mark.parametrize("transactional", [True, False])
+def test_producer_that_writes_while_the_silent_are_forgotten_is_not(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, transactional: bool
+) -> None:
+    log = open_log(directory)
+    produce(log, 0, pid=3)
+    again = batch(5, producer_id=3, epoch=0, sequence=10, transactional=transactional)
+    later = NOW_MS + 10**9
+    assert log.expire_producers(later, 1000) == 0
+    look = log._silent_producers.look
+
+    def look_and_be_overtaken(*arguments: object, **options: object) -> object:
+        found = look(*arguments, **options)  # type: ignore[arg-type]
+        append_verified(log, bytearray(again))
+        return found
+
+    monkeypatch.setattr(log._silent_producers, "look", look_and_be_overtaken)
+    assert log.expire_producers(later, 1000) == 0
+    known = log.native.producer(3)
+    assert known is not None
+    assert known.current_txn_first_offset == (10 if transactional else -1)
+    assert log.native.append(bytearray(again), NOW_MS).status == DUPLICATE
+
+
 def test_transaction_holds_the_last_stable_offset(directory: Path) -> None:
     log = open_log(directory)
     fill(log, 1)
