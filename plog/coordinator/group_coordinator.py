@@ -23,6 +23,7 @@ from plog.coordinator.consumer_group import ConsumerGroup
 from plog.coordinator.consumer_log import encode_key
 from plog.coordinator.consumer_runner import ConsumerRunner
 from plog.coordinator.failures import told
+from plog.coordinator.given_out import GivenOut, Key
 from plog.coordinator.group_events import (
     Answer,
     BeatAnswer,
@@ -41,8 +42,8 @@ from plog.coordinator.group_events import (
     StoreGroup,
     Sync,
     SyncAnswer,
-    Timer,
     TimerFired,
+    TimerKind,
 )
 from plog.coordinator.group_log import CommittedOffset
 from plog.coordinator.group_shard import Group, Shard
@@ -104,7 +105,8 @@ class GroupCoordinator:
             taken=self._resume,
             given_up=self._retire,
         )
-        self._timers: Timers[tuple[str, Timer]] = Timers(loop, self._fired)
+        self._timers: Timers[Key] = Timers(loop, self._fired)
+        self._given_out = GivenOut()
         # Whoever may join can cause them without end.
         self._rebalances = BoundedLines(
             log, "%d further rebalances", least_level=logging.INFO, timing=loop
@@ -210,7 +212,11 @@ class GroupCoordinator:
         shard = self.shards.of(group_id)
         if join.member_id and group_id not in shard.groups:
             return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id)
-        return await self._ask(shard.group(group_id), join, JoinAnswer)
+        group = shard.group(group_id)
+        try:
+            return await self._ask(group, join, JoinAnswer)
+        finally:
+            self._forget_unborn(shard, group)
 
     async def sync(self, group_id: str, sync: Sync) -> SyncAnswer:
         """Return a member's assignment once there is one. Raises as `Shards.of`."""
@@ -228,10 +234,13 @@ class GroupCoordinator:
 
     async def leave(self, group_id: str, members: tuple[Leaving, ...]) -> tuple[ErrorCode, ...]:
         """Take members out; an error for each, in this order. Raises as `Shards.of`."""
-        group = self.find(group_id)
+        shard = self.shards.of(group_id)
+        group = shard.groups.get(group_id)
         if group is None:
             return (ErrorCode.UNKNOWN_MEMBER_ID,) * len(members)
-        return (await self._ask(group, Leave(self.token(), members), Left)).errors
+        left = await self._ask(group, Leave(self.token(), members), Left)
+        self._forget_unborn(shard, group)
+        return left.errors
 
     async def beat_as_consumer(self, group_id: str, beat: Beat) -> BeatAnswer:
         """Have a member of a consumer group (KIP-848) tell of itself, and return what it is told.
@@ -243,13 +252,16 @@ class GroupCoordinator:
             raise GroupIdNotFound(f"there is no group {group_id}")
         group = shard.group(group_id)
         answer = await self._ask(group, beat, BeatAnswer)
-        if answer.error is not ErrorCode.NONE and group.is_forgettable and not group.is_stored:
+        if answer.error is not ErrorCode.NONE:
             self._forget_unborn(shard, group)
         return answer
 
     def _forget_unborn(self, shard: Shard, group: Group) -> None:
-        """Forget a group that was made for somebody who was not taken in."""
-        if isinstance(group.machine, ClassicGroup) and shard.groups.get(group.group_id) is group:
+        """Forget a group that was made for somebody who was not taken in, or did not come back."""
+        is_nothing = (
+            isinstance(group.machine, ClassicGroup) and group.is_forgettable and not group.is_stored
+        )
+        if is_nothing and shard.groups.get(group.group_id) is group:
             del shard.groups[group.group_id]
 
     def token(self) -> asyncio.Future[object]:
@@ -290,12 +302,24 @@ class GroupCoordinator:
         if group_id not in shard.groups and generation >= 0:
             return ErrorCode.ILLEGAL_GENERATION
         group = shard.group(group_id)
-        refusal = group.refuse_commit(member_id, instance_id, generation, version)
-        if refusal is not ErrorCode.NONE:
-            return refusal
+        try:
+            refusal = group.refuse_commit(member_id, instance_id, generation, version)
+            if refusal is not ErrorCode.NONE:
+                return refusal
+            return await self._commit(shard, group, offsets, member_id)
+        finally:
+            self._forget_unborn(shard, group)
+
+    async def _commit(
+        self,
+        shard: Shard,
+        group: Group,
+        offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
+        member_id: str,
+    ) -> ErrorCode:
         if isinstance(group.machine, ClassicGroup):
             self._execute(group, group.machine.hear(member_id))
-        pairs = self._offset_pairs(group_id, offsets)
+        pairs = self._offset_pairs(group.group_id, offsets)
         with group.offsets.committing(at for at, _ in offsets):
             try:
                 position = await self._append(shard, pairs)
@@ -327,24 +351,38 @@ class GroupCoordinator:
         if group_id not in shard.groups and generation >= 0:
             return ErrorCode.UNKNOWN_MEMBER_ID
         group = shard.group(group_id)
-        refusal = group.refuse_transactional_commit(member_id, instance_id, generation)
-        if refusal is not ErrorCode.NONE:
-            return refusal
-        if isinstance(group.machine, ClassicGroup):
-            self._execute(group, group.machine.hear(member_id))
+        try:
+            refusal = group.refuse_transactional_commit(member_id, instance_id, generation)
+            if refusal is not ErrorCode.NONE:
+                return refusal
+            if isinstance(group.machine, ClassicGroup):
+                self._execute(group, group.machine.hear(member_id))
+            writer = Writer(*producer, verified)
+            return await self._commit_in_transaction(shard, group, offsets, writer)
+        finally:
+            self._forget_unborn(shard, group)
 
+    async def _commit_in_transaction(
+        self,
+        shard: Shard,
+        group: Group,
+        offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
+        writer: Writer,
+    ) -> ErrorCode:
         def appended(position: int) -> None:
             # At once: from now on its fate is the marker's, which may follow closely.
             for step, (at, committed) in enumerate(offsets):
-                shard.commit_in_transaction(group, producer.id, at, committed, position + step)
+                shard.commit_in_transaction(
+                    group, writer.producer_id, at, committed, position + step
+                )
 
         try:
             # Without it the group could expire before there is anything undecided to keep it.
             with group.offsets.committing(at for at, _ in offsets):
                 await self._append(
                     shard,
-                    self._offset_pairs(group_id, offsets),
-                    of=Writer(*producer, verified),
+                    self._offset_pairs(group.group_id, offsets),
+                    of=writer,
                     appended=appended,
                 )
         except KafkaError as failure:
@@ -500,11 +538,20 @@ class GroupCoordinator:
             group.since_ms = self._clock.now_ms()
         self._execute(group, effects)
 
-    def _fired(self, key: tuple[str, Timer]) -> None:
+    def _fired(self, key: Key) -> None:
         group_id, timer = key
+        self._given_out.drop(key)
         with suppress(NotCoordinator, CoordinatorLoadInProgress):
-            if (group := self.find(group_id)) is not None:
+            shard = self.shards.of(group_id)
+            if (group := shard.groups.get(group_id)) is not None:
                 self._feed(group, TimerFired(timer))
+                self._forget_unborn(shard, group)
+
+    def _wait_for(self, key: Key) -> None:
+        """Take in that an id was given out; the oldest are waited for no longer."""
+        for oldest in self._given_out.add(key):
+            self._timers.stop(oldest)
+            self._loop.call_soon(self._fired, oldest)
 
     def _execute(self, group: Group, effects: Iterable[Effect]) -> None:
         group_id = group.group_id
@@ -516,8 +563,11 @@ class GroupCoordinator:
                         token.set_result(answer)
                 case SetTimer(timer, after_ms):
                     self._timers.set((group_id, timer), after_ms)
+                    if timer.kind is TimerKind.PENDING:
+                        self._wait_for((group_id, timer))
                 case StopTimer(timer):
                     self._timers.stop((group_id, timer))
+                    self._given_out.drop((group_id, timer))
                 case Rebalancing(generation, reason):
                     self._classic_rebalances += 1
                     # All of it is the clients' word: one line, and no long one.

@@ -14,8 +14,9 @@ from plog._native.batch import read_header
 from plog._native.records import build_batch, control_batch
 from plog.cluster.own_appends import Pair, Writer, ignore
 from plog.coordinator import group_log
+from plog.coordinator.given_out import EACH_BYTES, GivenOut
 from plog.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
-from plog.coordinator.group_events import Sync
+from plog.coordinator.group_events import Join, Leaving, Sync
 from plog.coordinator.group_log import CommittedOffset
 from plog.coordinator.group_shard import Shard
 from plog.coordinator.replay import Entry, Replayed
@@ -33,6 +34,8 @@ AT = TopicPartition("t", 0)
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 PRODUCER = 7
 YEAR_MS = 365 * 86_400_000
+GROUPS = 1000
+"""Far more than there is room for, however long it takes."""
 
 
 def made(
@@ -350,8 +353,84 @@ def test_offsets_do_not_expire_by_a_clock_that_is_suddenly_ahead() -> None:
     asyncio.run(run())
 
 
-GROUPS = 1000
-"""Far more than there is room for, however long it takes."""
+def joining(groups: GroupCoordinator, new_member_id: str = "m", **changes: object) -> Join:
+    return replace(JOIN, token=groups.token(), new_member_id=new_member_id, **changes)  # type: ignore[arg-type]
+
+
+async def join_in_vain(groups: GroupCoordinator) -> ErrorCode:
+    return (await groups.join("g", joining(groups, protocols=()))).error
+
+
+@pytest.mark.parametrize("ask", [join_in_vain, commit_alone, commit_with_transaction])
+def test_group_is_not_made_by_what_is_refused(
+    ask: Callable[[GroupCoordinator], Coroutine[None, None, ErrorCode]],
+) -> None:
+    class Full:
+        async def append(self, *_: object, **__: object) -> int:
+            raise KafkaStorageError("no space left on device")
+
+    async def run() -> None:
+        groups = made(Full())
+        groups.shards.serve(Shard(0, 1))
+        assert await ask(groups) is not ErrorCode.NONE
+        assert groups.find("g") is None
+        groups.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["it leaves", "its time is up"])
+def test_group_goes_with_the_last_id_that_nobody_came_back_with(how: str) -> None:
+    async def run() -> None:
+        groups = made(Written())
+        groups.shards.serve(Shard(0, 1))
+        asked = joining(groups, session_timeout_ms=60_000 if how == "it leaves" else 10)
+        assert (await groups.join("g", asked)).error is ErrorCode.MEMBER_ID_REQUIRED
+        assert groups.find("g") is not None
+        if how == "it leaves":
+            assert await groups.leave("g", (Leaving("m"),)) == (ErrorCode.NONE,)
+        async with asyncio.timeout(60):
+            while groups.find("g") is not None:
+                await asyncio.sleep(0.01)
+        groups.close()
+
+    asyncio.run(run())
+
+
+def test_group_that_has_committed_outlives_an_id_that_nobody_came_back_with() -> None:
+    async def run() -> None:
+        groups = made(Written())
+        groups.shards.serve(Shard(0, 1))
+        assert await commit_alone(groups) is ErrorCode.NONE
+        await groups.join("g", joining(groups))
+        assert await groups.leave("g", (Leaving("m"),)) == (ErrorCode.NONE,)
+        assert await join_in_vain(groups) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        group = groups.find("g")
+        assert group is not None
+        assert group.offsets.get(AT) == CommittedOffset(5)
+        groups.close()
+
+    asyncio.run(run())
+
+
+def test_ids_of_all_groups_are_bounded() -> None:
+    async def run() -> None:
+        groups = made(Written(), BrokerSettings({"group.initial.rebalance.delay.ms": "0"}))
+        groups.shards.serve(Shard(0, 1))
+        groups._given_out = GivenOut(10 * (EACH_BYTES + 10))
+        for number in range(GROUPS):
+            told = await groups.join(f"g{number}", joining(groups, f"m{number}"))
+            assert told.error is ErrorCode.MEMBER_ID_REQUIRED
+            await asyncio.sleep(0)
+            assert len(groups.groups()) == len(groups._timers) <= 10
+        late = await groups.join("g0", joining(groups, member_id="m0"))
+        assert late.error is ErrorCode.UNKNOWN_MEMBER_ID
+        name = f"{GROUPS - 1}"
+        soon = await groups.join(f"g{name}", joining(groups, member_id=f"m{name}"))
+        assert soon.error is ErrorCode.NONE
+        groups.close()
+
+    asyncio.run(run())
 
 
 def test_lines_of_groups_that_cannot_be_stored_are_bounded(
