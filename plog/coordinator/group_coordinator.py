@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -58,6 +58,7 @@ from plog.errors import (
 )
 from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
+from plog.runtime.give_way import giving_way
 from plog.runtime.timers import Timers
 from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings, GroupSettings
@@ -157,7 +158,7 @@ class GroupCoordinator:
                 self._loop.call_soon_threadsafe(self._forget_topics, gone)
 
         self._unsubscribe = metadata.subscribe(look)
-        self.shards.spawn(self._expire_now_and_then())
+        self.shards.spawn_every(self._settings.offsets_retention_check_interval_ms, self.expire)
 
     # -- partitions come and go --------------------------------------------------------------
 
@@ -473,12 +474,18 @@ class GroupCoordinator:
             protocol_type=was.protocol_type,
         )
 
+    async def _each_group(self) -> AsyncIterator[Group]:
+        """Iterate over the groups, letting requests be handled in between; not over those gone."""
+        async for group in giving_way(self.groups()):
+            if self._is_ours(group):
+                yield group
+
     def _forget_topics(self, topics: Collection[str]) -> None:
         if not self.shards.is_closed:
             self.shards.spawn(self._forget_offsets_of(topics))
 
     async def _forget_offsets_of(self, topics: Collection[str]) -> None:
-        for group in self.groups():
+        async for group in self._each_group():
             partitions = [at for at in group.offsets.partitions if at.topic in topics]
             try:
                 await self.forget_offsets(group, partitions)
@@ -489,15 +496,10 @@ class GroupCoordinator:
                     failure,
                 )
 
-    async def _expire_now_and_then(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.offsets_retention_check_interval_ms / 1000)
-            await self.expire()
-
     async def expire(self) -> None:
         """Forget offsets that nobody asked for in a long time, and groups without any."""
         retention_ms = self._settings.offsets_retention_minutes * MINUTE_MS
-        for group in self.groups():
+        async for group in self._each_group():
             try:
                 expired = group.expired(self._trusted_time.now_ms(), retention_ms)
                 await self.forget_offsets(group, expired)

@@ -47,6 +47,7 @@ from plog.errors import (
 )
 from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
+from plog.runtime.give_way import giving_way
 from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings
 from plog.storage.producer_state import Marker
@@ -123,7 +124,7 @@ class TxnCoordinator:
     def start(self) -> None:
         """Look at the clock from now on, and write markers: it is known which partitions exist."""
         self._knows_partitions.set()
-        self.shards.spawn(self._look_now_and_then())
+        self.shards.spawn_every(self._look_every_ms(), self.look_at_clock)
 
     def close(self) -> None:
         """Stop: nobody is answered, and markers wait for the next start."""
@@ -358,22 +359,20 @@ class TxnCoordinator:
 
     # -- time --------------------------------------------------------------------------------
 
-    async def _look_now_and_then(self) -> None:
+    def _look_every_ms(self) -> int:
         settings = self._settings
-        every_ms = min(
+        return min(
             settings.transaction_abort_timed_out_transaction_cleanup_interval_ms,
             settings.transaction_remove_expired_transaction_cleanup_interval_ms,
         )
-        while True:
-            await asyncio.sleep(every_ms / 1000)
-            self.look_at_clock()
 
-    def look_at_clock(self) -> None:
+    async def look_at_clock(self) -> None:
         """Abort what has taken too long, and forget what nobody has used for long."""
         now_ms = self._trusted_time.now_ms()
         timeout = LookAtTimeout(now_ms, self._clock.monotonic_ms())
         age = LookAtAge(now_ms, self._settings.transactional_id_expiration_ms)
-        for shard in self.shards:
-            for txn in shard:
+        every = [(shard, txn) for shard in self.shards for txn in shard]
+        async for shard, txn in giving_way(every):
+            if self.shards.is_served(shard) and shard.txns.get(txn.transactional_id) is txn:
                 self._feed(shard, txn, timeout)
                 self._feed(shard, txn, age)

@@ -353,6 +353,112 @@ def test_offsets_do_not_expire_by_a_clock_that_is_suddenly_ahead() -> None:
     asyncio.run(run())
 
 
+class Beside:
+    """Counts the turns that others have in the event loop meanwhile."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self._task = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            self.turns += 1
+            await asyncio.sleep(0)
+
+    def end(self) -> int:
+        self._task.cancel()
+        return self.turns
+
+
+async def expire(groups: GroupCoordinator) -> None:
+    await groups.expire()
+
+
+async def forget_topics(groups: GroupCoordinator) -> None:
+    await groups._forget_offsets_of({"another"})
+
+
+@pytest.mark.parametrize("work", [expire, forget_topics])
+def test_others_have_their_turn_while_all_groups_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch, work: Callable[[GroupCoordinator], Coroutine[None, None, None]]
+) -> None:
+    monkeypatch.setattr("plog.runtime.give_way.AT_ONCE_S", -1)
+
+    async def run() -> None:
+        groups = made(Written())
+        shard = Shard(0, 1)
+        groups.shards.serve(shard)
+        for number in range(GROUPS):
+            shard.group(f"g{number}").offsets.commit(AT, CommittedOffset(1), number)
+        beside = Beside()
+        await work(groups)
+        assert beside.end() >= GROUPS
+        assert len(groups.groups()) == GROUPS
+        groups.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("gone", ["deleted", "moved"])
+def test_group_that_goes_meanwhile_does_not_expire(
+    monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    monkeypatch.setattr("plog.runtime.give_way.AT_ONCE_S", -1)
+
+    async def run() -> None:
+        written, clock = Written(), ManualClock()
+        groups = made(written, clock=clock)
+        shard = Shard(0, 1)
+        groups.shards.serve(shard)
+        shard.group("other")
+        assert await commit_alone(groups) is ErrorCode.NONE
+        clock.advance(YEAR_MS)
+        expires = asyncio.ensure_future(groups.expire())
+        await asyncio.sleep(0)  # it has a list of what there is
+        if gone == "deleted":
+            assert await groups.delete("g") is ErrorCode.NONE
+            fresh = CommittedOffset(7, committed_ms=YEAR_MS)
+            shard.group("g").offsets.commit(AT, fresh, written.end)
+        else:
+            groups.shards.give_up(0)
+        end = written.end
+        await expires
+        assert written.end == end
+        groups.close()
+
+    asyncio.run(run())
+
+
+def test_bug_does_not_end_what_is_done_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[int] = []
+
+    async def fails(_: GroupCoordinator) -> None:
+        asked.append(1)
+        raise RuntimeError("one line\nnot two")
+
+    monkeypatch.setattr(GroupCoordinator, "expire", fails)
+
+    async def run() -> None:
+        groups = made(Written(), BrokerSettings({"offsets.retention.check.interval.ms": "1"}))
+        groups.start(
+            SimpleNamespace(
+                snapshot=SimpleNamespace(topic_names={}), subscribe=lambda _: lambda: None
+            )  # type: ignore[arg-type]
+        )
+        async with asyncio.timeout(60):
+            while len(asked) < 3:
+                await asyncio.sleep(0.01)
+        groups.close()
+
+    asyncio.run(run())
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) >= 2
+    assert all("of __consumer_offsets met a bug in what it does now" in line for line in lines)
+    assert not any("\n" in line for line in lines)
+
+
 def joining(groups: GroupCoordinator, new_member_id: str = "m", **changes: object) -> Join:
     return replace(JOIN, token=groups.token(), new_member_id=new_member_id, **changes)  # type: ignore[arg-type]
 

@@ -248,13 +248,33 @@ def test_clock_that_is_suddenly_ahead_ends_nothing(value: TxnValue) -> None:
         assert shard is not None
         txn = shard.txns["x"] = Txn("x", value)
         clock.jump_to(1 << 40)
-        made.look_at_clock()
+        await made.look_at_clock()
         await turns()
         assert txn.value is value
         clock.advance(DOUBT_MS)  # it stays so
-        made.look_at_clock()
+        await made.look_at_clock()
         await turns()
         assert txn.value is not value
+        made.close()
+
+    asyncio.run(run())
+
+
+def test_others_have_their_turn_while_all_ids_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("plog.runtime.give_way.AT_ONCE_S", -1)
+
+    async def run() -> None:
+        made, _ = scene(Metadata(), Appends())
+        shard = made.shards.at(0)
+        assert shard is not None
+        for number in range(PARTITIONS):
+            shard.txns[f"{number}"] = Txn(f"{number}", AT_REST)
+        looks = asyncio.ensure_future(made.look_at_clock())
+        await turns(PARTITIONS)
+        assert not looks.done()
+        await looks
         made.close()
 
     asyncio.run(run())
