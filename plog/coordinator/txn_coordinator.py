@@ -124,7 +124,9 @@ class TxnCoordinator:
     def start(self) -> None:
         """Look at the clock from now on, and write markers: it is known which partitions exist."""
         self._knows_partitions.set()
-        self.shards.spawn_every(self._look_every_ms(), self.look_at_clock)
+        settings, every = self._settings, self.shards.spawn_every
+        every(settings.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_late)
+        every(settings.transaction_remove_expired_transaction_cleanup_interval_ms, self.forget_old)
 
     def close(self) -> None:
         """Stop: nobody is answered, and markers wait for the next start."""
@@ -359,20 +361,18 @@ class TxnCoordinator:
 
     # -- time --------------------------------------------------------------------------------
 
-    def _look_every_ms(self) -> int:
-        settings = self._settings
-        return min(
-            settings.transaction_abort_timed_out_transaction_cleanup_interval_ms,
-            settings.transaction_remove_expired_transaction_cleanup_interval_ms,
-        )
-
-    async def look_at_clock(self) -> None:
-        """Abort what has taken too long, and forget what nobody has used for long."""
+    async def abort_late(self) -> None:
+        """Abort what has taken too long."""
         now_ms = self._trusted_time.now_ms()
-        timeout = LookAtTimeout(now_ms, self._clock.monotonic_ms())
-        age = LookAtAge(now_ms, self._settings.transactional_id_expiration_ms)
+        await self._feed_all(LookAtTimeout(now_ms, self._clock.monotonic_ms()))
+
+    async def forget_old(self) -> None:
+        """Forget what nobody has used for long."""
+        expiration_ms = self._settings.transactional_id_expiration_ms
+        await self._feed_all(LookAtAge(self._trusted_time.now_ms(), expiration_ms))
+
+    async def _feed_all(self, look: LookAtTimeout | LookAtAge) -> None:
         every = [(shard, txn) for shard in self.shards for txn in shard]
         async for shard, txn in giving_way(every):
             if self.shards.is_served(shard) and shard.txns.get(txn.transactional_id) is txn:
-                self._feed(shard, txn, timeout)
-                self._feed(shard, txn, age)
+                self._feed(shard, txn, look)
