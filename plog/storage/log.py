@@ -59,7 +59,8 @@ from plog.storage.transaction_index import AbortedTransactions
 from plog.storage.verification import Verification
 from plog.types import TopicPartition
 
-DELETE = "delete"
+COMPACT, DELETE = "compact", "delete"
+"""Of `cleanup.policy`."""
 
 HIGH_WATERMARK = -1
 """In DeleteRecords: delete all that may be."""
@@ -185,12 +186,16 @@ class Log:
             self._set_limits()
 
     def _set_limits(self) -> None:
-        # Jitter is drawn for each segment, so that a topic's partitions do not all roll at once.
         settings = self._settings
-        jitter_ms = min(settings.segment_jitter_ms, settings.segment_ms)
+        segment_ms = settings.segment_ms
+        if COMPACT in settings.cleanup_policy:
+            # The active segment is not compacted: no record is to wait there for longer (KIP-354).
+            segment_ms = min(segment_ms, settings.max_compaction_lag_ms)
+        # Jitter is drawn for each segment, so that a topic's partitions do not all roll at once.
+        jitter_ms = min(settings.segment_jitter_ms, segment_ms)
         self.native.set_limits(
             segment_bytes=settings.segment_bytes,
-            segment_ms=settings.segment_ms,
+            segment_ms=segment_ms,
             segment_jitter_ms=self._draw(jitter_ms) if jitter_ms > 0 else 0,
             index_interval_bytes=settings.index_interval_bytes,
         )

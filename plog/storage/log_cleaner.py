@@ -21,8 +21,7 @@ from plog.storage.checkpoints import OffsetCheckpoint
 from plog.storage.cleaner import Abandoned, Cleaner, Cleaning
 from plog.storage.compaction import DirtyRange
 from plog.storage.filesystem import Filesystem
-from plog.storage.live_log_dir import COMPACT
-from plog.storage.log import Log
+from plog.storage.log import COMPACT, Log
 from plog.types import TopicPartition
 
 _log = logging.getLogger(__name__)

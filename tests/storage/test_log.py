@@ -147,6 +147,22 @@ def test_roll_comes_with_size_time_and_index(directory: Path) -> None:
     assert by_index.native.state().segment_count > 3
 
 
+@pytest.mark.parametrize(
+    ("policy", "rolls"), [("compact", True), ("compact,delete", True), ("delete", False)]
+)
+def test_no_record_waits_in_the_active_segment_for_longer_than_it_may(
+    directory: Path, policy: str, rolls: bool
+) -> None:
+    limits = {"segment_ms": 60_000, "max_compaction_lag_ms": 5000, "cleanup_policy": policy}
+    log = open_log(directory, Settings(**limits))
+    for timestamp in (NOW_MS, NOW_MS + 5000, NOW_MS + 5001):
+        log.append_as_leader(batch(timestamp=timestamp), now_ms=NOW_MS)
+    assert log.native.state().segment_count == (2 if rolls else 1)
+    log.update_settings(Settings(**limits | {"cleanup_policy": "delete"}))
+    log.append_as_leader(batch(timestamp=NOW_MS + 20_000), now_ms=NOW_MS)
+    assert log.native.state().segment_count == (2 if rolls else 1)
+
+
 def test_roll_leaves_kafkas_files(directory: Path, owner: Owner) -> None:
     log = open_log(directory, Settings(**SMALL), owner=owner)
     fill(log, 20)

@@ -102,6 +102,31 @@ def test_the_dirtiest_comes_first_and_what_is_overdue_before_it(
     manager.shutdown()
 
 
+def test_a_log_is_overdue_by_its_first_dirty_batch_whatever_came_behind_it(
+    start: Start, clock: ManualClock
+) -> None:
+    manager = start()
+    late = Settings(
+        cleanup_policy="compact",
+        segment_bytes=2000,
+        min_cleanable_dirty_ratio=0.9,
+        max_compaction_lag_ms=60_000,
+    )
+    log = make(manager, A0, late)
+    dirty(log, 30)
+    assert manager.cleaner.clean_now() == 1
+    for ms in (0, 50_000):
+        data = build_batch([(NOW_MS + ms, b"k", b"v", ())])
+        log.append_as_leader(bytearray(data), now_ms=NOW_MS)
+    log.roll()
+    log.flush()
+    clock.advance(60_000)
+    assert manager.cleaner.clean_now() == 0
+    clock.advance(1)
+    assert manager.cleaner.clean_now() == 1
+    manager.shutdown()
+
+
 def test_a_log_that_cannot_be_read_is_given_up_and_others_go_on(start: Start, caplog) -> None:
     manager = start()
     bad, good = make(manager, A0), make(manager, A1)
