@@ -248,6 +248,7 @@ class Broker:
             settings=self._static,
             settings_of=settings.group,
             clock=self._clock,
+            trusted_time=logs.trusted_time,
             partitions=partial(
                 _partitions_of, metadata, OFFSETS_TOPIC, self._static.offsets_topic_num_partitions
             ),
@@ -263,6 +264,7 @@ class Broker:
             metadata=metadata,
             settings=self._static,
             clock=self._clock,
+            trusted_time=logs.trusted_time,
             partitions=partial(
                 _partitions_of,
                 metadata,

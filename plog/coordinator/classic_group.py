@@ -64,6 +64,9 @@ from plog.errors import ErrorCode
 NEW_MEMBER_TIMEOUT_MS = 5 * 60_000
 """So long a client that joins for the first time is waited for: it cannot beat its heart yet."""
 
+MOST_PENDING = 5_000
+"""So many ids are waited for: with one more the oldest goes, and who comes with it asks again."""
+
 JOIN_TIMER, SYNC_TIMER = Timer(TimerKind.JOIN), Timer(TimerKind.SYNC)
 
 
@@ -91,8 +94,8 @@ class ClassicGroup:
     protocol_type: str | None = None
     protocol_name: str | None = None
     roster: Roster = field(default_factory=Roster)
-    pending: set[str] = field(default_factory=set)
-    """Ids that were given out, and have not joined yet."""
+    pending: dict[str, None] = field(default_factory=dict)
+    """Ids that were given out, and have not joined yet; the oldest first."""
     _unsynced: set[str] = field(default_factory=set)
     _first_wait_left_ms: int | None = None  # of an empty group's first rebalance, while it waits
     _grew: bool = False  # within the latest stretch of that wait
@@ -119,9 +122,8 @@ class ClassicGroup:
         """End the group: it was deleted, or has moved. Whoever waits is told the error."""
         for member in self.roster:
             self._dismiss(member, error)
-        for member_id in self.pending:
-            self._do(StopTimer(Timer(TimerKind.PENDING, member_id)))
-        self.pending.clear()
+        for member_id in list(self.pending):
+            self._drop_pending(member_id)
         self._do(StopTimer(JOIN_TIMER), StopTimer(SYNC_TIMER))
         self._become(DEAD)
         out, self._out = self._out, []
@@ -201,19 +203,29 @@ class ClassicGroup:
         elif join.instance_id is not None:
             self._add(join, join.new_member_id)
         elif join.must_know_id:
-            self.pending.add(join.new_member_id)
-            timer = Timer(TimerKind.PENDING, join.new_member_id)
-            self._do(SetTimer(timer, join.session_timeout_ms))
+            self._give_out(join)
             self._refuse_join(join, ErrorCode.MEMBER_ID_REQUIRED, join.new_member_id)
         else:
             self._add(join, join.new_member_id)
+
+    def _give_out(self, join: Join) -> None:
+        """Wait for somebody to come back with an id."""
+        while len(self.pending) >= MOST_PENDING:
+            self._drop_pending(next(iter(self.pending)))
+        self.pending[join.new_member_id] = None
+        timer = Timer(TimerKind.PENDING, join.new_member_id)
+        self._do(SetTimer(timer, join.session_timeout_ms))
+
+    def _drop_pending(self, member_id: str) -> None:
+        """Wait for an id no longer."""
+        del self.pending[member_id]
+        self._do(StopTimer(Timer(TimerKind.PENDING, member_id)))
 
     def _join_pending(self, join: Join) -> None:
         if self.roster.of_instance(join.instance_id) is not None:
             self._refuse_join(join, ErrorCode.FENCED_INSTANCE_ID)
             return
-        self.pending.discard(join.member_id)
-        self._do(StopTimer(Timer(TimerKind.PENDING, join.member_id)))
+        self._drop_pending(join.member_id)
         self._add(join, join.member_id)
 
     def _join_again(self, join: Join) -> None:
@@ -465,8 +477,7 @@ class ClassicGroup:
         if member_id == NO_MEMBER and static is not None:
             member_id = static.member_id
         if member_id in self.pending:
-            self.pending.discard(member_id)
-            self._do(StopTimer(Timer(TimerKind.PENDING, member_id)))
+            self._drop_pending(member_id)
             return ErrorCode.NONE
         refusal = self._refuse_member(member_id, leaving.instance_id)
         if refusal is ErrorCode.NONE:
@@ -482,7 +493,7 @@ class ClassicGroup:
         elif kind is TimerKind.SYNC and self.state in (COMPLETING, STABLE):
             self._sync_time_is_up()
         elif kind is TimerKind.PENDING and member_id in self.pending:
-            self.pending.discard(member_id)
+            del self.pending[member_id]
             if self.state is PREPARING:
                 self._rebalance("")
         elif kind is TimerKind.SESSION and member_id in self.roster:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ from plog.coordinator.consumer_group import ConsumerGroup
 from plog.coordinator.consumer_log import encode_key
 from plog.coordinator.consumer_runner import ConsumerRunner
 from plog.coordinator.failures import told
+from plog.coordinator.given_out import GivenOut, Key
 from plog.coordinator.group_events import (
     Answer,
     BeatAnswer,
@@ -41,8 +42,8 @@ from plog.coordinator.group_events import (
     StoreGroup,
     Sync,
     SyncAnswer,
-    Timer,
     TimerFired,
+    TimerKind,
 )
 from plog.coordinator.group_log import CommittedOffset
 from plog.coordinator.group_shard import Group, Shard
@@ -57,7 +58,9 @@ from plog.errors import (
 )
 from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
+from plog.runtime.give_way import giving_way
 from plog.runtime.timers import Timers
+from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings, GroupSettings
 from plog.storage.verification import Verification
 from plog.types import TopicPartition
@@ -74,6 +77,7 @@ class GroupCoordinator:
 
     Args:
         settings_of: tells a group's settings of now.
+        trusted_time: by which offsets expire.
         partitions: tells how many `__consumer_offsets` has, or will have.
     """
 
@@ -85,12 +89,14 @@ class GroupCoordinator:
         settings: BrokerSettings,
         settings_of: Callable[[str], GroupSettings],
         clock: Clock,
+        trusted_time: TrustedTime,
         partitions: Callable[[], int],
     ) -> None:
         self._loop = loop
         self._appends = appends
         self._settings = settings
         self._clock = clock
+        self._trusted_time = trusted_time
         self.shards = Shards(
             loop,
             OFFSETS_TOPIC,
@@ -100,7 +106,8 @@ class GroupCoordinator:
             taken=self._resume,
             given_up=self._retire,
         )
-        self._timers: Timers[tuple[str, Timer]] = Timers(loop, self._fired)
+        self._timers: Timers[Key] = Timers(loop, self._fired)
+        self._given_out = GivenOut()
         # Whoever may join can cause them without end.
         self._rebalances = BoundedLines(
             log, "%d further rebalances", least_level=logging.INFO, timing=loop
@@ -151,7 +158,7 @@ class GroupCoordinator:
                 self._loop.call_soon_threadsafe(self._forget_topics, gone)
 
         self._unsubscribe = metadata.subscribe(look)
-        self.shards.spawn(self._expire_now_and_then())
+        self.shards.spawn_every(self._settings.offsets_retention_check_interval_ms, self.expire)
 
     # -- partitions come and go --------------------------------------------------------------
 
@@ -206,7 +213,11 @@ class GroupCoordinator:
         shard = self.shards.of(group_id)
         if join.member_id and group_id not in shard.groups:
             return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id)
-        return await self._ask(shard.group(group_id), join, JoinAnswer)
+        group = shard.group(group_id)
+        try:
+            return await self._ask(group, join, JoinAnswer)
+        finally:
+            self._forget_unborn(shard, group)
 
     async def sync(self, group_id: str, sync: Sync) -> SyncAnswer:
         """Return a member's assignment once there is one. Raises as `Shards.of`."""
@@ -224,10 +235,13 @@ class GroupCoordinator:
 
     async def leave(self, group_id: str, members: tuple[Leaving, ...]) -> tuple[ErrorCode, ...]:
         """Take members out; an error for each, in this order. Raises as `Shards.of`."""
-        group = self.find(group_id)
+        shard = self.shards.of(group_id)
+        group = shard.groups.get(group_id)
         if group is None:
             return (ErrorCode.UNKNOWN_MEMBER_ID,) * len(members)
-        return (await self._ask(group, Leave(self.token(), members), Left)).errors
+        left = await self._ask(group, Leave(self.token(), members), Left)
+        self._forget_unborn(shard, group)
+        return left.errors
 
     async def beat_as_consumer(self, group_id: str, beat: Beat) -> BeatAnswer:
         """Have a member of a consumer group (KIP-848) tell of itself, and return what it is told.
@@ -239,13 +253,16 @@ class GroupCoordinator:
             raise GroupIdNotFound(f"there is no group {group_id}")
         group = shard.group(group_id)
         answer = await self._ask(group, beat, BeatAnswer)
-        if answer.error is not ErrorCode.NONE and group.is_forgettable and not group.is_stored:
+        if answer.error is not ErrorCode.NONE:
             self._forget_unborn(shard, group)
         return answer
 
     def _forget_unborn(self, shard: Shard, group: Group) -> None:
-        """Forget a group that was made for somebody who was not taken in."""
-        if isinstance(group.machine, ClassicGroup) and shard.groups.get(group.group_id) is group:
+        """Forget a group that was made for somebody who was not taken in, or did not come back."""
+        is_nothing = (
+            isinstance(group.machine, ClassicGroup) and group.is_forgettable and not group.is_stored
+        )
+        if is_nothing and shard.groups.get(group.group_id) is group:
             del shard.groups[group.group_id]
 
     def token(self) -> asyncio.Future[object]:
@@ -286,12 +303,24 @@ class GroupCoordinator:
         if group_id not in shard.groups and generation >= 0:
             return ErrorCode.ILLEGAL_GENERATION
         group = shard.group(group_id)
-        refusal = group.refuse_commit(member_id, instance_id, generation, version)
-        if refusal is not ErrorCode.NONE:
-            return refusal
+        try:
+            refusal = group.refuse_commit(member_id, instance_id, generation, version)
+            if refusal is not ErrorCode.NONE:
+                return refusal
+            return await self._commit(shard, group, offsets, member_id)
+        finally:
+            self._forget_unborn(shard, group)
+
+    async def _commit(
+        self,
+        shard: Shard,
+        group: Group,
+        offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
+        member_id: str,
+    ) -> ErrorCode:
         if isinstance(group.machine, ClassicGroup):
             self._execute(group, group.machine.hear(member_id))
-        pairs = self._offset_pairs(group_id, offsets)
+        pairs = self._offset_pairs(group.group_id, offsets)
         with group.offsets.committing(at for at, _ in offsets):
             try:
                 position = await self._append(shard, pairs)
@@ -323,24 +352,38 @@ class GroupCoordinator:
         if group_id not in shard.groups and generation >= 0:
             return ErrorCode.UNKNOWN_MEMBER_ID
         group = shard.group(group_id)
-        refusal = group.refuse_transactional_commit(member_id, instance_id, generation)
-        if refusal is not ErrorCode.NONE:
-            return refusal
-        if isinstance(group.machine, ClassicGroup):
-            self._execute(group, group.machine.hear(member_id))
+        try:
+            refusal = group.refuse_transactional_commit(member_id, instance_id, generation)
+            if refusal is not ErrorCode.NONE:
+                return refusal
+            if isinstance(group.machine, ClassicGroup):
+                self._execute(group, group.machine.hear(member_id))
+            writer = Writer(*producer, verified)
+            return await self._commit_in_transaction(shard, group, offsets, writer)
+        finally:
+            self._forget_unborn(shard, group)
 
+    async def _commit_in_transaction(
+        self,
+        shard: Shard,
+        group: Group,
+        offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
+        writer: Writer,
+    ) -> ErrorCode:
         def appended(position: int) -> None:
             # At once: from now on its fate is the marker's, which may follow closely.
             for step, (at, committed) in enumerate(offsets):
-                shard.commit_in_transaction(group, producer.id, at, committed, position + step)
+                shard.commit_in_transaction(
+                    group, writer.producer_id, at, committed, position + step
+                )
 
         try:
             # Without it the group could expire before there is anything undecided to keep it.
             with group.offsets.committing(at for at, _ in offsets):
                 await self._append(
                     shard,
-                    self._offset_pairs(group_id, offsets),
-                    of=Writer(*producer, verified),
+                    self._offset_pairs(group.group_id, offsets),
+                    of=writer,
                     appended=appended,
                 )
         except KafkaError as failure:
@@ -383,17 +426,23 @@ class GroupCoordinator:
                 await self.delete(group_id)
 
     async def delete(self, group_id: str) -> ErrorCode:
-        """Delete a group that nobody is in, and what it has committed. Raises as `Shards.of`."""
+        """Delete a group that nobody is in, and what it has committed. Raises as `Shards.of`.
+
+        What open transactions would commit goes, too (as Kafka's `deleteAllOffsets` does): their
+        markers find nothing of it, now or after a restart.
+        """
         shard = self.shards.of(group_id)
         group = shard.groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if not group.is_empty:
             return ErrorCode.NON_EMPTY_GROUP
-        if group.unsafe:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # until it is safe that all have left
-        partitions = [at for at, _ in group.offsets]
-        pairs = [Pair(group_log.encode_offset_key(group_id, at), None) for at in partitions]
+        if group.unsafe or group.offsets.is_being_committed:
+            # Until it is safe that all have left, and known what there is to delete.
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        pairs = [
+            Pair(group_log.encode_offset_key(group_id, at), None) for at in group.offsets.partitions
+        ]
         if group.is_stored:
             pairs.append(Pair(group_log.encode_group_key(group_id), None))
         pairs += [Pair(encode_key(group_id, record.key), None) for record in group.stored]
@@ -425,13 +474,19 @@ class GroupCoordinator:
             protocol_type=was.protocol_type,
         )
 
+    async def _each_group(self) -> AsyncIterator[Group]:
+        """Iterate over the groups, letting requests be handled in between; not over those gone."""
+        async for group in giving_way(self.groups()):
+            if self._is_ours(group):
+                yield group
+
     def _forget_topics(self, topics: Collection[str]) -> None:
         if not self.shards.is_closed:
             self.shards.spawn(self._forget_offsets_of(topics))
 
     async def _forget_offsets_of(self, topics: Collection[str]) -> None:
-        for group in self.groups():
-            partitions = [at for at, _ in group.offsets if at.topic in topics]
+        async for group in self._each_group():
+            partitions = [at for at in group.offsets.partitions if at.topic in topics]
             try:
                 await self.forget_offsets(group, partitions)
             except KafkaError as failure:
@@ -441,17 +496,12 @@ class GroupCoordinator:
                     failure,
                 )
 
-    async def _expire_now_and_then(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.offsets_retention_check_interval_ms / 1000)
-            await self.expire()
-
     async def expire(self) -> None:
         """Forget offsets that nobody asked for in a long time, and groups without any."""
         retention_ms = self._settings.offsets_retention_minutes * MINUTE_MS
-        for group in self.groups():
+        async for group in self._each_group():
             try:
-                expired = group.expired(self._clock.now_ms(), retention_ms)
+                expired = group.expired(self._trusted_time.now_ms(), retention_ms)
                 await self.forget_offsets(group, expired)
                 if group.is_forgettable:
                     await self.delete(group.group_id)
@@ -490,11 +540,20 @@ class GroupCoordinator:
             group.since_ms = self._clock.now_ms()
         self._execute(group, effects)
 
-    def _fired(self, key: tuple[str, Timer]) -> None:
+    def _fired(self, key: Key) -> None:
         group_id, timer = key
+        self._given_out.drop(key)
         with suppress(NotCoordinator, CoordinatorLoadInProgress):
-            if (group := self.find(group_id)) is not None:
+            shard = self.shards.of(group_id)
+            if (group := shard.groups.get(group_id)) is not None:
                 self._feed(group, TimerFired(timer))
+                self._forget_unborn(shard, group)
+
+    def _wait_for(self, key: Key) -> None:
+        """Take in that an id was given out; the oldest are waited for no longer."""
+        for oldest in self._given_out.add(key):
+            self._timers.stop(oldest)
+            self._loop.call_soon(self._fired, oldest)
 
     def _execute(self, group: Group, effects: Iterable[Effect]) -> None:
         group_id = group.group_id
@@ -506,8 +565,11 @@ class GroupCoordinator:
                         token.set_result(answer)
                 case SetTimer(timer, after_ms):
                     self._timers.set((group_id, timer), after_ms)
+                    if timer.kind is TimerKind.PENDING:
+                        self._wait_for((group_id, timer))
                 case StopTimer(timer):
                     self._timers.stop((group_id, timer))
+                    self._given_out.drop((group_id, timer))
                 case Rebalancing(generation, reason):
                     self._classic_rebalances += 1
                     # All of it is the clients' word: one line, and no long one.

@@ -2,8 +2,9 @@
 
 Owns what is committed for each partition, in the order of the log: of two commits the one
 further on in `__consumer_offsets` stands, whichever is heard of first, and one made in a
-transaction stands where it was written, not where the transaction's marker is. Does no I/O and
-knows no clock.
+transaction stands where it was written, not where the transaction's marker is. A deletion is of
+what open transactions have committed before it, too: as in Kafka 4 (OffsetMetadataManager), where
+a tombstone takes the pending offsets with it. Does no I/O and knows no clock.
 """
 
 from __future__ import annotations
@@ -51,6 +52,17 @@ class GroupOffsets:
         """Whether nothing is committed, and nothing is about to be."""
         return not (self._committed or self._undecided or self._under_way)
 
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions for which something is committed, or would be by an open transaction."""
+        undecided = (at for offsets in self._undecided.values() for at in offsets)
+        return list(dict.fromkeys([*self._committed, *undecided]))
+
+    @property
+    def is_being_committed(self) -> bool:
+        """Whether commits are written, and not yet known to be safe."""
+        return bool(self._under_way)
+
     def is_undecided(self, at: TopicPartition) -> bool:
         """Tell whether an open transaction would commit another offset of a partition."""
         return any(at in offsets for offsets in self._undecided.values())
@@ -72,10 +84,12 @@ class GroupOffsets:
             self._committed[at] = Placed(committed, position)
 
     def forget(self, at: TopicPartition, position: int) -> None:
-        """Take in that an offset was deleted at `position`, unless a later commit is known."""
-        known = self._committed.get(at)
-        if known is not None and known.position <= position:
-            del self._committed[at]
+        """Take in that an offset was deleted at `position`; what is later stays."""
+        for offsets in (self._committed, *self._undecided.values()):
+            known = offsets.get(at)
+            if known is not None and known.position <= position:
+                del offsets[at]
+        self._undecided = {one: offsets for one, offsets in self._undecided.items() if offsets}
 
     def commit_in_transaction(
         self, producer_id: int, at: TopicPartition, committed: CommittedOffset, position: int

@@ -67,10 +67,22 @@ class Replayed:
                 self.table[name] = entry
 
     def drop_deleted(self) -> None:
-        """Drop what was deleted: at the end of the log nothing older is to come."""
-        for table in (self.table, *self.undecided.values()):
-            for key in [key for key, entry in table.items() if entry.value is None]:
+        """Drop what was deleted: at the end of the log nothing older is to come.
+
+        A deletion is also of what a transaction, open to the end, has written before it: as its
+        marker would have found.
+        """
+        for table in self.undecided.values():
+            for key in [key for key, entry in table.items() if self._is_deleted(key, entry)]:
                 del table[key]
+        for key in [key for key, entry in self.table.items() if entry.value is None]:
+            del self.table[key]
+
+    def _is_deleted(self, key: bytes, entry: Entry) -> bool:
+        if entry.value is None:
+            return True
+        known = self.table.get(key)
+        return known is not None and known.value is None and known.offset > entry.offset
 
 
 def replay(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
@@ -36,6 +37,7 @@ class Shard(Protocol):
 
 
 S = TypeVar("S", bound=Shard)
+Work = Callable[[], Coroutine[None, None, None]]
 
 
 class Shards(Generic[S]):
@@ -192,6 +194,25 @@ class Shards(Generic[S]):
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+
+    def spawn_every(self, interval_ms: int, work: Work) -> None:
+        """Have work done again and again, so long after it has ended."""
+        self.spawn(self._again_and_again(interval_ms / 1000, work))
+
+    async def _again_and_again(self, interval_s: float, work: Work) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await work()
+            except Exception as bug:  # noqa: BLE001 - nobody else would begin it again
+                at = traceback.extract_tb(bug.__traceback__)[-1]
+                log.error(
+                    "the coordinator of %s met a bug in what it does now and then: %r at %s:%d",
+                    self.topic,
+                    bug,
+                    at.filename,
+                    at.lineno or 0,
+                )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -36,7 +36,8 @@ from plog.coordinator.txn_events import (
     Forgotten,
     GiveUp,
     InitProducer,
-    LookAtClock,
+    LookAtAge,
+    LookAtTimeout,
     MarkersWritten,
     Producer,
     Store,
@@ -92,6 +93,7 @@ class Txn:
     _storing: _Storing | None = None
     _waiting: list[AddPartitions] = field(default_factory=list)  # for their turn
     _ended_by: int = 0  # the connection by which the last transaction was ended
+    _begun_ms: int | None = None  # of the monotonic clock; None: it is not known yet
     _last_ticket: int = 0
     _out: list[Effect] = field(default_factory=list)
 
@@ -263,6 +265,8 @@ class Txn:
             self._answer(add.token, ErrorCode.NONE)
         else:
             is_open = value.state is ONGOING
+            if not is_open:
+                self._begun_ms = add.monotonic_ms
             self._store(
                 replace(
                     value,
@@ -404,14 +408,23 @@ class Txn:
     # -- time --------------------------------------------------------------------------------
 
     @_take.register
-    def _on_clock(self, look: LookAtClock) -> None:
+    def _on_timeout(self, look: LookAtTimeout) -> None:
         value = self.value
-        if value is None or self._storing is not None:
+        if value is None or value.state is not ONGOING:
             return
-        if value.state is ONGOING:
-            if look.now_ms - value.started_ms > value.timeout_ms:
-                self._abort_fenced(value, look.now_ms, None, TxnAnswer(ErrorCode.NONE))
-        elif value.state in AT_REST and look.now_ms - value.updated_ms >= look.expiration_ms:
+        if self._begun_ms is None:
+            # It was read from the log. From now on the time counts that passes.
+            self._begun_ms = look.monotonic_ms - max(look.now_ms - value.started_ms, 0)
+        is_late = look.monotonic_ms - self._begun_ms > value.timeout_ms
+        if is_late and self._storing is None:
+            self._abort_fenced(value, look.now_ms, None, TxnAnswer(ErrorCode.NONE))
+
+    @_take.register
+    def _on_age(self, look: LookAtAge) -> None:
+        value = self.value
+        if value is None or self._storing is not None or value.state not in AT_REST:
+            return
+        if look.now_ms - value.updated_ms >= look.expiration_ms:
             self._store(None, None, TxnAnswer(ErrorCode.NONE))
 
     # -- the log -----------------------------------------------------------------------------

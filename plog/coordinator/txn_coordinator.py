@@ -28,7 +28,8 @@ from plog.coordinator.txn_events import (
     Forgotten,
     GiveUp,
     InitProducer,
-    LookAtClock,
+    LookAtAge,
+    LookAtTimeout,
     MarkersWritten,
     Producer,
     Store,
@@ -46,6 +47,8 @@ from plog.errors import (
 )
 from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
+from plog.runtime.give_way import giving_way
+from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings
 from plog.storage.producer_state import Marker
 from plog.types import NO_PRODUCER_ID, TopicPartition
@@ -68,6 +71,7 @@ class TxnCoordinator:
     """The transactional ids of this broker. For the event loop's thread.
 
     Args:
+        trusted_time: by which transactional ids expire, and transactions that were read.
         partitions: tells how many `__transaction_state` has, or will have.
         new_producer_id: gives an id that nobody has had; blocks, and raises KafkaError.
         marker_written: told of each marker once it is safe.
@@ -81,6 +85,7 @@ class TxnCoordinator:
         metadata: MetadataCache,
         settings: BrokerSettings,
         clock: Clock,
+        trusted_time: TrustedTime,
         partitions: Callable[[], int],
         new_producer_id: Callable[[], int],
         marker_written: MarkerWritten,
@@ -90,6 +95,7 @@ class TxnCoordinator:
         self._metadata = metadata
         self._settings = settings
         self._clock = clock
+        self._trusted_time = trusted_time
         self._new_producer_id = new_producer_id
         self._marker_written = marker_written
         self._knows_partitions = asyncio.Event()
@@ -118,7 +124,9 @@ class TxnCoordinator:
     def start(self) -> None:
         """Look at the clock from now on, and write markers: it is known which partitions exist."""
         self._knows_partitions.set()
-        self.shards.spawn(self._look_now_and_then())
+        settings, every = self._settings, self.shards.spawn_every
+        every(settings.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_late)
+        every(settings.transaction_remove_expired_transaction_cleanup_interval_ms, self.forget_old)
 
     def close(self) -> None:
         """Stop: nobody is answered, and markers wait for the next start."""
@@ -169,7 +177,12 @@ class TxnCoordinator:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         token = self._token()
         event = AddPartitions(
-            token, producer, frozenset(partitions), self._clock.now_ms(), client_version
+            token,
+            producer,
+            frozenset(partitions),
+            self._clock.now_ms(),
+            self._clock.monotonic_ms(),
+            client_version,
         )
         waits = self._loop.call_later(LONGEST_WAIT_S, self._feed, shard, txn, GiveUp(token))
         try:
@@ -348,19 +361,18 @@ class TxnCoordinator:
 
     # -- time --------------------------------------------------------------------------------
 
-    async def _look_now_and_then(self) -> None:
-        settings = self._settings
-        every_ms = min(
-            settings.transaction_abort_timed_out_transaction_cleanup_interval_ms,
-            settings.transaction_remove_expired_transaction_cleanup_interval_ms,
-        )
-        while True:
-            await asyncio.sleep(every_ms / 1000)
-            self.look_at_clock()
+    async def abort_late(self) -> None:
+        """Abort what has taken too long."""
+        now_ms = self._trusted_time.now_ms()
+        await self._feed_all(LookAtTimeout(now_ms, self._clock.monotonic_ms()))
 
-    def look_at_clock(self) -> None:
-        """Abort what has taken too long, and forget what nobody has used for long."""
-        look = LookAtClock(self._clock.now_ms(), self._settings.transactional_id_expiration_ms)
-        for shard in self.shards:
-            for txn in shard:
+    async def forget_old(self) -> None:
+        """Forget what nobody has used for long."""
+        expiration_ms = self._settings.transactional_id_expiration_ms
+        await self._feed_all(LookAtAge(self._trusted_time.now_ms(), expiration_ms))
+
+    async def _feed_all(self, look: LookAtTimeout | LookAtAge) -> None:
+        every = [(shard, txn) for shard in self.shards for txn in shard]
+        async for shard, txn in giving_way(every):
+            if self.shards.is_served(shard) and shard.txns.get(txn.transactional_id) is txn:
                 self._feed(shard, txn, look)

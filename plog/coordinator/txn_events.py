@@ -73,12 +73,18 @@ class InitProducer:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """AddPartitionsToTxn, AddOffsetsToTxn, or the first write of a client of version 2."""
+    """AddPartitionsToTxn, AddOffsetsToTxn, or the first write of a client of version 2.
+
+    Args:
+        now_ms: what the clock says, for the log.
+        monotonic_ms: from when on the transaction's time is counted, if it begins by this.
+    """
 
     token: Token
     producer: Producer
     partitions: frozenset[TopicPartition]
     now_ms: int
+    monotonic_ms: int
     client_version: int = 0
 
 
@@ -109,8 +115,24 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True)
-class LookAtClock:
-    """Abort what has taken too long, and forget what nobody has used for so long."""
+class LookAtTimeout:
+    """Abort a transaction that has taken too long.
+
+    Args:
+        now_ms: the time that is believed: since a start it alone tells how old a transaction is.
+    """
+
+    now_ms: int
+    monotonic_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtAge:
+    """Forget the transactional id if nobody has used it for so long.
+
+    Args:
+        now_ms: the time that is believed.
+    """
 
     now_ms: int
     expiration_ms: int
@@ -132,7 +154,14 @@ class MarkersWritten:
 
 
 Event: TypeAlias = (
-    InitProducer | AddPartitions | EndTxn | GiveUp | LookAtClock | Stored | MarkersWritten
+    InitProducer
+    | AddPartitions
+    | EndTxn
+    | GiveUp
+    | LookAtTimeout
+    | LookAtAge
+    | Stored
+    | MarkersWritten
 )
 
 

@@ -35,6 +35,7 @@ from plog.handlers.replica_moves import ReplicaMoves
 from plog.network.control_plane import Connection
 from plog.protocol.framing import RequestHeader
 from plog.runtime.clock import Clock
+from plog.runtime.give_way import AT_ONCE_S
 from plog.runtime.purgatory import Purgatory
 from plog.settings.dynamic import DynamicSettings
 from plog.storage.log import Log
@@ -50,8 +51,6 @@ log = logging.getLogger("plog.handlers")
 
 MOST_EXPANDERS = 8
 """As many threads expand batches for the handlers, or as many as there are processors."""
-AT_ONCE_S = 0.005
-"""For so long parts of an answer are made before other requests have their turn."""
 
 
 class Node(NamedTuple):

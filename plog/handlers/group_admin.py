@@ -28,26 +28,26 @@ CLASSIC, CONSUMER = "classic", "consumer"
 
 
 @handles(ListGroupsRequest, versions="0-5")
-def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsResponse:
+async def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsResponse:
     """List the groups that this broker keeps, of the states and types asked for."""
     groups = ctx.services.groups
     states = {state.casefold() for state in request.states_filter}
     types = {kind.casefold() for kind in request.types_filter}
     error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if groups.is_loading else ErrorCode.NONE
-    return ListGroupsResponse(
-        error_code=error,
-        groups=[
-            ListedGroup(
-                group_id=group.group_id,
-                protocol_type=_protocol_type(group),
-                group_state=group.machine.state.value,
-                group_type=_type(group),
-            )
-            for group in groups.groups()
-            if (not states or group.machine.state.value.casefold() in states)
-            and (not types or _type(group) in types)
-        ],
-    )
+
+    def listed(group: Group) -> ListedGroup | None:
+        state, kind = group.machine.state.value, _type(group)
+        if (states and state.casefold() not in states) or (types and kind not in types):
+            return None
+        return ListedGroup(
+            group_id=group.group_id,
+            protocol_type=_protocol_type(group),
+            group_state=state,
+            group_type=kind,
+        )
+
+    found = await ctx.each(listed, groups.groups())
+    return ListGroupsResponse(error_code=error, groups=[one for one in found if one is not None])
 
 
 def _type(group: Group) -> str:

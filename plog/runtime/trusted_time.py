@@ -1,4 +1,6 @@
-"""Wall time for what cannot be taken back: records that go for their age, producers forgotten.
+"""Wall time for what cannot be taken back: what goes for its age.
+
+Records and deletions, producers, transactional ids, committed offsets.
 
 Owns the doubt in a clock that is suddenly ahead. Set wrongly for a moment, it would take
 every record with it; a clock that is right is still so an hour later, in which the host did
@@ -9,6 +11,7 @@ that of the start, and the time that the host has slept.
 from __future__ import annotations
 
 import logging
+import threading
 
 from plog.runtime.clock import Clock
 
@@ -20,9 +23,13 @@ DOUBT_MS = 3_600_000
 
 
 class TrustedTime:
-    """Wall time, but for a while not what it has been set ahead. Not thread-safe."""
+    """Wall time, but for a while not what it has been set ahead. Any thread.
+
+    One for a broker: each would tell of its doubts.
+    """
 
     def __init__(self, clock: Clock) -> None:
+        self._lock = threading.Lock()
         self._clock = clock
         self._believed_ms = clock.now_ms()
         self._at_ms = clock.since_boot_ms()
@@ -30,6 +37,10 @@ class TrustedTime:
 
     def now_ms(self) -> int:
         """Return milliseconds since 1970 UTC, as far as they are believed."""
+        with self._lock:
+            return self._look()
+
+    def _look(self) -> int:
         now_ms, since_boot_ms = self._clock.now_ms(), self._clock.since_boot_ms()
         expected_ms = self._believed_ms + since_boot_ms - self._at_ms
         ahead_ms = now_ms - expected_ms
@@ -38,8 +49,8 @@ class TrustedTime:
             if self._doubted_since_ms is None:
                 self._doubted_since_ms = monotonic_ms
                 _log.warning(
-                    "the clock was set ahead by %d s: no record goes for its age by it, and no"
-                    " producer is forgotten, unless it is so for another %d s",
+                    "the clock was set ahead by %d s: nothing goes for its age by it (records,"
+                    " producers, transactional ids, offsets), unless it is so for another %d s",
                     ahead_ms // 1000,
                     DOUBT_MS // 1000,
                 )

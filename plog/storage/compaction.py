@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from plog.storage.retention import SegmentSummary
+from plog.types import NO_TIMESTAMP
 
 OFFSET_SPAN = (1 << 31) - 1
 """A segment's offsets are within 31 bits of its base offset."""
@@ -25,7 +26,7 @@ class DirtyRange(NamedTuple):
     end: int
     clean_bytes: int
     dirty_bytes: int
-    oldest_dirty_ms: int  # largest timestamp of the first dirty segment; -1 without one
+    oldest_dirty_ms: int  # the earliest of the dirty segments' first batches; -1 without any
 
     @property
     def ratio(self) -> float:
@@ -68,8 +69,9 @@ def dirty_range(
     first_dirty = max(log_start_offset, first)
     if checkpoint is not None and first_dirty <= checkpoint <= active:
         first_dirty = checkpoint
+    dirty_since = (one.first_batch_ms for one in segments[:-1] if one.next_offset > first_dirty)
+    oldest_dirty_ms = min((ms for ms in dirty_since if ms > 0), default=NO_TIMESTAMP)
     end = first
-    oldest_dirty_ms = -1
     clean_bytes = dirty_bytes = 0
     for segment in segments[:-1]:
         if segment.next_offset > stable_end:
@@ -81,8 +83,6 @@ def dirty_range(
         if not is_dirty:
             clean_bytes += segment.size_bytes
             continue
-        if not dirty_bytes:
-            oldest_dirty_ms = segment.largest_timestamp_ms
         dirty_bytes += segment.size_bytes
     return DirtyRange(first_dirty, max(end, first_dirty), clean_bytes, dirty_bytes, oldest_dirty_ms)
 

@@ -36,12 +36,13 @@ class Housekeeping:
         self,
         settings: BrokerSettings,
         clock: Clock,
+        trusted_time: TrustedTime,
         logs: Callable[[], Sequence[Log]],
         owner: LogOwner,
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._trusted_time = TrustedTime(clock)
+        self._trusted_time = trusted_time
         self._logs = logs
         self._owner = owner
         self._scrub = Scrub(logs, owner.on_damage)

@@ -32,7 +32,7 @@ from plog.storage.checkpoints import (
 from plog.storage.durable_ends import DURABLE_ENDS_FILE, DurableEnds, SlotKey
 from plog.storage.filesystem import SPACE_BYTES, Filesystem, Space
 from plog.storage.group_commit import GroupCommit
-from plog.storage.log import Log
+from plog.storage.log import COMPACT, Log
 from plog.storage.log_dir import LogDir
 from plog.storage.log_faults import DISK_FULL, NO_DESCRIPTORS
 from plog.storage.log_opening import open_log
@@ -47,8 +47,6 @@ from plog.storage.segment_files import (
 )
 from plog.storage.segment_verdict import ANY_OFFSET, Known
 from plog.types import TopicPartition
-
-COMPACT = "compact"
 
 DAMAGED_PARTITIONS_FILE = "damaged-partitions"
 """In the checkpoints' format, offsets 0: partitions that went offline for damage."""

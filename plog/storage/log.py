@@ -61,7 +61,8 @@ from plog.storage.transaction_index import AbortedTransactions
 from plog.storage.verification import Verification
 from plog.types import TopicPartition
 
-DELETE = "delete"
+COMPACT, DELETE = "compact", "delete"
+"""Of `cleanup.policy`."""
 
 HIGH_WATERMARK = -1
 """In DeleteRecords: delete all that may be."""
@@ -187,12 +188,16 @@ class Log:
             self._set_limits()
 
     def _set_limits(self) -> None:
-        # Jitter is drawn for each segment, so that a topic's partitions do not all roll at once.
         settings = self._settings
-        jitter_ms = min(settings.segment_jitter_ms, settings.segment_ms)
+        segment_ms = settings.segment_ms
+        if COMPACT in settings.cleanup_policy:
+            # The active segment is not compacted: no record is to wait there for longer (KIP-354).
+            segment_ms = min(segment_ms, settings.max_compaction_lag_ms)
+        # Jitter is drawn for each segment, so that a topic's partitions do not all roll at once.
+        jitter_ms = min(settings.segment_jitter_ms, segment_ms)
         self.native.set_limits(
             segment_bytes=settings.segment_bytes,
-            segment_ms=settings.segment_ms,
+            segment_ms=segment_ms,
             segment_jitter_ms=self._draw(jitter_ms) if jitter_ms > 0 else 0,
             index_interval_bytes=settings.index_interval_bytes,
         )
@@ -637,12 +642,19 @@ class Log:
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
         """Forget the producers silent for producer.id.expiration.ms; return how many."""
-        gone = self._silent_producers.look(
+        silent = self._silent_producers.look(
             self.native.producers(), now_ms=now_ms, expiration_ms=expiration_ms
         )
-        if gone:
-            self.native.remove_producers(gone)
-        return len(gone)
+        return sum(self._forget_producer(entry) for entry in silent)
+
+    def _forget_producer(self, seen: ProducerEntry) -> bool:
+        """Forget a producer unless it has written since it was seen; tell whether it is gone."""
+        with self._lock:  # under which every transaction begins
+            known = self.native.producer(seen.producer_id)
+            if known is None or known.version != seen.version:
+                return False
+            self.native.remove_producers([seen.producer_id])
+            return True
 
     # -- the end -----------------------------------------------------------------------------
 

@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 from plog.errors import PlogError
 from plog.runtime.clock import Clock
+from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings
 from plog.storage.checkpoints import OffsetCheckpoint
 from plog.storage.cleaner import Abandoned, Cleaner, Cleaning
 from plog.storage.compaction import DirtyRange
 from plog.storage.filesystem import Filesystem
-from plog.storage.live_log_dir import COMPACT
-from plog.storage.log import Log
+from plog.storage.log import COMPACT, Log
 from plog.types import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ class LogCleaner:
     """The cleaner's threads.
 
     Args:
+        trusted_time: by which records are old enough, and deletions old enough to go.
         settings: the broker's settings as they are now.
         logs: returns every log that is online.
         checkpoint_of: returns the checkpoint of the log directory that a log is in.
@@ -52,6 +53,7 @@ class LogCleaner:
         self,
         fs: Filesystem,
         clock: Clock,
+        trusted_time: TrustedTime,
         *,
         settings: Callable[[], BrokerSettings],
         logs: Callable[[], Sequence[Log]],
@@ -60,6 +62,7 @@ class LogCleaner:
     ) -> None:
         self._fs = fs
         self._clock = clock
+        self._trusted_time = trusted_time
         self._settings = settings
         self._logs = logs
         self._checkpoint_of = checkpoint_of
@@ -135,7 +138,7 @@ class LogCleaner:
 
     def _take_turn(self) -> _Turn | None:
         """Return the log that is dirtiest, of those that are due."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._trusted_time.now_ms()
         due: list[tuple[bool, float, _Turn]] = []
         for log in self._logs():
             at, settings = log.topic_partition, log.settings

@@ -32,6 +32,7 @@ from plog.errors import (
 )
 from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
+from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.storage.absent_replicas import AbsentReplicas
 from plog.storage.filesystem import Filesystem
@@ -124,10 +125,13 @@ class LogManager:
         self._full = FullLogDirs(settings.log_dir_reserve_bytes)
         self._flush_retries = FlushRetries(self.scheduler, self.commit)
         self.checkpoints = LogCheckpoints(self._live, self._logs_in, self._offline_among)
-        self._housekeeping = Housekeeping(settings, clock, self.logs, self)
+        self.trusted_time = TrustedTime(clock)
+        """The broker's own: whatever goes for its age goes by it."""
+        self._housekeeping = Housekeeping(settings, clock, self.trusted_time, self.logs, self)
         self.cleaner = LogCleaner(
             self._fs,
             clock,
+            self.trusted_time,
             settings=broker_settings or (lambda: settings),
             logs=self.logs,
             checkpoint_of=lambda log: self._dirs[log.log_dir].cleaner_offsets,

@@ -160,13 +160,19 @@ class LogSegments:
     # -- the oldest --------------------------------------------------------------------------
 
     def summary(self, segment: Segment) -> SegmentSummary:
-        """Return what retention needs to know of a segment."""
+        """Return what retention and compaction need to know of a segment."""
         # The end first: the timestamp that is read then covers at least what is below it.
         next_offset = segment.next_offset
         timestamp = segment.max_timestamp
         if timestamp < 0:
             timestamp = self._files.modified_ms(segment)
-        return SegmentSummary(segment.base_offset, next_offset, segment.size_bytes, timestamp)
+        return SegmentSummary(
+            segment.base_offset,
+            next_offset,
+            segment.size_bytes,
+            timestamp,
+            segment.first_append_ms,
+        )
 
     def delete_oldest(self, count: int) -> None:
         """Remove so many segments, not all of them."""

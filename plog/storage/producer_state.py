@@ -408,9 +408,8 @@ class SilentProducers:
 
     def look(
         self, entries: Sequence[ProducerEntry], *, now_ms: int, expiration_ms: int
-    ) -> list[int]:
-        """Return the ids of those that have expired and not written since the last look."""
+    ) -> list[ProducerEntry]:
+        """Return those that have expired and not written since the last look."""
         idle = [one for one in entries if self._seen.get(one.producer_id) == one.version]
         self._seen = {one.producer_id: one.version for one in entries}
-        found = expired(idle, now_ms=now_ms, expiration_ms=expiration_ms)
-        return [entry.producer_id for entry in found]
+        return list(expired(idle, now_ms=now_ms, expiration_ms=expiration_ms))

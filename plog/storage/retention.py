@@ -13,16 +13,17 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from plog.types import counted
+from plog.types import NO_TIMESTAMP, counted
 
 
 class SegmentSummary(NamedTuple):
-    """What retention needs to know of a segment."""
+    """What retention and compaction need to know of a segment."""
 
     base_offset: int
     next_offset: int
     size_bytes: int
     largest_timestamp_ms: int  # of its records, or its file's time when none has a timestamp
+    first_batch_ms: int = NO_TIMESTAMP  # largest timestamp of its first batch
 
 
 class Reason(Enum):

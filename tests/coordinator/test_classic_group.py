@@ -261,13 +261,25 @@ def test_an_id_that_was_given_out_is_waited_for_and_forgotten() -> None:
     play = Play()
     play.stable(1)
     play.join()
-    assert play.group.pending == {"b"}
+    assert list(play.group.pending) == ["b"]
     play.join("a")
     assert play.group.state is GroupState.PREPARING_REBALANCE
     play.pass_ms(10_000)
-    assert play.group.pending == set()
+    assert not play.group.pending
     assert play.group.state is GroupState.COMPLETING_REBALANCE
     assert joined(play, play.join("b")).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_ids_that_nobody_comes_back_with_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plog.coordinator.classic_group.MOST_PENDING", 3)
+    play = Play()
+    for _ in "abcde":
+        play.join()
+    assert list(play.group.pending) == ["c", "d", "e"]
+    assert set(play.timers) == {Timer(TimerKind.PENDING, name) for name in "cde"}
+    assert joined(play, play.join("b")).error is ErrorCode.UNKNOWN_MEMBER_ID
+    play.join("d")
+    assert "d" in play.group.roster
 
 
 # -- LeaveGroup ------------------------------------------------------------------------------------

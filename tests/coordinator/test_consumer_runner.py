@@ -22,6 +22,7 @@ from plog.errors import ErrorCode, KafkaError, KafkaStorageError, RequestTimedOu
 from plog.protocol import codec
 from plog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from plog.runtime.clock import ManualClock
+from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings, GroupSettings
 from tests.coordinator.consumer_play import cluster_of
 
@@ -66,12 +67,14 @@ class Stage:
         self.log = Log()
         self.configs: dict[str, str] = {}
         broker = BrokerSettings({"group.initial.rebalance.delay.ms": "0"})
+        clock = ManualClock()
         self.groups = GroupCoordinator(
             asyncio.get_running_loop(),
             appends=self.log,  # type: ignore[arg-type]
             settings=broker,
             settings_of=lambda _: GroupSettings(broker, self.configs),
-            clock=ManualClock(),
+            clock=clock,
+            trusted_time=TrustedTime(clock),
             partitions=lambda: 1,
         )
         metadata: Any = SimpleNamespace(

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from plog.cluster.own_appends import ignore
+from plog._native.batch import read_header
+from plog._native.records import build_batch, control_batch
+from plog.cluster.own_appends import Pair, Writer, ignore
 from plog.coordinator import group_log
+from plog.coordinator.given_out import EACH_BYTES, GivenOut
 from plog.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
-from plog.coordinator.group_events import Sync
+from plog.coordinator.group_events import Join, Leaving, Sync
 from plog.coordinator.group_log import CommittedOffset
 from plog.coordinator.group_shard import Shard
 from plog.coordinator.replay import Entry, Replayed
@@ -21,6 +24,7 @@ from plog.coordinator.txn_events import Producer
 from plog.errors import ErrorCode, KafkaStorageError
 from plog.runtime.bounded_lines import AT_ONCE
 from plog.runtime.clock import ManualClock
+from plog.runtime.trusted_time import DOUBT_MS, TrustedTime
 from plog.settings.definitions import BrokerSettings, GroupSettings
 from plog.types import TopicPartition
 from tests.bounded import counted, told
@@ -29,17 +33,23 @@ from tests.coordinator.group_play import JOIN
 AT = TopicPartition("t", 0)
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 PRODUCER = 7
+YEAR_MS = 365 * 86_400_000
+GROUPS = 1000
+"""Far more than there is room for, however long it takes."""
 
 
-def made(appends: object, settings: BrokerSettings | None = None) -> GroupCoordinator:
+def made(
+    appends: object, settings: BrokerSettings | None = None, clock: ManualClock | None = None
+) -> GroupCoordinator:
     """Return a coordinator of one partition, which is not led here yet."""
-    known = settings or BrokerSettings()
+    known, clock = settings or BrokerSettings(), clock or ManualClock()
     return GroupCoordinator(
         asyncio.get_running_loop(),
         appends=appends,  # type: ignore[arg-type]
         settings=known,
         settings_of=lambda _: GroupSettings(known),
-        clock=ManualClock(),
+        clock=clock,
+        trusted_time=TrustedTime(clock),
         partitions=lambda: 1,
     )
 
@@ -159,8 +169,374 @@ def test_group_stays_while_offsets_of_a_transaction_are_written() -> None:
     asyncio.run(run())
 
 
-GROUPS = 1000
-"""Far more than there is room for, however long it takes."""
+class Written:
+    """Takes batches as the partition's log would, and is read as one is at a start."""
+
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+        self.end = 0
+        self.may_go_on: asyncio.Event | None = None
+
+    async def append(
+        self,
+        _: TopicPartition,
+        pairs: Sequence[Pair],
+        *,
+        of: Writer | None = None,
+        appended: Callable[[int], None] = ignore,
+        **__: object,
+    ) -> int:
+        begun = {"producer_id": of.producer_id, "producer_epoch": 0} if of else {}
+        position = self.put(
+            build_batch(
+                [(0, key, value, ()) for key, value in pairs],
+                base_offset=self.end,
+                transactional=of is not None,
+                **begun,
+            )
+        )
+        appended(position)
+        if self.may_go_on is not None:
+            await self.may_go_on.wait()
+        return position
+
+    def put(self, data: bytes) -> int:
+        position, self.end = self.end, read_header(data).next_offset
+        self.batches.append(data)
+        return position
+
+    def mark(self, *, abort: bool = False) -> None:
+        self.put(
+            control_batch(
+                abort=abort,
+                offset=self.end,
+                timestamp=0,
+                producer_id=PRODUCER,
+                producer_epoch=0,
+                coordinator_epoch=0,
+            )
+        )
+
+    def read(self) -> Shard:
+        replayed = Replayed()
+        for data in self.batches:
+            replayed.take_batch(memoryview(data), read_header(data))
+        replayed.drop_deleted()
+        shard = Shard(0, 1)
+        shard.fill(replayed)
+        return shard
+
+
+async def commit_with_transaction(groups: GroupCoordinator, offset: int = 9) -> ErrorCode:
+    return await groups.commit_in_transaction(
+        "g",
+        [(AT, CommittedOffset(offset))],
+        producer=Producer(PRODUCER, 0),
+        verified=None,
+        member_id="",
+        instance_id=None,
+        generation=-1,
+    )
+
+
+async def commit_alone(groups: GroupCoordinator, offset: int = 5) -> ErrorCode:
+    return await groups.commit(
+        "g",
+        [(AT, CommittedOffset(offset))],
+        member_id="",
+        instance_id=None,
+        generation=-1,
+        version=8,
+    )
+
+
+@pytest.mark.parametrize("has_committed", [True, False])
+@pytest.mark.parametrize("restarts", ["never", "before the marker", "after it"])
+def test_deleted_group_does_not_come_back_with_a_transaction(
+    has_committed: bool, restarts: str
+) -> None:
+    async def run() -> None:
+        written = Written()
+        groups = made(written)
+        groups.shards.serve(Shard(0, 1))
+        if has_committed:
+            assert await commit_alone(groups) is ErrorCode.NONE
+        assert await commit_with_transaction(groups) is ErrorCode.NONE
+        assert await groups.delete("g") is ErrorCode.NONE
+        if restarts == "before the marker":
+            groups.shards.serve(written.read())
+            assert groups.find("g") is None
+        written.mark()
+        groups.on_marker(OFFSETS, PRODUCER, True)
+        if restarts == "after it":
+            groups.shards.serve(written.read())
+        assert groups.find("g") is None
+        groups.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_what_a_transaction_commits_after_the_group_was_deleted_stands(restarts: bool) -> None:
+    async def run() -> None:
+        written = Written()
+        groups = made(written)
+        groups.shards.serve(Shard(0, 1))
+        assert await commit_with_transaction(groups) is ErrorCode.NONE
+        assert await groups.delete("g") is ErrorCode.NONE
+        assert await commit_with_transaction(groups, 11) is ErrorCode.NONE
+        if restarts:
+            groups.shards.serve(written.read())
+        groups.on_marker(OFFSETS, PRODUCER, True)
+        group = groups.find("g")
+        assert group is not None
+        assert group.offsets.get(AT) == CommittedOffset(11)
+        groups.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("commit", [commit_alone, commit_with_transaction])
+def test_group_is_not_deleted_while_it_is_not_known_what_it_has_committed(
+    commit: Callable[[GroupCoordinator], Coroutine[None, None, ErrorCode]],
+) -> None:
+    async def run() -> None:
+        written = Written()
+        groups = made(written)
+        groups.shards.serve(Shard(0, 1))
+        written.may_go_on = asyncio.Event()
+        commits = asyncio.ensure_future(commit(groups))
+        await asyncio.sleep(0)  # it is appended, and not known to be safe
+        assert written.end == 1
+        assert await groups.delete("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        written.may_go_on.set()
+        assert await commits is ErrorCode.NONE
+        assert await groups.delete("g") is ErrorCode.NONE
+        groups.on_marker(OFFSETS, PRODUCER, True)
+        assert groups.find("g") is None
+        assert not list(written.read())
+        groups.close()
+
+    asyncio.run(run())
+
+
+def test_what_a_transaction_would_commit_goes_with_its_topic() -> None:
+    async def run() -> None:
+        written = Written()
+        groups = made(written)
+        groups.shards.serve(Shard(0, 1))
+        assert await commit_with_transaction(groups) is ErrorCode.NONE
+        groups._forget_topics({AT.topic})
+        async with asyncio.timeout(60):
+            while groups.find("g") is not None:
+                await asyncio.sleep(0)
+        assert not list(written.read())
+        groups.close()
+
+    asyncio.run(run())
+
+
+def test_offsets_do_not_expire_by_a_clock_that_is_suddenly_ahead() -> None:
+    async def run() -> None:
+        clock = ManualClock()
+        groups = made(Written(), clock=clock)
+        groups.shards.serve(Shard(0, 1))
+        assert await commit_alone(groups) is ErrorCode.NONE
+        clock.jump_to(10 * YEAR_MS)
+        await groups.expire()
+        assert groups.find("g") is not None
+        clock.advance(DOUBT_MS)  # it stays so
+        await groups.expire()
+        assert groups.find("g") is None
+        groups.close()
+
+    asyncio.run(run())
+
+
+class Beside:
+    """Counts the turns that others have in the event loop meanwhile."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self._task = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            self.turns += 1
+            await asyncio.sleep(0)
+
+    def end(self) -> int:
+        self._task.cancel()
+        return self.turns
+
+
+async def expire(groups: GroupCoordinator) -> None:
+    await groups.expire()
+
+
+async def forget_topics(groups: GroupCoordinator) -> None:
+    await groups._forget_offsets_of({"another"})
+
+
+@pytest.mark.parametrize("work", [expire, forget_topics])
+def test_others_have_their_turn_while_all_groups_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch, work: Callable[[GroupCoordinator], Coroutine[None, None, None]]
+) -> None:
+    monkeypatch.setattr("plog.runtime.give_way.AT_ONCE_S", -1)
+
+    async def run() -> None:
+        groups = made(Written())
+        shard = Shard(0, 1)
+        groups.shards.serve(shard)
+        for number in range(GROUPS):
+            shard.group(f"g{number}").offsets.commit(AT, CommittedOffset(1), number)
+        beside = Beside()
+        await work(groups)
+        assert beside.end() >= GROUPS
+        assert len(groups.groups()) == GROUPS
+        groups.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("gone", ["deleted", "moved"])
+def test_group_that_goes_meanwhile_does_not_expire(
+    monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    monkeypatch.setattr("plog.runtime.give_way.AT_ONCE_S", -1)
+
+    async def run() -> None:
+        written, clock = Written(), ManualClock()
+        groups = made(written, clock=clock)
+        shard = Shard(0, 1)
+        groups.shards.serve(shard)
+        shard.group("other")
+        assert await commit_alone(groups) is ErrorCode.NONE
+        clock.advance(YEAR_MS)
+        expires = asyncio.ensure_future(groups.expire())
+        await asyncio.sleep(0)  # it has a list of what there is
+        if gone == "deleted":
+            assert await groups.delete("g") is ErrorCode.NONE
+            fresh = CommittedOffset(7, committed_ms=YEAR_MS)
+            shard.group("g").offsets.commit(AT, fresh, written.end)
+        else:
+            groups.shards.give_up(0)
+        end = written.end
+        await expires
+        assert written.end == end
+        groups.close()
+
+    asyncio.run(run())
+
+
+def test_bug_does_not_end_what_is_done_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[int] = []
+
+    async def fails(_: GroupCoordinator) -> None:
+        asked.append(1)
+        raise RuntimeError("one line\nnot two")
+
+    monkeypatch.setattr(GroupCoordinator, "expire", fails)
+
+    async def run() -> None:
+        groups = made(Written(), BrokerSettings({"offsets.retention.check.interval.ms": "1"}))
+        groups.start(
+            SimpleNamespace(
+                snapshot=SimpleNamespace(topic_names={}), subscribe=lambda _: lambda: None
+            )  # type: ignore[arg-type]
+        )
+        async with asyncio.timeout(60):
+            while len(asked) < 3:
+                await asyncio.sleep(0.01)
+        groups.close()
+
+    asyncio.run(run())
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) >= 2
+    assert all("of __consumer_offsets met a bug in what it does now" in line for line in lines)
+    assert not any("\n" in line for line in lines)
+
+
+def joining(groups: GroupCoordinator, new_member_id: str = "m", **changes: object) -> Join:
+    return replace(JOIN, token=groups.token(), new_member_id=new_member_id, **changes)  # type: ignore[arg-type]
+
+
+async def join_in_vain(groups: GroupCoordinator) -> ErrorCode:
+    return (await groups.join("g", joining(groups, protocols=()))).error
+
+
+@pytest.mark.parametrize("ask", [join_in_vain, commit_alone, commit_with_transaction])
+def test_group_is_not_made_by_what_is_refused(
+    ask: Callable[[GroupCoordinator], Coroutine[None, None, ErrorCode]],
+) -> None:
+    class Full:
+        async def append(self, *_: object, **__: object) -> int:
+            raise KafkaStorageError("no space left on device")
+
+    async def run() -> None:
+        groups = made(Full())
+        groups.shards.serve(Shard(0, 1))
+        assert await ask(groups) is not ErrorCode.NONE
+        assert groups.find("g") is None
+        groups.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["it leaves", "its time is up"])
+def test_group_goes_with_the_last_id_that_nobody_came_back_with(how: str) -> None:
+    async def run() -> None:
+        groups = made(Written())
+        groups.shards.serve(Shard(0, 1))
+        asked = joining(groups, session_timeout_ms=60_000 if how == "it leaves" else 10)
+        assert (await groups.join("g", asked)).error is ErrorCode.MEMBER_ID_REQUIRED
+        assert groups.find("g") is not None
+        if how == "it leaves":
+            assert await groups.leave("g", (Leaving("m"),)) == (ErrorCode.NONE,)
+        async with asyncio.timeout(60):
+            while groups.find("g") is not None:
+                await asyncio.sleep(0.01)
+        groups.close()
+
+    asyncio.run(run())
+
+
+def test_group_that_has_committed_outlives_an_id_that_nobody_came_back_with() -> None:
+    async def run() -> None:
+        groups = made(Written())
+        groups.shards.serve(Shard(0, 1))
+        assert await commit_alone(groups) is ErrorCode.NONE
+        await groups.join("g", joining(groups))
+        assert await groups.leave("g", (Leaving("m"),)) == (ErrorCode.NONE,)
+        assert await join_in_vain(groups) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        group = groups.find("g")
+        assert group is not None
+        assert group.offsets.get(AT) == CommittedOffset(5)
+        groups.close()
+
+    asyncio.run(run())
+
+
+def test_ids_of_all_groups_are_bounded() -> None:
+    async def run() -> None:
+        groups = made(Written(), BrokerSettings({"group.initial.rebalance.delay.ms": "0"}))
+        groups.shards.serve(Shard(0, 1))
+        groups._given_out = GivenOut(10 * (EACH_BYTES + 10))
+        for number in range(GROUPS):
+            told = await groups.join(f"g{number}", joining(groups, f"m{number}"))
+            assert told.error is ErrorCode.MEMBER_ID_REQUIRED
+            await asyncio.sleep(0)
+            assert len(groups.groups()) == len(groups._timers) <= 10
+        late = await groups.join("g0", joining(groups, member_id="m0"))
+        assert late.error is ErrorCode.UNKNOWN_MEMBER_ID
+        name = f"{GROUPS - 1}"
+        soon = await groups.join(f"g{name}", joining(groups, member_id=f"m{name}"))
+        assert soon.error is ErrorCode.NONE
+        groups.close()
+
+    asyncio.run(run())
 
 
 def test_lines_of_groups_that_cannot_be_stored_are_bounded(

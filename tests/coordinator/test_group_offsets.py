@@ -59,6 +59,29 @@ def expired(offsets: GroupOffsets, now_ms: int, **given: object) -> list[TopicPa
     return offsets.expired(now_ms, DAY_MS, **asked)
 
 
+def test_a_deletion_is_of_what_is_undecided_before_it() -> None:
+    offsets = GroupOffsets()
+    offsets.commit_in_transaction(7, AT, committed(10), position=1)
+    offsets.commit_in_transaction(8, AT, committed(20), position=3)
+    offsets.commit_in_transaction(8, OTHER, committed(30), position=4)
+    offsets.commit(OTHER, committed(5), position=0)
+    assert offsets.partitions == [OTHER, AT]
+    offsets.forget(AT, position=2)
+    offsets.end_transaction(7, is_commit=True)
+    assert offsets.get(AT) is None
+    offsets.end_transaction(8, is_commit=True)
+    assert offsets.get(AT) == committed(20)
+    assert offsets.get(OTHER) == committed(30)
+
+
+def test_a_group_all_of_whose_offsets_were_deleted_is_forgettable() -> None:
+    offsets = GroupOffsets()
+    offsets.commit_in_transaction(7, AT, committed(10), position=1)
+    offsets.forget(AT, position=2)
+    assert offsets.is_forgettable
+    assert not offsets.is_undecided(AT)
+
+
 def test_offsets_expire_once_the_group_is_empty_for_long() -> None:
     offsets = GroupOffsets()
     offsets.commit(AT, committed(1, at_ms=1_000), position=0)

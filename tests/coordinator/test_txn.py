@@ -16,6 +16,9 @@ from tests.coordinator.txn_play import EXPIRATION_MS, TIMEOUT_MS, A, B, Play
 NONE, AGAIN = ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS
 FENCED, NOT_MINE = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING
 BAD_STATE = ErrorCode.INVALID_TXN_STATE
+OPEN = TxnValue(
+    5, 3, TIMEOUT_MS, TxnState.ONGOING, frozenset({A}), 10 * TIMEOUT_MS, 10 * TIMEOUT_MS
+)
 
 
 # -- the ordinary life of a transaction ------------------------------------------------------------
@@ -444,6 +447,53 @@ def test_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() ->
     play.mark()
     assert play.state is TxnState.COMPLETE_ABORT
     assert play.error(play.commit(producer)) is FENCED
+
+
+@pytest.mark.parametrize("step_ms", [10 * TIMEOUT_MS, -10 * TIMEOUT_MS])
+def test_clock_that_is_set_neither_ends_a_transaction_nor_keeps_it(step_ms: int) -> None:
+    play = Play()
+    play.begun()
+    play.now_ms += step_ms
+    play.wait(TIMEOUT_MS)
+    assert play.state is TxnState.ONGOING
+    play.wait(1)
+    assert play.state is TxnState.PREPARE_ABORT
+
+
+@pytest.mark.parametrize("age_ms", [0, 10, TIMEOUT_MS])
+def test_transaction_that_was_read_is_as_old_as_the_clock_says(age_ms: int) -> None:
+    play = Play(OPEN)
+    play.now_ms = OPEN.started_ms + age_ms
+    play.wait(0)
+    play.now_ms -= 10 * TIMEOUT_MS  # from now on the time counts that passes
+    play.wait(TIMEOUT_MS - age_ms)
+    assert play.state is TxnState.ONGOING
+    play.wait(1)
+    assert play.state is TxnState.PREPARE_ABORT
+
+
+def test_transaction_of_a_time_to_come_is_as_if_it_had_just_begun() -> None:
+    play = Play(OPEN)
+    play.now_ms = OPEN.started_ms - 10 * TIMEOUT_MS
+    play.wait(0)
+    play.wait(TIMEOUT_MS)
+    assert play.state is TxnState.ONGOING
+    play.wait(1)
+    assert play.state is TxnState.PREPARE_ABORT
+
+
+def test_each_transaction_has_its_own_time() -> None:
+    play = Play()
+    producer = play.begun()
+    play.wait(TIMEOUT_MS - 1)
+    play.commit(producer)
+    play.mark()
+    play.add(producer, A)
+    play.wait(TIMEOUT_MS)
+    play.add(producer, B)  # which does not begin it anew
+    assert play.state is TxnState.ONGOING
+    play.wait(1)
+    assert play.state is TxnState.PREPARE_ABORT
 
 
 def test_fenced_producer_with_epochs_of_its_own_is_not_told_the_next_one() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -26,10 +27,12 @@ from plog.errors import (
 )
 from plog.runtime.bounded_lines import AT_ONCE
 from plog.runtime.clock import ManualClock
+from plog.runtime.trusted_time import DOUBT_MS, TrustedTime
 from plog.types import TopicPartition
 from tests.bounded import counted, told
 
 AT = TopicPartition("t", 0)
+HOUR_MS = 3_600_000
 DECIDED = TxnValue(5, 3, 60_000, TxnState.PREPARE_COMMIT, frozenset({AT}), 0, 0)
 
 
@@ -70,21 +73,29 @@ class Appends:
 
 
 def scene(
-    metadata: Metadata, appends: Appends, *, partitions: int = 1
+    metadata: Metadata,
+    appends: Appends,
+    *,
+    partitions: int = 1,
+    clock: ManualClock | None = None,
+    **intervals: int,
 ) -> tuple[TxnCoordinator, Txn]:
     """Return a coordinator that has read of a decided transaction."""
-    settings = SimpleNamespace(
-        transaction_state_log_load_buffer_size=1000,
-        transaction_abort_timed_out_transaction_cleanup_interval_ms=10_000,
-        transaction_remove_expired_transaction_cleanup_interval_ms=10_000,
-        transactional_id_expiration_ms=1_000_000,
-    )
+    clock = clock or ManualClock()
+    given = {
+        "transaction_state_log_load_buffer_size": 1000,
+        "transaction_abort_timed_out_transaction_cleanup_interval_ms": 10_000,
+        "transaction_remove_expired_transaction_cleanup_interval_ms": 10_000,
+        "transactional_id_expiration_ms": 1_000_000,
+    }
+    settings = SimpleNamespace(**given | intervals)
     made = TxnCoordinator(
         asyncio.get_running_loop(),
         appends=appends,  # type: ignore[arg-type]
         metadata=metadata,  # type: ignore[arg-type]
         settings=settings,  # type: ignore[arg-type]
-        clock=ManualClock(),
+        clock=clock,
+        trusted_time=TrustedTime(clock),
         partitions=lambda: 1,
         new_producer_id=lambda: 100,
         marker_written=lambda *_: None,
@@ -224,5 +235,80 @@ def test_producer_id_that_the_store_refuses_is_asked_for_again() -> None:
         made._new_producer_id = refused
         with pytest.raises(CoordinatorNotAvailable):
             await made.init("another", 1000, None)
+
+    asyncio.run(run())
+
+
+AT_REST = TxnValue(5, 3, 60_000, TxnState.EMPTY, updated_ms=0)
+OPEN = TxnValue(5, 3, 60_000, TxnState.ONGOING, frozenset({AT}), 0, 0)
+
+
+@pytest.mark.parametrize("value", [AT_REST, OPEN])
+def test_clock_that_is_suddenly_ahead_ends_nothing(value: TxnValue) -> None:
+    async def run() -> None:
+        clock = ManualClock()
+        made, _ = scene(Metadata(), Appends(), clock=clock)
+        shard = made.shards.at(0)
+        assert shard is not None
+        txn = shard.txns["x"] = Txn("x", value)
+        clock.jump_to(1 << 40)
+        await made.abort_late()
+        await made.forget_old()
+        await turns()
+        assert txn.value is value
+        clock.advance(DOUBT_MS)  # it stays so
+        await made.abort_late()
+        await made.forget_old()
+        await turns()
+        assert txn.value is not value
+        made.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("look", [TxnCoordinator.abort_late, TxnCoordinator.forget_old])
+def test_others_have_their_turn_while_all_ids_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+    look: Callable[[TxnCoordinator], Coroutine[None, None, None]],
+) -> None:
+    monkeypatch.setattr("plog.runtime.give_way.AT_ONCE_S", -1)
+
+    async def run() -> None:
+        made, _ = scene(Metadata(), Appends())
+        shard = made.shards.at(0)
+        assert shard is not None
+        for number in range(PARTITIONS):
+            shard.txns[f"{number}"] = Txn(f"{number}", AT_REST)
+        looks = asyncio.ensure_future(look(made))
+        await turns(PARTITIONS)
+        assert not looks.done()
+        await looks
+        made.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("often", ["abort_timed_out", "remove_expired"])
+def test_each_look_has_an_interval_of_its_own(often: str) -> None:
+    async def run() -> None:
+        clock = ManualClock()
+        intervals = {
+            f"transaction_{kind}_transaction_cleanup_interval_ms": 1 if kind == often else HOUR_MS
+            for kind in ("abort_timed_out", "remove_expired")
+        }
+        made, _ = scene(Metadata(), Appends(), clock=clock, **intervals)
+        shard = made.shards.at(0)
+        assert shard is not None
+        late = shard.txns["late"] = Txn("late", OPEN)
+        old = shard.txns["old"] = Txn("old", AT_REST)
+        looked_at, other = (late, old) if often == "abort_timed_out" else (old, late)
+        before = other.value
+        clock.advance(HOUR_MS)
+        made.start()
+        async with asyncio.timeout(60):
+            while looked_at.value in (AT_REST, OPEN):
+                await asyncio.sleep(0.01)
+        assert other.value is before
+        made.close()
 
     asyncio.run(run())

@@ -16,7 +16,8 @@ from plog.coordinator.txn_events import (
     Forgotten,
     GiveUp,
     InitProducer,
-    LookAtClock,
+    LookAtAge,
+    LookAtTimeout,
     MarkersWritten,
     Producer,
     Store,
@@ -41,6 +42,7 @@ class Play:
         self.txn = Txn("t", value)
         self.stores_at_once = stores_at_once
         self.now_ms = 1_000
+        self.monotonic_ms = 0
         self.connection = 7
         self.answers: dict[int, TxnAnswer] = {}
         self.asked: list[int] = []
@@ -92,7 +94,7 @@ class Play:
     def add(self, producer: Producer, *partitions: TopicPartition, version: int = 0) -> int:
         token = self._token()
         joins = frozenset(partitions)
-        self.feed(AddPartitions(token, producer, joins, self.now_ms, version))
+        self.feed(AddPartitions(token, producer, joins, self.now_ms, self.monotonic_ms, version))
         return token
 
     def end(self, producer: Producer, *, commit: bool, raises: bool = False) -> int:
@@ -118,7 +120,9 @@ class Play:
 
     def wait(self, ms: int) -> None:
         self.now_ms += ms
-        self.feed(LookAtClock(self.now_ms, EXPIRATION_MS))
+        self.monotonic_ms += ms
+        self.feed(LookAtTimeout(self.now_ms, self.monotonic_ms))
+        self.feed(LookAtAge(self.now_ms, EXPIRATION_MS))
 
     # -- what is seen ------------------------------------------------------------------------
 

@@ -33,7 +33,8 @@ from plog.coordinator.txn_events import (
     EndTxn,
     Event,
     InitProducer,
-    LookAtClock,
+    LookAtAge,
+    LookAtTimeout,
     Producer,
     Store,
 )
@@ -241,10 +242,11 @@ def _look_at_txn(txn: Txn) -> None:
 def _events(producer: Producer) -> Iterator[Event]:
     for was in (None, producer):
         yield InitProducer("token", 1000, NOW_MS, was, SPARE_ID)
-    yield AddPartitions("token", producer, frozenset([AT]), NOW_MS)
+    yield AddPartitions("token", producer, frozenset([AT]), NOW_MS, DAY_MS)
     for commit in (False, True):
         yield EndTxn("token", producer, commit, NOW_MS, 0, SPARE_ID)
-    yield LookAtClock(NOW_MS, DAY_MS)
+    yield LookAtTimeout(NOW_MS, DAY_MS)
+    yield LookAtAge(NOW_MS, DAY_MS)
 
 
 @contextmanager

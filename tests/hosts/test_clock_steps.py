@@ -14,6 +14,8 @@ from plog.client.producer import Producer
 from plog.errors import ErrorCode
 from plog.protocol.messages.fetch import FetchRequest
 from plog.types import TopicPartition
+from tests.coordinator.conftest import await_coordinator
+from tests.coordinator.members import ByHand
 from tests.crash.writer import Writer
 from tests.handlers.wire import (
     Speaker,
@@ -27,6 +29,7 @@ from tests.handlers.wire import (
 )
 from tests.hosts.host import EAGER_BROKER, MIB, Host, memory_bounded, read_all, wait_until
 from tests.servers import BrokerProcess
+from tests.transactions.transactor import Transactor, committed_offset
 
 HOUR_MS = 3_600_000
 TEN_YEARS_MS = 10 * 365 * 24 * HOUR_MS
@@ -79,6 +82,11 @@ def test_clock_steps_change_timestamps_and_nothing_else(
             "producer.id.expiration.check.interval.ms": CHECK_MS,
             "log.segment.delete.delay.ms": CHECK_MS,
             "log.index.interval.bytes": 1,
+            "offsets.topic.num.partitions": 1,
+            "offsets.retention.check.interval.ms": CHECK_MS,
+            "transaction.state.log.num.partitions": 1,
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": CHECK_MS,
+            "transaction.remove.expired.transaction.cleanup.interval.ms": CHECK_MS,
         },
     )
     with (
@@ -97,6 +105,14 @@ def test_clock_steps_change_timestamps_and_nothing_else(
         # A producer that says nothing meanwhile must be known afterwards.
         idle = make_batch([b"i"], producer=(4242, 0, 0))
         assert produce(client, "idle", idle).base_offset == 0
+        # So must what is committed, and an open transaction and a producer at rest go on.
+        await_coordinator(client, "g")
+        idle_at = TopicPartition("idle", 0)
+        nobody = stack.enter_context(closing(ByHand(broker.port, "g")))
+        assert nobody.commit("idle", 3) is ErrorCode.NONE
+        open_one = Transactor(client, "open", timeout_ms=900_000).start()
+        at_rest = Transactor(client, "at rest").start()
+        open_one.send(idle_at, b"of a transaction")
         stamps: list[int] = []
         for what, shift_ms in steps.items():
             host.set_clock_ahead(shift_ms)
@@ -121,6 +137,9 @@ def test_clock_steps_change_timestamps_and_nothing_else(
             # Retention and the expiry of producers come by several times.
             time.sleep(5 * CHECK_MS / 1000)
         wait_until(lambda: "the clock is believed again" in broker.log, "believed", broker)
+        open_one.finish(commit=True)
+        assert at_rest.described().transaction_state == "Empty"
+        assert committed_offset(client, "g", idle_at) == (ErrorCode.NONE, 3)
         # Its retry is the first copy's.
         assert produce(client, "idle", idle).base_offset == 0
         writer.stop()

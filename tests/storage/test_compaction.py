@@ -14,8 +14,12 @@ from plog.storage.compaction import (
 from plog.storage.retention import SegmentSummary
 
 NOW_MS = 1_000_000
-SEGMENTS = [SegmentSummary(n * 10, n * 10 + 10, 100, n * 1000) for n in range(5)]
+SEGMENTS = [
+    SegmentSummary(n * 10, n * 10 + 10, 100, n * 1000 + 500, n * 1000 + 100) for n in range(5)
+]
 """Offsets 0 to 49, the last ten in the active segment."""
+OUT_OF_ORDER = [*SEGMENTS[:3], SEGMENTS[3]._replace(first_batch_ms=50), SEGMENTS[4]]
+WITHOUT_TIME = [SEGMENTS[0]._replace(first_batch_ms=-1), *SEGMENTS[1:]]
 
 
 def found(**changes: object) -> DirtyRange:
@@ -34,17 +38,19 @@ def found(**changes: object) -> DirtyRange:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, DirtyRange(0, 40, 0, 400, 0)),
-        ({"checkpoint": 20}, DirtyRange(20, 40, 200, 200, 2000)),
+        ({}, DirtyRange(0, 40, 0, 400, 100)),
+        ({"checkpoint": 20}, DirtyRange(20, 40, 200, 200, 2100)),
         ({"checkpoint": 40}, DirtyRange(40, 40, 400, 0, -1)),
-        ({"checkpoint": 41}, DirtyRange(0, 40, 0, 400, 0)),  # of another log
-        ({"log_start_offset": 20, "segments": SEGMENTS[2:]}, DirtyRange(20, 40, 0, 200, 2000)),
-        ({"checkpoint": 10, "segments": SEGMENTS[2:]}, DirtyRange(20, 40, 0, 200, 2000)),
-        ({"stable_end": 29}, DirtyRange(0, 20, 0, 200, 0)),
-        ({"stable_end": 9}, DirtyRange(0, 0, 0, 0, -1)),
-        ({"min_lag_ms": NOW_MS - 1500}, DirtyRange(0, 20, 0, 200, 0)),
-        ({"min_lag_ms": NOW_MS - 1500, "checkpoint": 30}, DirtyRange(30, 30, 300, 0, -1)),
+        ({"checkpoint": 41}, DirtyRange(0, 40, 0, 400, 100)),  # of another log
+        ({"log_start_offset": 20, "segments": SEGMENTS[2:]}, DirtyRange(20, 40, 0, 200, 2100)),
+        ({"checkpoint": 10, "segments": SEGMENTS[2:]}, DirtyRange(20, 40, 0, 200, 2100)),
+        ({"stable_end": 29}, DirtyRange(0, 20, 0, 200, 100)),
+        ({"stable_end": 9}, DirtyRange(0, 0, 0, 0, 100)),
+        ({"min_lag_ms": NOW_MS - 1500}, DirtyRange(0, 20, 0, 200, 100)),
+        ({"min_lag_ms": NOW_MS - 1500, "checkpoint": 30}, DirtyRange(30, 30, 300, 0, 3100)),
         ({"segments": SEGMENTS[:1]}, DirtyRange(0, 0, 0, 0, -1)),
+        ({"segments": OUT_OF_ORDER, "checkpoint": 10}, DirtyRange(10, 40, 100, 300, 50)),
+        ({"segments": WITHOUT_TIME}, DirtyRange(0, 40, 0, 400, 1100)),
     ],
 )
 def test_dirty_range(changes: dict, expected: DirtyRange) -> None:

@@ -147,6 +147,22 @@ def test_roll_comes_with_size_time_and_index(directory: Path) -> None:
     assert by_index.native.state().segment_count > 3
 
 
+@pytest.mark.parametrize(
+    ("policy", "rolls"), [("compact", True), ("compact,delete", True), ("delete", False)]
+)
+def test_no_record_waits_in_the_active_segment_for_longer_than_it_may(
+    directory: Path, policy: str, rolls: bool
+) -> None:
+    limits = {"segment_ms": 60_000, "max_compaction_lag_ms": 5000, "cleanup_policy": policy}
+    log = open_log(directory, Settings(**limits))
+    for timestamp in (NOW_MS, NOW_MS + 5000, NOW_MS + 5001):
+        log.append_as_leader(batch(timestamp=timestamp), now_ms=NOW_MS)
+    assert log.native.state().segment_count == (2 if rolls else 1)
+    log.update_settings(Settings(**limits | {"cleanup_policy": "delete"}))
+    log.append_as_leader(batch(timestamp=NOW_MS + 20_000), now_ms=NOW_MS)
+    assert log.native.state().segment_count == (2 if rolls else 1)
+
+
 def test_roll_leaves_kafkas_files(directory: Path, owner: Owner) -> None:
     log = open_log(directory, Settings(**SMALL), owner=owner)
     fill(log, 20)
@@ -264,6 +280,30 @@ def test_producer_of_old_records_is_not_silent_while_it_writes(directory: Path) 
     assert log.expire_producers(later, 1000) == 0
     assert produce(log, 10) == (DUPLICATE, 10)
     assert log.expire_producers(later, 1000) == 1
+
+
+@pytest.mark.parametrize("transactional", [True, False])
+def test_producer_that_writes_while_the_silent_are_forgotten_is_not(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, transactional: bool
+) -> None:
+    log = open_log(directory)
+    produce(log, 0, pid=3)
+    again = batch(5, producer_id=3, epoch=0, sequence=10, transactional=transactional)
+    later = NOW_MS + 10**9
+    assert log.expire_producers(later, 1000) == 0
+    look = log._silent_producers.look
+
+    def look_and_be_overtaken(*arguments: object, **options: object) -> object:
+        found = look(*arguments, **options)  # type: ignore[arg-type]
+        append_verified(log, bytearray(again))
+        return found
+
+    monkeypatch.setattr(log._silent_producers, "look", look_and_be_overtaken)
+    assert log.expire_producers(later, 1000) == 0
+    known = log.native.producer(3)
+    assert known is not None
+    assert known.current_txn_first_offset == (10 if transactional else -1)
+    assert log.native.append(bytearray(again), NOW_MS).status == DUPLICATE
 
 
 def test_transaction_holds_the_last_stable_offset(directory: Path) -> None:

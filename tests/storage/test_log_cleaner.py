@@ -10,6 +10,7 @@ import pytest
 from plog._native.records import build_batch
 from plog.errors import KafkaStorageError
 from plog.runtime.clock import ManualClock
+from plog.runtime.trusted_time import DOUBT_MS
 from plog.storage.cleaner import Cleaner
 from plog.storage.filesystem import Filesystem
 from plog.storage.log import Log
@@ -21,7 +22,9 @@ from tests.waiting import until
 
 from .log_managers import A0, A1, B0, ID_A, ID_B, SETTINGS, Start, lead
 from .storage_logs import NOW_MS, Settings
+from .test_cleaner import records_of
 
+YEAR_MS = 365 * 86_400_000
 COMPACTED = Settings(
     cleanup_policy="compact",
     segment_bytes=2000,
@@ -30,7 +33,7 @@ COMPACTED = Settings(
 )
 
 
-def put(log: Log, *keys: bytes, value: bytes = b"v") -> None:
+def put(log: Log, *keys: bytes, value: bytes | None = b"v") -> None:
     data = build_batch([(NOW_MS, key, value, ()) for key in keys])
     log.append_as_leader(bytearray(data), now_ms=NOW_MS)
 
@@ -99,6 +102,31 @@ def test_the_dirtiest_comes_first_and_what_is_overdue_before_it(
     manager.shutdown()
 
 
+def test_a_log_is_overdue_by_its_first_dirty_batch_whatever_came_behind_it(
+    start: Start, clock: ManualClock
+) -> None:
+    manager = start()
+    late = Settings(
+        cleanup_policy="compact",
+        segment_bytes=2000,
+        min_cleanable_dirty_ratio=0.9,
+        max_compaction_lag_ms=60_000,
+    )
+    log = make(manager, A0, late)
+    dirty(log, 30)
+    assert manager.cleaner.clean_now() == 1
+    for ms in (0, 50_000):
+        data = build_batch([(NOW_MS + ms, b"k", b"v", ())])
+        log.append_as_leader(bytearray(data), now_ms=NOW_MS)
+    log.roll()
+    log.flush()
+    clock.advance(60_000)
+    assert manager.cleaner.clean_now() == 0
+    clock.advance(1)
+    assert manager.cleaner.clean_now() == 1
+    manager.shutdown()
+
+
 def test_a_log_that_cannot_be_read_is_given_up_and_others_go_on(start: Start, caplog) -> None:
     manager = start()
     bad, good = make(manager, A0), make(manager, A1)
@@ -144,6 +172,37 @@ def test_a_recreated_partition_is_not_taken_for_clean(start: Start) -> None:
     assert checkpoint(manager, again) is None
     dirty(again, 20)
     assert manager.cleaner.clean_now() == 1
+    manager.shutdown()
+
+
+def test_a_clock_that_is_suddenly_ahead_makes_nothing_old_enough(
+    start: Start, clock: ManualClock
+) -> None:
+    manager = start()
+    young = Settings(cleanup_policy="compact", segment_bytes=2000, min_compaction_lag_ms=3_600_000)
+    log = make(manager, A0, young)
+    dirty(log)
+    clock.jump_to(NOW_MS + 10 * YEAR_MS)
+    assert manager.cleaner.clean_now() == 0
+    clock.advance(DOUBT_MS)  # it stays so
+    assert manager.cleaner.clean_now() == 1
+    manager.shutdown()
+
+
+def test_deletions_do_not_go_by_a_clock_that_is_suddenly_ahead(
+    start: Start, clock: ManualClock
+) -> None:
+    manager = start()
+    log = make(manager, A0)
+    put(log, b"gone", value=None)
+    dirty(log)
+    assert manager.cleaner.clean_now() == 1
+    clock.jump_to(NOW_MS + 10 * YEAR_MS)
+    for is_there in (True, False):
+        dirty(log, 20)
+        assert manager.cleaner.clean_now() == 1
+        assert (b"gone" in {record.key for record in records_of(log)}) == is_there
+        clock.advance(DOUBT_MS)  # it stays so
     manager.shutdown()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from plog.errors import ErrorCode
+from plog.protocol.messages.group_admin import DeleteGroupsRequest, ListGroupsRequest
 from plog.types import TopicPartition
 from tests.coordinator.conftest import TRANSACTION, await_coordinator
 from tests.handlers.wire import create_topic, speak
@@ -67,6 +68,29 @@ def test_outcome_stands_after_the_broker_has_ended(
                 committed_offset(wire, "g", AT, require_stable=True) == (NONE, 3 if commit else -1)
             )
         )
+
+
+def test_deleted_group_stays_so_whatever_becomes_of_its_transactions(
+    plane: Plane, tmp_path: Path, end: Callable[[BrokerProcess], None]
+) -> None:
+    broker = BrokerProcess(tmp_path, overrides=SETTINGS).start()
+    with closing(speak(broker.port)) as wire:
+        create_topic(wire, AT.topic)
+        await_coordinator(wire, "g")
+        one = Transactor(wire, "tx").start()
+        assert one.add_offsets("g") is NONE
+        assert one.commit_offset("g", AT, 3) is NONE
+        (deleted,) = wire.ask(DeleteGroupsRequest(groups_names=["g"]), 2).results
+        assert deleted.error_code == NONE
+    end(broker)
+    with broker, closing(speak(broker.port)) as wire:
+        again = Transactor(wire, "tx", producer=one.producer)
+        await_coordinator(wire, "tx", TRANSACTION)
+        await_coordinator(wire, "g")
+        assert wire.ask(ListGroupsRequest(), 4).groups == []
+        again.finish(commit=True)
+        assert committed_offset(wire, "g", AT, require_stable=True) == (NONE, -1)
+        assert wire.ask(ListGroupsRequest(), 4).groups == []
 
 
 def test_open_transaction_goes_on_with_the_next_start(
