@@ -459,6 +459,20 @@ def test_fenced_producer_with_epochs_of_its_own_is_not_told_the_next_one() -> No
     assert again.epoch == producer.epoch + 3
 
 
+def test_fenced_producer_of_the_last_epoch_is_not_told_the_largest() -> None:
+    value = TxnValue(
+        5, LAST_EPOCH, TIMEOUT_MS, TxnState.ONGOING, frozenset({A}), 0, 0, client_version=2
+    )
+    play = Play(value)
+    play.wait(TIMEOUT_MS + 1)
+    for _ in range(2):  # before the markers are written, and after
+        assert play.error(play.abort(value.producer, raises=True)) is FENCED
+        assert play.error(play.commit(value.producer, raises=True)) is FENCED
+        play.mark()
+    assert play.state is TxnState.COMPLETE_ABORT
+    assert play.producer(play.init()).epoch == 0
+
+
 def test_what_nobody_uses_is_forgotten() -> None:
     play = Play()
     producer = play.begun()
