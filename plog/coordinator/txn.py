@@ -334,6 +334,8 @@ class Txn:
         return self.value.state is ONGOING and end.connection < self._ended_by
 
     def _is_told_again(self, value: TxnValue, end: EndTxn) -> bool:
+        if value.producer_epoch == LARGEST_EPOCH and value.next_producer_id == NO_PRODUCER_ID:
+            return False  # that was a fence: an end of the last epoch brings another id
         if value.state in PREPARED:
             # The id is still the old one here, also where the next one is chosen.
             before = Producer(value.producer_id, value.producer_epoch - 1)

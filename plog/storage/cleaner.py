@@ -93,13 +93,18 @@ class Cleaner:
             cleanable = [one for one in segments if one.base_offset < done.end]
             by_base = {one.base_offset: one for one in cleanable}
             settings = log.settings
+            # Of all segments: a marker may lie in a later one than the records that it is of.
+            end = cleanable[-1].next_offset if cleanable else 0
+            transactions = EndedTransactions(log.transactions.aborted_between(0, end))
             for group in group_segments(
                 [_sizes(one) for one in cleanable],
                 most_log_bytes=settings.segment_bytes,
                 most_index_bytes=settings.segment_index_bytes,
             ):
                 members = [by_base[sizes.base_offset] for sizes in group]
-                _Group(self._fs, log, members, latest, done, now_ms, throttle).replace()
+                _Group(
+                    self._fs, log, members, latest, transactions, done, now_ms, throttle
+                ).replace()
         return done
 
     def _read_keys(
@@ -150,6 +155,7 @@ class _Group:
         log: Log,
         segments: Sequence[Segment],
         latest: OffsetMap,
+        transactions: EndedTransactions,
         done: Cleaning,
         now_ms: int,
         throttle: Throttle,
@@ -164,9 +170,8 @@ class _Group:
         self._base = segments[0].base_offset
         self._horizon_ms = now_ms + log.settings.delete_retention_ms
         self._last_of_producer = log.last_offsets_of_producers()
-        self._transactions = EndedTransactions(
-            log.transactions.aborted_between(self._base, segments[-1].next_offset)
-        )
+        self._transactions = transactions
+        self._kept_before = len(transactions.kept)
 
     def replace(self) -> None:
         """Write what is left of the segments, and have the log go on with that."""
@@ -206,7 +211,7 @@ class _Group:
             position += self._flush(fd, pending, position)
             self._fs.fsync(fd)
         offsets, times = builder.finish()
-        aborted = encode_aborted(self._transactions.kept)
+        aborted = encode_aborted(self._transactions.kept[self._kept_before :])
         for kind, content in (
             (OFFSET_INDEX, offsets),
             (TIME_INDEX, times),

@@ -1,4 +1,4 @@
-"""What compaction knows of the transactions in the segments that it reads, batch by batch.
+"""What compaction knows of the transactions in a log that it reads, batch by batch.
 
 Owns which batches belong to aborted transactions, and which markers have nothing left to mark.
 Sees batches in the order of the log. The aborted ones are known from `.txnindex`.
@@ -13,10 +13,10 @@ from plog.storage.transaction_index import AbortedTransaction
 
 
 class EndedTransactions:
-    """The transactions of one pass over some segments.
+    """The transactions of one pass over a log, from its first segment on.
 
     Args:
-        aborted: those that overlap the segments, in the order of their markers.
+        aborted: those that overlap what is read, in the order of their markers.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
@@ -36,7 +36,7 @@ class EndedTransactions:
         return header.producer_id in self._aborted
 
     def is_idle(self, header: BatchHeader) -> bool:
-        """Tell whether a marker's transaction has no records in these segments any more."""
+        """Tell whether a marker's transaction has no records any more."""
         self._begin_up_to(header.last_offset)
         aborted = self._aborted.get(header.producer_id)
         had_records = header.producer_id in self._with_records

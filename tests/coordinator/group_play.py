@@ -90,20 +90,28 @@ class Play:
 
     def beat(self, member_id: str, generation: int | None = None) -> ErrorCode:
         """Send a Heartbeat; returns its answer."""
-        token = self._token()
         known = self.group.generation if generation is None else generation
-        self.feed(Heartbeat(token, member_id, None, known))
-        answer = self.answers[token]
+        answer = self.answers[self.send_beat(member_id, known)]
         assert isinstance(answer, ErrorCode)
         return answer
 
+    def send_beat(self, member_id: str, generation: int, instance_id: str | None = None) -> int:
+        """Send a Heartbeat; returns its token."""
+        token = self._token()
+        self.feed(Heartbeat(token, member_id, instance_id, generation))
+        return token
+
     def leave(self, *members: Leaving) -> tuple[ErrorCode, ...]:
         """Send a Leave; returns its answer."""
-        token = self._token()
-        self.feed(Leave(token, members))
-        answer = self.answers[token]
+        answer = self.answers[self.send_leave(*members)]
         assert isinstance(answer, Left)
         return answer.errors
+
+    def send_leave(self, *members: Leaving) -> int:
+        """Send a Leave; returns its token."""
+        token = self._token()
+        self.feed(Leave(token, members))
+        return token
 
     def _token(self) -> int:
         token = next(self._tokens)

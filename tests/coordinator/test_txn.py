@@ -8,7 +8,7 @@ import pytest
 
 from plog.coordinator.txn import EPOCH_PER_TRANSACTION, LARGEST_EPOCH, LAST_EPOCH, MOST_WAITING, Txn
 from plog.coordinator.txn_events import NO_PRODUCER, Producer, TxnAnswer, TxnValue, WriteMarkers
-from plog.coordinator.txn_states import END_ANSWERS, TxnState
+from plog.coordinator.txn_states import END_ANSWERS, OF_OUTCOME, TxnState
 from plog.errors import ErrorCode
 from plog.types import TopicPartition
 from tests.coordinator.txn_play import EXPIRATION_MS, TIMEOUT_MS, A, B, Play
@@ -509,6 +509,20 @@ def test_fenced_producer_with_epochs_of_its_own_is_not_told_the_next_one() -> No
     assert again.epoch == producer.epoch + 3
 
 
+def test_fenced_producer_of_the_last_epoch_is_not_told_the_largest() -> None:
+    value = TxnValue(
+        5, LAST_EPOCH, TIMEOUT_MS, TxnState.ONGOING, frozenset({A}), 0, 0, client_version=2
+    )
+    play = Play(value)
+    play.wait(TIMEOUT_MS + 1)
+    for _ in range(2):  # before the markers are written, and after
+        assert play.error(play.abort(value.producer, raises=True)) is FENCED
+        assert play.error(play.commit(value.producer, raises=True)) is FENCED
+        play.mark()
+    assert play.state is TxnState.COMPLETE_ABORT
+    assert play.producer(play.init()).epoch == 0
+
+
 def test_what_nobody_uses_is_forgotten() -> None:
     play = Play()
     producer = play.begun()
@@ -538,37 +552,49 @@ def test_neither_time_disturbs_what_is_being_decided() -> None:
 # -- after a crash ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", range(6))
-def test_coordinator_goes_on_from_whatever_was_stored_last(at: int) -> None:
+LIFE = ["EMPTY", "ONGOING", "PREPARE", "COMPLETE"]
+"""What is stored of a first transaction, one after the other."""
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["v1", "v2"])
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+@pytest.mark.parametrize("stored", LIFE)
+def test_coordinator_goes_on_from_whatever_was_stored_last(
+    stored: str, commit: bool, raises: bool
+) -> None:
     before = Play()
-    producer = before.begun(A, B)
-    before.commit(producer)
+    producer = before.begun(A, B, version=EPOCH_PER_TRANSACTION if raises else 0)
+    before.end(producer, commit=commit, raises=raises)
     before.mark()
-    assert [None if v is None else v.state for v in before.log] == [
+    prepared, complete = OF_OUTCOME[commit]
+    assert [value and value.state for value in before.log] == [
         TxnState.EMPTY,
         TxnState.ONGOING,
-        TxnState.PREPARE_COMMIT,
-        TxnState.COMPLETE_COMMIT,
+        prepared,
+        complete,
     ]
-    if at >= len(before.log):
-        return
-    value = before.log[at]
-    assert value is not None
-    after = Play(value)
+    after = Play(before.log[LIFE.index(stored)])
     after.do(after.txn.resume())
-    if value.state is TxnState.PREPARE_COMMIT:
-        assert after.markers == [WriteMarkers(producer, True, frozenset({A, B}))]
-        after.mark()
-    else:
-        assert after.markers == []
-    if value.state is TxnState.ONGOING:
-        assert after.error(after.commit(producer)) is NONE
-        after.mark()
-    elif value.state is TxnState.EMPTY:
-        assert after.error(after.commit(producer)) is BAD_STATE
+    ended = Producer(producer.id, producer.epoch + raises)
+    version = EPOCH_PER_TRANSACTION if raises else 0
+    markers = [WriteMarkers(ended, commit, frozenset({A, B}), version)]
+    assert after.markers == (markers if stored == "PREPARE" else [])
+    if stored == "EMPTY":
+        assert after.error(after.commit(producer, raises=raises)) is BAD_STATE
+        assert after.error(after.add(producer, A)) is NONE
         return
-    assert after.error(after.commit(producer)) is NONE
-    assert after.state is TxnState.COMPLETE_COMMIT
+    if stored == "ONGOING":
+        assert after.txn.missing(producer, [A, B]) == frozenset()
+        assert after.error(after.end(producer, commit=commit, raises=raises)) is NONE
+        assert after.markers == markers
+    if stored != "COMPLETE":
+        assert after.error(after.end(producer, commit=commit, raises=raises)) is AGAIN
+        after.mark()
+    assert after.state is complete
+    again = after.end(producer, commit=commit, raises=raises)
+    assert after.answers[again] == TxnAnswer(NONE, ended if raises else NO_PRODUCER)
+    assert after.error(after.end(producer, commit=not commit, raises=raises)) is BAD_STATE
+    assert len(after.log) == 1 + LIFE[::-1].index(stored)
 
 
 def test_an_answer_to_a_store_of_before_is_not_taken() -> None:

@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from plog.coordinator.txn import EPOCH_PER_TRANSACTION
-from plog.coordinator.txn_events import Producer
+from plog.coordinator.txn import EPOCH_PER_TRANSACTION, LAST_EPOCH
+from plog.coordinator.txn_events import Producer, TxnValue
 from plog.coordinator.txn_states import PREPARED, TxnState
 from plog.errors import ErrorCode
 from tests.coordinator.txn_play import EXPIRATION_MS, TIMEOUT_MS, A, B, Play
 
 STEPS = 400
+NEAR = 4
+"""A life that begins so near to the last epoch gets there."""
 OUTCOME = {TxnState.COMPLETE_COMMIT: True, TxnState.COMPLETE_ABORT: False}
 
 
@@ -64,6 +66,7 @@ class Life:
             answer = self.play.answers.get(token)
             if answer is None or answer.error is not ErrorCode.NONE or answer.producer.id < 0:
                 continue
+            assert answer.producer.epoch <= LAST_EPOCH, answer
             if answer.producer not in self.producers:
                 self.producers.append(answer.producer)
 
@@ -71,7 +74,22 @@ class Life:
 @pytest.mark.parametrize("raises", [False, True], ids=["v1", "v2"])
 @pytest.mark.parametrize("seed", range(60))
 def test_random_life(seed: int, raises: bool) -> None:
-    life = Life(random.Random(seed), raises)
+    live(Life(random.Random(seed), raises))
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["v1", "v2"])
+@pytest.mark.parametrize("seed", range(60))
+def test_random_life_near_the_last_epoch(seed: int, raises: bool) -> None:
+    chance = random.Random(seed)
+    first = Producer(5, LAST_EPOCH - chance.randrange(NEAR))
+    value = TxnValue(*first, TIMEOUT_MS, TxnState.EMPTY, updated_ms=0)
+    life = Life(chance, raises, Play(value, stores_at_once=False), [first])
+    live(life)
+    assert any(one is not None and one.producer_id != first.id for one in life.play.log)
+
+
+def live(life: Life) -> None:
+    """Have it happen, and look at what was told and stored."""
     for _ in range(STEPS):
         life.step()
         life.hear()

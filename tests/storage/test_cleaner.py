@@ -14,9 +14,11 @@ from plog._native.records import Record, build_batch, control_batch, walk
 from plog.errors import KafkaStorageError
 from plog.storage.cleaner import Abandoned, Cleaner, Cleaning, TooManyKeys
 from plog.storage.log import Log
+from plog.storage.producer_state import Marker
 from plog.storage.segment_verdict import ANY_OFFSET, Known
 from tests.agreement.harness import run_seed
 
+from .histories import PRODUCERS, History, committed_records, told
 from .storage_logs import (
     NOW_MS,
     Crash,
@@ -88,18 +90,6 @@ def records_of(log: Log, *, control: bool = False) -> list[Record]:
         if header.is_control == control and header.records_count:
             found += walk(data[header.position : header.position + header.size_bytes])
     return found
-
-
-def told(log: Log) -> dict[bytes, bytes]:
-    """Return what a reader that begins at the start knows in the end."""
-    state: dict[bytes, bytes] = {}
-    for record in records_of(log):
-        assert record.key is not None
-        if record.value is None:
-            state.pop(record.key, None)
-        else:
-            state[record.key] = record.value
-    return state
 
 
 def pairs(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -287,6 +277,32 @@ def test_aborted_records_go_at_once_and_their_marker_later(tmp_path: Path) -> No
     assert pairs(reopened(directory)) == [(0, b"a", b"1"), (4, b"b", b"kept")]
 
 
+def test_a_marker_stays_as_long_as_records_of_its_transaction_in_whichever_segment(
+    tmp_path: Path,
+) -> None:
+    log = open_log(tmp_path / "log", SETTINGS)
+    numbers = {"producer_id": 7, "producer_epoch": 0}
+    put(log, (b"a", b"1" * 1500), **numbers, base_sequence=0, transactional=True)
+    log.roll()
+    put(log, (b"b", b"1" * 1500))
+    log.transactions.append_marker(7, 0, Marker(abort=False, coordinator_epoch=0), now_ms=NOW_MS)
+    put(log, (b"c", b"1"), **numbers, base_sequence=1)  # the marker is not its producer's last
+    log.roll()
+    for late_ms in (0, 1001, 2002):
+        clean(log, now_ms=NOW_MS + late_ms)
+    assert [one.offset for one in records_of(log, control=True)] == [2]
+    log.close()
+    # Or whoever reads the log anew would find the transaction open.
+    log = reopened(tmp_path / "log", by_log_alone=True)
+    assert log.last_stable_offset == 4
+    put(log, (b"a", b"2"))
+    log.roll()
+    for late_ms in (3003, 4004, 5005):
+        clean(log, now_ms=NOW_MS + late_ms)
+    assert not records_of(log, control=True)
+    log.close()
+
+
 def test_an_open_transaction_is_left_alone_with_all_behind_it(tmp_path: Path) -> None:
     log = open_log(tmp_path, SETTINGS)
     put(log, (b"a", b"1"), (b"a", b"2"))
@@ -346,60 +362,57 @@ def test_appends_and_rolls_go_on_meanwhile(tmp_path: Path) -> None:
 # -- crashes ---------------------------------------------------------------------------------------
 
 
-def history(log: Log, chance: random.Random, model: dict[bytes, bytes], batches: int) -> None:
-    """Write random pairs; `model` follows."""
-    for _ in range(batches):
-        written = []
-        for _ in range(chance.randint(1, 6)):
-            key = b"%d" % chance.randrange(12)
-            value = None if chance.random() < 0.3 else chance.randbytes(chance.randrange(120))
-            written.append((key, value))
-            if value is None:
-                model.pop(key, None)
-            else:
-                model[key] = value
-        put(log, *written, codec=chance.choice([0, 0, 1, 3, 4]))
-        if chance.random() < 0.2:
-            log.roll()
-
-
-def reopened(directory: Path, **options: object) -> Log:
+def reopened(directory: Path, *, by_log_alone: bool = False, **options: object) -> Log:
+    """Open a log again; `by_log_alone` without what its snapshots say of producers."""
+    if by_log_alone:
+        for path in directory.glob("*.snapshot"):
+            path.unlink()
     known = Known(clean_shutdown=False, gaps_legal_below=ANY_OFFSET)
     return open_log(directory, SETTINGS, known=known, **options)  # type: ignore[arg-type]
+
+
+def check_readers(log: Log, history: History, where: str = "") -> None:
+    """Check how far readers of committed records get, and what they know then."""
+    assert log.last_stable_offset == history.stable_end(log), where
+    assert told(log) == history.table(log), where
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_reader_knows_what_the_dictionary_knows(tmp_path: Path, seed: int) -> None:
     chance = random.Random(run_seed() + seed)
-    model: dict[bytes, bytes] = {}
+    history = History(chance)
     log = open_log(tmp_path / "log", SETTINGS)
     end, now_ms = None, NOW_MS
     for _ in range(12):
-        history(log, chance, model, 25)
+        history.write(log, 25)
+        if chance.random() < 0.2:
+            history.end_all(log)
         before = {record.offset: record for record in records_of(log)}
         end = clean(log, end, now_ms=now_ms, memory=chance.choice([MEMORY, 14 * 24])).end
         after = records_of(log)
-        assert told(log) == model
+        check_readers(log, history)
         assert all(before[record.offset] == record for record in after)
         assert [record.offset for record in after] == sorted(record.offset for record in after)
         clean_keys = [record.key for record in after if record.offset < end]
         assert len(clean_keys) == len(set(clean_keys))
+        committed = committed_records(log)
+        start = chance.randrange(log.log_end_offset)
+        assert committed_records(log, start) == [one for one in committed if one.offset >= start]
         now_ms += chance.choice([0, 500, 2000])
         if chance.random() < 0.4:
             log.drop() if chance.random() < 0.5 else log.close()
-            log = reopened(tmp_path / "log")
-            assert told(log) == model
+            log = reopened(tmp_path / "log", by_log_alone=chance.random() < 0.5)
+            check_readers(log, history)
     log.close()
 
 
 def test_a_crash_at_any_step_loses_nothing(tmp_path: Path) -> None:
-    chance = random.Random(run_seed())
-    model: dict[bytes, bytes] = {}
+    history = History(random.Random(run_seed()))
     log = open_log(tmp_path / "origin", SETTINGS)
-    history(log, chance, model, 60)
+    history.write(log, 25)
+    history.end_all(log)
     log.roll()
-    put(log, (b"end", b""))
-    model[b"end"] = b""
+    history.put(log, PRODUCERS[0])  # which stays open
     log.close()
     origin = files_of(tmp_path / "origin")
     step, crashed = 0, True
@@ -417,12 +430,17 @@ def test_a_crash_at_any_step_loses_nothing(tmp_path: Path) -> None:
         except Crash:
             crashed = True
         log.native.close()
+        where = f"after a crash at step {step}"
         log = reopened(directory)
-        assert told(log) == model, f"after a crash at step {step}"
+        check_readers(log, history, where)
         suffixes = {path.suffix for path in directory.iterdir()}
         assert not suffixes & {".cleaned", ".swap", ".deleted"}
-        assert clean(log).end == log.native.segments[-1].base_offset
-        assert told(log) == model
+        for now_ms in (NOW_MS, NOW_MS + 2000):  # and what is due then
+            assert clean(log, now_ms=now_ms).end == log.native.segments[-1].base_offset
+            check_readers(log, history, where)
+        log.close()
+        log = reopened(directory, by_log_alone=True)
+        check_readers(log, history, where)
         log.close()
         step += 1
     assert step > 10
@@ -433,13 +451,13 @@ def test_an_error_at_any_step_loses_nothing(tmp_path: Path, error: int) -> None:
     chance = random.Random(run_seed())
     step, failed = 0, True
     while failed:
-        model: dict[bytes, bytes] = {}
+        history = History(chance)
         fs, owner = FaultyFilesystem(error=error), Owner()
         log = open_log(tmp_path / f"{step}", SETTINGS, fs=fs, owner=owner)
-        history(log, chance, model, 12)
+        history.write(log, 12)
+        history.end_all(log)
         log.roll()
-        put(log, (b"end", b""))
-        model[b"end"] = b""
+        history.put(log, PRODUCERS[0])
         log.flush()
         fs.fail_at = fs.operations + step
         failed = False
@@ -447,11 +465,11 @@ def test_an_error_at_any_step_loses_nothing(tmp_path: Path, error: int) -> None:
             clean(log, fs=fs)
         except KafkaStorageError:
             failed = True
-        assert told(log) == model
+        check_readers(log, history)
         assert bool(owner.errors) == (failed and error == errno.EIO)
         log.native.close()
         log = reopened(tmp_path / f"{step}")
-        assert told(log) == model
+        check_readers(log, history)
         log.close()
         step += 1
     assert step > 10

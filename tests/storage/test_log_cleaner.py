@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from plog._native.records import build_batch
+from plog._native.batch import scan
+from plog._native.records import build_batch, walk
 from plog.errors import KafkaStorageError
 from plog.runtime.clock import ManualClock
 from plog.runtime.trusted_time import DOUBT_MS
@@ -21,7 +22,7 @@ from plog.types import TopicPartition
 from tests.waiting import until
 
 from .log_managers import A0, A1, B0, ID_A, ID_B, SETTINGS, Start, lead
-from .storage_logs import NOW_MS, Settings
+from .storage_logs import NOW_MS, Settings, read_all
 from .test_cleaner import records_of
 
 YEAR_MS = 365 * 86_400_000
@@ -33,9 +34,9 @@ COMPACTED = Settings(
 )
 
 
-def put(log: Log, *keys: bytes, value: bytes | None = b"v") -> None:
-    data = build_batch([(NOW_MS, key, value, ()) for key in keys])
-    log.append_as_leader(bytearray(data), now_ms=NOW_MS)
+def put(log: Log, *keys: bytes, value: bytes | None = b"v", at_ms: int = NOW_MS) -> None:
+    data = build_batch([(at_ms, key, value, ()) for key in keys])
+    log.append_as_leader(bytearray(data), now_ms=at_ms)
 
 
 def make(manager: LogManager, at: TopicPartition, settings=COMPACTED) -> Log:
@@ -48,6 +49,16 @@ def dirty(log: Log, count: int = 10) -> None:
         put(log, b"k", value=b"%d" % n * 40)
     log.roll()
     log.flush()
+
+
+def offsets_and_keys(log: Log) -> list[tuple[int, bytes | None]]:
+    data = read_all(log)
+    return [
+        (record.offset, record.key)
+        for header in scan(data)
+        if header.records_count
+        for record in walk(data[header.position : header.position + header.size_bytes])
+    ]
 
 
 def checkpoint(manager: LogManager, log: Log) -> int | None:
@@ -204,6 +215,55 @@ def test_deletions_do_not_go_by_a_clock_that_is_suddenly_ahead(
         assert (b"gone" in {record.key for record in records_of(log)}) == is_there
         clock.advance(DOUBT_MS)  # it stays so
     manager.shutdown()
+
+
+OLD, NEW = [(0, b"old"), (1, b"k")], [(n, b"k") for n in range(2, 12)]
+"""What is written; one of the first is of a key that nobody writes any more."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "left", "left_later"),
+    [
+        ("delete", NEW, []),
+        ("compact", [OLD[0], NEW[-1]], [OLD[0], NEW[-1]]),
+        ("compact,delete", NEW[-1:], []),
+    ],
+)
+def test_one_log_may_be_compacted_and_have_its_oldest_records_deleted(
+    start: Start,
+    clock: ManualClock,
+    policy: str,
+    left: list[tuple[int, bytes]],
+    left_later: list[tuple[int, bytes]],
+) -> None:
+    manager = start(log_retention_check_interval_ms=1000)
+    settings = Settings(cleanup_policy=policy, segment_bytes=2000, retention_ms=10_000)
+    log = make(manager, A0, settings)
+
+    def pass_s(seconds: int) -> None:
+        log.roll()
+        log.flush()
+        for _ in range(seconds):
+            clock.advance(1000)
+            manager.scheduler.run_due()
+        manager.cleaner.clean_now()
+
+    pass_s(60)  # when retention begins
+    put(log, b"old", b"k", at_ms=clock.now_ms())
+    pass_s(8)
+    assert offsets_and_keys(log) == OLD
+    for _ in NEW:
+        put(log, b"k", at_ms=clock.now_ms())
+    pass_s(8)
+    assert offsets_and_keys(log) == left
+    pass_s(8)
+    assert offsets_and_keys(log) == left_later
+    manager.shutdown()
+    again = start()
+    log = again.get(A0)
+    assert log is not None
+    assert offsets_and_keys(log) == left_later
+    again.shutdown()
 
 
 def test_threads_compact_by_themselves_and_stop(start: Start) -> None:
