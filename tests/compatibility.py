@@ -350,7 +350,7 @@ ROWS = [
     Row(
         ANSWERS,
         "beside a live Kafka 4",
-        "consumer groups, their offsets and settings; differences are in SKIPPED.md",
+        "consumer groups, transactions of version 2; differences are in SKIPPED.md",
         (_of("compat/against_kafka_4"),),
         lambda: "4.1.1",
     ),

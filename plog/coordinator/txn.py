@@ -319,7 +319,11 @@ class Txn:
             return
         self._ended_by = end.connection
         if not raises:
-            decided = self._decided(value, commit=end.commit, now_ms=end.now_ms)
+            # Also where it was begun by version 2: its markers have no epoch of their own then.
+            decided = replace(
+                self._decided(value, commit=end.commit, now_ms=end.now_ms),
+                client_version=end.client_version,
+            )
             self._store(decided, end.token, TxnAnswer(ErrorCode.NONE), self._last_epoch)
         else:
             self._end_epoch(value, end)
@@ -380,7 +384,7 @@ class Txn:
         """Abort, under an epoch that the producer does not have.
 
         With an epoch for each transaction it is not the next one either, which a producer that asks
-        for its end again would be told: the fence takes one and the end another, as in Kafka.
+        for its end again would be told: the fence takes one and the end another, as in Kafka 4.0.
         """
         by = 2 if value.client_version >= EPOCH_PER_TRANSACTION else 1
         decided = replace(

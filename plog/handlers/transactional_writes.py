@@ -55,7 +55,9 @@ async def leave_to_write(
         may_abort: the client knows TRANSACTION_ABORTABLE.
     """
     found: KafkaError | frozenset[TopicPartition]
-    if joins:
+    if not transactional_id:
+        found = InvalidRequest("an empty transactional id")
+    elif joins:
         found = await _join(ctx, transactional_id, producer, asked) or frozenset()
     else:
         found = _missing(ctx, transactional_id, producer, asked)
@@ -83,8 +85,6 @@ def _missing(
     producer: Producer,
     asked: Mapping[TopicPartition, tuple[Log, Verification]],
 ) -> KafkaError | frozenset[TopicPartition]:
-    if not transactional_id:
-        return InvalidRequest("an empty transactional id")
     try:
         found = ctx.services.transactions.verify(transactional_id, producer, asked)
     except KafkaError as refusal:

@@ -142,12 +142,19 @@ def decide(
     if _begins_transaction(entry, header):
         if not is_verified:
             raise InvalidTxnState(f"{who}: a batch of no ongoing transaction")
-        if from_zero and header.base_sequence != 0:
+        if from_zero and header.base_sequence != 0 and not _has_batches(entry, header):
             # Another is on its way before it: nothing of this epoch has been here.
             raise OutOfOrderSequenceNumber(
                 f"{who}: a transaction begins at sequence {header.base_sequence}, not 0"
             )
     return decided
+
+
+def _has_batches(entry: ProducerEntry | None, header: BatchHeader) -> bool:
+    """Tell whether batches of the epoch are there: of a client that was of version 1 until now."""
+    return (
+        entry is not None and entry.producer_epoch == header.producer_epoch and bool(entry.batches)
+    )
 
 
 def decide_own(

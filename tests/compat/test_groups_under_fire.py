@@ -249,10 +249,20 @@ class Fire:
             await_committed(admin, ends(admin))
 
     def end_in_peace(self) -> None:
-        """Have the group read a little more, each record once, and go; nothing is left."""
+        """Have the group read a little more, each record once, and go; then somebody else, too.
+
+        Who comes to the group that nobody is in any more begins where it ended: what came late, or
+        was committed and lost, would be read then.
+        """
+        self._read_more_and_go()
+        self._come()
+        self._read_more_and_go(from_the_first=True)
+
+    def _read_more_and_go(self, *, from_the_first: bool = False) -> None:
+        """`from_the_first`: also what they have read until now is to be new."""
         self.find_peace()
         shares = {member: set(member.has) for member in self._active}
-        counts = {member: len(member.polled) for member in self._active}
+        counts = {member: 0 if from_the_first else len(member.polled) for member in self._active}
         with GroupAdmin(self.broker.bootstrap) as admin:
             first = ends(admin)
             with Writer(self.broker.bootstrap, TOPIC, PARTITIONS) as writer:
@@ -264,6 +274,7 @@ class Fire:
                 member.begin_to_leave()
             for member in self._active:
                 member.await_end()
+            assert ends(admin) == last, self
             assert lag(admin, last) == dict.fromkeys(last, 0), self
             until(lambda: admin.describe(GROUP).state == GroupState.EMPTY.value, "empty")
         polled = {member: member.polled[counts[member] :] for member in self._active}
@@ -271,6 +282,9 @@ class Fire:
             (at, offset) for at in range(PARTITIONS) for offset in range(first[at], last[at])
         ], self
         assert all({at for at, _ in polled[member]} == shares[member] for member in polled), self
+        for name in self._active.values():
+            self._free(name)
+        self._active.clear()
 
     def check_history(self) -> None:
         """Check what was read in all, and each commit there was."""

@@ -1,4 +1,8 @@
-"""Exactly once under fire: broker and workers are killed by SIGKILL again and again meanwhile."""
+"""Exactly once under fire: broker and workers are killed by SIGKILL again and again meanwhile.
+
+When all is copied nobody is killed any more, and the workers go on with what is written then: what
+one that was killed has left behind would come late, or twice, among that.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +10,37 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from plog.client.admin import Admin
 from plog.client.producer import Producer
+from plog.client.transaction_admin import TransactionAdmin
+from plog.coordinator.txn_states import ONGOING, PREPARED
 from tests.compat.clients import PATIENCE_S
 from tests.compat.groups import name_of
 from tests.compat.programs import JAVA, Java
 from tests.compat.workers import Job, Output, Worker, numbered
 from tests.planes import Plane
 from tests.servers import BrokerProcess
+from tests.waiting import until
 
 PARTITIONS = 4
 WORKERS = 4
 COUNT = 200_000
+LATER = 8_000
+"""So many more are written when nobody is killed any more."""
 BATCH = 1000
 """Most records of a transaction; it ends 100 ms after its first."""
 QUIET_S = (0.3, 2.0)
 """Between two kills."""
 KILLS = 8
 ROUND_S = 180
+PEACE_S = 60
+IN_DOUBT = [ONGOING, *PREPARED]
+"""States of transactions that may still write something."""
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": 5,
@@ -48,7 +61,7 @@ class Round:
             self.broker.bootstrap, "workers", "source", "target", batch=BATCH, abort_every=7
         )
         self.output = Output(self.broker.port, "target", PARTITIONS)
-        self.expected = numbered(PARTITIONS, COUNT)
+        self.expected = numbered(PARTITIONS, COUNT + LATER)
         self.workers: list[Worker | None] = [None] * WORKERS
         self.kills: list[str] = []
         self.kills_amid = 0  # while there was still something to be copied
@@ -58,10 +71,14 @@ class Round:
         with Admin(self.broker.bootstrap) as admin:
             for topic in (self.job.source, self.job.target):
                 admin.create_topic(topic, partitions=PARTITIONS)
+        self._write(range(COUNT))
+
+    def _write(self, some: range) -> None:
         with Producer(self.broker.bootstrap) as producer:
             for partition, numbers in enumerate(self.expected):
                 for number in numbers:
-                    producer.send(self.job.source, b"%d" % number, partition=partition)
+                    if number in some:
+                        producer.send(self.job.source, b"%d" % number, partition=partition)
             producer.flush(PATIENCE_S)
 
     def tend(self) -> None:
@@ -97,9 +114,38 @@ class Round:
                 self.kill_somebody()
                 continue
             time.sleep(0.5)
-            if sum(map(len, self.output.read())) >= COUNT:
+            if self._copied() >= COUNT:
                 return
         pytest.fail(f"not all copied in {ROUND_S} s: {self}")
+
+    def find_peace(self) -> None:
+        """Have what was left behind end, more be copied, and the workers go."""
+        self._await(self._is_at_rest, "at rest")
+        self._write(range(COUNT, COUNT + LATER))
+        self._await(lambda: self._copied() >= COUNT + LATER, "all copied that was written later")
+        for worker in self.workers:
+            if worker is not None:
+                worker.kill()
+        until(self._is_at_rest, "at rest", PEACE_S)
+
+    def _await(self, holds: Callable[[], bool], what: str) -> None:
+        def is_so() -> bool:
+            self.tend()
+            time.sleep(0.2)
+            return holds()
+
+        try:
+            until(is_so, what, PEACE_S)
+        except AssertionError as late:
+            pytest.fail(f"{late}: {self}")
+
+    def _copied(self) -> int:
+        return sum(map(len, self.output.read()))
+
+    def _is_at_rest(self) -> bool:
+        with TransactionAdmin(self.broker.bootstrap) as admin:
+            in_doubt = admin.transactions([state.label for state in IN_DOUBT])
+        return not in_doubt and self.output.is_at_rest()
 
     def check(self) -> None:
         found = self.output.read()
@@ -148,6 +194,7 @@ def one_round(tmp_path: Path, client: str | Java, seed: int) -> None:
     try:
         fire.write()
         fire.run()
+        fire.find_peace()
         fire.check()
     finally:
         fire.end()

@@ -27,7 +27,7 @@ from tests.waiting import until
 WORKER = Path(__file__).with_name("transactional_worker.py")
 TRANSACTION_TIMEOUT_MS = 10_000
 LATEST = -1
-COMMITTED = 1
+UNCOMMITTED, COMMITTED = 0, 1
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,14 @@ class Output:
         finally:
             wire.close()
 
+    def is_at_rest(self) -> bool:
+        """Tell whether no transaction is open: all that was written, committed readers get to."""
+        wire = speak(self._port)
+        try:
+            return all(_stable_end(wire, at) == _end(wire, at, UNCOMMITTED) for at in self._places)
+        finally:
+            wire.close()
+
     def await_numbers(self, expected: list[list[int]], *workers: Worker) -> None:
         """Wait until as much is there, and check that it is just that."""
 
@@ -165,9 +173,13 @@ def _read(wire: Speaker, at: TopicPartition) -> list[int]:
 
 
 def _stable_end(wire: Speaker, at: TopicPartition) -> int:
+    return _end(wire, at, COMMITTED)
+
+
+def _end(wire: Speaker, at: TopicPartition, isolation_level: int) -> int:
     request = ListOffsetsRequest(
         replica_id=-1,
-        isolation_level=COMMITTED,
+        isolation_level=isolation_level,
         topics=[
             ListOffsetsTopic(
                 name=at.topic,

@@ -431,6 +431,18 @@ def test_client_of_version_1_may_follow_one_of_version_2() -> None:
     assert play.answers[play.commit(second)] == TxnAnswer(NONE, NO_PRODUCER)
 
 
+@pytest.mark.parametrize("commit", [True, False])
+def test_transaction_that_version_2_began_may_end_by_version_1(commit: bool) -> None:
+    play = Play()
+    producer = play.begun(version=EPOCH_PER_TRANSACTION)
+    assert play.error(play.end(producer, commit=commit)) is NONE
+    # A marker of version 2 has an epoch of its own: this one would end nothing.
+    assert play.markers == [WriteMarkers(producer, commit, frozenset({A}))]
+    play.mark()
+    assert play.error(play.end(producer, commit=commit)) is NONE
+    assert play.error(play.add(producer, A, version=EPOCH_PER_TRANSACTION)) is NONE
+
+
 # -- time ------------------------------------------------------------------------------------------
 
 

@@ -197,6 +197,12 @@ def test_transaction_with_an_epoch_of_its_own_begins_at_0() -> None:
             decide(known, later, is_verified=True, from_zero=True)
         assert decide(known, first, is_verified=True, from_zero=True)
         assert decide(known, later, is_verified=True)
+    # Its client was of version 1 until now, where epochs last.
+    assert decide(entry(seen(0, 3)), later, is_verified=True, from_zero=True)
+    with pytest.raises(OutOfOrderSequenceNumber):
+        decide(entry(seen(0, 2)), later, is_verified=True, from_zero=True)
+    with pytest.raises(OutOfOrderSequenceNumber):
+        decide(entry(seen(0, 3), epoch=2), later, is_verified=True, from_zero=True)
 
 
 def test_decide_marker_fences_older_producers_and_older_coordinators() -> None:

@@ -34,7 +34,7 @@ def held(
             if is_settled or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
-        assert has_come, f"{where}{step.until} has not come"
+        assert has_come, f"{where}{step.until} has not come; so far: {sorted(observed)}"
         observed |= found
     wrong = unlisted(section, name, observed) + no_more(section, name, observed)
     assert not wrong, "\n".join(wrong)

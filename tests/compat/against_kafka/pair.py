@@ -20,6 +20,7 @@ from plog.protocol.messages.topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from plog.protocol.messages.transactions import EndTxnResponse
 from plog.protocol.schema import Struct
 from plog.types import ZERO_UUID
 from tests.handlers.wire import WAIT_MS, Speaker, produce, speak
@@ -99,7 +100,8 @@ class Side:
         self.producer_id = -1
         """Of the last InitProducerId."""
         self.producers: dict[str, tuple[int, int]] = {}
-        """The transactional producers, id and epoch, by the names of their connections."""
+        """The transactional producers, id and epoch, by the names of their connections: as they
+        were told last, which EndTxn does too from version 5 on (KIP-890)."""
 
     def begin(self, prefix: str, topics: Mapping[str, Topic]) -> None:
         """Forget the case before, and have this one's topics made."""
@@ -162,7 +164,7 @@ class Side:
             return CLOSED
         self.session_id = getattr(answer, "session_id", 0) or self.session_id
         self.producer_id = getattr(answer, "producer_id", self.producer_id)
-        if isinstance(answer, InitProducerIdResponse) and answer.producer_id >= 0:
+        if isinstance(answer, InitProducerIdResponse | EndTxnResponse) and answer.producer_id >= 0:
             self.producers[via] = answer.producer_id, answer.producer_epoch
         if isinstance(answer, JoinGroupResponse):
             if answer.error_code in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):

@@ -1,8 +1,9 @@
 """Steps of the cases about transactions.
 
 Transactional ids, groups and topics are called by the case's own names. A producer is called by its
-connection (`via`), and says the id and the epoch that it was told there last, unless a step says
-others: `by` is added to the epoch, and `who` stands for both.
+connection (`via`), and says the id and the epoch that it was told there last, by InitProducerId or
+by an end of version 2, unless a step says others: `by` is added to the epoch, and `who` stands for
+both.
 """
 
 from __future__ import annotations

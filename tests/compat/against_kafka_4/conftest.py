@@ -10,17 +10,22 @@ import pytest
 
 from plog.errors import ErrorCode
 from plog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
+from plog.protocol.messages.producers import InitProducerIdRequest
 from tests.compat.against_kafka.differences import FROM_4_1
 from tests.compat.against_kafka.held import held
 from tests.compat.against_kafka.pair import Case, Pair, Side
 from tests.compat.live_kafka import KraftKafka
-from tests.coordinator.conftest import await_coordinator
+from tests.coordinator.conftest import GROUP, TRANSACTION, await_coordinator
 from tests.servers import BrokerProcess
 from tests.waiting import until
 
 SETTINGS: dict[str, object] = {
     "offsets.topic.replication.factor": 1,
     "offsets.topic.num.partitions": 1,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "transaction.state.log.num.partitions": 1,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100,
     "group.initial.rebalance.delay.ms": 0,
     "group.consumer.max.size": 3,
 }
@@ -40,11 +45,19 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         with BrokerProcess(plog_dir, overrides=SETTINGS) as broker:
             pair = Pair(Side(kafka.port, log_dirs), Side(broker.port, broker.log_dirs), FROM_4_1)
             for side in pair.sides:
-                await_coordinator(side.wire, "any")
+                for kind in (GROUP, TRANSACTION):
+                    await_coordinator(side.wire, "any", kind)
+                until(lambda side=side: _hands_out_ids(side))
             yield pair
         assert "met a bug" not in broker.log, broker.log
     finally:
         kafka.kill()  # nothing of it is looked at any more
+
+
+def _hands_out_ids(side: Side) -> bool:
+    """Tell whether it does: it has been found before it has read its log, once."""
+    request = InitProducerIdRequest(transactional_id="any", transaction_timeout_ms=60_000)
+    return bool(side.wire.ask(request, 5).error_code == ErrorCode.NONE)
 
 
 @pytest.fixture
