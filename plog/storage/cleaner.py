@@ -34,7 +34,7 @@ from plog.storage.segment_files import (
     path_of,
 )
 from plog.storage.segment_scan import BatchReader, ScannedBatch
-from plog.storage.transaction_index import encode_aborted
+from plog.storage.transaction_index import AbortedTransaction, encode_aborted
 
 WRITE_BYTES = 1 << 20
 
@@ -177,12 +177,17 @@ class _Group:
         """Write what is left of the segments, and have the log go on with that."""
         try:
             numbers = self._write()
-            if not self._log.replace_cleaned(self._segments, numbers):
+            if not self._log.replace_cleaned(self._segments, numbers, self._aborted):
                 raise Abandoned(f"{self._log.topic_partition}: its segments have changed")
         except BaseException:
             with suppress(OSError):
                 self._discard()
             raise
+
+    @property
+    def _aborted(self) -> list[AbortedTransaction]:
+        """The aborted transactions whose marker was met, and records as well."""
+        return self._transactions.kept[self._kept_before :]
 
     def _discard(self) -> None:
         for kind in SEGMENT:
@@ -211,7 +216,7 @@ class _Group:
             position += self._flush(fd, pending, position)
             self._fs.fsync(fd)
         offsets, times = builder.finish()
-        aborted = encode_aborted(self._transactions.kept[self._kept_before :])
+        aborted = encode_aborted(self._aborted)
         for kind, content in (
             (OFFSET_INDEX, offsets),
             (TIME_INDEX, times),

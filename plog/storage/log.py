@@ -57,7 +57,7 @@ from plog.storage.log_transactions import DecideProducer, LogTransactions
 from plog.storage.producer_state import SilentProducers
 from plog.storage.segment import SegmentNumbers
 from plog.storage.timestamp_search import TimestampedOffset
-from plog.storage.transaction_index import AbortedTransactions
+from plog.storage.transaction_index import AbortedTransaction, AbortedTransactions
 from plog.storage.verification import Verification
 from plog.types import TopicPartition
 
@@ -540,8 +540,15 @@ class Log:
             for entry in self.native.producers()
         }
 
-    def replace_cleaned(self, old: Sequence[Segment], numbers: SegmentNumbers) -> bool:
+    def replace_cleaned(
+        self,
+        old: Sequence[Segment],
+        numbers: SegmentNumbers,
+        aborted: Sequence[AbortedTransaction],
+    ) -> bool:
         """Put a compacted segment in the place of others; False: they are gone or others by now.
+
+        Of the aborted transactions whose marker lies there just `aborted` have records left.
 
         Raises:
             KafkaStorageError: its files cannot be renamed or opened.
@@ -552,7 +559,7 @@ class Log:
             # First: whoever checks the log must not take what is missing for lost.
             self.gaps_legal_below = max(self.gaps_legal_below, old[-1].next_offset)
             with self.faults.judged():
-                return self._segments.replace(old, numbers, self._settings)
+                return self._segments.replace(old, numbers, aborted, self._settings)
 
     # -- truncation (followers) --------------------------------------------------------------
 

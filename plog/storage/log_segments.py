@@ -201,9 +201,15 @@ class LogSegments:
     # -- compaction --------------------------------------------------------------------------
 
     def replace(
-        self, old: Sequence[Segment], numbers: SegmentNumbers, settings: TopicSettings
+        self,
+        old: Sequence[Segment],
+        numbers: SegmentNumbers,
+        aborted: Iterable[AbortedTransaction],
+        settings: TopicSettings,
     ) -> bool:
         """Put what is in `.cleaned` files in the place of neighbouring segments, below the active.
+
+        `aborted` are the transactions that are still to be known of those whose marker lies there.
 
         False: they are not there any more, as they were. Whatever a crash leaves, the next start
         has either the old ones or the new one (`swap_files`).
@@ -219,6 +225,8 @@ class LogSegments:
             return False
         fresh = self._files.take_up_cleaned(numbers, settings)
         self._native.replace_segments([*segments[:first], fresh, *segments[end:]])
+        self.aborted = self.aborted.compacted(old[0].base_offset, old[-1].next_offset, aborted)
+        self._native.set_aborted_end(self.aborted.end_offset)
         self._unsynced = [segment for segment in self._unsynced if segment not in old]
         self._put_away(old)
         self._files.finish_swap(numbers.base_offset)

@@ -119,6 +119,24 @@ class AbortedTransactions:
         entries = map(self._entry, range(len(self._encoded) // ENTRY_BYTES))
         return AbortedTransactions(entry for entry in entries if entry.last_offset < end_offset)
 
+    def compacted(
+        self, start_offset: int, end_offset: int, kept: Iterable[AbortedTransaction]
+    ) -> AbortedTransactions:
+        """Return these with `kept` for those whose marker lies in a range, which was compacted.
+
+        Whose marker may go must not be known any more: what its producer committed later would be
+        taken for aborted.
+        """
+        count = len(self._encoded) // ENTRY_BYTES
+        first, end = (
+            bisect_left(range(count), at, key=lambda number: self._entry(number).last_offset)
+            for at in (start_offset, end_offset)
+        )
+        found = AbortedTransactions(kept)
+        found._encoded[:0] = self._encoded[: first * ENTRY_BYTES]
+        found._encoded += self._encoded[end * ENTRY_BYTES :]
+        return found
+
     def from_offset(self, start_offset: int) -> AbortedTransactions:
         """Return those whose marker lies at an offset or past it, where the log begins now."""
         entries = map(self._entry, range(len(self._encoded) // ENTRY_BYTES))

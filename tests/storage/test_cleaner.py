@@ -303,6 +303,30 @@ def test_a_marker_stays_as_long_as_records_of_its_transaction_in_whichever_segme
     log.close()
 
 
+def test_what_a_producer_commits_outlives_its_aborted_transaction_and_that_ones_marker(
+    tmp_path: Path,
+) -> None:
+    log = open_log(tmp_path / "log", SETTINGS)
+
+    def transact(sequence: int, value: bytes, *, abort: bool) -> None:
+        numbers = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
+        put(log, (b"a", value), **numbers, transactional=True)
+        ends = Marker(abort=abort, coordinator_epoch=0)
+        log.transactions.append_marker(7, 0, ends, now_ms=NOW_MS)
+
+    transact(0, b"aborted", abort=True)
+    transact(1, b"1", abort=False)
+    log.roll()
+    for late_ms in (0, 1001, 2002):
+        clean(log, now_ms=NOW_MS + late_ms)
+    assert [one.offset for one in records_of(log, control=True)] == [3]
+    assert told(log) == {b"a": b"1"}
+    assert not log.transactions.aborted_between(0, log.log_end_offset)
+    clean(log, now_ms=NOW_MS + 3003)
+    assert pairs(log) == [(2, b"a", b"1")]
+    log.close()
+
+
 def test_an_open_transaction_is_left_alone_with_all_behind_it(tmp_path: Path) -> None:
     log = open_log(tmp_path, SETTINGS)
     put(log, (b"a", b"1"), (b"a", b"2"))
