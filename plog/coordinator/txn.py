@@ -192,7 +192,10 @@ class Txn:
                 self._answer(init.token, refusal)
             else:
                 again = TxnAnswer(ErrorCode.CONCURRENT_TRANSACTIONS)
-                self._abort_fenced(value, init.now_ms, init.token, again)
+                if init.was is None:
+                    self._abort_for_another(value, init.now_ms, init.token, again)
+                else:
+                    self._abort_unended(value, init.now_ms, init.token, again)
         else:
             self._begin_epoch(value, init)
 
@@ -214,11 +217,12 @@ class Txn:
 
     def _begin_epoch(self, value: TxnValue, init: InitProducer) -> None:
         was = init.was
-        if was is not None and was.epoch != value.producer_epoch:
-            if was.epoch != self._last_epoch:
-                self._answer(init.token, ErrorCode.PRODUCER_FENCED)
-                return
-            # It did not hear the answer: it is told again what it is.
+        if was is not None and was.epoch not in (value.producer_epoch, self._last_epoch):
+            self._answer(init.token, ErrorCode.PRODUCER_FENCED)
+            return
+        is_behind = was is not None and was.epoch != value.producer_epoch
+        if was is not None and is_behind and value.producer_epoch < LARGEST_EPOCH:
+            # It did not hear an answer, or that its transaction was ended: it is told what it is.
             epoch, last_epoch, producer_id = value.producer_epoch, was.epoch, value.producer_id
         elif value.producer_epoch < LAST_EPOCH:
             epoch, producer_id = value.producer_epoch + 1, value.producer_id
@@ -378,20 +382,28 @@ class Txn:
         prepared, _ = OF_OUTCOME[commit]
         return replace(value, state=prepared, updated_ms=now_ms)
 
-    def _abort_fenced(
+    def _abort_for_another(
         self, value: TxnValue, now_ms: int, token: Token | None, answer: TxnAnswer
     ) -> None:
-        """Abort, under an epoch that the producer does not have.
+        """Abort for a producer that starts, and fence the one that there was.
 
-        With an epoch for each transaction it is not the next one either, which a producer that asks
-        for its end again would be told: the fence takes one and the end another, as in Kafka 4.0.
+        With an epoch for each transaction its next one is not enough, which it would be told if it
+        asked for its end: the fence takes one and the end another, as in Kafka 4.0.
         """
         by = 2 if value.client_version >= EPOCH_PER_TRANSACTION else 1
-        decided = replace(
+        self._store(self._aborted(value, now_ms, by), token, answer)
+
+    def _abort_unended(
+        self, value: TxnValue, now_ms: int, token: Token | None, answer: TxnAnswer
+    ) -> None:
+        """Abort under an epoch that the producer is told if it aborts too, or goes on (KIP-588)."""
+        self._store(self._aborted(value, now_ms, 1), token, answer, value.producer_epoch)
+
+    def _aborted(self, value: TxnValue, now_ms: int, later_by: int) -> TxnValue:
+        return replace(
             self._decided(value, commit=False, now_ms=now_ms),
-            producer_epoch=min(value.producer_epoch + by, LARGEST_EPOCH),
+            producer_epoch=min(value.producer_epoch + later_by, LARGEST_EPOCH),
         )
-        self._store(decided, token, answer)
 
     @_take.register
     def _on_markers(self, written: MarkersWritten) -> None:
@@ -423,7 +435,7 @@ class Txn:
             self._begun_ms = look.monotonic_ms - max(look.now_ms - value.started_ms, 0)
         is_late = look.monotonic_ms - self._begun_ms > value.timeout_ms
         if is_late and self._storing is None:
-            self._abort_fenced(value, look.now_ms, None, TxnAnswer(ErrorCode.NONE))
+            self._abort_unended(value, look.now_ms, None, TxnAnswer(ErrorCode.NONE))
 
     @_take.register
     def _on_age(self, look: LookAtAge) -> None:

@@ -508,13 +508,59 @@ def test_each_transaction_has_its_own_time() -> None:
     assert play.state is TxnState.PREPARE_ABORT
 
 
-def test_fenced_producer_with_epochs_of_its_own_is_not_told_the_next_one() -> None:
+@pytest.mark.parametrize("version", [1, EPOCH_PER_TRANSACTION])
+def test_producer_that_took_too_long_goes_on_under_the_next_epoch(version: int) -> None:
+    play = Play()
+    producer = play.begun(version=version)
+    play.wait(TIMEOUT_MS + 1)
+    assert play.error(play.init(was=producer)) is AGAIN
+    play.mark()
+    after = Producer(producer.id, producer.epoch + 1)
+    for _ in range(2):  # as often as it asks
+        assert play.producer(play.init(was=producer)) == after
+    assert play.producer(play.init()) == Producer(producer.id, producer.epoch + 2)
+    assert play.error(play.init(was=producer)) is FENCED
+    assert play.error(play.init(was=after)) is FENCED
+
+
+def test_producer_that_took_too_long_is_told_its_next_epoch_when_it_aborts_too() -> None:
     play = Play()
     producer = play.begun(version=EPOCH_PER_TRANSACTION)
     play.wait(TIMEOUT_MS + 1)
+    assert play.error(play.commit(producer, raises=True)) is BAD_STATE
+    assert play.error(play.abort(producer, raises=True)) is AGAIN
+    play.mark()
+    assert play.error(play.commit(producer, raises=True)) is BAD_STATE
+    assert play.producer(play.abort(producer, raises=True)).epoch == producer.epoch + 1
+    assert play.state is TxnState.COMPLETE_ABORT
+
+
+def test_producer_that_goes_on_in_the_middle_of_its_transaction_is_told_the_next_epoch() -> None:
+    play = Play()
+    producer = play.begun(version=EPOCH_PER_TRANSACTION)
+    assert play.error(play.init(was=producer)) is AGAIN
+    play.mark()
+    assert play.producer(play.init(was=producer)).epoch == producer.epoch + 1
+
+
+def test_producer_that_took_too_long_under_the_last_epoch_goes_on_by_another_id() -> None:
+    value = TxnValue(5, LAST_EPOCH, TIMEOUT_MS, TxnState.ONGOING, frozenset({A}), 0, 0)
+    play = Play(value)
+    play.wait(TIMEOUT_MS + 1)
+    play.mark()
+    after = play.producer(play.init(was=value.producer))
+    assert after.id != 5
+    assert after.epoch == 0
+
+
+def test_fenced_producer_with_epochs_of_its_own_is_not_told_the_next_one() -> None:
+    play = Play()
+    producer = play.begun(version=EPOCH_PER_TRANSACTION)
+    assert play.error(play.init()) is AGAIN
     for _ in range(2):  # before the markers are written, and after
         assert play.error(play.abort(producer, raises=True)) is FENCED
         assert play.error(play.commit(producer, raises=True)) is FENCED
+        assert play.error(play.init(was=producer)) is not NONE
         play.mark()
     assert play.state is TxnState.COMPLETE_ABORT
     again = play.producer(play.init())

@@ -164,7 +164,7 @@ SHORT_LIVED = [init(timeout_ms=1000), write(), comes("CompleteAbort")]
 """A transaction that has taken too long."""
 TIMED_OUT = {
     "described": [*SHORT_LIVED, described("x"), *READ, producers(T)],
-    "aborts": [*SHORT_LIVED, end(commit=False), end(commit=False), described("x")],
+    "aborts": [*SHORT_LIVED, end(commit=False), end(commit=False), comes("CompleteAbort")],
     "commits": [*SHORT_LIVED, end(), end(), described("x")],
     "writes": [*SHORT_LIVED, write(sequence=1), write(), *READ, described("x")],
     "writes-elsewhere": [*SHORT_LIVED, write(index=1), described("x")],
