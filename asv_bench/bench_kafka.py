@@ -8,10 +8,8 @@ measurements, each with a topic that is deleted behind it.
 
 from __future__ import annotations
 
-import base64
 import subprocess
 import time
-import uuid
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +42,8 @@ KINDS = {
     "4.1": Kind("Kafka 4.1", "4.1.1", ()),
     "4.1-1g": Kind("Kafka 4.1, 1 GB", "4.1.1", SCRIPT_HEAP),
 }
+CLUSTER_ID = "plogbenchmarkplogbencQ"
+"""The same for each, as they know nothing of each other; one by chance may look like an option."""
 NAMES = tuple(kind.name for kind in KINDS.values())
 JVM_FLAGS = (
     "-server",
@@ -145,8 +145,7 @@ class Kafka(ProcessServer):
             SETTINGS.format(port=port, controller_port=free_port(), directory=self._log_dir)
         )
         run = ["java", *kind.heap, *JVM_FLAGS, "-cp", f"{jars(kind.release)}/*"]
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        formatting = ["kafka.tools.StorageTool", "format", "-c", str(settings), "-t", cluster_id]
+        formatting = ["kafka.tools.StorageTool", "format", "-c", str(settings), "-t", CLUSTER_ID]
         _succeed([*run, *formatting], directory)
         super().__init__([*run, "kafka.Kafka", str(settings)], directory / "kafka.log", port)
 
