@@ -309,7 +309,7 @@ class ControlPlane:
     def add_listener(self, bound: BoundListener) -> None:
         """Accept connections from a bound listener; its socket may be closed afterwards."""
         self._listeners.append(bound.listener)
-        # Clients that must say who they are say it to a handler, before anything else is answered.
+        # Where clients have to say who they are, handlers will ask them before the fast path may.
         self._reactor.add_listener(
             bound.socket.fileno(),
             len(self._listeners) - 1,

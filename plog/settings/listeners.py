@@ -29,7 +29,8 @@ class SecurityProtocol(Enum):
     SASL_SSL = "SASL_SSL"
 
 
-SERVED: Final = frozenset({SecurityProtocol.PLAINTEXT, SecurityProtocol.SASL_PLAINTEXT})
+SERVED: Final = frozenset({SecurityProtocol.PLAINTEXT})
+"""The others are refused: nobody would ask who clients are, or encrypt what they send."""
 
 LISTENERS: Final = "listeners"
 ADVERTISED: Final = "advertised.listeners"

@@ -12,7 +12,7 @@ from plog.settings.listeners import HostCap, Listener
 
 
 def parse(listeners: str, advertised: str = "") -> list[Listener]:
-    protocols = "PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT,CLIENTS:SASL_PLAINTEXT"
+    protocols = "PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT,CLIENTS:PLAINTEXT"
     texts = {
         "listeners": listeners,
         "advertised.listeners": advertised,

@@ -18,7 +18,7 @@ ADVERTISED = "advertised.listeners"
 PROTOCOLS = "listener.security.protocol.map"
 INTER_BROKER = "inter.broker.listener.name"
 
-MAP = "INSIDE:PLAINTEXT,CLIENTS:SASL_PLAINTEXT,TLS:SSL"
+MAP = "INSIDE:PLAINTEXT,CLIENTS:PLAINTEXT,TLS:SSL"
 
 FORM = "is not of the form NAME://host:port"
 MAP_FORM = (
@@ -126,7 +126,7 @@ def test_four_settings_come_together():
     assert (inside.name, inside.host, inside.port) == ("INSIDE", "127.0.0.1", 9091)
     assert (inside.advertised_host, inside.advertised_port) == ("10.0.0.1", 9091)
     assert (inside.is_inter_broker, clients.is_inter_broker) == (True, False)
-    assert clients.security_protocol is SecurityProtocol.SASL_PLAINTEXT
+    assert clients.security_protocol is SecurityProtocol.PLAINTEXT
     assert (clients.advertised_host, clients.advertised_port) == ("broker.example", 19092)
 
 
@@ -190,6 +190,15 @@ CONTRADICTIONS = [
 @pytest.mark.parametrize(("given", "faults"), CONTRADICTIONS)
 def test_settings_that_contradict_each_other_are_refused(given, faults):
     assert BrokerSettings.faults(given) == faults
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_listener_that_would_ask_who_clients_are_or_encrypt_is_refused_by_any_name(protocol):
+    reason = f"asks for {protocol}, which is not served"
+    by_itself = texts(f"{protocol}://a:1", protocols=None)
+    assert BrokerSettings.faults(by_itself) == [(LISTENERS, f"{protocol} {reason}")]
+    beside = texts("INSIDE://a:1,CLIENTS://a:2", None, f"INSIDE:PLAINTEXT,CLIENTS:{protocol}")
+    assert BrokerSettings.faults(beside) == [(LISTENERS, f"CLIENTS {reason}")]
 
 
 SEVERAL = [
