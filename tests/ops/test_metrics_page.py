@@ -141,6 +141,8 @@ def test_top_shows_and_tells(broker: Measured, wire: Speaker) -> None:
     assert produced["per_s"] > 0
     assert next(one for one in figures["topics"] if one["topic"] == "shown")["offsets_per_s"] > 0
     assert figures["appended_records_per_s"] > 0
+    # One that nobody has written to yet counts as slow where there are several.
+    assert set(figures["slow_log_dirs"]) <= set(map(str, broker.log_dirs))
     assert figures["appended_bytes_per_s"] > 100 * figures["appended_records_per_s"]
     screen = said(top())
     for text in ("Produce", "per second", "p99.9", "shown", "connections"):
