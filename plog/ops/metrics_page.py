@@ -176,6 +176,8 @@ def _disks(logs: LogManager, counts_as_slow: Callable[[Path], bool]) -> Iterator
         ("slow", "gauge", "Whether its disk counts as slow, and is a thread's.", slow),
     ):
         yield Family(f"plog_log_dir_{name}", kind, text, lines)
+    text = "Log directories that the broker has had, and that were not there at its start."
+    yield _one("plog_missing_log_dirs", text, len(logs.missing_log_dirs))
     yield _one("plog_offline_partitions", "Partitions that cannot be served.", len(logs.offline))
 
 
