@@ -404,6 +404,7 @@ class Broker:
             services.groups,
             services.transactions,
             services.clock,
+            services.replicas.disks.counts_as_slow,
         )
         listen(METRICS_LISTENER, bound, METRICS_BACKLOG)
         page = self._metrics = MetricsPage(bound, sources)

@@ -1,8 +1,9 @@
 """What docs/COMPATIBILITY.md lists, which tests show it, and writing the page from their results.
 
-`bin/test --compatibility` counts the tests of every row by outcome when the run ends. A row of
-which nothing ran keeps what an earlier run found, so that a run of one folder, or one of the long
-forms, brings its own rows up to date.
+`bin/test --compatibility` counts the tests of every row by outcome when the run ends. What has long
+forms (tests marked `long`) has a second line, in which they alone are counted, so that a page never
+says of one what only the other has shown. A line of which nothing ran keeps what an earlier run
+found: a run of one folder, or of the long forms, brings its own lines up to date.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import datetime
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -26,12 +27,16 @@ HEAD = """# What plog works with
 What other people's clients and tools do with plog, and what plog does with bad input and on bad
 hosts, as the tests found it. `bin/test --compatibility` runs them and writes this page; a part of
 them (`bin/test --compatibility tests/compat`) brings its rows up to date. `tests/compatibility.py`
-names the tests of each row. What plog does not serve yet is in [SKIPPED.md](SKIPPED.md).
+names the tests of each row. Lines of a long form are of `bin/test --compatibility --long -m long`
+alone, which takes hours and runs more seldom: they say for themselves when and of which commit it
+last did (`not run`: not since they have a line). What plog does not serve yet is in
+[SKIPPED.md](SKIPPED.md).
 
 | of | what | release | what the tests show | tests | result | when, and of which commit |
 |---|---|---|---|---|---|---|
 """
 COLUMNS = 7
+LONG_FORM = ", long form"
 
 
 class Shown(NamedTuple):
@@ -52,7 +57,8 @@ class Shown(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A line of the table; `lacks` says why there is no test of it yet."""
+    """A line of the table; `lacks` says why there is no test of it yet, `long` what more its
+    long forms show, which have a line of their own."""
 
     area: str
     name: str
@@ -60,10 +66,18 @@ class Row(NamedTuple):
     tests: tuple[Shown, ...] = ()
     release: Callable[[], str] = str
     lacks: str = ""
+    long: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
         return self.area, self.name
+
+    @property
+    def long_row(self) -> Row | None:
+        """Return the line of its long forms, if it has any."""
+        if not self.long:
+            return None
+        return self._replace(name=self.name + LONG_FORM, shown=self.long, long="")
 
 
 def _of(path: str, *words: str) -> Shown:
@@ -181,8 +195,8 @@ def _worker(name: str, parameter: str, release: Callable[[], str]) -> Row:
     return Row(TRANSACTIONS, name, EXACTLY_ONCE, tests, release)
 
 
-def _shown(area: str, name: str, shown: str, *paths: str) -> Row:
-    return Row(area, name, shown, tuple(map(_of, paths)))
+def _shown(area: str, name: str, shown: str, *paths: str, long: str = "") -> Row:
+    return Row(area, name, shown, tuple(map(_of, paths)), long=long)
 
 
 ROWS = [
@@ -260,12 +274,14 @@ ROWS = [
         "under fire",
         "kill -9 of the broker and of members: no record missed, no commit lost",
         (_of("compat/test_groups_under_fire.py"),),
+        long="six rounds in each of the protocols, and in both at once",
     ),
     Row(
         TRANSACTIONS,
         "under fire",
         "kill -9 of the broker and of workers in between: each record once",
         (_of("compat/test_under_fire.py"),),
+        long="twenty rounds with librdkafka, and with each of Java's clients",
     ),
     Row(
         TRANSACTIONS,
@@ -356,7 +372,8 @@ ROWS = [
     ),
     _shown(INPUT, "truncated, oversized, random and damaged frames",
            "closed with one line, or answered; others served; memory bounded",
-           "hostile/test_frames.py", "network/test_reactor.py", "handlers/test_hostile_frames.py"),
+           "hostile/test_frames.py", "network/test_reactor.py", "handlers/test_hostile_frames.py",
+           long="a request that stalls is closed when memory has been short for 10 s"),
     _shown(INPUT, "slow clients, idle ones, floods",
            "5,000 idle connections, one byte at a time, half requests, answers that nobody reads",
            "hostile/test_clients.py"),
@@ -365,28 +382,30 @@ ROWS = [
            "hostile/test_batches.py"),
     _shown(INPUT, "absurd fetches", "sizes, waits, sessions beyond the slots",
            "hostile/test_fetches.py"),
-    _shown(INPUT, "small requests for large answers", "bounded, or described once",
-           "hostile/test_answers.py"),
+    _shown(INPUT, "small requests for large answers, members that tell much",
+           "bounded, or described once", "hostile/test_answers.py", "hostile/test_groups.py"),
     _shown(INPUT, "names that climb directories", "refused wherever a name is taken",
            "hostile/test_names.py"),
     _shown(INPUT, "max.connections, caps per address, descriptors",
            "turned away, told once a second; the broker recovers", "hostile/test_limits.py"),
     _shown(INPUT, "a flood of hostile frames",
-           "50,000, with `--long` a million: same process, descriptors, memory, records",
-           "hostile/test_flood.py"),
+           "50,000, and 10,000 broken streams: same process, descriptors, memory, records",
+           "hostile/test_flood.py", long="a million, and 300,000 broken streams"),
     _shown(INPUT, "fuzzing of the parsers",
            "guided by the kernels' branches, under AddressSanitizer; a planted mistake is found",
-           "fuzz/test_fuzz.py"),
+           "fuzz/test_fuzz.py", long="each target for five minutes, or as PLOG_FUZZ_SECONDS says"),
     _shown(HOSTS, "a full disk", "a reserve; refused early, fetched, deleted, taken again",
            "hosts/test_full_disk.py"),
     _shown(HOSTS, "log directories that fail, vanish or are read-only",
            "their partitions go offline, others are served, nothing acknowledged is lost",
            "hosts/test_lost_disks.py", "broker/test_failed_disk.py",
-           "broker/test_lost_replicas.py"),
+           "broker/test_lost_replicas.py",
+           long="an ext4 that finds an error, and one on a disk smaller than it said"),
     _shown(HOSTS, "files that are damaged or cut", "one partition is offline, nothing is repaired",
            "crash/test_damage.py"),
     _shown(HOSTS, "kill -9 and power cuts", "nothing acknowledged is lost",
-           "crash/test_kill.py", "crash/test_failed_sync.py", "crash/test_store_power_cut.py"),
+           "crash/test_kill.py", "crash/test_failed_sync.py", "crash/test_store_power_cut.py",
+           long="fifty kills and fifty power cuts, one after another"),
     _shown(HOSTS, "two brokers on one directory, a port in use", "one line, and status 1",
            "broker/test_start.py"),
     _shown(HOSTS, "clock steps", "timestamps change and nothing else", "hosts/test_clock_steps.py"),
@@ -419,8 +438,9 @@ ROWS = [
     Row(
         HOST,
         "another release of plog",
-        "what an older one wrote is served, stopped or killed; with `--long` the way back too",
+        "what an older one wrote is served, stopped or killed",
         (_of("broker/test_releases.py"),),
+        long="the upgrade, the way back, and the upgrade again, each with the data in place",
     ),
     Row(
         HOST,
@@ -469,25 +489,40 @@ def _line(row: Row, outcomes: Counter[str], when: str, last: str | None) -> str:
     return f"| {' | '.join([*row.key, *cells])} |"
 
 
-def page_of(outcomes: dict[str, str], last_page: str, when: str) -> str:
-    """Return the page after a run, by the outcome of every test and the page before it."""
+def lines_of(rows: list[Row]) -> list[Row]:
+    """Return the rows, each with that of its long forms behind it."""
+    return [line for row in rows for line in (row, row.long_row) if line is not None]
+
+
+def page_of(
+    outcomes: Mapping[str, str], last_page: str, when: str, long: Set[str] = frozenset()
+) -> str:
+    """Return the page after a run, by the outcome of every test, those of them that are `long`
+    forms, and the page before it."""
     last = dict(rows_of(last_page))
     lines = []
     for row in ROWS:
-        found = (one for test, one in outcomes.items() if any(t.has(test) for t in row.tests))
-        lines.append(_line(row, Counter(found), when, last.get(row.key)))
+        mine = [test for test in outcomes if any(tests.has(test) for tests in row.tests)]
+        for line, is_long in ((row, False), (row.long_row, True)):
+            if line is not None:
+                found = Counter(outcomes[test] for test in mine if (test in long) == is_long)
+                lines.append(_line(line, found, when, last.get(line.key)))
     return HEAD + "\n".join(lines) + "\n"
 
 
-def _commit() -> str:
-    said = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    return said.stdout.strip() or "no commit"
+
+
+def _commit() -> str:
+    """Return what was tested; the page itself may have been written anew since."""
+    commit = _git("rev-parse", "--short", "HEAD").stdout.strip()
+    if not commit:
+        return "no commit"
+    changed = _git("diff", "--quiet", "HEAD", "--", ".", f":!{PAGE.relative_to(ROOT)}").returncode
+    return f"{commit} and changes" if changed else commit
 
 
 class Plugin:
@@ -495,15 +530,19 @@ class Plugin:
 
     def __init__(self) -> None:
         self._outcomes: dict[str, str] = {}
+        self._long: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test has failed when any part of it has."""
         if report.when == "call" or not report.passed:
             known = self._outcomes.get(report.nodeid, report.outcome)
             self._outcomes[report.nodeid] = known if known == "failed" else report.outcome
+            if "long" in report.keywords:
+                self._long.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
         """Write what was found."""
         last = PAGE.read_text() if PAGE.exists() else ""
         today = datetime.datetime.now(datetime.UTC).date()
-        PAGE.write_text(page_of(self._outcomes, last, f"{today}, {_commit()}"))
+        page = page_of(self._outcomes, last, f"{today}, {_commit()}", self._long)
+        PAGE.write_text(page)

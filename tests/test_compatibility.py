@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import pytest
 
-from tests.compatibility import PAGE, ROOT, ROWS, Row, Shown, page_of, rows_of
+from tests.compatibility import PAGE, ROOT, ROWS, Plugin, Row, Shown, lines_of, page_of, rows_of
 
 ids = [" ".join(row.key) for row in ROWS]
 
 
 def test_page_has_the_rows_and_none_failed() -> None:
     found = dict(rows_of(PAGE.read_text()))
-    assert list(found) == [row.key for row in ROWS]
+    assert list(found) == [row.key for row in lines_of(ROWS)]
     for row in ROWS:
         result = found[row.key].split("|")[6].strip()
         assert result == (f"not yet: {row.lacks}" if row.lacks else "passed")
+        if row.long_row is not None:
+            assert found[row.long_row.key].split("|")[6].strip() in ("passed", "not run")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=ids)
@@ -26,6 +29,34 @@ def test_row_has_tests_or_says_what_it_lacks(row: Row) -> None:
         path, _, name = tests.path.partition("::")
         assert (ROOT / path).exists()
         assert not name or re.search(rf"^def {name}\b", (ROOT / path).read_text(), re.MULTILINE)
+
+
+def source_of(tests: Shown) -> str:
+    """Return the text of a folder's modules, of a module, or of a test and its decorators."""
+    path, _, name = tests.path.partition("::")
+    modules = sorted((ROOT / path).rglob("*.py")) if (ROOT / path).is_dir() else [ROOT / path]
+    text = "\n".join(module.read_text() for module in modules)
+    if not name:
+        return text
+    (node,) = (
+        one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef) and one.name == name
+    )
+    return "\n".join(map(ast.unparse, (*node.decorator_list, node)))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=ids)
+def test_row_with_long_forms_says_what_they_show(row: Row) -> None:
+    assert bool(row.long) == any("mark.long" in source_of(tests) for tests in row.tests)
+
+
+def test_what_is_long_is_marked_so() -> None:
+    """A test that asked for the option would be counted with the short forms."""
+    asks = [
+        path.relative_to(ROOT).as_posix()
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if re.search(r"getoption\(\s*[\"']--?long", path.read_text())
+    ]
+    assert asks == ["tests/conftest.py"]
 
 
 def test_tests_are_told_by_file_function_and_parameters() -> None:
@@ -46,4 +77,44 @@ def test_failure_is_told_and_what_did_not_run_stays() -> None:
     assert "| 1 | passed | today |" in once[shown.key]
     assert "| 2 | 1 failed, 1 passed | later |" in dict(rows_of(failed))[shown.key]
     others = [key for key, line in rows_of(failed) if line == dict(rows_of(PAGE.read_text()))[key]]
-    assert len(others) == len(ROWS) - 1
+    assert len(others) == len(lines_of(ROWS)) - 1
+
+
+def test_long_form_is_counted_in_a_line_of_its_own() -> None:
+    row = next(row for row in ROWS if row.long and not row.tests[0].words)
+    short, long = f"{row.tests[0].path}::test_a[short]", f"{row.tests[0].path}::test_a[long]"
+    assert row.long_row is not None
+
+    def lines(page: str) -> tuple[str, str]:
+        found = dict(rows_of(page))
+        assert row.long_row is not None
+        return found[row.key], found[row.long_row.key]
+
+    first = page_of({short: "passed"}, "", "first")
+    assert "| 1 | passed | first |" in lines(first)[0]
+    assert f"| {row.long} | 0 | not run |  |" in lines(first)[1]
+    second = page_of({long: "passed"}, first, "second", {long})
+    assert lines(second)[0] == lines(first)[0]
+    assert f"| {row.long} | 1 | passed | second |" in lines(second)[1]
+    third = page_of({short: "passed", long: "failed"}, second, "third", {long})
+    assert "| 1 | passed | third |" in lines(third)[0]
+    assert "| 1 | 1 failed | third |" in lines(third)[1]
+    assert lines(page_of({short: "passed"}, third, "fourth"))[1] == lines(third)[1]
+
+
+def test_long_forms_are_known_by_their_mark(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    row = next(row for row in ROWS if row.long and not row.tests[0].words)
+    assert row.long_row is not None
+    monkeypatch.setattr("tests.compatibility.PAGE", tmp_path / "page.md")
+    monkeypatch.setattr("tests.compatibility._commit", lambda: "abc")
+    plugin = Plugin()
+    for name, keywords in (("test_a[1]", {}), ("test_a[2]", {"long": 1})):
+        plugin.pytest_runtest_logreport(
+            pytest.TestReport(
+                f"{row.tests[0].path}::{name}", ("", 1, ""), keywords, "passed", None, "call"
+            )
+        )
+    plugin.pytest_sessionfinish()
+    found = dict(rows_of((tmp_path / "page.md").read_text()))
+    assert "| 1 | passed | " in found[row.key]
+    assert "| 1 | passed | " in found[row.long_row.key]

@@ -16,14 +16,15 @@ from plog.cli.properties import takes_properties
 def command(properties: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Look for what would keep a broker with a PROPERTIES file from running well on this host.
 
-    Looked at are the file, its log directories and listeners, limits, memory and the kernel's
-    settings. Nothing is changed, and a broker may be running. To see what the broker will see, run
-    this as its user:
+    Looked at are the file, its log directories, which ones there were, listeners, limits, memory
+    and the kernel's settings. Nothing is changed, and a broker may be running. To see what the
+    broker will see, run this as its user:
 
     \b
       sudo -u plog plog doctor /etc/plog/server.properties
 
-    Ends with status 1 if something would keep the broker from starting, or lose its records.
+    Ends with status 1 if something would keep the broker from starting or from serving what it
+    has, or lose its records.
     """
     from plog.ops.doctor import Verdict, examine
 

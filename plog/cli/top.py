@@ -117,6 +117,8 @@ def _figures(seen: Watch) -> dict[str, Any]:
         "cpu_share": seen.rate("process_cpu_seconds_total"),
         "open_descriptors": int(seen.after.value("process_open_fds")),
         "offline_partitions": int(seen.after.value("plog_offline_partitions")),
+        "missing_log_dirs": int(seen.after.value("plog_missing_log_dirs")),
+        "slow_log_dirs": seen.after.having("plog_log_dir_slow", "log_dir"),
         "flush_p99_s": seen.percentiles("plog_flush_duration_seconds")[1],
         "apis": [one._asdict() for one in seen.apis()],
         "handed_over_per_s": {
@@ -163,6 +165,10 @@ def _screen(seen: Watch, address: str) -> RenderableType:
     )
     if figures["offline_partitions"]:
         head += f"   {figures['offline_partitions']} partitions OFFLINE"
+    if figures["missing_log_dirs"]:
+        head += f"   {figures['missing_log_dirs']} log directories MISSING"
+    if figures["slow_log_dirs"]:
+        head += f"   counted slow: {', '.join(figures['slow_log_dirs'])}"
     apis = Table("requests", "per second", "fast", "p50", "p99", "p99.9", box=None)
     for one in seen.apis():
         times = [_time(seconds) for seconds in one.percentiles]

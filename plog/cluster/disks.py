@@ -56,6 +56,11 @@ class Disks:
         """
         return self.worker(log_dir).is_slow
 
+    def counts_as_slow(self, log_dir: Path) -> bool:
+        """Tell what `is_slow` would, for those who only look: nothing is made for a directory."""
+        found = self._workers.get(log_dir)
+        return self._several if found is None else found.is_slow
+
     def note_append(self, log_dir: Path, took_us: int) -> None:
         """Take note of how long an append took."""
         self.worker(log_dir).note_time(took_us)

@@ -163,6 +163,21 @@ def find_known_log_dirs(
     return _locked(found, fs, known, broker_id) if known else None
 
 
+def look_at_log_dirs(fs: Filesystem, paths: Sequence[Path], *, broker_id: int) -> FoundLogDirs:
+    """Look at the directories of a broker that does not run, without a lock on any.
+
+    What could be locked, as far as can be told without trying, is among the `locked`.
+
+    Raises:
+        InconsistentLogDirs: as `find_log_dirs`.
+    """
+    known, found = _look(fs, paths)
+    found = found._replace(locked=[LogDir(fs, path) for path in known])
+    told = found.told_ids()
+    readable = [log_dir for log_dir in found.locked if log_dir.path in told]
+    return found._replace(identity=common_identity(readable, broker_id))
+
+
 def _look(fs: Filesystem, paths: Sequence[Path]) -> tuple[list[Path], FoundLogDirs]:
     """Return where a broker was, and what else can be told without a lock."""
     check_named_once(paths)

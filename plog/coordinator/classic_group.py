@@ -259,7 +259,7 @@ class ClassicGroup:
 
     def _wait_again(self, member: Member, join: Join) -> None:
         """Have a member wait for the next generation with what it tells now."""
-        member.renew(join)
+        self.roster.renew(member, join)
         self._give_up_join(member, ErrorCode.REBALANCE_IN_PROGRESS)
         member.joining = join.token
         self._do(StopTimer(Timer(TimerKind.SESSION, member.member_id)))
@@ -429,8 +429,8 @@ class ClassicGroup:
             self._rebalance(f"the assignment could not be stored: {error.name}")
             return
         self._become(STABLE)
+        self.roster.assign(assignments)
         for member in self.roster:
-            member.assignment = assignments.get(member.member_id, b"")
             if member.syncing is not None:
                 token, member.syncing = member.syncing, None
                 self._answer_sync(member, token)
@@ -442,8 +442,8 @@ class ClassicGroup:
         self._do(Answer(token, answer), self._session(member))
 
     def _fail_syncs(self, error: ErrorCode) -> None:
+        self.roster.assign({})
         for member in self.roster:
-            member.assignment = b""
             if member.syncing is not None:
                 self._give_up_sync(member, error)
                 self._do(self._session(member))

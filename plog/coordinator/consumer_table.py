@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from sys import getsizeof
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from plog.coordinator.assignors import NOTHING, IdPartition, Partitions
 from plog.coordinator.group_events import Protocol
+from plog.coordinator.member_sizes import size_of
 from plog.coordinator.reconciliation import Current
 
 NO_TIMEOUT = -1
@@ -44,6 +46,19 @@ class Subscriber:
     assignor: str | None = None
     classic: ClassicSide | None = None
 
+    @property
+    def size(self) -> int:
+        """About how many bytes of memory it takes, with its id and its partitions left aside."""
+        return size_of(
+            self.instance_id,
+            self.rack_id,
+            self.client_id,
+            self.client_host,
+            self.regex,
+            topics=self.topics,
+            protocols=() if self.classic is None else self.classic.protocols,
+        )
+
 
 class Topic(NamedTuple):
     """A topic as it was when the group last looked."""
@@ -58,6 +73,11 @@ class Resolved(NamedTuple):
     topics: frozenset[str]
     version: int
     at_ms: int
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of memory it takes; the names are the cluster's."""
+        return getsizeof(self.topics)
 
 
 class Kind(IntEnum):
@@ -93,8 +113,12 @@ class Record(NamedTuple):
 
 @dataclass(slots=True)
 class Table:
-    """The records of one group, by kind."""
+    """The records of one group, by kind.
 
+    `size` is about how many bytes of memory its members take, with what their expressions match.
+    """
+
+    size: int = 0
     epoch: int = 0
     target_epoch: int = 0
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -136,6 +160,20 @@ class Table:
         """Return what a member is to have."""
         return self.targets.get(member_id, NOTHING)
 
+    def size_with(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        *words: str | None,
+        topics: Collection[str] = (),
+        protocols: Iterable[Protocol] = (),
+    ) -> int:
+        """Return about what `size` will be once a member has told this of itself."""
+        static = self.instances.get(instance_id or "", "")
+        before = self.members.get(member_id) or self.members.get(static)
+        after = size_of(instance_id, *words, topics=topics, protocols=protocols)
+        return self.size + after - (before.size if before else 0)
+
     def apply(self, record: Record) -> None:
         """Take a record in."""
         (kind, name), value = record
@@ -157,12 +195,15 @@ class Table:
             case Kind.CURRENT, Current() | None:
                 self._apply_current(name, value)
             case Kind.REGEX, Resolved() | None:
+                before = self.regexes.get(name)
+                self.size += (value.size if value else 0) - (before.size if before else 0)
                 _put(self.regexes, name, value)
             case _:
                 raise TypeError(f"{value!r} is no value of {kind.name}")
 
     def _apply_member(self, member_id: str, member: Subscriber | None) -> None:
         before = self.members.get(member_id)
+        self.size += (member.size if member else 0) - (before.size if before else 0)
         instance_id = None if before is None else before.instance_id
         if instance_id is not None and self.instances.get(instance_id) == member_id:
             del self.instances[instance_id]

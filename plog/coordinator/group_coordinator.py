@@ -47,6 +47,7 @@ from plog.coordinator.group_events import (
 )
 from plog.coordinator.group_log import CommittedOffset
 from plog.coordinator.group_shard import Group, Shard
+from plog.coordinator.member_memory import MemberMemory
 from plog.coordinator.shards import Shards
 from plog.coordinator.txn_events import Producer
 from plog.errors import (
@@ -108,6 +109,14 @@ class GroupCoordinator:
         )
         self._timers: Timers[Key] = Timers(loop, self._fired)
         self._given_out = GivenOut()
+        self._memory = MemberMemory(
+            settings.group_members_max_bytes,
+            clock,
+            lambda: (group.members_size for group in self.groups()),
+            BoundedLines(
+                log, "%d further members were refused for the memory they take", timing=loop
+            ),
+        )
         # Whoever may join can cause them without end.
         self._rebalances = BoundedLines(
             log, "%d further rebalances", least_level=logging.INFO, timing=loop
@@ -163,6 +172,7 @@ class GroupCoordinator:
     # -- partitions come and go --------------------------------------------------------------
 
     def _resume(self, shard: Shard) -> None:
+        self._memory.look_again()
         for producer_id, is_commit in shard.ended_meanwhile:
             shard.end_transaction(producer_id, is_commit=is_commit)
         for group in shard:
@@ -182,6 +192,7 @@ class GroupCoordinator:
 
     def close(self) -> None:
         """Stop: no timer fires any more, and nobody is answered."""
+        self._memory.lines.tell_rest()
         self._rebalances.tell_rest()
         self._unstored.tell_rest()
         self._unsubscribe()
@@ -215,6 +226,9 @@ class GroupCoordinator:
             return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id)
         group = shard.group(group_id)
         try:
+            refusal = self._memory.refuse(group, join)
+            if refusal is not ErrorCode.NONE:
+                return JoinAnswer(refusal, join.member_id)
             return await self._ask(group, join, JoinAnswer)
         finally:
             self._forget_unborn(shard, group)
@@ -224,6 +238,10 @@ class GroupCoordinator:
         group = self.find(group_id)
         if group is None:
             return SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
+        # As if its log had refused it, which has no room for assignments of this size.
+        refusal = self._memory.refuse(group, sync, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
+        if refusal is not ErrorCode.NONE:
+            return SyncAnswer(refusal)
         return await self._ask(group, sync, SyncAnswer)
 
     async def beat(self, group_id: str, beat: Heartbeat) -> ErrorCode:
@@ -252,7 +270,12 @@ class GroupCoordinator:
         if group_id not in shard.groups and beat.epoch != 0:
             raise GroupIdNotFound(f"there is no group {group_id}")
         group = shard.group(group_id)
-        answer = await self._ask(group, beat, BeatAnswer)
+        refusal = self._memory.refuse(group, beat)
+        answer = (
+            await self._ask(group, beat, BeatAnswer)
+            if refusal is ErrorCode.NONE
+            else BeatAnswer(refusal, "members may not take more memory than they do")
+        )
         if answer.error is not ErrorCode.NONE:
             self._forget_unborn(shard, group)
         return answer
@@ -529,6 +552,11 @@ class GroupCoordinator:
     # -- machines ----------------------------------------------------------------------------
 
     def _feed(self, group: Group, event: Event | Beat) -> None:
+        before = group.members_size
+        self._run(group, event)
+        self._memory.took(group.members_size - before)
+
+    def _run(self, group: Group, event: Event | Beat) -> None:
         machine = group.machine
         if isinstance(machine, ConsumerGroup) or isinstance(event, Beat):
             assert not isinstance(event, Stored)

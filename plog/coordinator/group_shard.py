@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 
 from plog.coordinator import consumer_log, group_log
 from plog.coordinator.classic_group import ClassicGroup
+from plog.coordinator.consumer_events import Beat
 from plog.coordinator.consumer_group import ConsumerGroup
 from plog.coordinator.consumer_log import ConsumerKey
 from plog.coordinator.consumer_store import Unsafe
 from plog.coordinator.consumer_table import EPOCH, Record, Table
-from plog.coordinator.group_events import NO_MEMBER
+from plog.coordinator.group_events import NO_MEMBER, Join, Sync
 from plog.coordinator.group_log import CommittedOffset, GroupKey, OffsetKey
 from plog.coordinator.group_offsets import GroupOffsets
 from plog.coordinator.group_states import GroupState
@@ -67,6 +68,43 @@ class Group:
         if isinstance(self.machine, ConsumerGroup):
             return len(self.machine.table.members)
         return len(self.machine.roster)
+
+    @property
+    def members_size(self) -> int:
+        """About how many bytes of memory its members take."""
+        if isinstance(self.machine, ConsumerGroup):
+            return self.machine.table.size
+        return self.machine.roster.size
+
+    def members_size_with(self, asked: Join | Sync | Beat) -> int:
+        """Return about what `members_size` will be if this is taken in."""
+        size = self.members_size
+        match asked, self.machine:
+            case Join(), ClassicGroup(roster=roster):
+                return roster.size_with(asked)
+            case Sync(member_id=leader), ClassicGroup(roster=roster, state=state):
+                if state is GroupState.COMPLETING_REBALANCE and leader == roster.leader:
+                    return roster.size_with_assignments(asked.assignments)
+            case Join(), ConsumerGroup(table=table):
+                return table.size_with(
+                    asked.member_id,
+                    asked.instance_id,
+                    asked.client_id,
+                    asked.client_host,
+                    protocols=asked.protocols,
+                )
+            case Beat(topics=topics, regex=regex), machine if topics is not None or regex:
+                table = machine.table if isinstance(machine, ConsumerGroup) else Table(size=size)
+                return table.size_with(
+                    asked.member_id,
+                    asked.instance_id,
+                    asked.rack_id,
+                    asked.client_id,
+                    asked.client_host,
+                    regex,
+                    topics=topics or (),
+                )
+        return size
 
     @property
     def is_forgettable(self) -> bool:

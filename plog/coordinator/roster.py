@@ -7,10 +7,12 @@ and answers nobody: that is `classic_group`'s.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from sys import getsizeof
 
 from plog.coordinator.group_events import NO_MEMBER, Join, MemberView, Protocol, Token
+from plog.coordinator.member_sizes import size_of
 from plog.errors import ErrorCode
 
 
@@ -48,6 +50,18 @@ class Member:
         self.rebalance_timeout_ms = join.rebalance_timeout_ms
         self.session_timeout_ms = join.session_timeout_ms
 
+    @property
+    def size(self) -> int:
+        """About how many bytes of memory it takes."""
+        return size_of(
+            self.member_id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            self.assignment,
+            protocols=self.protocols,
+        )
+
     def metadata(self, protocol: str | None) -> bytes:
         """Return what the member told for an assignor; nothing for one that it cannot use."""
         return next((found.metadata for found in self.protocols if found.name == protocol), b"")
@@ -55,9 +69,13 @@ class Member:
 
 @dataclass(slots=True)
 class Roster:
-    """The members in the order in which they came; one of them leads if there are any."""
+    """The members in the order in which they came; one of them leads if there are any.
+
+    `size` is about how many bytes of memory they take.
+    """
 
     leader: str = NO_MEMBER
+    size: int = 0
     _members: dict[str, Member] = field(default_factory=dict)
     _instances: dict[str, str] = field(default_factory=dict)
 
@@ -97,6 +115,7 @@ class Roster:
     def add(self, member: Member) -> None:
         """Take somebody in; the first one leads."""
         self._members[member.member_id] = member
+        self.size += member.size
         if member.instance_id is not None:
             self._instances[member.instance_id] = member.member_id
         if self.leader == NO_MEMBER:
@@ -105,10 +124,40 @@ class Roster:
     def remove(self, member: Member) -> None:
         """Take somebody out; the one that is there longest leads then, if need be."""
         del self._members[member.member_id]
+        self.size -= member.size
         if member.instance_id is not None:
             del self._instances[member.instance_id]
         if self.leader == member.member_id:
             self.leader = next(iter(self._members), NO_MEMBER)
+
+    def renew(self, member: Member, join: Join) -> None:
+        """Have a member take over what it tells when it joins again."""
+        before = member.size
+        member.renew(join)
+        self.size += member.size - before
+
+    def assign(self, assignments: Mapping[str, bytes]) -> None:
+        """Give every member its assignment; nothing to one that is not named."""
+        for member in self:
+            before = getsizeof(member.assignment)
+            member.assignment = assignments.get(member.member_id, b"")
+            self.size += getsizeof(member.assignment) - before
+
+    def size_with(self, join: Join) -> int:
+        """Return what `size` will be once somebody has joined, or joined again."""
+        before = self.get(join.member_id) or self.of_instance(join.instance_id)
+        after = Member.of(join, join.member_id or join.new_member_id)
+        if before is None:
+            return self.size + after.size
+        after.assignment = before.assignment
+        return self.size + after.size - before.size
+
+    def size_with_assignments(self, assignments: Mapping[str, bytes]) -> int:
+        """Return what `size` will be once these are assigned."""
+        return self.size + sum(
+            getsizeof(assignments.get(member.member_id, b"")) - getsizeof(member.assignment)
+            for member in self
+        )
 
     def supports(self, protocols: tuple[Protocol, ...]) -> bool:
         """Tell whether somebody who can use these could be with all the others."""

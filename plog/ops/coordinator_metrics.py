@@ -34,13 +34,16 @@ class Sample(NamedTuple):
 def groups_of(groups: GroupCoordinator) -> Iterator[Sample]:
     """Yield what there is to say of groups."""
     states: Counter[str] = Counter()
-    members = 0
+    members, members_bytes = 0, 0
     for group in groups.groups():
         states[group.machine.state.value] += 1
         members += group.member_count
+        members_bytes += group.members_size
     for state in GROUP_STATES:
         yield Sample("plog_groups", "Groups by state.", ("state", state), states[state])
     yield Sample("plog_group_members", "Members of all groups.", None, members)
+    text = "Memory that members take, about; of group.members.max.bytes."
+    yield Sample("plog_group_members_bytes", text, None, members_bytes)
     text = "Rebalances that have begun."
     yield Sample("plog_group_rebalances_total", text, None, groups.rebalances)
 

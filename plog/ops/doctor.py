@@ -1,7 +1,7 @@
 """What would keep a broker from running well on this host, found before it starts.
 
-Owns the checks and their advice. Looks and never writes: a broker may be running with the same
-settings. Each check stands alone, so that all that is wrong is told at once.
+Owns the checks and their advice. Looks and never writes where a broker does: one may be running
+with the same settings. Each check stands alone, so that all that is wrong is told at once.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from typing import NamedTuple
 import psutil
 
 from plog._native import crc32c
+from plog.cluster.store import StoreError
 from plog.errors import ConfigError, InconsistentLogDirs
 from plog.network.listeners import bind
+from plog.ops.log_dirs import KnownLogDir, LogDirsError, LogDirState, copied_log_dirs
 from plog.ops.units import Unit, is_under, unit_of
 from plog.settings.definitions import BrokerSettings
 from plog.settings.server_properties import read
 from plog.storage.filesystem import Filesystem
-from plog.storage.log_dir import KRaftLogDir, LogDir, common_identity, is_locked
+from plog.storage.log_dir import DIRECTORY_ID, KRaftLogDir, LogDir, common_identity, is_locked
 from plog.storage.segment_files import parse_directory_name
+from plog.types import uuid_to_text
 
 MB = 1 << 20
 DESCRIPTORS = 100_000
@@ -82,7 +85,10 @@ def examine(properties: str | None, overrides: tuple[str, ...] = ()) -> list[Fin
     places = [Path(text).absolute() for text in settings.log_dirs]
     if unit is not None:
         places = [unit.on_host(path) for path in places]
-    found += _log_dirs(settings, places)
+    looked_at = list(_log_dirs(settings, places))
+    found += looked_at
+    if all(one.verdict is not Verdict.FAILURE for one in looked_at):
+        found += _known_log_dirs(settings, places, properties)
     found += _listeners(settings, is_running=any(map(is_locked, places)))
     for check in (_buffers, _memory):
         found += check(settings)
@@ -120,6 +126,51 @@ def _log_dirs(settings: BrokerSettings, paths: Sequence[Path]) -> Findings:
         yield Finding("log.dirs", Verdict.FAILURE, str(error), advice)
     except OSError as error:
         yield Finding("log.dirs", Verdict.FAILURE, str(error))
+
+
+def _known_log_dirs(
+    settings: BrokerSettings, paths: Sequence[Path], properties: str | None
+) -> Findings:
+    """Look for directories that the broker has had and would miss."""
+    if any(map(is_locked, paths)):
+        text = "whether one is missing the running broker tells (plog_missing_log_dirs, its log)"
+        yield Finding("log.dirs", Verdict.OK, text)
+        return
+    try:
+        with copied_log_dirs(settings, paths) as log_dirs:
+            known, absent = log_dirs.known(), len(log_dirs.absent_partitions())
+    except LogDirsError:
+        return  # nothing is known of a broker that was here
+    except (OSError, StoreError, InconsistentLogDirs) as error:
+        text = f"which log directories there were cannot be told: {error}"
+        advice = "a start says what it makes of that; plog log-dirs looks again"
+        yield Finding("log.dirs", Verdict.WARNING, text, advice)
+        return
+    missing = [one for one in known if one.state in _MISSING]
+    for one in missing:
+        yield _missing(one, absent, properties)
+    if not missing:
+        text = "every log directory that the broker has had is there"
+        yield Finding("log.dirs", Verdict.OK, text)
+
+
+_MISSING = {
+    LogDirState.NOT_MOUNTED: "has nothing in it",
+    LogDirState.MISSING: "is in none of log.dirs",
+}
+
+
+def _missing(one: KnownLogDir, absent: int, properties: str | None) -> Finding:
+    assert one.directory_id is not None
+    directory_id = uuid_to_text(one.directory_id)
+    return Finding(
+        "log.dirs",
+        Verdict.FAILURE,
+        f"{one.path} {_MISSING[one.state]}, and was a log directory of this broker ({DIRECTORY_ID}"
+        f" {directory_id}); partitions that are in no other one would be offline: {absent}",
+        "mount its disk, or put it back into log.dirs; if it is gone for good:"
+        f" plog log-dirs --forget {directory_id} {properties or ''}".rstrip(),
+    )
 
 
 def _log_dir(path: Path) -> Findings:

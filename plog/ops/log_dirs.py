@@ -1,17 +1,19 @@
 """Which log directories a stopped broker has, which of them it misses, and the way to do without.
 
 Owns what a directory's state is called, and when it may be forgotten: once it is missing,
-and no broker runs. Reads the store and the identities of directories; changes the store
-only, by what it forgets. Records are touched nowhere.
+and no broker runs; and how somebody looks who must change nothing. Reads the store and the
+identities of directories; changes the store only, by what it forgets. Records are touched nowhere.
 """
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from plog.cluster.known_log_dirs import (
@@ -21,10 +23,11 @@ from plog.cluster.known_log_dirs import (
     forget_log_dirs,
     judge,
     known_broker_id,
+    look_at_log_dirs,
     registered_log_dirs,
 )
-from plog.cluster.store import Store
-from plog.cluster.store_copy import FILE_NAME
+from plog.cluster.store import Store, StoreError
+from plog.cluster.store_copy import FILE_NAME, StoreCopy
 from plog.errors import PlogError
 from plog.ops.stopped_broker import held, opened_store
 from plog.settings.definitions import BrokerSettings
@@ -55,7 +58,10 @@ class KnownLogDir(NamedTuple):
 
 
 class StoppedLogDirs:
-    """The log directories of a broker that is stopped, and cannot be started meanwhile."""
+    """The log directories of a broker that is stopped.
+
+    It cannot be started meanwhile, unless they are those of `copied_log_dirs`.
+    """
 
     def __init__(self, store: Store, broker_id: int, found: FoundLogDirs) -> None:
         self._store = store
@@ -120,6 +126,35 @@ class StoppedLogDirs:
 
 
 @contextmanager
+def copied_log_dirs(settings: BrokerSettings, paths: Sequence[Path]) -> Iterator[StoppedLogDirs]:
+    """Have a look at the log directories of a broker that does not run, and change nothing there.
+
+    The store is read from a copy of the newest of its copies.
+
+    Args:
+        paths: where `log.dirs` are on this host.
+
+    Raises:
+        LogDirsError: no plog broker has run on them.
+        InconsistentLogDirs: one is another broker's, or a copy of another.
+        OSError: what is there cannot be read.
+        StoreError: the same, or it is damaged.
+    """
+    found = look_at_log_dirs(Filesystem(), paths, broker_id=settings.broker_id)
+    with TemporaryDirectory(prefix="plog-store-") as place:
+        copies = [
+            _copied(path, Path(place, str(number)))
+            for number, path in enumerate(found.paths)
+            if (path / FILE_NAME).exists()
+        ]
+        if not copies:
+            raise LogDirsError("no plog broker has run on these log directories")
+        _, newest = max(copies)
+        with opened_store([newest]) as store:
+            yield StoppedLogDirs(store, _known_id(store, settings, found), found)
+
+
+@contextmanager
 def stopped_log_dirs(settings: BrokerSettings) -> Iterator[StoppedLogDirs]:
     """Have the log directories of a stopped broker for the length of a block.
 
@@ -138,7 +173,30 @@ def stopped_log_dirs(settings: BrokerSettings) -> Iterator[StoppedLogDirs]:
         if not copies:
             raise LogDirsError("no plog broker has run on these log directories")
         with opened_store(copies) as store:
-            broker_id = known_broker_id(store, settings.broker_id, found.identity)
-            if broker_id is None:
-                raise LogDirsError("neither broker.id nor a log directory tells which broker it is")
-            yield StoppedLogDirs(store, broker_id, found)
+            yield StoppedLogDirs(store, _known_id(store, settings, found), found)
+
+
+def _copied(log_dir: Path, place: Path) -> tuple[int, Path]:
+    """Copy a directory's copy of the store into a place that is made; its last transaction first.
+
+    Raises:
+        StoreError: it does not hold together.
+        OSError: it cannot be read.
+    """
+    place.mkdir()
+    for name in (FILE_NAME, f"{FILE_NAME}-wal"):
+        with suppress(FileNotFoundError):
+            shutil.copy(log_dir / name, place)
+    try:
+        copy = StoreCopy(place)
+    except StoreError as error:
+        raise StoreError(str(error).replace(str(place), str(log_dir))) from error
+    copy.close()
+    return copy.zxid, place
+
+
+def _known_id(store: Store, settings: BrokerSettings, found: FoundLogDirs) -> int:
+    broker_id = known_broker_id(store, settings.broker_id, found.identity)
+    if broker_id is None:
+        raise LogDirsError("neither broker.id nor a log directory tells which broker it is")
+    return broker_id

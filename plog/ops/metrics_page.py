@@ -13,7 +13,7 @@ import resource
 import shutil
 import socket
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -57,6 +57,8 @@ class Sources:
     groups: GroupCoordinator
     transactions: TxnCoordinator
     clock: Clock
+    counts_as_slow: Callable[[Path], bool]
+    """Of log directories."""
 
 
 class Family(NamedTuple):
@@ -88,7 +90,7 @@ def collect(sources: Sources) -> Iterator[Family]:
     yield Family(BUILD, "gauge", "The release.", [f'{BUILD}{{version="{__version__}"}} 1'])
     yield from _process()
     yield from _network(sources)
-    yield from _disks(sources.logs)
+    yield from _disks(sources.logs, sources.counts_as_slow)
     yield from _coordinators(sources)
     yield from topics_of(sources.logs)
 
@@ -149,20 +151,21 @@ def _network(sources: Sources) -> Iterator[Family]:
     yield Family(name, "histogram", "From when a request was read to its answer.", lines)
 
 
-def _disks(logs: LogManager) -> Iterator[Family]:
+def _disks(logs: LogManager, counts_as_slow: Callable[[Path], bool]) -> Iterator[Family]:
     records, size = appended()
     yield _one("plog_appended_records_total", "Records appended to logs.", records)
     yield _one("plog_appended_bytes_total", "Bytes of batches appended to logs.", size)
     name = "plog_flush_duration_seconds"
     lines = _buckets(name, "", flush_times())
     yield Family(name, "histogram", "How long each fdatasync of a log took.", lines)
-    online, free, refusing, refused = [], [], [], []
+    online, free, refusing, refused, slow = [], [], [], [], []
     for path, live in list(logs.dirs.items()):
         labels = f'{{log_dir="{_escaped(str(path))}"}}'
         online.append(f"plog_log_dir_online{labels} {int(live.failure is None)}")
         refused.append(f"plog_log_dir_refused_writes_total{labels} {live.refused_writes}")
         if live.failure is None:
             refusing.append(f"plog_log_dir_refusing{labels} {int(live.room.left <= 0)}")
+            slow.append(f"plog_log_dir_slow{labels} {int(counts_as_slow(path))}")
             with suppress(OSError):  # it is gone, and the next who needs it will say so
                 free.append(f"plog_log_dir_free_bytes{labels} {shutil.disk_usage(path).free}")
     yield Family("plog_log_dir_online", "gauge", "Whether a log directory works.", online)
@@ -170,8 +173,11 @@ def _disks(logs: LogManager) -> Iterator[Family]:
     for name, kind, text, lines in (
         ("refusing", "gauge", "Whether records are refused for want of room.", refusing),
         ("refused_writes_total", "counter", "Writes refused for want of room.", refused),
+        ("slow", "gauge", "Whether its disk counts as slow, and is a thread's.", slow),
     ):
         yield Family(f"plog_log_dir_{name}", kind, text, lines)
+    text = "Log directories that the broker has had, and that were not there at its start."
+    yield _one("plog_missing_log_dirs", text, len(logs.missing_log_dirs))
     yield _one("plog_offline_partitions", "Partitions that cannot be served.", len(logs.offline))
 
 

@@ -44,6 +44,11 @@ class Reading(NamedTuple):
         """Return what a label says in a name's samples, each once, sorted."""
         return sorted({dict(found)[key] for found in self.samples.get(name, {})})
 
+    def having(self, name: str, key: str) -> list[str]:
+        """Return what a label says in those of a name's samples that are not 0, sorted."""
+        samples = self.samples.get(name, {})
+        return sorted(dict(found)[key] for found, value in samples.items() if value)
+
 
 def parse(text: str, at_s: float) -> Reading:
     """Read a page.

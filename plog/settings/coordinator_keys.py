@@ -41,6 +41,17 @@ class CoordinatorKeys(Settings):
         default=INT_MAX,
         at_least=1,
     )
+    group_members_max_bytes = key(
+        "group.members.max.bytes",
+        LONG,
+        "plog's own. How much memory what members tell of themselves and are assigned may take, "
+        "over all groups, with what their expressions match. A group may have a sixteenth of what "
+        "others leave; a member with which it would be larger is told "
+        "`COORDINATOR_NOT_AVAILABLE`, and tries again, or `GROUP_MAX_SIZE_REACHED`, where it would "
+        "find no room without the others either.",
+        default=268435456,
+        at_least=1048576,
+    )
     group_coordinator_rebalance_protocols = key(
         "group.coordinator.rebalance.protocols",
         LIST,

@@ -25,13 +25,14 @@ class AbsentReplicas:
     """
 
     def __init__(self, missing: Mapping[uuid.UUID, Path]) -> None:
-        self._missing = missing
+        self.missing = missing
+        """Log directories by their ids."""
         self._lost: dict[SlotKey, tuple[Path, int]] = {}
 
     @property
     def misses_a_log_dir(self) -> bool:
         """Whether any partition could be in a directory that is not here."""
-        return bool(self._missing)
+        return bool(self.missing)
 
     def remember(self, log_dir: Path, durable_ends: Mapping[SlotKey, int]) -> None:
         """Take note of partitions that were in a directory, on disk up to these offsets."""
@@ -50,10 +51,9 @@ class AbsentReplicas:
                 f"{log_dir / str(tp)} is gone, and with it what was on disk up to offset {end}: put"
                 " it back and start again, or delete the topic"
             )
-        if self._missing:
+        if self.missing:
             places = ", ".join(
-                f"{path} ({DIRECTORY_ID} {uuid_to_text(one)})"
-                for one, path in self._missing.items()
+                f"{path} ({DIRECTORY_ID} {uuid_to_text(one)})" for one, path in self.missing.items()
             )
             return (
                 f"it may be in a log directory that is missing, {places}: is its disk mounted, and"

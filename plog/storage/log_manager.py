@@ -284,6 +284,11 @@ class LogManager:
         )
 
     @property
+    def missing_log_dirs(self) -> Mapping[uuid.UUID, Path]:
+        """The log directories that were there once and were not at the start, and where."""
+        return self._absent.missing
+
+    @property
     def offline(self) -> Mapping[TopicPartition, str]:
         """Why each offline partition is offline."""
         return MappingProxyType(self._offline)

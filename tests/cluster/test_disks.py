@@ -48,6 +48,17 @@ def test_one_of_several_is_slow_until_it_has_been_fast_for_a_while(
     assert not disks.is_slow(B)
 
 
+@pytest.mark.parametrize("several", [True, False])
+def test_who_only_looks_is_told_the_same_and_makes_nothing(several: bool) -> None:
+    disks = Disks(several=several)
+    assert disks.counts_as_slow(A) is several
+    assert not disks._workers
+    assert disks.is_slow(A) is several
+    disks.note_append(A, 20_001)
+    assert disks.counts_as_slow(A)
+    assert disks.counts_as_slow(B) is several
+
+
 def test_mark_is_that_of_the_fast_paths_worker() -> None:
     disks = Disks()
     worker = disks.worker(A)

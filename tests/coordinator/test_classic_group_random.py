@@ -81,6 +81,11 @@ class Lives(RuleBasedStateMachine):
             assert all(member.syncing is None for member in roster)
 
     @invariant()
+    def size_is_that_of_the_members(self) -> None:
+        roster = self.play.group.roster
+        assert roster.size == sum(member.size for member in roster)
+
+    @invariant()
     def whoever_does_not_wait_has_a_session(self) -> None:
         for member in self.play.group.roster:
             if member.joining is None and member.syncing is None:

@@ -162,6 +162,10 @@ class Story:
         used = [at for client in self.clients for at in client.uses]
         assert len(used) == len(set(used)), "a partition is used twice"
         assert dict(self.play.read()) == dict(self.play.group.table)  # type: ignore[call-overload]
+        table = self.play.group.table
+        assert table.size == sum(
+            one.size for one in (*table.members.values(), *table.regexes.values())
+        )
 
     def settle(self) -> None:
         """Have nobody come or go any more, and no answer be lost."""

@@ -14,12 +14,16 @@ from plog._native.batch import read_header
 from plog._native.records import build_batch, control_batch
 from plog.cluster.own_appends import Pair, Writer, ignore
 from plog.coordinator import group_log
+from plog.coordinator.classic_group import ClassicGroup
+from plog.coordinator.consumer_events import Beat
 from plog.coordinator.given_out import EACH_BYTES, GivenOut
 from plog.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
-from plog.coordinator.group_events import Join, Leaving, Sync
+from plog.coordinator.group_events import Join, Leaving, Protocol, Sync
 from plog.coordinator.group_log import CommittedOffset
 from plog.coordinator.group_shard import Shard
+from plog.coordinator.member_memory import PATIENCE_MS, SHARE, STALE_MS
 from plog.coordinator.replay import Entry, Replayed
+from plog.coordinator.roster import Member
 from plog.coordinator.txn_events import Producer
 from plog.errors import ErrorCode, KafkaStorageError
 from plog.runtime.bounded_lines import AT_ONCE
@@ -28,6 +32,7 @@ from plog.runtime.trusted_time import DOUBT_MS, TrustedTime
 from plog.settings.definitions import BrokerSettings, GroupSettings
 from plog.types import TopicPartition
 from tests.bounded import counted, told
+from tests.coordinator.consumer_play import cluster_of
 from tests.coordinator.group_play import JOIN
 
 AT = TopicPartition("t", 0)
@@ -529,6 +534,155 @@ def test_ids_of_all_groups_are_bounded() -> None:
         name = f"{GROUPS - 1}"
         soon = await groups.join(f"g{name}", joining(groups, member_id=f"m{name}"))
         assert soon.error is ErrorCode.NONE
+        groups.close()
+
+    asyncio.run(run())
+
+
+SMALL = BrokerSettings(
+    {"group.initial.rebalance.delay.ms": "0", "group.members.max.bytes": "1048576"}
+)
+MOST = 1 << 20
+NONE, TRY_AGAIN = ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def tell(groups: GroupCoordinator, group_id: str, size: int, **changes: object) -> ErrorCode:
+    """Join a group with so much metadata."""
+    asked = joining(
+        groups, "m", protocols=(Protocol("range", bytes(size)),), must_know_id=False, **changes
+    )
+    return (await groups.join(group_id, asked)).error
+
+
+def test_what_members_tell_takes_bounded_memory(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        clock = ManualClock()
+        groups = made(Written(), SMALL, clock)
+        groups.shards.serve(Shard(0, 1))
+        assert await tell(groups, "g", MOST // SHARE) is ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert groups.find("g") is None
+        told = [await tell(groups, f"g{number}", 20_000) for number in range(GROUPS)]
+        taken = told.count(NONE)
+        assert told == [NONE] * taken + [TRY_AGAIN] * (GROUPS - taken)
+        assert taken * 20_000 < sum(group.members_size for group in groups.groups()) < MOST
+        assert len(groups.groups()) == taken
+        # Who tells less is taken in still, and who is there may tell what it told before.
+        assert await tell(groups, "less", 10) is NONE
+        assert await tell(groups, "g0", 20_000, member_id="m") is NONE
+        assert await tell(groups, "g0", 30_000, member_id="m") is TRY_AGAIN
+        for number in range(taken):
+            assert await groups.leave(f"g{number}", (Leaving("m"),)) == (NONE,)
+        clock.advance(PATIENCE_MS)
+        assert await tell(groups, "late", 30_000) is NONE
+        groups.close()
+
+    asyncio.run(run())
+    assert told(caplog, r"'g\d+' would take \d+ bytes of group\.members\.max\.bytes: COORD") > 1
+    assert counted(caplog, r"^(\d+) further members were refused for the memory they take") > 1
+
+
+def test_what_members_are_assigned_takes_bounded_memory() -> None:
+    async def run() -> None:
+        groups = made(Written(), SMALL)
+        groups.shards.serve(Shard(0, 1))
+        assert await tell(groups, "g", 10) is NONE
+        group = groups.find("g")
+        assert group is not None
+        before = group.members_size
+
+        async def assign(size: int) -> ErrorCode:
+            asked = Sync(
+                token=groups.token(),
+                member_id="m",
+                instance_id=None,
+                generation=1,
+                protocol_type=None,
+                protocol_name=None,
+                assignments={"m": bytes(size), "nobody": bytes(MOST)},
+            )
+            return (await groups.sync("g", asked)).error
+
+        assert await assign(MOST // SHARE) is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert await assign(5_000) is NONE
+        assert group.members_size == before + 5_000
+        assert await groups.leave("g", (Leaving("m"),)) == (NONE,)
+        assert group.members_size == 0
+        groups.close()
+
+    asyncio.run(run())
+
+
+def test_what_members_of_consumer_groups_tell_takes_bounded_memory() -> None:
+    async def run() -> None:
+        groups = made(Written(), SMALL)
+        groups.shards.serve(Shard(0, 1))
+
+        async def beat(group_id: str, topics: int) -> ErrorCode:
+            told = Beat(
+                token=groups.token(),
+                member_id="m",
+                epoch=0,
+                rebalance_timeout_ms=30_000,
+                topics=frozenset(f"t{number}" for number in range(topics)),
+                owned=frozenset(),
+            )
+            return (await groups.beat_as_consumer(group_id, told)).error
+
+        assert await beat("g", 2_000) is ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert groups.find("g") is None
+        told = [await beat(f"g{number}", 200) for number in range(100)]
+        taken = told.count(NONE)
+        assert told == [NONE] * taken + [TRY_AGAIN] * (100 - taken)
+        assert 0 < taken < 100
+        assert sum(group.members_size for group in groups.groups()) < MOST
+        assert await beat("g0", 200) is NONE
+        groups.close()
+
+    asyncio.run(run())
+
+
+def test_what_expressions_match_takes_bounded_memory() -> None:
+    async def run() -> None:
+        clock = ManualClock()
+        groups = made(Written(), SMALL, clock)
+        cluster = cluster_of({f"t{number}": 1 for number in range(21_000)})
+        groups._cluster = lambda: cluster
+        groups.shards.serve(Shard(0, 1))
+        told = Beat(
+            token=groups.token(),
+            member_id="m",
+            epoch=0,
+            rebalance_timeout_ms=30_000,
+            regex="t.*",
+            owned=frozenset(),
+        )
+        assert (await groups.beat_as_consumer("g", told)).error is NONE
+        group = groups.find("g")
+        assert group is not None
+        async with asyncio.timeout(60):
+            while group.members_size < MOST:
+                await asyncio.sleep(0.01)
+        clock.advance(STALE_MS)
+        assert await tell(groups, "late", 10) is TRY_AGAIN
+        groups.close()
+
+    asyncio.run(run())
+
+
+def test_groups_that_are_read_from_the_log_count() -> None:
+    async def run() -> None:
+        written = Written()
+        groups = made(written, SMALL)
+        groups.shards.serve(Shard(0, 1))
+        assert await tell(groups, "few", 10) is NONE
+        shard = Shard(0, 2)
+        for number in range(20):
+            machine = shard.group(f"g{number}").machine
+            assert isinstance(machine, ClassicGroup)
+            told = replace(JOIN, protocols=(Protocol("range", bytes(50_000)),))
+            machine.roster.add(Member.of(told, "m"))
+        groups.shards.serve(shard)
+        assert await tell(groups, "more", 10_000) is TRY_AGAIN
         groups.close()
 
     asyncio.run(run())

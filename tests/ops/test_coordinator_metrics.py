@@ -63,4 +63,5 @@ def test_groups_are_counted(broker: BrokerProcess, wire: Speaker) -> None:
         member.enter()
         assert value(broker, "plog_groups", state="Stable") == 1
         assert value(broker, "plog_group_members") == 1
+        assert value(broker, "plog_group_members_bytes") > 1000
         assert value(broker, "plog_group_rebalances_total") == 1

@@ -7,19 +7,24 @@ import os
 import pwd
 import resource
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from plog.cli.doctor import command
+from plog.cluster.store_copy import FILE_NAME
 from plog.ops.doctor import Finding, Verdict, examine
 from plog.ops.units import unit_of
+from plog.storage.log_dir import DIRECTORY_ID, META_PROPERTIES, decode_properties
 from tests.conftest import ROOT
+from tests.handlers.wire import create_topic, speak
 from tests.servers import BrokerProcess, free_port
 
 NOBODY = 65534
@@ -110,6 +115,57 @@ def test_directory_of_another_broker_is_a_failure(tmp_path: Path) -> None:
         pass
     found = failures(examine(settings(tmp_path, log_dirs=tmp_path / "data0", broker_id=8)))
     assert any("broker" in text and "7" in text for text in found)
+
+
+@pytest.mark.parametrize("ended", ["stopped", "killed"])
+@pytest.mark.parametrize("how", ["there", "not mounted", "left out"])
+def test_directory_that_the_broker_had_is_missed(tmp_path: Path, ended: str, how: str) -> None:
+    broker = BrokerProcess(tmp_path, log_dirs=2).start()
+    with closing(speak(broker.port)) as client:
+        for topic in ("one", "two"):
+            create_topic(client, topic)
+    (broker.stop if ended == "stopped" else broker.kill)()
+    lost, kept = broker.log_dirs
+    named = [lost, kept]
+    directory_id = decode_properties((lost / META_PROPERTIES).read_text())[DIRECTORY_ID]
+    if how != "there":
+        shutil.rmtree(lost)
+    if how == "not mounted":
+        lost.mkdir()
+    elif how == "left out":
+        named = [kept]
+    before = files_of(*named)
+    properties = settings(tmp_path, log_dirs=",".join(map(str, named)))
+    found = examine(properties)
+    assert files_of(*named) == before
+    if how == "there":
+        assert failures(found) == []
+        assert "every log directory that the broker has had is there" in [one.text for one in found]
+        return
+    (finding,) = (one for one in found if one.verdict is Verdict.FAILURE)
+    assert finding.text.startswith(f"{lost} ")
+    assert f"(directory.id {directory_id})" in finding.text
+    assert finding.text.endswith("would be offline: 1")
+    assert finding.advice.endswith(f"plog log-dirs --forget {directory_id} {properties}")
+
+
+def files_of(*directories: Path) -> dict[Path, tuple[int, int]]:
+    found = {path: path.stat() for one in directories for path in (one, *one.rglob("*"))}
+    return {path: (stat.st_mtime_ns, stat.st_size) for path, stat in found.items()}
+
+
+def test_store_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        pass
+    (place,) = broker.log_dirs
+    (place / FILE_NAME).write_bytes(b"no store" * 1000)
+    (text,) = (
+        text
+        for text in warnings(examine(settings(tmp_path, log_dirs=place)), "log.dirs")
+        if "cannot be told" in text
+    )
+    assert str(place / FILE_NAME) in text
+    assert (place / FILE_NAME).read_bytes() == b"no store" * 1000
 
 
 def test_directory_of_kraft_is_a_failure(tmp_path: Path) -> None:

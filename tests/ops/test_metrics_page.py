@@ -110,6 +110,27 @@ def test_disks_are_told(broker: Measured, wire: Speaker) -> None:
     assert now.value("plog_offline_partitions") == 0
 
 
+def test_log_directory_that_is_left_out_is_missed(tmp_path: Path) -> None:
+    broker = Measured(tmp_path)
+    with broker:
+        assert broker.reading().value("plog_missing_log_dirs") == 0
+    kept = broker.log_dirs[1]
+    broker.overrides["log.dirs"] = kept
+    with broker:
+        now = broker.reading()
+        assert now.value("plog_missing_log_dirs") == 1
+        assert now.labels("plog_log_dir_online", "log_dir") == [str(kept)]
+        command = [sys.executable, "-m", "plog", "top", "--metrics", broker.address]
+        top = subprocess.run(
+            [*command, "--every", "0.1", "--count", "1"],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=True,
+        )
+    assert "   1 log directories MISSING" in top.stdout
+
+
 def test_deleted_topic_is_gone_from_the_page(broker: Measured, wire: Speaker) -> None:
     create_topic(wire, "passing", 2)
     produce(wire, "passing", make_batch([b"x"]))
@@ -141,6 +162,8 @@ def test_top_shows_and_tells(broker: Measured, wire: Speaker) -> None:
     assert produced["per_s"] > 0
     assert next(one for one in figures["topics"] if one["topic"] == "shown")["offsets_per_s"] > 0
     assert figures["appended_records_per_s"] > 0
+    # One that nobody has written to yet counts as slow where there are several.
+    assert set(figures["slow_log_dirs"]) <= set(map(str, broker.log_dirs))
     assert figures["appended_bytes_per_s"] > 100 * figures["appended_records_per_s"]
     screen = said(top())
     for text in ("Produce", "per second", "p99.9", "shown", "connections"):

@@ -52,6 +52,21 @@ def test_directory_that_is_gone_costs_its_sample_and_no_other(
     assert not caplog.records
 
 
+def test_disk_that_counts_as_slow_is_told(running: Running) -> None:
+    address = f"127.0.0.1:{running.broker.metrics_port}"
+    name = "plog_log_dir_slow"
+    before = watch.read(address, 0)
+    assert before.labels(name, "log_dir") == [str(running.directory)]
+    assert before.having(name, "log_dir") == []
+    replicas = running.broker._replicas
+    assert replicas is not None
+    replicas.disks.note_append(running.directory, 30_000)
+    assert watch.read(address, 0).having(name, "log_dir") == [str(running.directory)]
+    for _ in range(64):
+        replicas.disks.note_append(running.directory, 0)
+    assert watch.read(address, 0).having(name, "log_dir") == []
+
+
 @pytest.mark.parametrize("fast", ["true", "false"])
 def test_appended_records_never_fall_and_log_ends_may(tmp_path: Path, fast: str) -> None:
     running = Running(tmp_path, metrics_listener="127.0.0.1:0", fast_path_enable=fast)

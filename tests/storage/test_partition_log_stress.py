@@ -238,8 +238,10 @@ class Stress:
             assert seen[producer_id] == kept
 
 
-def test_threads_at_once_keep_the_log_whole(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    seconds = 30.0 if request.config.getoption("--long", default=False) else 2.0
+@pytest.mark.parametrize(
+    "seconds", [2.0, pytest.param(30.0, marks=pytest.mark.long)], ids=["short", "long"]
+)
+def test_threads_at_once_keep_the_log_whole(tmp_path: Path, seconds: float) -> None:
     seed = run_seed()  # of what the threads do, not of when
     directory = Directory(tmp_path / "t-0")
     stress = Stress(directory, seed)
