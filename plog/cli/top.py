@@ -42,7 +42,7 @@ NOTHING_FOLDS = 10_000
 @click.option("--count", type=click.IntRange(1), help="End after so many readings.")
 @json_option
 def command(address: str, seconds: float, count: int | None, as_json: bool) -> None:
-    """Show a broker's requests, latencies, disks and largest topics live.
+    """Show a broker's requests, latencies, troubled disks and largest topics live.
 
     The broker serves its metrics page where `metrics.listener` in its properties says, which is
     nowhere by default:
@@ -52,8 +52,9 @@ def command(address: str, seconds: float, count: int | None, as_json: bool) -> N
 
     A request's time is from when the broker read it to when its answer was ready, waiting for
     records or for the disk included. The share "fast" is of those that were answered without
-    Python. A topic's offsets count what its log ends have grown by. Ctrl-C ends; into a pipe or a
-    file the readings are printed one after another.
+    Python; why others were not is told below them, and in docs/OPERATIONS.md. A topic's offsets
+    count what its log ends have grown by. Ctrl-C ends; into a pipe or a file the readings are
+    printed one after another.
     """
     from plog.ops import watch
 
@@ -181,10 +182,16 @@ def _screen(seen: Watch, address: str) -> RenderableType:
             _bytes(one["bytes"]),
             f"{one['offsets_per_s']:,.0f}",
         )
-    for table in (apis, topics):
+    handed_over = Table("handed over to Python", "per second", box=None)
+    for reason, rate in figures["handed_over_per_s"].items():
+        handed_over.add_row(reason, f"{rate:,.1f}")
+    tables = [apis, handed_over, topics] if handed_over.rows else [apis, topics]
+    screen: list[RenderableType] = [Text(head)]
+    for table in tables:
         for column in table.columns[1:]:
             column.justify = "right"
-    return Group(Text(head), Text(""), apis, Text(""), topics)
+        screen += [Text(""), table]
+    return Group(*screen)
 
 
 def _bytes(count: float) -> str:

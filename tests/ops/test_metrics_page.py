@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from plog.client.admin import Admin
 from plog.ops import watch
 from plog.ops.watch import Reading, Watch
+from plog.protocol.messages.api_versions import ApiVersionsRequest
 from plog.types import TopicPartition
 from tests.handlers.wire import (
     Speaker,
@@ -153,6 +154,7 @@ def test_top_shows_and_tells(broker: Measured, wire: Speaker) -> None:
     def said(running: subprocess.Popen[bytes]) -> str:
         while running.poll() is None:
             produce(wire, "shown", make_batch([b"x" * 100]))
+            wire.ask(ApiVersionsRequest(), 0)
         assert running.stdout is not None
         assert running.returncode == 0
         return running.stdout.read().decode()
@@ -166,7 +168,7 @@ def test_top_shows_and_tells(broker: Measured, wire: Speaker) -> None:
     assert set(figures["slow_log_dirs"]) <= set(map(str, broker.log_dirs))
     assert figures["appended_bytes_per_s"] > 100 * figures["appended_records_per_s"]
     screen = said(top())
-    for text in ("Produce", "per second", "p99.9", "shown", "connections"):
+    for text in ("Produce", "per second", "p99.9", "shown", "connections", "other API or version"):
         assert text in screen
 
 
