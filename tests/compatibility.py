@@ -538,7 +538,7 @@ class Plugin:
         if report.when == "call" or not report.passed:
             known = self._outcomes.get(report.nodeid, report.outcome)
             self._outcomes[report.nodeid] = known if known == "failed" else report.outcome
-            if "long" in report.keywords:
+            if getattr(report, "is_long", False):
                 self._long.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:

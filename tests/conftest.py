@@ -99,8 +99,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    # Its keywords do not tell: parameters called so are among them, too.
+    report.is_long = item.get_closest_marker("long") is not None  # type: ignore[attr-defined]
     refuse_skip(report)
     return report
 

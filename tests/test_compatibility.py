@@ -108,10 +108,11 @@ def test_long_forms_are_known_by_their_mark(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr("tests.compatibility.PAGE", tmp_path / "page.md")
     monkeypatch.setattr("tests.compatibility._commit", lambda: "abc")
     plugin = Plugin()
-    for name, keywords in (("test_a[1]", {}), ("test_a[2]", {"long": 1})):
+    for name, is_long in (("test_a[long]", False), ("test_a[2]", True)):
+        test = f"{row.tests[0].path}::{name}"
         plugin.pytest_runtest_logreport(
             pytest.TestReport(
-                f"{row.tests[0].path}::{name}", ("", 1, ""), keywords, "passed", None, "call"
+                test, ("", 1, ""), {"long": 1}, "passed", None, "call", is_long=is_long
             )
         )
     plugin.pytest_sessionfinish()
