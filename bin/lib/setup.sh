@@ -104,8 +104,9 @@ find_python() {
     apt_install "$python"
 }
 
-python_has_header() {
-    "$python" -c '
+# has_python_header PYTHON
+has_python_header() {
+    "$1" -c '
 import os, sys, sysconfig
 sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
 }
@@ -117,12 +118,13 @@ java_major() {
     java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1
 }
 
+# install_system_packages PYTHON [java] : what builds plog for that Python; where Spark is to run, also
+# a Java runtime.
 install_system_packages() {
     local missing=() header package major
-    find_python
     command -v gcc >/dev/null || missing+=(gcc libc6-dev)
-    "$python" -c 'import venv, ensurepip' 2>/dev/null || missing+=("$(basename "$python")-venv")
-    python_has_header || missing+=("$(basename "$python")-dev")
+    "$1" -c 'import venv, ensurepip' 2>/dev/null || missing+=("$(basename "$1")-venv")
+    has_python_header "$1" || missing+=("$(basename "$1")-dev")
     while read -r header package; do
         has_header "$header" || missing+=("$package")
     done <<HEADERS
@@ -132,7 +134,7 @@ zstd.h libzstd-dev
 snappy-c.h libsnappy-dev
 HEADERS
     major=$(java_major || true)
-    if [ "${major:-0}" -lt "$java_at_least" ]; then
+    if [ "${2:-}" = java ] && [ "${major:-0}" -lt "$java_at_least" ]; then
         # Which of them there is, the lists tell.
         ! can_install || apt_update
         missing+=("$(first_available openjdk-17-jre-headless openjdk-21-jre-headless || echo default-jre-headless)")
@@ -272,7 +274,8 @@ set_up() {
     if ! is_new_enough "$venv_python" ||
         { [ "$(stamp_of "$1")" != "$(hash_of_packages)" ] &&
             [ "$(stamp_of test)" != "$(hash_of_packages)" ]; }; then
-        install_system_packages
+        find_python
+        install_system_packages "$python" java
         create_venv
     fi
     install_packages "$1"

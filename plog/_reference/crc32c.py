@@ -1,8 +1,11 @@
-"""CRC-32C by crcmod: the oracle of `plog._native.crc32c`."""
+"""CRC-32C by crcmod: the oracle of `plog._native.crc32c`.
+
+Only tests and benchmarks need it, so crcmod comes with `plog[test]`, and not with plog.
+"""
 
 from __future__ import annotations
 
-import crcmod
+import crcmod  # pip install "plog[test]"
 
 from plog.types import Buffer
 

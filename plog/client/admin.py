@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from plog import __version__
 from plog.client.administration import Administration
+from plog.client.connection import introduction
 from plog.client.metadata import Node, TopicInfo
 from plog.errors import ErrorCode, InvalidRequest, KafkaError, error_for
-from plog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from plog.protocol.messages.api_versions import ApiVersionsResponse
 from plog.protocol.messages.cluster import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
@@ -354,10 +354,7 @@ class Admin(Administration):
 
     def features(self) -> list[FeatureLevels]:
         """Return the features that the controller knows, by name."""
-        request = ApiVersionsRequest(
-            client_software_name="plog", client_software_version=__version__
-        )
-        answer = self._ask_controller(request, ApiVersionsResponse)
+        answer = self._ask_controller(introduction(), ApiVersionsResponse)
         levels = {one.name: one.max_version_level for one in answer.finalized_features}
         return sorted(
             FeatureLevels(one.name, one.min_version, one.max_version, levels.get(one.name, 0))

@@ -68,6 +68,16 @@ class BrokerUnreachable(NetworkException):
     """No connection could be opened: nobody listens there, or the name is unknown."""
 
 
+def introduction() -> ApiVersionsRequest:
+    """Return the request for versions, which says what asks.
+
+    The "+" before a build (plog/__init__.py) is none of what KIP-511 allows in a version, and
+    brokers refuse whoever sends it.
+    """
+    version = __version__.replace("+", "-")
+    return ApiVersionsRequest(client_software_name="plog", client_software_version=version)
+
+
 class _Pending(NamedTuple):
     correlation_id: int
     response: type[Struct]
@@ -284,10 +294,7 @@ class Connection:
         self._ranges = {e.api_key: (e.min_version, e.max_version) for e in answer.api_keys}
 
     def _ask_versions(self, version: int) -> ApiVersionsResponse:
-        request = ApiVersionsRequest(
-            client_software_name="plog", client_software_version=__version__
-        )
-        self.send(request, ApiVersionsResponse, version=version)
+        self.send(introduction(), ApiVersionsResponse, version=version)
         asked, frame, pos = self._answer()
         # A broker that does not know our version answers in version 0 (KIP-511), and says so
         # in the error code, which is at the same place in every version.

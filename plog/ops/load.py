@@ -24,7 +24,13 @@ SEED = 2013
 RUN_SLACK_S = 90.0
 """Beyond its seconds; the generator gives up by itself when nothing is answered for 60 s."""
 
-MAIN = "import sys; from plog._native.load import main; main(sys.argv[1:])"
+PLACE = str(Path(__file__).parents[2])
+"""Where this plog is: a package's launcher knows it, and no other process of its Python does."""
+
+MAIN = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "from plog._native.load import main; main(sys.argv[1:])"
+)
 
 ERROR_NUMBER = re.compile(r"\berror (-?\d+)")
 """How the generator, which knows few errors' names, tells of one."""
@@ -108,8 +114,11 @@ def arguments_of(options: dict[str, object]) -> list[str]:
 
 def start(mode: str, **options: object) -> subprocess.Popen[str]:
     """Begin a run, by the options of asv_bench/load/options.c; `finish` waits for its end."""
+    # What lies in the working directory is never imported; by an isolated Python, nor what the
+    # environment names.
+    alone = "-I" if sys.flags.isolated else "-P"
     return subprocess.Popen(
-        [sys.executable, "-c", MAIN, mode, *arguments_of(options)],
+        [sys.executable, alone, "-c", MAIN, PLACE, mode, *arguments_of(options)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -8,6 +8,8 @@ import os
 import pty
 import signal
 import subprocess
+import sys
+import sysconfig
 import time
 import weakref
 from pathlib import Path
@@ -15,7 +17,14 @@ from pathlib import Path
 import pytest
 
 from plog.cli.perf import Ending
-from tests.cli.conftest import TIMEOUT_S, Run, as_shells_tell, command_line, environment
+from tests.cli.conftest import (
+    ROOT,
+    TIMEOUT_S,
+    Run,
+    as_shells_tell,
+    command_line,
+    environment,
+)
 from tests.handlers.wire import eventually, fetch_one, speak
 from tests.servers import BrokerProcess
 
@@ -89,6 +98,29 @@ def test_figures_are_a_table_for_people(run: Run, topic: str) -> None:
 def descendants(pid: int) -> set[int]:
     children = set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
     return children.union(*map(descendants, children))
+
+
+def test_generator_is_the_same_plog_whatever_else_python_would_find(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """As in the Debian package: its launcher knows where plog is, and its Python does not."""
+    other = tmp_path / "plog" / "__init__.py"
+    other.parent.mkdir()
+    other.write_text("raise SystemExit('another plog')")
+    places = [str(ROOT), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    launcher = f"import sys; sys.path[:0] = {places}; from plog.cli import main; main()"
+    arguments = "perf", "latency", "--seconds", "0.3", "--json"
+    done = subprocess.run(
+        [sys._base_executable, "-I", "-c", launcher, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        cwd=tmp_path,
+        env={**environment(broker.bootstrap), "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["records"] > 0
 
 
 @pytest.mark.parametrize("terminal", [False, True], ids=["file", "terminal"])

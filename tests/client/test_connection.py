@@ -8,6 +8,8 @@ import threading
 
 import pytest
 
+import plog.client.connection
+from plog.client.admin import Admin
 from plog.client.connection import BrokerUnreachable, Connection
 from plog.errors import NetworkException, RequestTimedOut, UnsupportedVersion
 from plog.protocol.api_keys import ApiKey
@@ -36,6 +38,12 @@ def test_highest_version_that_both_speak_is_used(bootstrap):
     assert connection.version_for(MetadataRequest) == 12
     assert connection.call(NOTHING, MetadataResponse).controller_id == 0
     connection.close()
+
+
+def test_a_build_of_a_release_is_not_refused_for_its_version(bootstrap, monkeypatch):
+    monkeypatch.setattr(plog.client.connection, "__version__", "0.1.0+20260131123456.g68165c8f00")
+    with Admin(bootstrap) as admin:
+        assert admin.features()
 
 
 @pytest.mark.parametrize("served", [0, 1, 2])
