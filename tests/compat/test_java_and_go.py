@@ -8,7 +8,7 @@ import pytest
 
 from plog.types import TopicPartition
 from tests.compat.clients import CODECS, Confluent
-from tests.compat.programs import FRANZ_GO, JAVA, Program, Run
+from tests.compat.programs import FRANZ_GO, JAVA, Java, Program, Run
 from tests.compat.traffic import Shape, record
 from tests.servers import BrokerProcess
 
@@ -19,7 +19,11 @@ SETTINGS: list[dict[str, object]] = [
     {"linger_ms": 0},
     {"linger_ms": 5},
     *({"compression_type": codec} for codec in CODECS[1:]),
+    {"enable_idempotence": "false"},
+    {"enable_idempotence": "false", "acks": 1},
 ]
+UNACKNOWLEDGED: dict[str, object] = {"enable_idempotence": "false", "acks": 0}
+"""For Java: who is told no offsets cannot compare them, as franz-go's program does."""
 
 
 @pytest.mark.parametrize("client", [*JAVA, FRANZ_GO], ids=lambda client: client.name)
@@ -30,7 +34,8 @@ def test_client_writes_and_reads(
         return [new_topic(SHAPE.partitions) for _ in range(2)]
 
     # One process for all: to start one takes longer than to run any of them.
-    runs = [Run(topics(), settings) for settings in SETTINGS]
+    more = [UNACKNOWLEDGED] if isinstance(client, Java) else []
+    runs = [Run(topics(), settings) for settings in [*SETTINGS, *more]]
     client.run(broker.bootstrap, SHAPE, *runs)
     # What it checked it had also written; another client sees the same.
     count = SHAPE.rounds * SHAPE.records_per_round

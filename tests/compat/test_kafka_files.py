@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from plog._native.crc32c import crc32c
 from plog.client.admin import TOPIC, Admin
+from plog.storage.transaction_index import decode_aborted
 from plog.types import TopicPartition
 from tests.compat.clients import CODECS, PATIENCE_S, Confluent, Sent
 from tests.compat.kafka_tools import TOOLS, Tools
@@ -43,36 +47,77 @@ def write_every_codec(bootstrap: str, topic: str, *, start: int = 0) -> list[Sen
     return written
 
 
-def dump(tools: Tools, *files: Path, options: tuple[str, ...] = ()) -> str:
+def dump(tools: Tools, *files: Path, options: Sequence[str] = ()) -> str:
+    """Return what the tool prints of files; it may have nothing to say on stderr."""
     told = tools.run("DumpLogSegments", "--files", ",".join(map(str, sorted(files))), *options)
-    for word in (
-        "isvalid: false",
-        "Found timestamp mismatch",
-        "mismatch",
-        "corrupt",
-        "Non-consecutive",
-    ):
+    for word in ("isvalid: false", "invalid bytes at the end"):
         assert word not in told, told
     return told
 
 
-@pytest.mark.parametrize("tools", TOOLS, ids=repr)
-def test_dump_tool_reads_what_plog_writes(tools: Tools, plane: Plane, tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path) as broker:
+def fields(told: str, first: str) -> list[dict[str, str]]:
+    """Return what the tool's lines that begin with a field say, by the fields' names."""
+    lines = [line for line in told.splitlines() if line.startswith(f"{first}: ")]
+    return [dict(re.findall(r"(\w+): (\S+)", line)) for line in lines]
+
+
+class Newest(NamedTuple):
+    """A producer's newest batch."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+
+def newest_in_log(told: str, below: int) -> list[Newest]:
+    """Return every producer's newest batch below an offset, of the dump of all segments."""
+    newest = {}
+    for one in fields(told, "baseOffset"):
+        if int(one["lastOffset"]) < below:
+            newest[one["producerId"]] = Newest(
+                int(one["producerId"]),
+                int(one["producerEpoch"]),
+                int(one["lastSequence"]),
+                int(one["lastOffset"]),
+                int(one["lastOffset"]) - int(one["baseOffset"]),
+                int(one["CreateTime"]),
+            )
+    return sorted(newest.values())
+
+
+def newest_in_snapshot(told: str) -> list[Newest]:
+    names = ("producerId", "producerEpoch", "lastSequence", "lastOffset", "offsetDelta")
+    return sorted(
+        Newest(*(int(one[name]) for name in (*names, "lastTimestamp")))
+        for one in fields(told, "producerId")
+    )
+
+
+def written_by_plog(directory: Path) -> tuple[Path, list[Sent]]:
+    """Have a broker write what is dumped; return the partition's directory and the records."""
+    with BrokerProcess(directory) as broker:
         with Admin(broker.bootstrap) as admin:
             admin.create_topic("all", partitions=1, configs=CONFIGS)
         written = write_every_codec(broker.bootstrap, "all")
         with Admin(broker.bootstrap) as admin:
             admin.delete_records({TopicPartition("all", 0): 3})
-    directory = broker.log_dirs[0] / "all-0"
+    return broker.log_dirs[0] / "all-0", written
+
+
+@pytest.mark.parametrize("tools", TOOLS, ids=repr)
+def test_dump_tool_reads_what_plog_writes(tools: Tools, plane: Plane, tmp_path: Path) -> None:
+    directory, written = written_by_plog(tmp_path)
     logs = list(directory.glob("*.log"))
     assert len(logs) > 2
-    told = dump(tools, *logs, options=("--deep-iteration", "--print-data-log"))
-    found = re.findall(r"^\| offset: (\d+) .* payload: (.*)$", told, re.MULTILINE)
+    in_logs = dump(tools, *logs, options=("--deep-iteration", "--print-data-log"))
+    found = re.findall(r"^\| offset: (\d+) .* payload: (.*)$", in_logs, re.MULTILINE)
     assert [(int(offset), payload) for offset, payload in found] == [
         (at, record.value.decode()) for at, record in enumerate(written)
     ]
-    assert {one.lower() for one in re.findall(r"compresscodec: (\w+)", told)} == set(CODECS)
+    assert {one.lower() for one in re.findall(r"compresscodec: (\w+)", in_logs)} == set(CODECS)
     for kind in ("index", "timeindex"):
         files = list(directory.glob(f"*.{kind}"))
         assert any(file.stat().st_size for file in files)
@@ -80,10 +125,91 @@ def test_dump_tool_reads_what_plog_writes(tools: Tools, plane: Plane, tmp_path: 
         told = dump(tools, *files, options=("--index-sanity-check",))
         assert told.count("passed sanity check") == len(files)
     snapshots = list(directory.glob("*.snapshot"))
-    assert snapshots
-    told = dump(tools, *snapshots)
-    assert "producerId: " in told
-    assert "lastSequence: " in told or "lastSequence" in told
+    assert len(snapshots) > 1
+    for told in dump(tools, *snapshots).split("Dumping ")[1:]:
+        below = int(Path(told.splitlines()[0]).stem)
+        newest = newest_in_snapshot(told)
+        assert newest == newest_in_log(in_logs, below)
+        assert {one["coordinatorEpoch"] for one in fields(told, "producerId")} == {"-1"}
+    # The last one is of all: each ten records had a producer of their own.
+    assert sorted((one.last_offset, one.last_sequence, one.epoch) for one in newest) == [
+        (end - 1, 9, 0) for end in range(10, len(written) + 1, 10)
+    ]
+
+
+class Planted(NamedTuple):
+    """One more in a byte of a file, and what the tool says of it, though it ends with 0."""
+
+    suffix: str
+    byte: int
+    told: str
+
+
+PLANTED = [
+    Planted("index", 3, "Mismatches in "),  # the first entry's offset
+    Planted("timeindex", 7, "Found timestamp mismatch in "),
+    Planted("timeindex", 11, "offsets are not found in the log"),
+    Planted("snapshot", 23, "CRC is no longer valid"),  # the first producer's last sequence
+]
+
+
+@pytest.mark.parametrize("tools", TOOLS, ids=repr)
+def test_wrong_entry_would_be_seen(tools: Tools, tmp_path: Path) -> None:
+    directory, _ = written_by_plog(tmp_path)
+    for planted in PLANTED:
+        file = max(directory.glob(f"*.{planted.suffix}"), key=lambda one: one.stat().st_size)
+        whole = file.read_bytes()
+        wrong = bytearray(whole)
+        wrong[planted.byte] = (wrong[planted.byte] + 1) % 256
+        file.write_bytes(wrong)
+        told = tools.complaints("DumpLogSegments", "--files", file)
+        assert any(planted.told in line for line in told), (planted, told)
+        file.write_bytes(whole)
+    # With the CRC made right it can only be seen in what the snapshot says.
+    right = newest_in_snapshot(dump(tools, file))
+    struct.pack_into(">I", wrong, 2, crc32c(bytes(wrong[6:])))
+    file.write_bytes(wrong)
+    assert newest_in_snapshot(dump(tools, file)) == [
+        right[0]._replace(last_sequence=right[0].last_sequence + 1),
+        *right[1:],
+    ]
+
+
+@pytest.mark.parametrize("tools", TOOLS, ids=repr)
+def test_dump_tool_reads_what_transactions_leave(
+    tools: Tools, plane: Plane, tmp_path: Path
+) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topic("tx", partitions=1)
+        write_transactions(broker.bootstrap, "tx")
+        left_open = transactional(broker.bootstrap, "open")
+        begin(left_open, "tx", [b"open"])
+    del left_open
+    directory = broker.log_dirs[0] / "tx-0"
+    (index,) = directory.glob("*.txnindex")
+    aborted = fields(dump(tools, index), "version")
+    offsets = ("firstOffset", "lastOffset", "lastStableOffset")
+    # Each had three records and its marker, and none was open beside it.
+    assert [tuple(int(one[name]) for name in offsets) for one in aborted] == [
+        (4, 7, 8),
+        (12, 15, 16),
+        (20, 23, 24),
+    ]
+    in_log = dump(tools, *directory.glob("*.log"), options=("--deep-iteration",))
+    producer_id = fields(in_log, "baseOffset")[0]["producerId"]
+    assert {one["producerId"] for one in aborted} == {producer_id}
+    (coordinator_epoch,) = set(re.findall(r"endTxnMarker: \w+ coordinatorEpoch: (\S+)", in_log))
+    told = dump(tools, max(directory.glob("*.snapshot")))
+    states = {one["producerId"]: one for one in fields(told, "producerId")}
+    ended = states.pop(producer_id)
+    assert ended["coordinatorEpoch"] == coordinator_epoch
+    assert (ended["lastSequence"], ended["lastOffset"]) == ("17", "22")
+    assert not re.search(r"\d", ended["currentTxnFirstOffset"])
+    ((_, still_open),) = states.items()
+    assert still_open["coordinatorEpoch"] == "-1"
+    assert (still_open["lastSequence"], still_open["lastOffset"]) == ("0", "24")
+    assert re.findall(r"\d+", still_open["currentTxnFirstOffset"]) == ["24"]
 
 
 @pytest.fixture
@@ -106,16 +232,35 @@ def make_topics(bootstrap: str) -> None:
         made.result(PATIENCE_S)
 
 
-def write_transactions(bootstrap: str, topic: str) -> None:
-    """One that commits and one that is aborted, in turn."""
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t", "linger.ms": 0})
+def transactional(bootstrap: str, transactional_id: str) -> Producer:
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 0}
+    )
     producer.init_transactions(PATIENCE_S)
-    for number in range(6):
-        producer.begin_transaction()
-        for at in range(3):
-            producer.produce(topic, b"%d-%d" % (number, at), partition=0, timestamp=STAMP)
-        producer.flush(PATIENCE_S)
-        (producer.abort_transaction if number % 2 else producer.commit_transaction)(PATIENCE_S)
+    return producer
+
+
+def begin(producer: Producer, topic: str, records: Sequence[bytes]) -> None:
+    """Write records in a transaction, and leave it open."""
+    producer.begin_transaction()
+    for record in records:
+        producer.produce(topic, record, partition=0, timestamp=STAMP)
+    producer.flush(PATIENCE_S)
+
+
+def write_transactions(bootstrap: str, topic: str, *, start: int = 0) -> list[bytes]:
+    """One that commits and one that is aborted, in turn; return what is committed."""
+    producer = transactional(bootstrap, "t")
+    committed: list[bytes] = []
+    for number in range(start, start + 6):
+        records = [b"%d-%d" % (number, at) for at in range(3)]
+        begin(producer, topic, records)
+        if number % 2:
+            producer.abort_transaction(PATIENCE_S)
+        else:
+            producer.commit_transaction(PATIENCE_S)
+            committed += records
+    return committed
 
 
 def values(bootstrap: str, topic: str, count: int, **more: int) -> list[bytes | None]:
@@ -131,8 +276,7 @@ def test_plog_goes_on_where_kafka_stopped_and_kafka_where_plog_did(
     make_topics(first.bootstrap)
     written = write_every_codec(first.bootstrap, "all")
     Confluent().produce(first.bootstrap, "moved", [Sent(b"k", b"v")], partition=2)
-    write_transactions(first.bootstrap, "tx")
-    committed = [b"%d-%d" % (number, at) for number in (0, 2, 4) for at in range(3)]
+    committed = write_transactions(first.bootstrap, "tx")
     first.stop()
 
     broker = BrokerProcess(tmp_path)
@@ -154,12 +298,16 @@ def test_plog_goes_on_where_kafka_stopped_and_kafka_where_plog_did(
         assert read_committed(broker.bootstrap, "tx", len(committed)) == committed
         # More of it: segments, producers and leader epochs go on.
         more = write_every_codec(broker.bootstrap, "all", start=len(written))
+        committed += write_transactions(broker.bootstrap, "tx", start=6)
         with Admin(broker.bootstrap) as admin:
             admin.create_topic("made-by-plog", partitions=2, configs={"retention.ms": "7000000"})
             admin.delete_topic("moved")
             admin.delete_records({TopicPartition("all", 0): 30})
         Confluent().produce(broker.bootstrap, "made-by-plog", [Sent(b"k", b"new")], partition=1)
 
+    indexes = sorted((data / "tx-0").glob("*.txnindex"))
+    aborted = [one for index in indexes for one in decode_aborted(index.read_bytes())]
+    assert [one.first_offset for one in aborted] == [8 * n + 4 for n in range(6)]
     plog("adopt", "--give-back", "--zookeeper", f"127.0.0.1:{zookeeper.port}", properties)
     again = Kafka(tmp_path / "again", data, zookeeper)
     try:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from plog.client.admin import TOPIC, Admin
+from plog.client.consumer import Consumer
 from plog.types import TopicPartition
 from tests.compat.clients import Confluent, Sent
 from tests.compat.kafka_tools import TOOLS, Tools
@@ -153,17 +154,27 @@ def test_offsets_are_told(tools: Tools, broker: BrokerProcess, new_topic: NewTop
 def test_records_are_deleted(
     tools: Tools, broker: BrokerProcess, new_topic: NewTopic, tmp_path: Path
 ) -> None:
-    name = new_topic(2)
-    send(broker, name, 10)
+    name = new_topic(3)
+    for partition in range(3):
+        send(broker, name, 10, partition)
     given = tmp_path / "offsets.json"
-    parts = [{"topic": name, "partition": 0, "offset": 4}]
+    # -1: everything, up to the high watermark.
+    parts = [{"topic": name, "partition": n, "offset": offset} for n, offset in ((0, 4), (1, -1))]
     given.write_text(json.dumps({"partitions": parts, "version": 1}))
     told = tools.run(
         "DeleteRecordsCommand", "--bootstrap-server", broker.bootstrap, "--offset-json-file", given
     )
-    assert re.search(rf"partition: {name}-0\s+low_watermark: 4", told), told
+    told_marks = re.findall(rf"partition: {name}-(\d)\s+low_watermark: (\d+)", told)
+    assert sorted(told_marks) == [("0", "4"), ("1", "10")], told
     found = Confluent().consume(broker.bootstrap, name, 6, offset=4)
     assert [record.value for record in found] == [b"v%d" % n for n in range(4, 10)]
+    places = [TopicPartition(name, n) for n in range(3)]
+    with Consumer(broker.bootstrap) as consumer:
+        assert consumer.beginning_offsets(places) == dict(zip(places, (4, 10, 0), strict=True))
+        assert consumer.end_offsets(places) == dict.fromkeys(places, 10)
+    send(broker, name, 1, 1)  # and it goes on there
+    (after,) = Confluent().consume(broker.bootstrap, name, 1, partition=1, offset=10)
+    assert after.value == b"v0"
 
 
 def test_log_directories_are_described(

@@ -125,6 +125,31 @@ def test_kcat_writes_and_reads(
     assert read(broker, topic) == RECORDS
 
 
+def test_kcat_writes_headers_and_tombstones_and_goes_on_in_a_group(
+    broker: BrokerProcess, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic()
+    lines = "".join(f"k{n}:{f'value {n}' if n % 3 else ''}\n" for n in range(COUNT))
+    headers = ("-H", "one=1", "-H", "two=zwei")
+    kcat(broker, "-P", "-t", topic, "-p", 0, "-K", ":", "-Z", *headers, stdin=lines)
+    found = Confluent().consume(broker.bootstrap, topic, COUNT)
+    assert [one[:3] for one in found] == [
+        (key, value if n % 3 else None, (("one", b"1"), ("two", b"zwei")))
+        for n, (key, value) in enumerate(RECORDS)
+    ]
+    expected = [
+        f"{n} k{n} {f'value {n}' if n % 3 else 'NULL'} one=1,two=zwei" for n in range(COUNT)
+    ]
+
+    def read(count: int) -> list[str]:
+        shown = ("-q", "-Z", "-c", count, "-f", "%o %k %s %h\n")
+        begin = ("-X", "auto.offset.reset=earliest")
+        return kcat(broker, *shown, *begin, "-G", f"group-of-{topic}", topic).splitlines()
+
+    assert read(12) == expected[:12]
+    assert read(COUNT - 12) == expected[12:]
+
+
 def test_kcat_lists_and_queries(broker: BrokerProcess, new_topic: Callable[..., str]) -> None:
     topic = new_topic(3)
     records = [Sent(b"k", b"v", (), 1_700_000_000_000 + n) for n in range(5)]

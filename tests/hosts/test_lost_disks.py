@@ -18,6 +18,7 @@ from plog.client.admin import Admin
 from plog.errors import ErrorCode
 from plog.protocol.messages.cluster import DescribeLogDirsRequest
 from tests.broker.test_lost_replicas import partition_state
+from tests.broker.test_start import content, overrides, refusal, run
 from tests.crash.test_kill import check
 from tests.crash.writer import Writer
 from tests.handlers.wire import create_topic, fetch_one, make_batch, produce, speak
@@ -148,6 +149,47 @@ def test_disk_that_is_not_mounted_at_a_start_is_not_taken_for_a_new_one(tmp_path
         assert produce(client, create_topic(client, "new")[0], make_batch()).base_offset == 0
     with broker:
         assert read_all(broker, "gone") == read_all(broker, "new") == ["v"]
+
+
+def test_file_system_that_is_read_only_at_a_start_keeps_what_it_has(
+    tmp_path: Path, bound: Path
+) -> None:
+    broker = BrokerProcess(tmp_path, overrides={"log.dirs": f"{bound},{tmp_path / KEPT}"})
+    with broker, closing(speak(broker.port)) as client:
+        for name in (bound.name, KEPT):
+            create_topic(client, name)
+            assert produce(client, name, make_batch([b"before"])).error_code == ErrorCode.NONE
+        assert (bound / f"{bound.name}-0").is_dir()
+    mount(bound, "-o", "remount,bind,ro")
+    before = content(bound)
+    for end in (broker.kill, broker.stop):
+        broker.start()
+        try:
+            with (
+                memory_bounded(broker, "a log directory that is read-only at a start", 32 * MIB),
+                closing(speak(broker.port)) as client,
+            ):
+                wait_until(
+                    lambda: partition_state(client, bound.name) == GONE, "leaderless", broker
+                )
+                code = produce(client, bound.name, make_batch([b"meanwhile"])).error_code
+                assert code == ErrorCode.KAFKA_STORAGE_ERROR
+                assert produce(client, KEPT, make_batch([b"meanwhile"])).error_code == 0
+                other, _ = create_topic(client)
+                assert produce(client, other, make_batch()).error_code == ErrorCode.NONE
+        finally:
+            end()
+        told = f"log directory {bound} is offline: [Errno {errno.EROFS}] Read-only file system"
+        assert broker.log.count(told) == 1, broker.log
+        assert "Traceback" not in broker.log
+        broker.log_path.unlink()
+    alone = refusal(run(*overrides(log_dirs=bound)))
+    assert f"no log directory can be used: {bound}: Read-only file system" in alone
+    assert content(bound) == before
+    mount(bound, "-o", "remount,bind,rw")
+    with broker:
+        assert read_all(broker, bound.name) == ["before"]
+        assert read_all(broker, KEPT) == ["before", "meanwhile", "meanwhile"]
 
 
 DISK_BYTES = 64 * MIB

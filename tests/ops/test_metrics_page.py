@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
 import re
+import select
+import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 import urllib.request
@@ -32,6 +38,7 @@ from tests.handlers.wire import (
     speak,
 )
 from tests.servers import BrokerProcess, free_port
+from tests.waiting import until
 
 TIMEOUT_S = 60
 OPERATIONS = Path(__file__).parent.parent.parent / "docs" / "OPERATIONS.md"
@@ -170,6 +177,84 @@ def test_top_shows_and_tells(broker: Measured, wire: Speaker) -> None:
     screen = said(top())
     for text in ("Produce", "per second", "p99.9", "shown", "connections", "other API or version"):
         assert text in screen
+
+
+class Terminal:
+    """A terminal with a command in it, which may be interrupted from its keyboard."""
+
+    HIDE_CURSOR, SHOW_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
+
+    def __init__(self, command: list[str]) -> None:
+        self._leader, self._follower = pty.openpty()
+        self._before = termios.tcgetattr(self._follower)
+        self._said = bytearray()
+        self.running = subprocess.Popen(
+            command,
+            stdin=self._follower,
+            stdout=self._follower,
+            stderr=self._follower,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "200", "LINES": "50"},
+            start_new_session=True,
+            preexec_fn=self._take,
+        )
+
+    @staticmethod
+    def _take() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        # Where the tests run in the background, SIGINT is ignored, and that is inherited.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    def text(self) -> str:
+        """Return all that was shown until now, one screen behind the other."""
+        while select.select([self._leader], [], [], 0)[0]:
+            self._said += os.read(self._leader, 65536)
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self._said.decode("utf-8", "replace"))
+
+    def press(self, key: bytes) -> None:
+        os.write(self._leader, key)
+
+    def has_ended(self) -> bool:
+        self.text()  # nobody ends who waits to be read
+        return self.running.poll() is not None
+
+    def is_as_before(self) -> bool:
+        """Whether its settings are, and its cursor is there."""
+        shown = self._said.rfind(self.SHOW_CURSOR) > self._said.rfind(self.HIDE_CURSOR)
+        return shown and termios.tcgetattr(self._follower) == self._before
+
+    def close(self) -> None:
+        if self.running.poll() is None:
+            self.running.kill()
+        self.running.wait()
+        os.close(self._leader)
+        os.close(self._follower)
+
+
+def test_top_is_live_in_a_terminal_and_gives_it_back(broker: Measured, wire: Speaker) -> None:
+    create_topic(wire, "watched", 1)
+    command = [sys.executable, "-m", "plog", "top", "--metrics", broker.address, "--every", "0.2"]
+    terminal = Terminal(command)
+    try:
+
+        def figures(words: str) -> list[float]:
+            """Write a record, and return what stood behind the words, once for each reading."""
+            produce(wire, "watched", make_batch([b"x" * 1000]))
+            found = re.findall(rf"{words} +([\d.,]+)", terminal.text())
+            return [float(one.replace(",", "")) for one in found]
+
+        until(lambda: sum(rate > 0 for rate in figures("Produce")) > 1, "it shows two readings")
+        # The topic's size, in kB.
+        until(lambda: len(set(figures("watched +1"))) > 2, "it shows what has grown")
+        for words in (f"plog at {broker.address}", " connections ", "p99.9", "offsets/s"):
+            assert words in terminal.text()
+        assert not terminal.is_as_before()  # or it would say nothing afterwards
+        terminal.press(b"\x03")
+        until(terminal.has_ended, "it ends")
+        assert terminal.running.returncode in (130, -signal.SIGINT)
+        assert "Traceback" not in terminal.text()
+        assert terminal.is_as_before()
+    finally:
+        terminal.close()
 
 
 def test_readers_that_send_a_byte_now_and_then_keep_nobody_away_and_no_stop(tmp_path: Path) -> None:
