@@ -223,10 +223,11 @@ ROWS = [
     Row(
         CLIENTS,
         "kcat",
-        "writes and reads every codec, from offsets and tails, lists, queries by time",
+        "every codec, from offsets and tails, in a group; headers, tombstones; lists, times",
         (
             _of("compat/test_other_clients.py::test_kcat_writes_and_reads"),
             _of("compat/test_other_clients.py::test_kcat_lists_and_queries"),
+            _of("compat/test_other_clients.py::test_kcat_writes_nulls_and_headers_and_joins_a_group"),
         ),
         _kcat,
     ),
@@ -331,7 +332,7 @@ ROWS = [
     Row(
         FILES,
         "kafka-dump-log",
-        "segments of every codec, indexes, snapshots, checkpoints, groups, transactions",
+        "segments of every codec, indexes, snapshots, groups, transactions",
         (
             _of("compat/test_kafka_files.py::test_dump_tool_reads_what_plog_writes"),
             _of("compat/test_kafka_group_tools.py::test_dump_tool_reads_the_offsets_topic"),

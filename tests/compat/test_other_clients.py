@@ -125,7 +125,7 @@ def test_kcat_writes_and_reads(
     assert read(broker, topic) == RECORDS
 
 
-def test_kcat_writes_headers_and_tombstones_and_goes_on_in_a_group(
+def test_kcat_writes_nulls_and_headers_and_joins_a_group(
     broker: BrokerProcess, new_topic: Callable[..., str]
 ) -> None:
     topic = new_topic()
