@@ -265,7 +265,8 @@ def test_topics_of_the_brokers_take_nothing_from_clients(broker: ManyListeners) 
     refused = produce(connection, "__consumer_offsets", make_batch(key=b"k"))
     assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     allowed = produce(admin, "__consumer_offsets", make_batch(key=b"k"))
-    assert allowed.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    # Another test of this broker's may have made it.
+    assert allowed.error_code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE)
     connection.close()
     admin.close()
 
