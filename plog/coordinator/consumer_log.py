@@ -176,7 +176,7 @@ def _member(member: Subscriber) -> ConsumerGroupMemberMetadataValue:
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topics),
-        subscribed_topic_regex=member.regex,
+        subscribed_topic_regex=member.regex or "",  # as Kafka, which knows null, too
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         server_assignor=member.assignor,
         classic_member_metadata=None
@@ -198,11 +198,12 @@ def _subscriber(value: ConsumerGroupMemberMetadataValue) -> Subscriber:
         client_id=value.client_id,
         client_host=value.client_host,
         topics=frozenset(value.subscribed_topic_names),
-        regex=value.subscribed_topic_regex,
+        regex=value.subscribed_topic_regex or None,
         rebalance_timeout_ms=value.rebalance_timeout_ms,
         assignor=value.server_assignor,
+        # Without its tag, as plog once left out who speaks KIP-848's protocol, it says nothing.
         classic=None
-        if classic is None
+        if classic is None or not classic.supported_protocols
         else ClassicSide(
             classic.session_timeout_ms,
             tuple(Protocol(one.name, one.metadata) for one in classic.supported_protocols),

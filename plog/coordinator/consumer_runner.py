@@ -282,6 +282,8 @@ class ConsumerRunner:
     def _go_back(self, group: Group, error: ErrorCode) -> None:
         """Make the group anew from what is safe: nobody was told of anything else."""
         machine = group.machine
+        if group.unsafe.changes_classic:
+            group.is_stored = True  # it may stand in the log, whichever was written last
         waiting = group.unsafe.failed()
         if isinstance(machine, ClassicGroup):
             self._run_classic(group, machine.die(error))

@@ -6,7 +6,7 @@ next one, and an answer is told once everything is safe that it may rest on. Wri
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from plog.cluster.own_appends import Pair
@@ -27,14 +27,31 @@ class Batch:
     answers: list[Answer] = field(default_factory=list)
 
     def pairs(self, group_id: str) -> list[Pair]:
-        """Return what is to be written."""
+        """Return what is to be written; a group must be removed before it is of another type."""
         return [
+            *(pair for pair in self.others if pair.value is None),
             *(
                 Pair(consumer_log.encode_key(group_id, one.key), consumer_log.encode_value(one))
-                for one in self.records
+                for one in in_order(self.records)
             ),
-            *self.others,
+            *(pair for pair in self.others if pair.value is not None),
         ]
+
+
+def in_order(records: Iterable[Record]) -> Iterator[Record]:
+    """Yield the last record of each key, as Kafka's brokers take them one by one.
+
+    They remove no group and no member of which they still know anything else, and add nothing to
+    what they do not know: else they give up the whole partition. So removals come first, by kind
+    from the last to the first, and then the rest from the first to the last.
+    """
+    last = {record.key: record for record in records}
+    for key in sorted(last, reverse=True):
+        if last[key].value is None:
+            yield last[key]
+    for key in sorted(last):
+        if last[key].value is not None:
+            yield last[key]
 
 
 @dataclass(slots=True)
@@ -43,12 +60,17 @@ class Unsafe:
 
     _writing: Batch | None = None
     _next: Batch | None = None
-    _suspect: set[Key] = field(default_factory=set)
+    suspects: set[Key] = field(default_factory=set)
     """What was written and could not be made safe: it may stand in the log all the same."""
 
     def __bool__(self) -> bool:
         """Tell whether there is anything."""
         return self._writing is not None or self._next is not None
+
+    @property
+    def changes_classic(self) -> bool:
+        """Whether the record of a classic group is being written or deleted."""
+        return any(batch.others for batch in self._batches())
 
     def gathering(self) -> Batch:
         """Return the batch that will be written next, to be added to."""
@@ -73,8 +95,8 @@ class Unsafe:
         if self._writing is not None or self._next is None:
             return None
         batch, self._next = self._next, None
-        mended = self._suspect - {record.key for record in batch.records}
-        batch.records[:0] = [Record(key, stored.get(key)) for key in sorted(mended)]
+        mended = self.suspects - {record.key for record in batch.records}
+        batch.records[:0] = [Record(key, stored.get(key)) for key in mended]
         self._writing = batch
         return batch
 
@@ -82,7 +104,7 @@ class Unsafe:
         """Take in that the batch is safe, and return who is to be told."""
         batch, self._writing = self._writing, None
         assert batch is not None, "nothing was being written"
-        self._suspect.clear()
+        self.suspects.clear()
         for record in batch.records:
             stored.apply(record)
         return batch.answers
@@ -91,7 +113,7 @@ class Unsafe:
         """Take in that the batch is not safe, give everything up, and return who has waited."""
         batches = list(self._batches())
         self._writing = self._next = None
-        self._suspect.update(record.key for batch in batches for record in batch.records)
+        self.suspects.update(record.key for batch in batches for record in batch.records)
         return [answer for batch in batches for answer in batch.answers]
 
     def _batches(self) -> Iterator[Batch]:

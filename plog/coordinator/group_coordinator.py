@@ -20,8 +20,9 @@ from plog.coordinator import group_log
 from plog.coordinator.classic_group import ClassicGroup
 from plog.coordinator.consumer_events import Beat
 from plog.coordinator.consumer_group import ConsumerGroup
-from plog.coordinator.consumer_log import encode_key
 from plog.coordinator.consumer_runner import ConsumerRunner
+from plog.coordinator.consumer_store import Batch
+from plog.coordinator.consumer_table import Record
 from plog.coordinator.failures import told
 from plog.coordinator.given_out import GivenOut, Key
 from plog.coordinator.group_events import (
@@ -283,7 +284,7 @@ class GroupCoordinator:
     def _forget_unborn(self, shard: Shard, group: Group) -> None:
         """Forget a group that was made for somebody who was not taken in, or did not come back."""
         is_nothing = (
-            isinstance(group.machine, ClassicGroup) and group.is_forgettable and not group.is_stored
+            isinstance(group.machine, ClassicGroup) and group.is_forgettable and not group.is_in_log
         )
         if is_nothing and shard.groups.get(group.group_id) is group:
             del shard.groups[group.group_id]
@@ -468,7 +469,8 @@ class GroupCoordinator:
         ]
         if group.is_stored:
             pairs.append(Pair(group_log.encode_group_key(group_id), None))
-        pairs += [Pair(encode_key(group_id, record.key), None) for record in group.stored]
+        removed = Batch([Record(key, None) for key in group.consumer_keys()])
+        pairs += removed.pairs(group_id)
         # Until its end is safe the group refuses whoever comes, for a while.
         was, again = group.machine, self._begin_again(group)
         if isinstance(was, ConsumerGroup):

@@ -16,7 +16,7 @@ from plog.coordinator.consumer_events import Beat
 from plog.coordinator.consumer_group import ConsumerGroup
 from plog.coordinator.consumer_log import ConsumerKey
 from plog.coordinator.consumer_store import Unsafe
-from plog.coordinator.consumer_table import EPOCH, Record, Table
+from plog.coordinator.consumer_table import EPOCH, Key, Record, Table
 from plog.coordinator.group_events import NO_MEMBER, Join, Sync
 from plog.coordinator.group_log import CommittedOffset, GroupKey, OffsetKey
 from plog.coordinator.group_offsets import GroupOffsets
@@ -44,7 +44,7 @@ class Group:
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     since_ms: int = NO_TIMESTAMP
     is_stored: bool = False
-    """Whether a classic group itself has a record; one that only commits has none."""
+    """Whether a classic group itself may have a record; one that only commits has none."""
     stored: Table = field(default_factory=Table)
     """The records of a consumer group that are safe."""
     unsafe: Unsafe = field(default_factory=Unsafe)
@@ -110,6 +110,15 @@ class Group:
     def is_forgettable(self) -> bool:
         """Whether nobody would miss it."""
         return self.is_empty and not self.unsafe and self.offsets.is_forgettable
+
+    @property
+    def is_in_log(self) -> bool:
+        """Whether there may be records of it, but for what it has committed."""
+        return self.is_stored or bool(self.consumer_keys())
+
+    def consumer_keys(self) -> set[Key]:
+        """Return under which keys a consumer group may have records, safe ones or others."""
+        return {record.key for record in self.stored} | self.unsafe.suspects
 
     def subscribed_topics(self) -> set[str] | None:
         """Return the topics that members want; None when that cannot be told."""

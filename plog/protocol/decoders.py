@@ -227,21 +227,20 @@ class _Writer:
         nullable = self._version in f.nullable
         if f.kind == "array":
             self._array(f, target, path, nullable)
+        elif f.struct is not None and nullable:
+            self._nullable_struct(f, target, path)
         else:
             self._value(f.kind, f.struct, target, path, nullable)
 
     def _value(
         self, kind: str, nested: type[Struct] | None, target: str, path: str, nullable: bool
     ) -> None:
-        """Write the reading of anything but an array."""
+        """Write the reading of anything but an array, or a structure that may be null."""
         if kind == "struct":
             assert nested is not None
-            if nullable:
-                self._nullable_struct(nested, target, path)
-            else:
-                # Its last fields may still wait to be read; the object is complete after them.
-                made = self._struct(nested, path, ".")
-                self._after.append(f"{target} = {made}")
+            # Its last fields may still wait to be read; the object is complete after them.
+            made = self._struct(nested, path, ".")
+            self._after.append(f"{target} = {made}")
         elif kind == "uuid":
             held = self._source.name("u")
             self._read("16s", 16, held, path)
@@ -251,14 +250,16 @@ class _Writer:
         else:
             self._sized(kind, target, path, nullable)
 
-    def _nullable_struct(self, nested: type[Struct], target: str, path: str) -> None:
+    def _nullable_struct(self, f: Field, target: str, path: str) -> None:
+        assert f.struct is not None
         there = self._source.name("n")
         self._read("b", 1, there, path)
         self._flush()
-        with self._source.block(f"if {there} < 0:"):
+        # An int8, whose null is -1, or in a tag a varint, whose null is 0 (KIP-893).
+        with self._source.block(f"if {there} < {int(self._version in f.tagged)}:"):
             self._source.line(f"{target} = None")
         with self._source.block("else:"):
-            made = self._struct(nested, path, ".")
+            made = self._struct(f.struct, path, ".")
             self._flush()
             self._source.line(f"{target} = {made}")
 

@@ -172,28 +172,32 @@ class _Writer:
         nullable = self._version in f.nullable
         if f.kind == "array":
             self._array(f, value, path, nullable)
+        elif f.struct is not None and nullable:
+            self._nullable_struct(f, value, path)
         else:
             self._value(f.kind, f.struct, value, path, nullable)
+
+    def _nullable_struct(self, f: Field, value: str, path: str) -> None:
+        line, block = self._source.line, self._source.block
+        assert f.struct is not None
+        self._flush()
+        held = self._source.name("o")
+        line(f"{held} = {value}")
+        with block(f"if {held} is None:"):
+            # In place of the 1 before a structure: an int8, or in a tag a varint (KIP-893).
+            line(f"{self._add}({bytes(1) if self._version in f.tagged else bytes([255])!r})")
+        with block("else:"):
+            self._pending.append(("b", "1"))
+            self._struct(f.struct, held, f"{path}.")
+            self._flush()
 
     def _value(
         self, kind: str, nested: type[Struct] | None, value: str, path: str, nullable: bool
     ) -> None:
-        """Write the encoding of anything but an array."""
-        line, block = self._source.line, self._source.block
+        """Write the encoding of anything but an array, or a structure that may be null."""
         if kind == "struct":
             assert nested is not None
-            if nullable:
-                self._flush()
-                held = self._source.name("o")
-                line(f"{held} = {value}")
-                with block(f"if {held} is None:"):
-                    line(f"{self._add}(b'\\xff')")
-                with block("else:"):
-                    self._pending.append(("b", "1"))
-                    self._struct(nested, held, f"{path}.")
-                    self._flush()
-            else:
-                self._struct(nested, value, f"{path}.")
+            self._struct(nested, value, f"{path}.")
         elif kind == "uuid":
             self._pending.append((FORMAT[kind], f"{value}.bytes"))
         elif kind in FORMAT:

@@ -423,9 +423,10 @@ def _unchangeable(where: str, cls: type[Struct]) -> Struct:
     frozen = _StructType(cls.__name__, (cls,), body)
     instance = object.__new__(cast("type[Struct]", frozen))
     for f in cls.fields:
-        if f.required or f.kind == "array":
+        if f.required:
             raise BadDeclaration(f"{where}: {cls.__name__}.{f.name} has no default to share")
-        object.__setattr__(instance, f.name, f.fallback)
+        # A list could be changed for the others.
+        object.__setattr__(instance, f.name, () if f.fallback == [] else f.fallback)
     return instance
 
 

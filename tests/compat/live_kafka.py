@@ -86,6 +86,12 @@ class _Server:
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def complaints(self) -> list[str]:
+        """What it logged as an error, or of a log that it had to mend."""
+        text = self.log_path.read_text()
+        return re.findall(r"^(?:ERROR|FATAL).*|.*[Cc]orrupt.*", text, re.MULTILINE)
+
     def stop(self) -> None:
         """End it by SIGTERM, cleanly."""
         self._process.send_signal(signal.SIGTERM)
@@ -143,15 +149,9 @@ class Kafka(_Server):
                 assert time.monotonic() < deadline, self.log_path.read_text()
                 time.sleep(0.1)
 
-    @property
-    def complaints(self) -> list[str]:
-        """What it logged as an error, or of a log that it had to mend."""
-        text = self.log_path.read_text()
-        return re.findall(r"^(?:ERROR|FATAL).*|.*[Cc]orrupt.*", text, re.MULTILINE)
-
 
 class KraftKafka(_Server):
-    """One broker of Kafka 4.1, which is its own controller, on an empty data directory.
+    """One broker of Kafka 4.1, its own controller, on a data directory: an empty one, or its own.
 
     Args:
         directory: for its settings and log.
@@ -164,7 +164,7 @@ class KraftKafka(_Server):
         directory.mkdir(parents=True, exist_ok=True)
         formatted = directory / "format.properties"
         formatted.write_text(settings)
-        KAFKA_4_1.run("StorageTool", "format", "-c", formatted, "-t", CLUSTER_ID)
+        KAFKA_4_1.run("StorageTool", "format", "-g", "-c", formatted, "-t", CLUSTER_ID)
         super().__init__(KAFKA_4_1, "Kafka", settings, directory, port)
 
 

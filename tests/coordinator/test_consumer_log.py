@@ -46,13 +46,14 @@ CASES: list[tuple[Key, str, Value, str]] = [
         Key(Kind.MEMBER, "m"),
         "0005" "000167" "00016d",
         MEMBER,
-        "0000" "0269" "0272" "0263" "032f68" "02" "0274" "04782e2a" "00007530" "0672616e6765" "00",
+        "0000" "0269" "0272" "0263" "032f68" "02" "0274" "04782e2a" "00007530" "0672616e6765"
+        "01" "00" "01" "00",
     ),
     (
         Key(Kind.MEMBER, "m"),
         "0005" "000167" "00016d",
         CLASSIC,
-        "0000" "00" "00" "0263" "032f68" "01" "00" "ffffffff" "00"
+        "0000" "00" "00" "0263" "032f68" "01" "01" "ffffffff" "00"
         "01" "00" "10" "01" "00002710" "02" "0672616e6765" "026d" "00" "00",
     ),
     (Key(Kind.TARGET_EPOCH), "0006" "000167", 7, "0000" "00000007" "00"),
@@ -82,6 +83,12 @@ def test_records_have_the_bytes_that_kafka_gives_them(
     assert encoded is not None
     assert encoded.hex() == value_hex
     assert consumer_log.decode_value(key.kind, encoded) == value
+
+
+def test_member_that_plog_wrote_without_a_tag_is_none_of_the_classic_protocol() -> None:
+    written = bytes.fromhex("000000000263032f680100ffffffff0000")
+    member = Subscriber(client_id="c", client_host="/h")
+    assert consumer_log.decode_value(Kind.MEMBER, written) == member
 
 
 @pytest.mark.parametrize(("key", "key_hex", "value", "value_hex"), CASES)

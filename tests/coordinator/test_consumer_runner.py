@@ -238,6 +238,45 @@ async def test_an_upgrade_that_cannot_be_stored_leaves_a_classic_group(stage: St
     stage.check()
 
 
+@pytest.mark.parametrize("is_written", [False, True])
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_group_that_could_not_be_stored_is_deleted_for_good(
+    is_new: bool, is_written: bool
+) -> None:
+    @staged
+    async def play(stage: Stage) -> None:
+        if not is_new:
+            await stage.sync((await stage.join()).generation)
+        stage.log.failure = RequestTimedOut("late")
+        stage.log.is_written_all_the_same = is_written
+        with pytest.raises(KafkaError):
+            await stage.enter("m1")
+        stage.log.failure = None
+        await stage.groups.leave("g", (Leaving("a stranger"),))  # who leaves it as it is
+        assert await stage.groups.delete("g") is ErrorCode.NONE
+        assert stage.log.read() is None
+
+    play()
+
+
+@staged
+async def test_a_downgrade_that_cannot_be_stored_leaves_nothing_when_it_is_deleted(
+    stage: Stage,
+) -> None:
+    generation = (await stage.join()).generation
+    await stage.sync(generation)
+    await stage.enter("m1")
+    stage.log.failure, stage.log.is_written_all_the_same = RequestTimedOut("late"), True
+    with pytest.raises(KafkaError):
+        await stage.beat("m1", -1)
+    stage.log.failure = None
+    assert isinstance(stage.machine, ConsumerGroup)
+    await stage.groups.leave("g", (Leaving("classic"),))
+    await stage.beat("m1", -1)
+    assert await stage.groups.delete("g") is ErrorCode.NONE
+    assert stage.log.read() is None
+
+
 @staged
 async def test_an_empty_consumer_group_becomes_a_classic_one(stage: Stage) -> None:
     await stage.enter("m1")

@@ -114,7 +114,7 @@ def facts_of_theirs(their: dict[str, Any], span: Versions, ours: Field) -> dict[
 
 
 def default_of_theirs(their: dict[str, Any], ours: Field) -> Any:
-    kind, text = their["type"], str(their.get("default", ""))
+    kind, text = their["type"], str(their.get("default") or "")
     if text == "null":
         return None
     if text == "" and ours.fallback is None and kind == "string" and ours.tag is None:
@@ -124,8 +124,10 @@ def default_of_theirs(their: dict[str, Any], ours: Field) -> Any:
     if kind.startswith("[]"):
         return []
     if kind not in ZERO:
-        # One that no version lacks and no tag leaves out never needs its default.
-        return "a structure" if ours.fallback is not None else None
+        # One that no version lacks and no tag leaves out never needs its default. It is null only
+        # by the word: of null itself Kafka makes a structure, too.
+        needed = ours.tag is not None or ours.fallback is not None
+        return "a structure" if needed else None
     if text == "":
         return ZERO[kind]
     if kind == "bool":

@@ -4,6 +4,7 @@ Each is preceded by its version as an int16, and a key's version tells what it i
 
 from plog.protocol.messages.consumer_groups import TopicPartitions
 from plog.protocol.schema import (
+    DEFAULT,
     Bytes,
     Int8,
     Int32,
@@ -81,9 +82,11 @@ class ClassicProtocol(Struct):
 class ClassicMemberMetadata(Struct):
     """What a member told that speaks the classic protocol."""
 
-    session_timeout_ms: Int32 = field("Silence after which the member counts as gone, in ms.")
+    session_timeout_ms: Int32 = field(
+        "Silence after which the member counts as gone, in ms.", default=0
+    )
     supported_protocols: list[ClassicProtocol] = field(
-        "Assignors the member can use, the preferred first."
+        "Assignors the member can use, the preferred first.", default=[]
     )
 
 
@@ -106,7 +109,7 @@ class ConsumerGroupMemberMetadataValue(Struct):
     )
     server_assignor: String | None = field("The assignor that it prefers.", nullable="0+")
     classic_member_metadata: ClassicMemberMetadata | None = field(
-        "What it told if it speaks the classic protocol.", nullable="0+", default=None, tag=0
+        "What it told if it speaks the classic protocol.", nullable="0+", default=DEFAULT, tag=0
     )
 
 
