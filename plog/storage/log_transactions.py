@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from plog._native.batch import BatchHeader
 from plog._native.partition_log import Appended, FileRange, PartitionLog, ProducerEntry
 from plog._native.records import control_batch
+from plog.errors import NotLeaderOrFollower
 from plog.storage.log_faults import LogFaults
 from plog.storage.log_segments import LogSegments
 from plog.storage.producer_state import (
@@ -93,15 +94,25 @@ class LogTransactions:
     def decide(self, header: BatchHeader, *, verified: Verification | None) -> ProducerEntry | None:
         """Decide about a client's unusual batch. Under the lock.
 
-        Raises as `producer_state.decide`.
+        Raises:
+            NotLeaderOrFollower: its leave is of a log that was here before.
+            KafkaError: as `producer_state.decide`.
         """
         entry = self._native.producer(header.producer_id)
         verdict, _ = check(entry, header)
         if verdict is not Verdict.UNUSUAL:
             return None  # another batch of the producer came between
-        is_verified = self._verifications.is_valid(verified, header)
+        is_verified = self._is_verified(header, verified)
         from_zero = verified is not None and verified.from_zero
         return decide(entry, header, is_verified=is_verified, from_zero=from_zero)
+
+    def _is_verified(self, header: BatchHeader, verified: Verification | None) -> bool:
+        if verified is not None and not self._verifications.has_given(verified):
+            # It has lost nothing by that: if it comes again, this log is asked.
+            raise NotLeaderOrFollower(
+                f"producer {header.producer_id}: the log that it asked for leave is gone"
+            )
+        return self._verifications.is_valid(verified, header)
 
     def on_append(self, header: BatchHeader) -> None:
         """Take note of a batch that was decided about and appended. Under the lock."""
@@ -122,7 +133,7 @@ class LogTransactions:
 
         def decide_writer(header: BatchHeader) -> ProducerEntry:
             entry = self._native.producer(header.producer_id)
-            is_verified = self._verifications.is_valid(verified, header)
+            is_verified = self._is_verified(header, verified)
             return decide_own(entry, header, is_verified=is_verified)
 
         return self._append(records, now_ms, decide_writer)

@@ -16,9 +16,11 @@ from plog._native.batch import BatchHeader
 class Verification:
     """A ticket; its identity is what counts.
 
-    `from_zero`: the epoch is the transaction's own, so that nothing may come before sequence 0.
+    `giver` is who knows it, as long as the log is there that it was asked of. `from_zero`: the
+    epoch is the transaction's own, so that nothing may come before sequence 0.
     """
 
+    giver: Verifications
     producer_id: int
     producer_epoch: int
     from_zero: bool = False
@@ -44,7 +46,7 @@ class Verifications:
         """
         found = self._by_producer.get(producer_id)
         if found is None or (found.producer_epoch, found.from_zero) != (producer_epoch, from_zero):
-            fresh = Verification(producer_id, producer_epoch, from_zero)
+            fresh = Verification(self, producer_id, producer_epoch, from_zero)
             if found is not None and found.producer_epoch > producer_epoch:
                 return fresh
             self.end(producer_id)
@@ -60,6 +62,10 @@ class Verifications:
             and self._by_producer.get(header.producer_id) is ticket
             and ticket.producer_epoch == header.producer_epoch
         )
+
+    def has_given(self, ticket: Verification) -> bool:
+        """Tell whether a ticket is of this log; else of one that was here before it."""
+        return ticket.giver is self
 
     def end(self, producer_id: int, *, but_epoch: int | None = None) -> None:
         """Take a producer's ticket away, if it has one, unless it is of an epoch."""

@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from plog._native.batch import read_header
-from plog.errors import InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced
+from plog.errors import (
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    NotLeaderOrFollower,
+    TransactionCoordinatorFenced,
+)
 from plog.storage.log import Log
 from plog.storage.producer_state import Marker
 from plog.storage.transaction_index import AbortedTransaction
@@ -109,6 +114,22 @@ def test_leave_that_was_not_given_is_taken_back(tmp_path: Path) -> None:
     log.transactions.drop_verification(ticket)
     with pytest.raises(InvalidTxnState):
         log.append_as_leader(part(0), now_ms=NOW_MS, verified=ticket)
+    log.close()
+
+
+def test_leave_of_the_log_before_is_to_be_asked_for_again(tmp_path: Path) -> None:
+    before = open_log(tmp_path)
+    ticket = before.transactions.verification_for(read_header(part(0)))
+    own = before.transactions.verification_for_producer(6, 0)
+    before.close()
+    log = open_log(tmp_path)
+    with pytest.raises(NotLeaderOrFollower, match="gone"):
+        log.append_as_leader(part(0), now_ms=NOW_MS, verified=ticket)
+    with pytest.raises(NotLeaderOrFollower, match="gone"):
+        log.transactions.append_for_coordinator(
+            part(-1, producer_id=6), now_ms=NOW_MS, verified=own
+        )
+    assert append_verified(log, part(0)) == 0
     log.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ from plog.cluster.own_appends import OwnAppends
 from plog.cluster.partition import Partition
 from plog.coordinator.txn_events import Producer
 from plog.errors import ErrorCode, NotLeaderOrFollower
+from plog.handlers import produce
+from plog.handlers.transactional_writes import Leave, leave_to_write
+from plog.protocol.messages.topics import DeleteTopicsRequest
 from plog.types import TopicPartition
 from tests.coordinator.conftest import GROUP, await_coordinator
 from tests.handlers.running import Running
-from tests.handlers.wire import Speaker, create_topic, fresh_name
+from tests.handlers.wire import WAIT_MS, Speaker, create_topic, fresh_name, speak
 from tests.planes import Plane
 from tests.transactions.conftest import Enter
 from tests.transactions.transactor import Transactor, committed_offset, read
@@ -149,6 +153,37 @@ def test_write_whose_log_comes_back_before_its_append_is_told_to_come_again(
     one.finish(commit=True)
     assert read(running.wire, at) == [b"v"]
     assert committed_offset(running.wire, "g", at) == (NONE, 5)
+    running.stop()
+
+
+@pytest.mark.parametrize("own_epochs", [False, True])
+def test_write_whose_log_is_made_anew_before_its_append_is_told_to_come_again(
+    plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_epochs: bool
+) -> None:
+    running = Running(tmp_path, transaction_state_log_num_partitions=1)
+    create_topic(running.wire, "t")
+    at = TopicPartition("t", 0)
+    one = Transactor(running.wire, "its-name", own_epochs=own_epochs).start()
+    one.join(at)
+
+    def make_anew() -> None:
+        with closing(speak(running.port)) as other:
+            other.ask(DeleteTopicsRequest(topic_names=["t"], timeout_ms=WAIT_MS), 5)
+            create_topic(other, "t")
+
+    async def leave_before_it_is_made_anew(*asked: Any, **how: Any) -> dict[TopicPartition, Leave]:
+        left = await leave_to_write(*asked, **how)
+        monkeypatch.setattr(produce, "leave_to_write", leave_to_write)
+        await asyncio.to_thread(make_anew)
+        return left
+
+    monkeypatch.setattr(produce, "leave_to_write", leave_before_it_is_made_anew)
+    told = one.produce(at)
+    assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, told
+    assert "asked for leave" in (told.error_message or "")
+    assert one.produce(at).error_code == NONE
+    one.finish(commit=True)
+    assert read(running.wire, at) == [b"v"]
     running.stop()
 
 
