@@ -136,6 +136,7 @@ class Java(Administrator):
             "GroupMember.java",
             "Load.java",
             "TransactionalWorker.java",
+            "LateProducer.java",
         )
     )
     needs = ("mvn", "java")
@@ -162,6 +163,10 @@ class Java(Administrator):
     def worker_command(self, directory: Path) -> list[str]:
         """Return what starts a transactional worker, but for its arguments."""
         return self._command(directory, "TransactionalWorker")
+
+    def late_command(self, directory: Path) -> list[str]:
+        """Return what starts a producer whose transaction takes too long, but for its arguments."""
+        return self._command(directory, "LateProducer")
 
     def load_command(self, directory: Path) -> list[str]:
         """Return what starts a load of benchmarks, which is measured: by the JVM's own defaults."""
