@@ -10,6 +10,10 @@ from typing import Final
 
 REFUSED: Final = {
     "authorizer.class.name": "plog has no authorizer yet, and would let everybody in",
+    "controller.listener.names": (
+        "plog has no KRaft controller, and would serve clients there: leave it out, and its"
+        " listeners out of listeners, advertised.listeners and listener.security.protocol.map"
+    ),
     "process.roles": (
         "plog is no KRaft node, and would leave its quorum: without process.roles, controller.* and"
         " the listener of the controller it runs alone (node.id is broker.id here)"
@@ -35,7 +39,6 @@ KAFKA_ONLY: Final = frozenset(
         "control.plane.listener.name",
         "controlled.shutdown.max.retries",
         "controlled.shutdown.retry.backoff.ms",
-        "controller.listener.names",
         "controller.quorum.append.linger.ms",
         "controller.quorum.bootstrap.servers",
         "controller.quorum.election.backoff.max.ms",
