@@ -326,9 +326,13 @@ cdef void close_idle(Loop* loop) noexcept nogil:
         if keeps_its_client_waiting(c):
             touch(loop, c)
         else:
+            # To say nothing breaks no rule; to leave off in the middle of a request does. One that waits for memory
+            # cannot be blamed for standing still.
+            c.abnormal = c.first == NULL and c.end > c.start and c.waiting.next == &c.waiting
             snprintf(c.reason, REASON_BYTES, "idle for longer than %lld ms%s",
                      <long long>(loop.shared.idle_timeout_us // 1000),
-                     <const char*>b" without taking its answer" if c.first != NULL else <const char*>b"")
+                     <const char*>b" without taking its answer" if c.first != NULL
+                     else <const char*>b" in the middle of a request" if c.abnormal else <const char*>b"")
             finish_close(loop, c, NULL)
 
 

@@ -419,6 +419,18 @@ def test_idle_connection_is_closed_and_a_busy_one_is_not():
         assert waiting.answer() == request(1)[4:]
 
 
+@pytest.mark.parametrize("sent", [0, 1, 4, 9, -1])
+def test_half_request_that_is_given_up_is_told_and_silence_is_not(sent, caplog):
+    with Server(idle_timeout_ms=200) as server:
+        client = server.connect()
+        client.sendall(request(1) + request(2)[:sent])
+        assert client.answer() == request(1)[4:]
+        assert client.is_closed_by_server()
+        server.until(lambda: server.reactor.stats().closed == 1)
+    told = [one for one in caplog.records if "in the middle of a request" in one.getMessage()]
+    assert [one.levelname for one in told] == ["WARNING"] * (sent != 0)
+
+
 def test_peer_that_does_not_take_its_answer_is_closed_as_idle():
     with Server(lambda c, f: [bytes(16 << 20)], idle_timeout_ms=200) as server:
         client = server.connect(receive_buffer=4096)
