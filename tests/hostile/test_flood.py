@@ -12,6 +12,8 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
+from statistics import median
 from typing import Protocol
 
 import pytest
@@ -41,6 +43,10 @@ CONNECTIONS = 128
 POOL = 20_000
 GROWTH = 24 * MIB
 """What may be resident more after the flood than after its first twentieth."""
+PARTS = 5
+"""In which the rest is sent, and memory looked at between them."""
+LEFT_BY_FRAME, LEFT_BY_STREAM = 150, 1000
+"""Bytes that each may leave behind, in the median of the parts: a leak does so in all of them."""
 NOTICES = MOST_NOTICES * 1000
 """Memory that the notices of altered configs take, for a quarter of an hour."""
 EXPECTED = (
@@ -117,7 +123,7 @@ class Attackers(Protocol):
 
 Gather = Callable[[int, str, list[bytes]], Attackers]
 """Makes them, of a port, a topic that there is, and what real clients send about it."""
-Endure = Callable[[Gather, int], None]
+Endure = Callable[[Gather, int, int], None]
 
 
 @pytest.fixture
@@ -126,9 +132,9 @@ def endure(
     besiege: Besiege,
     record_property: Callable[[str, object], None],
 ) -> Endure:
-    """Have attackers send so many, and find the broker as it was."""
+    """Have attackers send so many that may leave so many bytes; find the broker as it was."""
 
-    def check(gather: Gather, count: int) -> None:
+    def check(gather: Gather, count: int, left_by_each: int) -> None:
         broker = own_broker(auto_create_topics_enable="false")
         with contextlib.closing(speak(broker.port)) as wire:
             for kind in (GROUP, TRANSACTION):  # their topics stay, however they come to be
@@ -142,10 +148,14 @@ def endure(
                 topic, topic_id = create_topic(wire, requests.TOPIC, requests.PARTITIONS)
             companion.go_on()
             attackers = gather(broker.port, topic, frames.recorded(topic_id))
-            attackers.send(count // 20)
+            part = (count - count // 20) // PARTS
+            attackers.send(count - PARTS * part)
             memory_before, threads_before = memory(broker, "VmRSS"), threads(broker)
             began = time.monotonic()
-            attackers.send(count - count // 20)
+            resident = [memory_before]
+            for _ in range(PARTS):
+                attackers.send(part)
+                resident.append(memory(broker, "VmRSS"))
             took_s = time.monotonic() - began
             attackers.close()
             under.bystander.go_on()
@@ -160,17 +170,20 @@ def endure(
             open_after = descriptors(broker)
         lines = under.lines.all()
         told = len(under.lines.closings())
+        left = median(after - before for before, after in pairwise(resident)) / part
         record_property(
             "figures",
             f"{count} over {attackers.connections} connections in {took_s:.0f} s: "
             f"{dict(attackers.outcomes)}; memory {memory_before / MIB:.1f} to "
-            f"{memory_after / MIB:.1f} MiB, {open_before} to {open_after} descriptors, "
+            f"{memory_after / MIB:.1f} MiB, {left:.0f} bytes by each; "
+            f"{open_before} to {open_after} descriptors, "
             f"{threads_before} to {threads_after} threads; "
             f"{len(companion.committed)} transactions beside it; "
             f"{len(lines)} lines, {told} of closed connections and {under.lines.untold()} counted",
         )
         assert sum(attackers.outcomes.values()) == count
         assert memory_after - memory_before < GROWTH + NOTICES
+        assert left < left_by_each, resident
         assert threads_after <= threads_before + STARTED_WHEN_NEEDED
         seconds = took_s * 1.1 + 10
         assert told <= CLOSINGS_AT_ONCE + CLOSINGS_PER_S * seconds
@@ -196,7 +209,7 @@ def test_flood_of_hostile_frames_leaves_the_broker_as_it_was(endure: Endure, cou
     def gather(port: int, topic: str, recorded: list[bytes]) -> Flood:
         return Flood(port, kinds(topic, recorded), rng, connections=CONNECTIONS, pool=POOL)
 
-    endure(gather, count)
+    endure(gather, count, LEFT_BY_FRAME)
 
 
 @pytest.mark.usefixtures("plane")
@@ -210,4 +223,4 @@ def test_storm_of_broken_streams_leaves_the_broker_as_it_was(endure: Endure, cou
     def gather(port: int, topic: str, recorded: list[bytes]) -> Storm:
         return Storm(port, frames.damaged_sequence(recorded), rng, connections=CONNECTIONS)
 
-    endure(gather, count)
+    endure(gather, count, LEFT_BY_STREAM)
