@@ -37,7 +37,6 @@ ONE_PLANE = {
     "ops/test_metrics_*.py": "count what each path answers",
     "test_load.py": "of what the load generator counts",
     "test_packages.py": "of what is in a package, whose broker is as it is by default",
-    "test_systemd.py": "of the calls that both paths make, as a broker is by default",
 }
 
 
