@@ -1,36 +1,59 @@
-"""What an older release of plog has written, and that release itself, built from its commit.
+"""What older releases of plog have written, and these themselves, built from their commits.
 
-`tests/golden/releases/` holds data directories as the older release left them, one after a clean
-stop and one after SIGKILL. They are made by `python -m tests.broker.releases`, and not made again
+`tests/golden/releases/` holds data directories as each release left them, one after a clean stop
+and one after SIGKILL. They are made by `python -m tests.broker.releases`, and not made again
 when plog changes: hosts will have such files. A format that changes adds a release here.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from plog.client.admin import Admin
 from plog.types import TopicPartition
-from tests.compat.clients import CODECS, Confluent, Sent
+from tests.compat.clients import CODECS, PATIENCE_S, Confluent, Sent
+from tests.compat.coordinated import begin as begin_transaction
+from tests.compat.coordinated import commit_offset, committed_offset, read_committed, transactional
 from tests.compat.made import made_once
 from tests.conftest import ROOT
 from tests.planes import FAST_PATH
 from tests.servers import BrokerProcess
 
-OLDER = "4ec5ce4"
+
+class Release(NamedTuple):
+    """A commit that hosts may still have, or have files of."""
+
+    commit: str
+    coordinates: bool
+    """Whether it has groups and transactions."""
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Of brokers on its data: as few partitions of their own as there can be."""
+        own = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
+        return dict(own) if self.coordinates else {}
+
+
+FIRST = Release("4ec5ce4", coordinates=False)
 """The first commit of version 0.1.0 that was fit to be used."""
+COORDINATING = Release("1f5d43a", coordinates=True)
+RELEASES = [FIRST, COORDINATING]
 HELD = ROOT / "tests" / "golden" / "releases"
 BUILT = ROOT / ".venv" / "built-releases"
 BUILD_TIMEOUT_S = 900
 TOPIC = "written"
+MOVED = "moved"
 SEGMENT_BYTES = "4000"
 """So that there are several segments."""
 FIRST_KEPT = 3
@@ -58,6 +81,22 @@ def write(bootstrap: str, first: int) -> int:
     return first
 
 
+def coordinate(bootstrap: str, end: int) -> None:
+    """Commit a record and an offset, both of this end; begin what a later one of its id aborts."""
+    commit_offset(bootstrap, TopicPartition(TOPIC, 1), end)
+    producer = transactional(bootstrap, "its id")
+    begin_transaction(producer, MOVED, [b"%d" % end])
+    producer.commit_transaction(PATIENCE_S)
+    begin_transaction(producer, MOVED, [b"never committed"])
+
+
+def verify_coordinated(bootstrap: str, ends: Sequence[int]) -> None:
+    """Find what was committed at these ends, and nothing else."""
+    assert committed_offset(bootstrap, TopicPartition(TOPIC, 1)) == ends[-1]
+    transactional(bootstrap, "its id")
+    assert read_committed(bootstrap, MOVED, len(ends)) == [b"%d" % end for end in ends]
+
+
 def begin(bootstrap: str) -> int:
     """Make the topic, several segments of it, and delete its first records; return the end."""
     with Admin(bootstrap) as admin:
@@ -82,14 +121,16 @@ def verify(bootstrap: str, end: int) -> None:
     assert found == records(FIRST_KEPT, count)
 
 
-def older_broker(directory: Path, release: Path) -> BrokerProcess:
-    """Return a broker of a release that was built into a directory; it knows no fast path."""
+def older_broker(directory: Path, release: Release) -> BrokerProcess:
+    """Return a broker of a release, which is built if need be; the first knows no fast path."""
     broker = BrokerProcess(
         directory,
+        overrides=release.settings,
         launcher=[sys.executable, "-P", "-m", "plog", "server"],
-        environment={"PYTHONPATH": str(release)},
+        environment={"PYTHONPATH": str(built(release.commit))},
     )
-    broker.overrides.pop(FAST_PATH, None)
+    if release is FIRST:
+        broker.overrides.pop(FAST_PATH, None)
     return broker
 
 
@@ -133,16 +174,20 @@ def without_reserve(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def main() -> None:
-    """Write the data directories anew, by the older release."""
-    release = built(OLDER)
+    """Write the data directories of releases that have none, by these themselves."""
     HELD.mkdir(exist_ok=True)
-    for ended in ("stopped", "killed"):
+    for release, ended in itertools.product(RELEASES, ("stopped", "killed")):
+        held = HELD / f"{release.commit}-{ended}.tar.xz"
+        if held.exists():
+            continue
         where = Path(tempfile.mkdtemp())
         try:
             broker = older_broker(where, release).start()
-            begin(broker.bootstrap)
+            end = begin(broker.bootstrap)
+            if release.coordinates:
+                coordinate(broker.bootstrap, end)
             broker.stop() if ended == "stopped" else broker.kill()
-            with tarfile.open(HELD / f"{OLDER}-{ended}.tar.xz", "w:xz") as tar:
+            with tarfile.open(held, "w:xz") as tar:
                 tar.add(where / "data0", "data0", filter=without_reserve)
         finally:
             broker.kill()

@@ -1,4 +1,4 @@
-"""Another release of plog on the same data: it is served, and the way back is open."""
+"""Other releases of plog on the same data: it is served, and the way back is open."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import pytest
 from tests.broker.releases import (
     BUILD_TIMEOUT_S,
     HELD,
-    OLDER,
+    RELEASES,
+    Release,
     begin,
-    built,
+    coordinate,
     older_broker,
     verify,
+    verify_coordinated,
     write,
 )
 from tests.compat.clients import CODECS
@@ -25,38 +27,53 @@ WRITTEN = 10 * len(CODECS)
 
 
 @pytest.mark.parametrize("ended", ["stopped", "killed"])
+@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.commit)
 def test_what_an_older_release_left_is_served_and_goes_on(
-    plane: Plane, tmp_path: Path, ended: str
+    plane: Plane, tmp_path: Path, release: Release, ended: str
 ) -> None:
-    with tarfile.open(HELD / f"{OLDER}-{ended}.tar.xz") as tar:
+    with tarfile.open(HELD / f"{release.commit}-{ended}.tar.xz") as tar:
         tar.extractall(tmp_path, filter="data")
-    broker = BrokerProcess(tmp_path)
+    broker = BrokerProcess(tmp_path, overrides=release.settings)
+    ends = [WRITTEN] if release.coordinates else []
     with broker:
         verify(broker.bootstrap, WRITTEN)
-        end = write(broker.bootstrap, WRITTEN)
+        if ends:
+            verify_coordinated(broker.bootstrap, ends)
+        ends.append(write(broker.bootstrap, WRITTEN))
+        coordinate(broker.bootstrap, ends[-1])
     assert " ERROR " not in broker.log
     with broker:
-        verify(broker.bootstrap, end)
+        verify(broker.bootstrap, ends[-1])
+        verify_coordinated(broker.bootstrap, ends)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(BUILD_TIMEOUT_S)
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
-def test_upgrade_and_way_back_keep_every_record(plane: Plane, tmp_path: Path, kill: bool) -> None:
-    newer = BrokerProcess(tmp_path)
-    older = older_broker(tmp_path, built(OLDER))
-    end = 0
+@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.commit)
+def test_upgrade_and_way_back_keep_every_record(
+    plane: Plane, tmp_path: Path, release: Release, kill: bool
+) -> None:
+    newer = BrokerProcess(tmp_path, overrides=release.settings)
+    older = older_broker(tmp_path, release)
+    ends: list[int] = []
     for broker in (older, newer, older, newer):
         try:
             broker.start()
-            if end:
-                verify(broker.bootstrap, end)
-                end = write(broker.bootstrap, end)
+            if ends:
+                verify(broker.bootstrap, ends[-1])
+                if release.coordinates:
+                    verify_coordinated(broker.bootstrap, ends)
+                ends.append(write(broker.bootstrap, ends[-1]))
             else:
-                end = begin(broker.bootstrap)
+                ends.append(begin(broker.bootstrap))
+            if release.coordinates:
+                coordinate(broker.bootstrap, ends[-1])
             if not kill:
                 broker.stop()
         finally:
             broker.kill()
     with newer:
-        verify(newer.bootstrap, end)
+        verify(newer.bootstrap, ends[-1])
+        if release.coordinates:
+            verify_coordinated(newer.bootstrap, ends)
