@@ -286,6 +286,13 @@ ROWS = [
     ),
     Row(
         TRANSACTIONS,
+        "Java's, whose transaction took too long",
+        "go on with version 2; with version 1 another takes their place: as with Kafka 4.1",
+        (_of("compat/against_kafka_4/test_late_producers.py"),),
+        lambda: "3.9.1, 4.4.0",
+    ),
+    Row(
+        TRANSACTIONS,
         "delayed and replayed requests",
         "version 1, by a proxy: nothing late touches a later transaction",
         (_of("compat/test_late_requests.py"),),
@@ -350,6 +357,13 @@ ROWS = [
             _of("compat/test_kafka_log.py"),
         ),
         lambda: "3.9.1",
+    ),
+    Row(
+        FILES,
+        "coordinators' records from Kafka 4 to plog and back",
+        "groups (KIP-848), offsets, transactions: members and producers go on",
+        (_of("compat/against_kafka_4/test_coordinator_files.py"),),
+        lambda: "4.1.1",
     ),
     Row(
         FILES,

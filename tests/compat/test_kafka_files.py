@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import struct
-import time
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from plog._native.crc32c import crc32c
@@ -18,10 +18,18 @@ from plog.client.admin import TOPIC, Admin
 from plog.storage.transaction_index import decode_aborted
 from plog.types import TopicPartition
 from tests.compat.clients import CODECS, PATIENCE_S, Confluent, Sent
+from tests.compat.coordinated import (
+    begin,
+    commit_offset,
+    committed_offset,
+    read_committed,
+    transactional,
+)
 from tests.compat.kafka_tools import TOOLS, Tools
 from tests.compat.live_kafka import KAFKA_3_9, Kafka, ZooKeeper
 from tests.planes import Plane
 from tests.servers import BrokerProcess
+from tests.waiting import until
 
 STAMP = 1_700_000_000_000
 CONFIGS = {"segment.bytes": "10000", "index.interval.bytes": "100", "retention.ms": "-1"}
@@ -227,25 +235,10 @@ def make_topics(bootstrap: str) -> None:
             "moved", 3, 1, config={"cleanup.policy": "compact", "max.message.bytes": "2000000"}
         ),
         NewTopic("tx", 1, 1),
+        NewTopic("left", 1, 1),
     ]
     for made in admin.create_topics(topics).values():
         made.result(PATIENCE_S)
-
-
-def transactional(bootstrap: str, transactional_id: str) -> Producer:
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 0}
-    )
-    producer.init_transactions(PATIENCE_S)
-    return producer
-
-
-def begin(producer: Producer, topic: str, records: Sequence[bytes]) -> None:
-    """Write records in a transaction, and leave it open."""
-    producer.begin_transaction()
-    for record in records:
-        producer.produce(topic, record, partition=0, timestamp=STAMP)
-    producer.flush(PATIENCE_S)
 
 
 def write_transactions(bootstrap: str, topic: str, *, start: int = 0) -> list[bytes]:
@@ -343,38 +336,65 @@ def test_plog_goes_on_where_kafka_stopped_and_kafka_where_plog_did(
     assert last.complaints
 
 
-def read_committed(bootstrap: str, topic: str, count: int) -> list[bytes]:
-    from confluent_kafka import Consumer
-    from confluent_kafka import TopicPartition as Place
+@pytest.mark.timeout(400)
+def test_plog_goes_on_where_kafka_was_killed_and_kafka_where_plog_was(
+    plane: Plane, tmp_path: Path, zookeeper: ZooKeeper
+) -> None:
+    data = [tmp_path / f"data{number}" for number in range(2)]  # as BrokerProcess has them
+    settings = f"log.dirs={','.join(map(str, data))}\nzookeeper.session.timeout.ms=2000\n"
+    first = Kafka(tmp_path / "first", data[0], zookeeper, settings)
+    make_topics(first.bootstrap)
+    written = write_every_codec(first.bootstrap, "all")
+    committed = write_transactions(first.bootstrap, "tx")
+    commit_offset(first.bootstrap, TopicPartition("all", 0), 7)
+    left = transactional(first.bootstrap, "left open")
+    begin(left, "left", [b"never committed"])
+    first.kill()
+    del left
+    for directory in data:
+        assert list(directory.glob("*-[0-9]/*.log")), "Kafka has used but one of them"
+    with zookeeper.client() as client:
+        until(lambda: client.exists("/brokers/ids/0") is None, "ZooKeeper has missed it")
 
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "unused",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([Place(topic, 0, 0)])
-    found: list[bytes] = []
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        message = consumer.poll(5)
-        if message is None:
-            continue
-        if message.error() is not None:  # the end
-            break
-        found.append(message.value())
-    consumer.close()
-    assert len(found) == count, found
-    return found
+    broker = BrokerProcess(tmp_path, log_dirs=2)
+    properties = tmp_path / "server.properties"
+    known = {**broker.overrides, "broker.id": 0}
+    properties.write_text("".join(f"{key}={value}\n" for key, value in known.items()))
+    plog("adopt", "--zookeeper", f"127.0.0.1:{zookeeper.port}", properties)
+    broker.start()
+    try:
+        assert Confluent().consume(broker.bootstrap, "all", len(written)) == written
+        assert read_committed(broker.bootstrap, "tx", len(committed)) == committed
+        assert committed_offset(broker.bootstrap, TopicPartition("all", 0)) == 7
+        # Whoever takes the place of who is gone has its transaction aborted.
+        after = transactional(broker.bootstrap, "left open")
+        begin(after, "left", [b"of plog's"])
+        after.commit_transaction(PATIENCE_S)
+        assert read_committed(broker.bootstrap, "left", 1) == [b"of plog's"]
+        written += write_every_codec(broker.bootstrap, "all", start=len(written))
+        committed += write_transactions(broker.bootstrap, "tx", start=6)
+        commit_offset(broker.bootstrap, TopicPartition("all", 0), 8)
+        begin(after, "left", [b"never committed either"])
+    finally:
+        broker.kill()
+    del after
+
+    plog("adopt", "--give-back", "--zookeeper", f"127.0.0.1:{zookeeper.port}", properties)
+    again = Kafka(tmp_path / "again", data[0], zookeeper, settings)
+    try:
+        assert Confluent().consume(again.bootstrap, "all", len(written)) == written
+        assert read_committed(again.bootstrap, "tx", len(committed)) == committed
+        assert committed_offset(again.bootstrap, TopicPartition("all", 0)) == 8
+        last = transactional(again.bootstrap, "left open")
+        begin(last, "left", [b"of Kafka's"])
+        last.commit_transaction(PATIENCE_S)
+        assert read_committed(again.bootstrap, "left", 2) == [b"of plog's", b"of Kafka's"]
+    finally:
+        again.stop()
+    assert again.complaints == []
 
 
 def plog(*arguments: object) -> str:
-    import subprocess
-    import sys
-
     command = [sys.executable, "-m", "plog", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
