@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -21,10 +21,9 @@ from plog.coordinator.classic_group import ClassicGroup
 from plog.coordinator.consumer_events import Beat
 from plog.coordinator.consumer_group import ConsumerGroup
 from plog.coordinator.consumer_runner import ConsumerRunner
-from plog.coordinator.consumer_store import Batch
-from plog.coordinator.consumer_table import Record
 from plog.coordinator.failures import told
 from plog.coordinator.given_out import GivenOut, Key
+from plog.coordinator.group_endings import GroupEndings
 from plog.coordinator.group_events import (
     Answer,
     BeatAnswer,
@@ -60,7 +59,6 @@ from plog.errors import (
 )
 from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
-from plog.runtime.give_way import giving_way
 from plog.runtime.timers import Timers
 from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings, GroupSettings
@@ -98,7 +96,6 @@ class GroupCoordinator:
         self._appends = appends
         self._settings = settings
         self._clock = clock
-        self._trusted_time = trusted_time
         self.shards = Shards(
             loop,
             OFFSETS_TOPIC,
@@ -141,6 +138,16 @@ class GroupCoordinator:
             is_ours=self._is_ours,
             run_classic=self._execute,
         )
+        self.endings = GroupEndings(
+            self.shards,
+            self.consumers,
+            settings=settings,
+            trusted_time=trusted_time,
+            unstored=self._unstored,
+            append=self._append,
+            is_ours=self._is_ours,
+            run_classic=self._execute,
+        )
 
     @property
     def rebalances(self) -> int:
@@ -168,7 +175,12 @@ class GroupCoordinator:
                 self._loop.call_soon_threadsafe(self._forget_topics, gone)
 
         self._unsubscribe = metadata.subscribe(look)
-        self.shards.spawn_every(self._settings.offsets_retention_check_interval_ms, self.expire)
+        every_ms = self._settings.offsets_retention_check_interval_ms
+        self.shards.spawn_every(every_ms, self.endings.expire)
+
+    def _forget_topics(self, topics: Collection[str]) -> None:
+        if not self.shards.is_closed:
+            self.shards.spawn(self.endings.forget_topics(topics))
 
     # -- partitions come and go --------------------------------------------------------------
 
@@ -433,107 +445,6 @@ class GroupCoordinator:
             Pair(group_log.encode_offset_key(group_id, at), group_log.encode_offset(committed))
             for at, committed in offsets
         ]
-
-    async def forget_offsets(self, group: Group, partitions: Sequence[TopicPartition]) -> None:
-        """Delete committed offsets, and with the last ones a group that nobody would miss.
-
-        Raises KafkaError: they are still there.
-        """
-        group_id = group.group_id
-        shard = self.shards.of(group_id)
-        pairs = [Pair(group_log.encode_offset_key(group_id, at), None) for at in partitions]
-        if pairs:
-            position = await self._append(shard, pairs)
-            for step, at in enumerate(partitions):
-                group.offsets.forget(at, position + step)
-            if group.is_forgettable:
-                await self.delete(group_id)
-
-    async def delete(self, group_id: str) -> ErrorCode:
-        """Delete a group that nobody is in, and what it has committed. Raises as `Shards.of`.
-
-        What open transactions would commit goes, too (as Kafka's `deleteAllOffsets` does): their
-        markers find nothing of it, now or after a restart.
-        """
-        shard = self.shards.of(group_id)
-        group = shard.groups.get(group_id)
-        if group is None:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        if not group.is_empty:
-            return ErrorCode.NON_EMPTY_GROUP
-        if group.unsafe or group.offsets.is_being_committed:
-            # Until it is safe that all have left, and known what there is to delete.
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        pairs = [
-            Pair(group_log.encode_offset_key(group_id, at), None) for at in group.offsets.partitions
-        ]
-        if group.is_stored:
-            pairs.append(Pair(group_log.encode_group_key(group_id), None))
-        removed = Batch([Record(key, None) for key in group.consumer_keys()])
-        pairs += removed.pairs(group_id)
-        # Until its end is safe the group refuses whoever comes, for a while.
-        was, again = group.machine, self._begin_again(group)
-        if isinstance(was, ConsumerGroup):
-            self.consumers.retire(group, was, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        else:
-            self._execute(group, was.die(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        try:
-            if pairs:
-                await self._append(shard, pairs)
-        except KafkaError as failure:
-            group.machine = again
-            return told(failure, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
-        if shard.groups.get(group_id) is group:
-            del shard.groups[group_id]
-        return ErrorCode.NONE
-
-    def _begin_again(self, group: Group) -> ClassicGroup | ConsumerGroup:
-        """Return a group that nobody is in as it is before it is deleted."""
-        was = group.machine
-        if isinstance(was, ConsumerGroup):
-            return ConsumerGroup(group.group_id, was.rules, group.stored.copy())
-        return ClassicGroup(
-            group.group_id,
-            was.initial_delay_ms,
-            generation=was.generation,
-            protocol_type=was.protocol_type,
-        )
-
-    async def _each_group(self) -> AsyncIterator[Group]:
-        """Iterate over the groups, letting requests be handled in between; not over those gone."""
-        async for group in giving_way(self.groups()):
-            if self._is_ours(group):
-                yield group
-
-    def _forget_topics(self, topics: Collection[str]) -> None:
-        if not self.shards.is_closed:
-            self.shards.spawn(self._forget_offsets_of(topics))
-
-    async def _forget_offsets_of(self, topics: Collection[str]) -> None:
-        async for group in self._each_group():
-            partitions = [at for at in group.offsets.partitions if at.topic in topics]
-            try:
-                await self.forget_offsets(group, partitions)
-            except KafkaError as failure:
-                self._unstored.warning(
-                    "group %.100r keeps offsets of deleted topics: %s",
-                    group.group_id,
-                    failure,
-                )
-
-    async def expire(self) -> None:
-        """Forget offsets that nobody asked for in a long time, and groups without any."""
-        retention_ms = self._settings.offsets_retention_minutes * MINUTE_MS
-        async for group in self._each_group():
-            try:
-                expired = group.expired(self._trusted_time.now_ms(), retention_ms)
-                await self.forget_offsets(group, expired)
-                if group.is_forgettable:
-                    await self.delete(group.group_id)
-            except KafkaError as failure:
-                self._unstored.warning(
-                    "offsets of group %.100r cannot expire: %s", group.group_id, failure
-                )
 
     async def _append(
         self,

@@ -125,7 +125,7 @@ async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGro
     for group_id in dict.fromkeys(request.groups_names):
         try:
             with ctx.connection.aside():
-                error = await ctx.services.groups.delete(group_id)
+                error = await ctx.services.groups.endings.delete(group_id)
         except KafkaError as refusal:
             error = ErrorCode(refusal.code)
         results.append(DeletableGroupResult(group_id=group_id, error_code=error))

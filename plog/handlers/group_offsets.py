@@ -299,7 +299,7 @@ async def offset_delete(ctx: Context, request: OffsetDeleteRequest) -> OffsetDel
         errors = _deletion_errors(ctx, asked, group)
         wanted = [at for at in asked if at not in errors and group.offsets.get(at) is not None]
         with ctx.connection.aside():
-            await ctx.services.groups.forget_offsets(group, wanted)
+            await ctx.services.groups.endings.forget_offsets(group, wanted)
     except KafkaError as refusal:
         return OffsetDeleteResponse(error_code=refusal.code, topics=[])
     return OffsetDeleteResponse(

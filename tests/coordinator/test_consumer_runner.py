@@ -253,7 +253,7 @@ def test_a_group_that_could_not_be_stored_is_deleted_for_good(
             await stage.enter("m1")
         stage.log.failure = None
         await stage.groups.leave("g", (Leaving("a stranger"),))  # who leaves it as it is
-        assert await stage.groups.delete("g") is ErrorCode.NONE
+        assert await stage.groups.endings.delete("g") is ErrorCode.NONE
         assert stage.log.read() is None
 
     play()
@@ -273,7 +273,7 @@ async def test_a_downgrade_that_cannot_be_stored_leaves_nothing_when_it_is_delet
     assert isinstance(stage.machine, ConsumerGroup)
     await stage.groups.leave("g", (Leaving("classic"),))
     await stage.beat("m1", -1)
-    assert await stage.groups.delete("g") is ErrorCode.NONE
+    assert await stage.groups.endings.delete("g") is ErrorCode.NONE
     assert stage.log.read() is None
 
 

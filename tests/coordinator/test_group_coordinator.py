@@ -161,10 +161,10 @@ def test_group_stays_while_offsets_of_a_transaction_are_written() -> None:
             )
         )
         await asyncio.sleep(0)  # it waits for its append
-        await groups.expire()
+        await groups.endings.expire()
         appends.may_go_on.set()
         assert await commits is ErrorCode.NONE
-        await groups.expire()
+        await groups.endings.expire()
         groups.on_marker(OFFSETS, PRODUCER, True)
         group = groups.find("g")
         assert group is not None
@@ -267,7 +267,7 @@ def test_deleted_group_does_not_come_back_with_a_transaction(
         if has_committed:
             assert await commit_alone(groups) is ErrorCode.NONE
         assert await commit_with_transaction(groups) is ErrorCode.NONE
-        assert await groups.delete("g") is ErrorCode.NONE
+        assert await groups.endings.delete("g") is ErrorCode.NONE
         if restarts == "before the marker":
             groups.shards.serve(written.read())
             assert groups.find("g") is None
@@ -288,7 +288,7 @@ def test_what_a_transaction_commits_after_the_group_was_deleted_stands(restarts:
         groups = made(written)
         groups.shards.serve(Shard(0, 1))
         assert await commit_with_transaction(groups) is ErrorCode.NONE
-        assert await groups.delete("g") is ErrorCode.NONE
+        assert await groups.endings.delete("g") is ErrorCode.NONE
         assert await commit_with_transaction(groups, 11) is ErrorCode.NONE
         if restarts:
             groups.shards.serve(written.read())
@@ -314,10 +314,10 @@ def test_group_is_not_deleted_while_it_is_not_known_what_it_has_committed(
         await asyncio.sleep(0)  # it is appended, and not known to be safe
         assert written.end == 1
         async with asyncio.timeout(60):
-            assert await groups.delete("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert await groups.endings.delete("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
         written.may_go_on.set()
         assert await commits is ErrorCode.NONE
-        assert await groups.delete("g") is ErrorCode.NONE
+        assert await groups.endings.delete("g") is ErrorCode.NONE
         groups.on_marker(OFFSETS, PRODUCER, True)
         assert groups.find("g") is None
         assert not list(written.read())
@@ -349,10 +349,10 @@ def test_offsets_do_not_expire_by_a_clock_that_is_suddenly_ahead() -> None:
         groups.shards.serve(Shard(0, 1))
         assert await commit_alone(groups) is ErrorCode.NONE
         clock.jump_to(10 * YEAR_MS)
-        await groups.expire()
+        await groups.endings.expire()
         assert groups.find("g") is not None
         clock.advance(DOUBT_MS)  # it stays so
-        await groups.expire()
+        await groups.endings.expire()
         assert groups.find("g") is None
         groups.close()
 
@@ -377,7 +377,7 @@ class Beside:
 
 
 async def expire(groups: GroupCoordinator) -> None:
-    await groups.expire()
+    await groups.endings.expire()
 
 
 async def forget_topics(groups: GroupCoordinator) -> None:
@@ -419,7 +419,7 @@ def test_group_that_was_deleted_and_made_again_meanwhile_is_left_alone(
         assert await commit_alone(groups) is ErrorCode.NONE
         looks = asyncio.ensure_future(groups._forget_offsets_of({AT.topic}))
         await asyncio.sleep(0)  # it has a list of what there is
-        assert await groups.delete("g") is ErrorCode.NONE
+        assert await groups.endings.delete("g") is ErrorCode.NONE
         assert await commit_alone(groups, 7) is ErrorCode.NONE
         end = written.end
         await looks

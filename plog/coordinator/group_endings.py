@@ -1,0 +1,159 @@
+"""How groups end: offsets expire or go with their topics, and who nobody would miss is deleted.
+
+Owns the order in which that is stored and forgotten. Never decides whether a group is empty
+(`classic_group`, `consumer_group`), or when an offset has expired (`group_shard`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+
+from plog.cluster.own_appends import Pair
+from plog.coordinator import group_log
+from plog.coordinator.classic_group import ClassicGroup
+from plog.coordinator.consumer_group import ConsumerGroup
+from plog.coordinator.consumer_runner import ConsumerRunner
+from plog.coordinator.consumer_store import Batch
+from plog.coordinator.consumer_table import Record
+from plog.coordinator.failures import told
+from plog.coordinator.group_events import Effect
+from plog.coordinator.group_shard import Group, Shard
+from plog.coordinator.shards import Shards
+from plog.errors import ErrorCode, KafkaError
+from plog.runtime.bounded_lines import BoundedLines
+from plog.runtime.give_way import giving_way
+from plog.runtime.trusted_time import TrustedTime
+from plog.settings.definitions import BrokerSettings
+from plog.types import TopicPartition
+
+MINUTE_MS = 60_000
+
+
+class GroupEndings:
+    """Ends groups of this broker. For the event loop's thread.
+
+    Args:
+        consumers: runs those of KIP-848; `run_classic` does what the others' machines want.
+        trusted_time: by which offsets expire.
+        append: writes to a shard's log; tells where. Raises KafkaError.
+        is_ours: whether a group is there, and led by this broker.
+    """
+
+    def __init__(
+        self,
+        shards: Shards[Shard],
+        consumers: ConsumerRunner,
+        *,
+        settings: BrokerSettings,
+        trusted_time: TrustedTime,
+        unstored: BoundedLines,
+        append: Callable[[Shard, Sequence[Pair]], Awaitable[int]],
+        is_ours: Callable[[Group], bool],
+        run_classic: Callable[[Group, Iterable[Effect]], None],
+    ) -> None:
+        self._shards = shards
+        self._consumers = consumers
+        self._settings = settings
+        self._trusted_time = trusted_time
+        self._unstored = unstored
+        self._append = append
+        self._is_ours = is_ours
+        self._run_classic = run_classic
+
+    async def forget_offsets(self, group: Group, partitions: Sequence[TopicPartition]) -> None:
+        """Delete committed offsets, and with the last ones a group that nobody would miss.
+
+        Raises KafkaError: they are still there.
+        """
+        group_id = group.group_id
+        shard = self._shards.of(group_id)
+        pairs = [Pair(group_log.encode_offset_key(group_id, at), None) for at in partitions]
+        if pairs:
+            position = await self._append(shard, pairs)
+            for step, at in enumerate(partitions):
+                group.offsets.forget(at, position + step)
+            if group.is_forgettable:
+                await self.delete(group_id)
+
+    async def delete(self, group_id: str) -> ErrorCode:
+        """Delete a group that nobody is in, and what it has committed. Raises as `Shards.of`.
+
+        What open transactions would commit goes, too (as Kafka's `deleteAllOffsets` does): their
+        markers find nothing of it, now or after a restart.
+        """
+        shard = self._shards.of(group_id)
+        group = shard.groups.get(group_id)
+        if group is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if not group.is_empty:
+            return ErrorCode.NON_EMPTY_GROUP
+        if group.unsafe or group.offsets.is_being_committed:
+            # Until it is safe that all have left, and known what there is to delete.
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        pairs = [
+            Pair(group_log.encode_offset_key(group_id, at), None) for at in group.offsets.partitions
+        ]
+        if group.is_stored:
+            pairs.append(Pair(group_log.encode_group_key(group_id), None))
+        removed = Batch([Record(key, None) for key in group.consumer_keys()])
+        pairs += removed.pairs(group_id)
+        # Until its end is safe the group refuses whoever comes, for a while.
+        was, again = group.machine, self._begin_again(group)
+        if isinstance(was, ConsumerGroup):
+            self._consumers.retire(group, was, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        else:
+            self._run_classic(group, was.die(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        try:
+            if pairs:
+                await self._append(shard, pairs)
+        except KafkaError as failure:
+            group.machine = again
+            return told(failure, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
+        if shard.groups.get(group_id) is group:
+            del shard.groups[group_id]
+        return ErrorCode.NONE
+
+    def _begin_again(self, group: Group) -> ClassicGroup | ConsumerGroup:
+        """Return a group that nobody is in as it is before it is deleted."""
+        was = group.machine
+        if isinstance(was, ConsumerGroup):
+            return ConsumerGroup(group.group_id, was.rules, group.stored.copy())
+        return ClassicGroup(
+            group.group_id,
+            was.initial_delay_ms,
+            generation=was.generation,
+            protocol_type=was.protocol_type,
+        )
+
+    async def _each_group(self) -> AsyncIterator[Group]:
+        """Iterate over the groups, letting requests be handled in between; not over those gone."""
+        async for group in giving_way([group for shard in self._shards for group in shard]):
+            if self._is_ours(group):
+                yield group
+
+    async def forget_topics(self, topics: Collection[str]) -> None:
+        """Forget what was committed of topics that are gone."""
+        async for group in self._each_group():
+            partitions = [at for at in group.offsets.partitions if at.topic in topics]
+            try:
+                await self.forget_offsets(group, partitions)
+            except KafkaError as failure:
+                self._unstored.warning(
+                    "group %.100r keeps offsets of deleted topics: %s",
+                    group.group_id,
+                    failure,
+                )
+
+    async def expire(self) -> None:
+        """Forget offsets that nobody asked for in a long time, and groups without any."""
+        retention_ms = self._settings.offsets_retention_minutes * MINUTE_MS
+        async for group in self._each_group():
+            try:
+                expired = group.expired(self._trusted_time.now_ms(), retention_ms)
+                await self.forget_offsets(group, expired)
+                if group.is_forgettable:
+                    await self.delete(group.group_id)
+            except KafkaError as failure:
+                self._unstored.warning(
+                    "offsets of group %.100r cannot expire: %s", group.group_id, failure
+                )
