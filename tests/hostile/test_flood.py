@@ -34,7 +34,7 @@ from tests.hostile.companion import Companion
 from tests.hostile.conftest import Besiege
 from tests.hostile.flood import Flood, Kind
 from tests.hostile.sockets import prefixed
-from tests.hostile.storm import Storm
+from tests.hostile.storm import KEPT_WAITING, Storm
 from tests.hostile.watch import MIB, descriptors, memory, threads
 from tests.protocol.test_golden import table
 from tests.servers import BrokerProcess
@@ -182,6 +182,7 @@ def endure(
             f"{len(lines)} lines, {told} of closed connections and {under.lines.untold()} counted",
         )
         assert sum(attackers.outcomes.values()) == count
+        assert attackers.outcomes[KEPT_WAITING] <= 1 + count // 20_000
         assert memory_after - memory_before < GROWTH + NOTICES
         assert left < left_by_each, resident
         assert threads_after <= threads_before + STARTED_WHEN_NEEDED
