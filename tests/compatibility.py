@@ -411,7 +411,7 @@ ROWS = [
            "guided by the kernels' branches, under AddressSanitizer; a planted mistake is found",
            "fuzz/test_fuzz.py", long="each target for five minutes, or as PLOG_FUZZ_SECONDS says"),
     _shown(HOSTS, "a full disk", "a reserve; refused early, fetched, deleted, taken again",
-           "hosts/test_full_disk.py"),
+           "hosts/test_full_disk.py", long="the same on an ext4, which gives space late"),
     _shown(HOSTS, "log directories that fail, vanish or are read-only",
            "their partitions go offline, others are served, nothing acknowledged is lost",
            "hosts/test_lost_disks.py", "broker/test_failed_disk.py",
