@@ -364,7 +364,7 @@ def _buffers(settings: BrokerSettings) -> Findings:
             continue
         most = _kernel(limit)
         if wanted <= KAFKAS_BUFFER:
-            text = f"{key}={wanted} is little: {KAFKAS_BUFFER} takes {costs}"
+            text = f"{key}={wanted} takes {costs}, or more"
             advice = f"leave {key} out, whatever Kafka's file says: the kernel grows buffers itself"
             yield Finding("socket buffers", Verdict.WARNING, text, advice)
         elif most is not None:
