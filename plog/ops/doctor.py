@@ -39,6 +39,10 @@ DESCRIPTORS = 100_000
 MAPPINGS = 262_144
 """Two indexes of each segment that is read are mapped; the kernel's default is 65,530."""
 SWAPPINESS = 10
+KERNEL = Path("/proc/sys")
+"""Where the kernel's settings are read."""
+KAFKAS_BUFFER = 102_400
+"""What the properties that come with Kafka say of socket buffers."""
 FREE_SHARE = 0.1
 NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p"})
 PASSING_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "overlay"})
@@ -302,7 +306,7 @@ def _listeners(settings: BrokerSettings, *, is_running: bool) -> Findings:
                 advice = "clients elsewhere would look for the broker on their own host"
                 text = f"{place} is told to clients as {one.advertised_host}"
                 yield Finding("listeners", Verdict.WARNING, text, advice)
-    most = _number("/proc/sys/net/core/somaxconn")
+    most = _kernel("net.core.somaxconn")
     wanted = settings.socket_listen_backlog_size
     if most is not None:
         yield _graded(
@@ -336,13 +340,34 @@ _BINDING = {
 # -- the host ----------------------------------------------------------------------------------
 
 
+class _Buffer(NamedTuple):
+    """Of client connections, in one direction."""
+
+    key: str
+    wanted: int
+    limit: str
+    """The kernel's setting that bounds it."""
+    costs: str
+    """What as little as Kafka's properties say was measured to take."""
+
+
 def _buffers(settings: BrokerSettings) -> Findings:
-    for key, wanted, limit in (
-        ("socket.send.buffer.bytes", settings.socket_send_buffer_bytes, "net.core.wmem_max"),
-        ("socket.receive.buffer.bytes", settings.socket_receive_buffer_bytes, "net.core.rmem_max"),
-    ):
-        most = _number("/proc/sys/" + limit.replace(".", "/"))
-        if wanted > 0 and most is not None:
+    sent, received = settings.socket_send_buffer_bytes, settings.socket_receive_buffer_bytes
+    for key, wanted, limit, costs in (
+        _Buffer("socket.send.buffer.bytes", sent, "net.core.wmem_max", "a fifth off large fetches"),
+        _Buffer(
+            "socket.receive.buffer.bytes", received, "net.core.rmem_max",
+            "a quarter off batches of 64 KB",
+        ),
+    ):  # fmt: skip
+        if wanted < 0:
+            continue
+        most = _kernel(limit)
+        if wanted <= KAFKAS_BUFFER:
+            text = f"{key}={wanted} takes {costs}, or more"
+            advice = f"leave {key} out, whatever Kafka's file says: the kernel grows buffers itself"
+            yield Finding("socket buffers", Verdict.WARNING, text, advice)
+        elif most is not None:
             yield _graded(
                 "socket buffers",
                 wanted <= most,
@@ -373,7 +398,7 @@ def _host() -> Findings:
         f"LimitNOFILE= of the unit, or ulimit -Hn: at least {DESCRIPTORS:,}",
     )
     for name, is_well, wanted in _KERNEL:
-        value = _number("/proc/sys/" + name.replace(".", "/"))
+        value = _kernel(name)
         if value is not None:
             yield _graded(
                 "kernel", is_well(value), f"{name} is {value:,}", f"sysctl {name}={wanted}"
@@ -394,8 +419,9 @@ _KERNEL: tuple[tuple[str, Callable[[int], bool], int], ...] = (
 )
 
 
-def _number(path: str) -> int | None:
+def _kernel(name: str) -> int | None:
+    """Return one of the kernel's settings; None where it has none of that name."""
     try:
-        return int(Path(path).read_text())
+        return int((KERNEL / name.replace(".", "/")).read_text())
     except (OSError, ValueError):
         return None

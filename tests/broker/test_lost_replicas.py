@@ -9,6 +9,7 @@ import pytest
 
 from plog.errors import ErrorCode
 from plog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from plog.types import TopicPartition
 from tests.handlers.wire import (
     Speaker,
     create_topic,
@@ -30,6 +31,14 @@ def partition_state(client: Speaker, topic: str) -> tuple[int, int, list[int]]:
     return partition.error_code, partition.leader_id, partition.offline_replicas
 
 
+def damage(broker: BrokerProcess, at: TopicPartition) -> None:
+    """Make the first batch of a partition none; whoever reads it finds that out."""
+    segment = broker.log_dirs[0] / str(at) / "00000000000000000000.log"
+    with segment.open("r+b") as file:
+        file.seek(16)
+        file.write(b"\xfd")  # the magic byte
+
+
 @pytest.mark.usefixtures("plane")
 def test_partition_found_damaged_has_no_leader_any_more(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker, closing(speak(broker.port)) as client:
@@ -37,10 +46,7 @@ def test_partition_found_damaged_has_no_leader_any_more(tmp_path: Path) -> None:
         other, _ = create_topic(client)
         for topic in (damaged, other):
             assert produce(client, topic, make_batch([b"v"])).error_code == ErrorCode.NONE
-        segment = broker.log_dirs[0] / f"{damaged}-0" / "00000000000000000000.log"
-        with segment.open("r+b") as file:
-            file.seek(16)
-            file.write(b"\xfd")  # the magic byte
+        damage(broker, TopicPartition(damaged, 0))
         assert fetch_one(client, damaged, 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         lost = (ErrorCode.LEADER_NOT_AVAILABLE, -1, [0])
         eventually(lambda: partition_state(client, damaged) == lost, "without a leader")

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from plog.client.admin import Admin
+from plog.errors import ErrorCode
 from plog.ops import watch
 from plog.types import TopicPartition
+from tests.broker.test_lost_replicas import damage
 from tests.coordinator.conftest import await_coordinator
 from tests.coordinator.members import ByHand
-from tests.handlers.wire import Speaker, create_topic, speak
+from tests.handlers.wire import Speaker, create_topic, fetch_request, fetched, speak
 from tests.servers import BrokerProcess, free_port
 from tests.transactions.conftest import SETTINGS
-from tests.transactions.transactor import Transactor
+from tests.transactions.transactor import Transactor, read
 from tests.waiting import until
 
 AT = TopicPartition("t", 0)
@@ -55,6 +58,34 @@ def test_transactions_are_counted(broker: BrokerProcess, wire: Speaker) -> None:
     assert value(broker, "plog_transactions_ended_total", outcome="commit") == 1
     assert value(broker, "plog_transactions_ended_total", outcome="abort") == 2
     assert value(broker, "plog_markers_due") == 0
+
+
+def test_markers_that_a_lost_partition_cannot_take_are_due_until_it_is_deleted(
+    broker: BrokerProcess, wire: Speaker
+) -> None:
+    lost = [TopicPartition(create_topic(wire)[0], 0) for _ in range(2)]
+    one = Transactor(wire, "tx").start()
+    for at in (AT, *lost):
+        one.send(at, b"v")
+    for at in lost:
+        damage(broker, at)
+        (part,) = fetched(wire.ask(fetch_request((*at, 0)), 12)).values()
+        assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    until(lambda: value(broker, "plog_offline_partitions") == 2, "two partitions are lost")
+    assert value(broker, "plog_markers_due") == 0
+    assert one.end(commit=True) is ErrorCode.NONE
+    # That of the partition that is well is written at once.
+    until(lambda: value(broker, "plog_markers_due") == 2, "two markers are due")
+    until(lambda: read(wire, AT) == [b"v"], "committed where it can be")
+    assert value(broker, "plog_transactional_ids", state="PrepareCommit") == 1
+    assert value(broker, "plog_transactions_ended_total", outcome="commit") == 1
+    with Admin(broker.bootstrap) as admin:
+        for left, at in ((1, lost[0]), (0, lost[1])):
+            admin.delete_topic(at.topic)
+            until(lambda left=left: value(broker, "plog_markers_due") == left, f"{left} are due")
+    until(lambda: value(broker, "plog_transactional_ids", state="CompleteCommit") == 1, "complete")
+    assert value(broker, "plog_transactional_ids", state="PrepareCommit") == 0
+    until(lambda: value(broker, "plog_offline_partitions") == 0, "none is lost any more")
 
 
 def test_groups_are_counted(broker: BrokerProcess, wire: Speaker) -> None:

@@ -200,13 +200,14 @@ def test_link_to_no_directory_is_a_failure(tmp_path: Path) -> None:
     assert "loop, which is not to be found" in text
 
 
+class Mounted(NamedTuple):
+    mountpoint: str
+    fstype: str
+
+
 def test_file_system_is_that_of_what_a_link_leads_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Mounted(NamedTuple):
-        mountpoint: str
-        fstype: str
-
     memory = tmp_path / "memory"
     memory.mkdir()
     (tmp_path / "data").symlink_to(memory)
@@ -214,6 +215,44 @@ def test_file_system_is_that_of_what_a_link_leads_to(
     monkeypatch.setattr("psutil.disk_partitions", lambda all: mounted)
     (text,) = warnings(examine(settings(tmp_path)), "file system")
     assert "tmpfs" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [
+        ("nfs", "use a local disk"),
+        ("nfs4", "use a local disk"),
+        ("cifs", "use a local disk"),
+        ("smb3", "use a local disk"),
+        ("fuse.sshfs", "use a local disk"),
+        ("9p", "use a local disk"),
+        ("tmpfs", "may not outlive a restart"),
+        ("ramfs", "may not outlive a restart"),
+        ("overlay", "may not outlive a restart"),
+        ("ext4", None),
+        ("xfs", None),
+    ],
+)
+def test_file_systems_that_keep_nothing_or_lie_are_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, advice: str | None
+) -> None:
+    place = tmp_path / "data"
+    place.mkdir()
+    # One inside the other, and a neighbour whose name begins alike.
+    mounted = [
+        Mounted(str(place), kind),
+        Mounted("/", "btrfs"),
+        Mounted(str(tmp_path), "zfs"),
+        Mounted(str(tmp_path / "dat"), "vfat"),
+    ]
+    monkeypatch.setattr("psutil.disk_partitions", lambda all: mounted)
+    (finding,) = of(examine(settings(tmp_path, log_dirs=place / "plog")), "file system")
+    assert finding.text == f"{place / 'plog'} is on {kind}"
+    if advice is None:
+        assert finding.verdict is Verdict.OK
+    else:
+        assert finding.verdict is Verdict.WARNING
+        assert advice in finding.advice
 
 
 def test_memory_of_requests_is_what_the_broker_makes_of_the_setting(tmp_path: Path) -> None:
@@ -431,17 +470,165 @@ def test_units_own_root_is_looked_into_and_told_of(tmp_path: Path, unit: Path) -
     assert refused(str(properties)) == []
 
 
-def test_socket_buffers_that_the_kernel_would_cut_are_warned_of(tmp_path: Path) -> None:
-    def found(**buffers: int) -> list[Finding]:
-        examined = examine(settings(tmp_path, **buffers))
-        return [one for one in examined if one.what == "socket buffers"]
+Kernel = Callable[..., None]
 
-    assert found() == []
-    send, receive = found(socket_send_buffer_bytes=2**31 - 1, socket_receive_buffer_bytes=4096)
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    """Have the kernel's settings be these, and no others."""
+    place = tmp_path / "proc"
+    monkeypatch.setattr("plog.ops.doctor.KERNEL", place)
+
+    def be(**values: object) -> None:
+        for name, value in values.items():
+            path = place / name.replace("__", "/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{value}\n")
+
+    return be
+
+
+def of(found: list[Finding], what: str) -> list[Finding]:
+    return [one for one in found if one.what == what]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_well", "wanted"),
+    [
+        ("vm.max_map_count", 65_530, False, 262_144),  # the kernel's default
+        ("vm.max_map_count", 262_143, False, 262_144),
+        ("vm.max_map_count", 262_144, True, None),
+        ("vm.swappiness", 60, False, 1),  # the kernel's default
+        ("vm.swappiness", 11, False, 1),
+        ("vm.swappiness", 10, True, None),
+        ("vm.swappiness", 0, True, None),
+        ("vm.overcommit_memory", 2, False, 0),
+        ("vm.overcommit_memory", 1, True, None),
+        ("vm.overcommit_memory", 0, True, None),
+    ],
+)
+def test_kernels_settings_are_told_with_what_mends_them(
+    tmp_path: Path, kernel: Kernel, name: str, value: int, is_well: bool, wanted: int | None
+) -> None:
+    kernel(**{name.replace(".", "__"): value})
+    (finding,) = of(examine(settings(tmp_path)), "kernel")
+    assert finding.text == f"{name} is {value:,}"
+    if is_well:
+        assert (finding.verdict, finding.advice) == (Verdict.OK, "")
+    else:
+        assert (finding.verdict, finding.advice) == (Verdict.WARNING, f"sysctl {name}={wanted}")
+
+
+def test_kernel_that_does_not_tell_is_not_judged(tmp_path: Path, kernel: Kernel) -> None:
+    kernel(vm__swappiness="much")
+    found = examine(settings(tmp_path, socket_send_buffer_bytes=1 << 20))
+    assert of(found, "kernel") == of(found, "socket buffers") == []
+    assert [one.text for one in of(found, "listeners") if "somaxconn" in one.text] == []
+
+
+@pytest.mark.parametrize(("most", "verdict"), [(4095, Verdict.WARNING), (4096, Verdict.OK)])
+def test_backlog_that_the_kernel_would_cut_is_warned_of(
+    tmp_path: Path, kernel: Kernel, most: int, verdict: Verdict
+) -> None:
+    kernel(net__core__somaxconn=most)
+    found = examine(settings(tmp_path, socket_listen_backlog_size=4096))
+    (finding,) = [one for one in of(found, "listeners") if "somaxconn" in one.text]
+    assert finding.verdict is verdict
+    assert finding.text == f"socket.listen.backlog.size=4096, the kernel's somaxconn is {most}"
+    assert (finding.advice == "sysctl net.core.somaxconn=4096") is (verdict is Verdict.WARNING)
+
+
+def test_address_that_only_this_host_could_find_is_warned_of(tmp_path: Path) -> None:
+    port = free_port()
+    everywhere = {"listeners": f"PLAINTEXT://0.0.0.0:{port}"}
+    local = f"PLAINTEXT://localhost:{port}"
+    (text,) = warnings(
+        examine(settings(tmp_path, advertised_listeners=local, **everywhere)), "listeners"
+    )
+    assert text == f"PLAINTEXT://0.0.0.0:{port} is told to clients as localhost"
+    elsewhere = f"PLAINTEXT://broker.example:{port}"
+    found = examine(settings(tmp_path, advertised_listeners=elsewhere, **everywhere))
+    assert [text for text in warnings(found, "listeners") if "told to clients" in text] == []
+
+
+SEND, RECEIVE = "socket.send.buffer.bytes", "socket.receive.buffer.bytes"
+
+
+def test_socket_buffers_that_the_kernel_would_cut_are_warned_of(
+    tmp_path: Path, kernel: Kernel
+) -> None:
+    kernel(net__core__wmem_max=212_992, net__core__rmem_max=212_992)
+
+    def found(**buffers: int) -> list[Finding]:
+        return of(examine(settings(tmp_path, **buffers)), "socket buffers")
+
+    assert found() == found(socket_send_buffer_bytes=-1, socket_receive_buffer_bytes=-1) == []
+    send, receive = found(socket_send_buffer_bytes=212_993, socket_receive_buffer_bytes=212_992)
     assert send.verdict is Verdict.WARNING
-    assert "socket.send.buffer.bytes=2147483647" in send.text
-    assert "net.core.wmem_max" in send.advice
+    assert f"{SEND}=212993" in send.text
+    assert send.advice.startswith("sysctl net.core.wmem_max=212993")
     assert receive.verdict is Verdict.OK
+    send, receive = found(socket_send_buffer_bytes=212_992, socket_receive_buffer_bytes=212_993)
+    assert send.verdict is Verdict.OK
+    assert receive.verdict is Verdict.WARNING
+    assert receive.advice.startswith("sysctl net.core.rmem_max=212993")
+
+
+@pytest.mark.parametrize("size", [102_400, 4096])
+@pytest.mark.parametrize(
+    ("key", "costs"), [(SEND, "a fifth off large fetches"), (RECEIVE, "a quarter off batches")]
+)
+def test_socket_buffers_as_kafkas_file_has_them_are_warned_of(
+    tmp_path: Path, key: str, costs: str, size: int
+) -> None:
+    (finding,) = of(examine(settings(tmp_path, **{key: size})), "socket buffers")
+    assert finding.verdict is Verdict.WARNING
+    assert f"{key}={size}" in finding.text
+    assert costs in finding.text
+    assert finding.advice.startswith(f"leave {key} out")
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(99, Verdict.WARNING), (100, Verdict.OK)])
+def test_disk_with_little_space_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, verdict: Verdict
+) -> None:
+    class Usage(NamedTuple):
+        total: int
+        used: int
+        free: int
+
+    roomy, full = tmp_path / "roomy", tmp_path / "full"
+    roomy.mkdir()
+    full.mkdir()
+    usages = {
+        roomy: Usage(1000 << 20, 0, 1000 << 20),
+        full: Usage(1000 << 20, (1000 - free) << 20, free << 20),
+    }
+    monkeypatch.setattr("shutil.disk_usage", usages.__getitem__)
+    found = examine(settings(tmp_path, log_dirs=f"{roomy},{full}"))
+    one, other = of(found, "disk space")
+    assert (one.verdict, other.verdict) == (Verdict.OK, verdict)
+    assert other.text == f"{full}: {free} MB of 1,000 MB are free"
+    assert ("retention.bytes" in other.advice) is (verdict is Verdict.WARNING)
+
+
+def test_processor_without_an_instruction_for_checksums_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for by, verdict in (("sse4.2", "ok"), ("armv8", "ok"), ("table", "warning")):
+        monkeypatch.setattr("plog._native.crc32c.implementation", lambda by=by: by)
+        (finding,) = of(examine(settings(tmp_path)), "processor")
+        assert (finding.text, finding.verdict.value) == (f"CRC-32C by {by}", verdict)
+
+
+@pytest.mark.parametrize(("hard", "verdict"), [(99_999, Verdict.WARNING), (100_000, Verdict.OK)])
+def test_descriptors_are_the_hard_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hard: int, verdict: Verdict
+) -> None:
+    # The broker raises its own soft limit.
+    monkeypatch.setattr("resource.getrlimit", lambda which: (1024, hard))
+    (finding,) = of(examine(settings(tmp_path)), "limits")
+    assert (finding.verdict, finding.text) == (verdict, f"{hard:,} descriptors may be open")
 
 
 @pytest.mark.usefixtures("unit")

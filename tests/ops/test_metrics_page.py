@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -47,9 +48,12 @@ OPERATIONS = Path(__file__).parent.parent.parent / "docs" / "OPERATIONS.md"
 class Measured(BrokerProcess):
     """A broker with a metrics page."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **overrides: object) -> None:
         self.address = f"127.0.0.1:{free_port()}"
-        super().__init__(directory, log_dirs=2, overrides={"metrics.listener": self.address})
+        given = {key.replace("_", "."): value for key, value in overrides.items()}
+        super().__init__(
+            directory, log_dirs=2, overrides={"metrics.listener": self.address, **given}
+        )
 
     def reading(self) -> Reading:
         return watch.read(self.address, time.monotonic())
@@ -116,6 +120,42 @@ def test_disks_are_told(broker: Measured, wire: Speaker) -> None:
         assert now.value("plog_log_dir_online", log_dir=str(log_dir)) == 1
         assert now.value("plog_log_dir_free_bytes", log_dir=str(log_dir)) > 0
     assert now.value("plog_offline_partitions") == 0
+
+
+def test_log_directory_that_is_lost_is_offline_with_its_partitions(tmp_path: Path) -> None:
+    broker = Measured(tmp_path, log_flush_offset_checkpoint_interval_ms=100)
+    lost, kept = broker.log_dirs
+    with broker, closing(speak(broker.port)) as client:
+        create_topic(client, "t", 5)
+        of_lost, of_kept = (len(list(log_dir.glob("t-*"))) for log_dir in (lost, kept))
+        assert of_lost > 0 < of_kept
+        assert of_lost + of_kept == 5
+
+        def told() -> tuple[list[float], list[float], float]:
+            now = broker.reading()
+            online, held = (
+                [now.value(name, log_dir=str(log_dir)) for log_dir in (lost, kept)]
+                for name in ("plog_log_dir_online", "plog_partitions")
+            )
+            return online, held, now.value("plog_offline_partitions")
+
+        assert told() == ([1, 1], [of_lost, of_kept], 0)
+        shutil.rmtree(lost)
+        until(lambda: told() == ([0, 1], [0, of_kept], of_lost), "the directory is offline")
+        now = broker.reading()
+        assert now.value("plog_missing_log_dirs") == 0  # it was there at the start
+        # Of what does not work there is nothing else to say.
+        for name in ("free_bytes", "refusing", "slow"):
+            assert now.labels(f"plog_log_dir_{name}", "log_dir") == [str(kept)]
+        command = [sys.executable, "-m", "plog", "top", "--metrics", broker.address]
+        top = subprocess.run(
+            [*command, "--every", "0.1", "--count", "1"],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=True,
+        )
+        assert f"   {of_lost} partitions OFFLINE" in top.stdout
 
 
 def test_log_directory_that_is_left_out_is_missed(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gc
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +19,25 @@ from plog._native.partition_log import PartitionState
 from plog.client.admin import Admin
 from plog.ops import watch
 from plog.ops.metrics_page import topics_of, write
+from plog.ops.watch import Reading
+from plog.protocol.messages.api_versions import ApiVersionsRequest
+from plog.protocol.messages.metadata import MetadataRequest
+from plog.protocol.schema import Struct
 from plog.storage.full_log_dirs import FullLogDirs
 from plog.storage.live_log_dir import LiveLogDir
 from plog.types import TopicPartition
-from tests.handlers.running import Running, faults, framed
-from tests.handlers.wire import create_topic, make_batch, produce, produce_request
+from tests.handlers.running import Running, faults, framed, receive
+from tests.handlers.wire import (
+    WAIT_MS,
+    create_topic,
+    fetch_request,
+    make_batch,
+    produce,
+    produce_request,
+)
+from tests.waiting import until
+
+VERSIONS = ApiVersionsRequest(client_software_name="m", client_software_version="1")
 
 
 @pytest.fixture
@@ -32,6 +47,10 @@ def running(tmp_path: Path) -> Iterator[Running]:
     one = Running(directory, metrics_listener="127.0.0.1:0")
     yield one
     one.stop()
+
+
+def reading(running: Running) -> Reading:
+    return watch.read(f"127.0.0.1:{running.broker.metrics_port}", 0)
 
 
 def test_directory_that_is_gone_costs_its_sample_and_no_other(
@@ -147,6 +166,237 @@ def test_wait_for_the_disk_counts_also_of_a_request_that_is_pythons_after_it(
     name = "plog_request_duration_seconds"
     assert page.value(f"{name}_count", api="Produce", path="python") == 1
     assert page.value(f"{name}_sum", api="Produce", path="python") >= 1
+
+
+# -- the network
+
+
+@pytest.mark.parametrize("fast", ["true", "false"])
+def test_connections_are_counted_and_those_turned_away(tmp_path: Path, fast: str) -> None:
+    inside = 5  # the two that it begins with are among them
+    running = Running(
+        tmp_path, metrics_listener="127.0.0.1:0", max_connections=inside, fast_path_enable=fast
+    )
+
+    def told() -> tuple[float, float, float]:
+        now = reading(running)
+        return (
+            now.value("plog_connections"),
+            now.value("plog_connections_accepted_total"),
+            now.value("plog_connections_refused_total"),
+        )
+
+    running.ask(VERSIONS, 3)
+    running.wire.ask(VERSIONS, 3)
+    assert told() == (2, 2, 0)
+    with ExitStack() as guests:
+        for count in range(3, inside + 1):
+            guest = guests.enter_context(running.connect())
+            guest.sendall(framed(VERSIONS, 3, 1))
+            assert receive(guest)
+            assert told() == (count, count, 0)
+        for refused in range(1, 5):
+            assert was_turned_away(running)
+            assert told() == (inside, inside + refused, refused)
+    until(lambda: told() == (2, inside + 4, 4), "they have gone, and are counted still")
+    running.stop()
+
+
+def was_turned_away(running: Running) -> bool:
+    with running.connect() as guest:
+        try:
+            return guest.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+@pytest.mark.parametrize("fast", ["true", "false"])
+@pytest.mark.parametrize("sendfile", ["true", "false"])
+def test_bytes_are_those_that_came_and_those_that_went(
+    tmp_path: Path, fast: str, sendfile: str
+) -> None:
+    running = Running(
+        tmp_path,
+        metrics_listener="127.0.0.1:0",
+        fast_path_enable=fast,
+        socket_sendfile_enable=sendfile,
+    )
+    create_topic(running.wire, "t")
+    names = "plog_received_bytes_total", "plog_sent_bytes_total"
+    before = reading(running)
+    large = make_batch([b"v" * 300_000])
+    asked: list[tuple[Struct, int]] = [
+        (VERSIONS, 3),
+        (produce_request([("t", 0, large)], acks=1), 9),
+        (produce_request([("t", 0, large)], acks=0), 9),  # to which there is no answer
+        (produce_request([("t", 0, large)], acks=-1), 9),
+        (fetch_request(("t", 0, 0)), 12),
+        (fetch_request(("t", 7, 0)), 12),
+    ]
+    received = sent = 0
+    for number, (request, version) in enumerate(asked):
+        frame = framed(request, version, number)
+        running.socket.sendall(frame)
+        received += len(frame)
+        if getattr(request, "acks", 1) != 0:
+            sent += 4 + len(running.receive())
+    assert received > 900_000
+    assert sent > 900_000
+
+    def told() -> tuple[float, ...]:
+        now = reading(running)
+        return tuple(now.value(name) - before.value(name) for name in names)
+
+    until(lambda: told() == (received, sent), "so many bytes")  # counted once they have gone
+    running.stop()
+
+
+def test_memory_of_requests_is_told_while_they_come_and_no_longer(running: Running) -> None:
+    def told() -> float:
+        return reading(running).value("plog_request_memory_bytes")
+
+    create_topic(running.wire, "t")
+    until(lambda: told() == 0, "nobody says anything")
+    frame = framed(produce_request([("t", 0, make_batch([b"v" * 900_000]))], acks=1), 9, 1)
+    half = len(frame) // 2
+    running.socket.sendall(frame[:half])
+    until(lambda: told() >= half, "a half has come")
+    assert told() <= 2 * len(frame) + (1 << 20)
+    running.socket.sendall(frame[half:])
+    running.receive()
+    until(lambda: told() == 0, "it is answered")
+
+
+def test_requests_that_wait_are_told(running: Running) -> None:
+    def told() -> tuple[float, float]:
+        now = reading(running)
+        return now.value("plog_requests_waiting"), now.value("plog_request_memory_bytes")
+
+    create_topic(running.wire, "t")
+    until(lambda: told() == (0, 0), "nobody waits")
+    ask = framed(fetch_request(("t", 0, 0), max_wait_ms=WAIT_MS), 12, 1)
+    with ExitStack() as stack:
+        readers = [stack.enter_context(running.connect()) for _ in range(3)]
+        for count, reader in enumerate(readers, 1):
+            reader.sendall(ask)
+            until(lambda count=count: told()[0] == count, f"{count} wait")
+            kept = count * (len(ask) - 4)  # what they ask
+            until(lambda kept=kept: told()[1] >= kept, "that is in the memory")
+        produce(running.wire, "t", make_batch())
+        for reader in readers:
+            assert len(receive(reader)) > 61
+        until(lambda: told() == (0, 0), "nobody waits any more")
+
+
+# -- why requests are Python's
+
+HANDED_OVER = "plog_handed_over_total"
+
+
+def reasons(running: Running) -> dict[str, int]:
+    now = reading(running)
+    return {
+        reason: int(now.value(HANDED_OVER, reason=reason))
+        for reason in now.labels(HANDED_OVER, "reason")
+    }
+
+
+def of_producer(sequence: int) -> bytes:
+    return make_batch(producer=(77, 0, sequence))
+
+
+def of(data: bytes | None, *, topic: str = "t", index: int = 0) -> tuple[Struct, int]:
+    return produce_request([(topic, index, data)], acks=1), 9
+
+
+def fetch(*parts: tuple[str, int, int], **options: Any) -> tuple[Struct, int]:
+    return fetch_request(*parts, **options), 12
+
+
+ASKED: dict[str, dict[str, tuple[Struct, int]]] = {
+    "other API or version": {
+        "ApiVersions": (VERSIONS, 3),
+        "Metadata": (MetadataRequest(topics=[]), 9),
+    },
+    "unusual request": {
+        "a partition named twice": fetch(("t", 0, 0), ("o", 0, 0), ("t", 0, 0)),
+        "a session that is not there": fetch(("t", 0, 0), session=(7, 3)),
+    },
+    "unusual partition": {
+        "a Produce to none that there is": of(make_batch(), index=7),
+        "a Fetch from none that there is": fetch(("t", 0, 0), ("t", 7, 0)),
+        "a topic that is not there": of(make_batch(), topic="none"),
+        "another's timestamps": of(make_batch(), topic="log-append-time"),
+        "another's codec": of(make_batch(), topic="gzip"),
+    },
+    "unusual batch": {
+        "nothing": of(None),
+        "junk": of(b"\x00" * 70),
+        "two batches": of(make_batch() * 2),
+        "a bad checksum": of(make_batch([b"abc"])[:-3] + b"zzz"),
+        "one too large": of(make_batch([b"v" * 2_000_000])),
+    },
+    "unusual append": {
+        "a producer's first": of(of_producer(0)),
+        "a gap in a producer's numbers": of(of_producer(40)),
+    },
+    "unusual read": {
+        "an offset that is not there": fetch(("t", 0, 10**12)),
+        "another epoch": fetch(("t", 0, 0), leader_epoch=5),
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def asked_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    one = Running(tmp_path_factory.mktemp("reasons"), metrics_listener="127.0.0.1:0")
+    create_topic(one.wire, "t")
+    create_topic(one.wire, "o")
+    create_topic(one.wire, "log-append-time", message_timestamp_type="LogAppendTime")
+    create_topic(one.wire, "gzip", compression_type="gzip")
+    yield one
+    one.stop()
+
+
+@pytest.mark.parametrize(
+    ("reason", "what"), [(reason, what) for reason, cases in ASKED.items() for what in cases]
+)
+def test_what_goes_to_python_is_counted_once_with_its_reason(
+    asked_of: Running, reason: str, what: str
+) -> None:
+    before = reasons(asked_of)
+    for count in (1, 2) if what != "a producer's first" else (1,):
+        asked_of.ask(*ASKED[reason][what])
+        assert reasons(asked_of) == {**before, reason: before[reason] + count}
+
+
+def test_what_is_answered_fast_has_no_reason(asked_of: Running) -> None:
+    before, fast = reasons(asked_of), asked_of.fast_requests
+    for _ in range(3):
+        asked_of.ask(*of(make_batch()))
+        asked_of.ask(*fetch(("t", 0, 0)))
+    assert (reasons(asked_of), asked_of.fast_requests) == (before, fast + 6)
+
+
+SWITCHED_OFF = "switched off"
+
+
+def test_path_that_is_switched_off_is_the_only_reason(tmp_path: Path) -> None:
+    running = Running(tmp_path, metrics_listener="127.0.0.1:0", fast_path_enable="false")
+    create_topic(running.wire, "t")
+    before = reasons(running)
+    # Every reason that there is has a case here or above.
+    assert set(before) == {*ASKED, SWITCHED_OFF}
+    usual = [of(make_batch()), fetch(("t", 0, 0)), (VERSIONS, 3)]
+    unusual = [next(iter(cases.values())) for cases in ASKED.values()]
+    for count, request in enumerate([*usual, *unusual], 1):
+        running.ask(*request)
+        assert reasons(running) == {**before, SWITCHED_OFF: before[SWITCHED_OFF] + count}
+    assert running.fast_requests == 0
+    running.stop()
+
+
+# -- the page
 
 
 def test_page_of_many_topics_gives_the_garbage_collector_nothing_to_do() -> None:
