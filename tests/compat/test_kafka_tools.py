@@ -130,25 +130,31 @@ def test_console_writes_and_reads(
 
 
 def test_offsets_are_told(tools: Tools, broker: BrokerProcess, new_topic: NewTopic) -> None:
-    name = new_topic(2)
+    name, other = new_topic(2), new_topic()
     send(broker, name, 10)
+    send(broker, other, 3)
 
-    def offsets(time: object) -> list[str]:
+    def offsets(time: object, *of: object) -> list[str]:
         told = tools.run(
-            "GetOffsetShell",
-            "--bootstrap-server",
-            broker.bootstrap,
-            "--topic",
-            name,
-            "--time",
-            time,
+            "GetOffsetShell", "--bootstrap-server", broker.bootstrap, *of, "--time", time
         )
         return sorted(told.split())
 
-    assert offsets("latest") == [f"{name}:0:10", f"{name}:1:0"]
-    assert offsets("earliest") == [f"{name}:0:0", f"{name}:1:0"]
-    assert offsets("max-timestamp") == [f"{name}:0:9"]
-    assert offsets(1_700_000_000_004) == [f"{name}:0:4"]
+    one = ("--topic", name)
+    assert offsets("latest", *one) == [f"{name}:0:10", f"{name}:1:0"]
+    assert offsets("earliest", *one) == [f"{name}:0:0", f"{name}:1:0"]
+    assert offsets("max-timestamp", *one) == [f"{name}:0:9"]
+    assert offsets(1_700_000_000_004, *one) == [f"{name}:0:4"]
+    # Of all topics, whatever other tests have left of them.
+    every = offsets("latest")
+    assert {f"{name}:0:10", f"{name}:1:0", f"{other}:0:3"} <= set(every)
+    with Admin(broker.bootstrap) as admin:
+        places = sorted(
+            f"{topic}:{index}"
+            for topic, info in admin.topics().items()
+            for index in info.partitions
+        )
+    assert sorted(line.rpartition(":")[0] for line in every) == places
 
 
 def test_records_are_deleted(
