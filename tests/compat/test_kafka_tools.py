@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from plog.client.consumer import Consumer
 from plog.types import TopicPartition
 from tests.compat.clients import Confluent, Sent
 from tests.compat.kafka_tools import TOOLS, Tools
+from tests.coordinator.conftest import await_coordinator
+from tests.handlers.wire import speak
 from tests.servers import BrokerProcess
 
 pytestmark = pytest.mark.parametrize("tools", TOOLS, ids=repr)
@@ -145,7 +148,9 @@ def test_offsets_are_told(tools: Tools, broker: BrokerProcess, new_topic: NewTop
     assert offsets("earliest", *one) == [f"{name}:0:0", f"{name}:1:0"]
     assert offsets("max-timestamp", *one) == [f"{name}:0:9"]
     assert offsets(1_700_000_000_004, *one) == [f"{name}:0:4"]
-    # Of all topics, whatever other tests have left of them.
+    # Of all topics, whatever other tests have left of them, and of those that are the broker's own.
+    with closing(speak(broker.port)) as wire:
+        await_coordinator(wire, "any")
     every = offsets("latest")
     assert {f"{name}:0:10", f"{name}:1:0", f"{other}:0:3"} <= set(every)
     with Admin(broker.bootstrap) as admin:
