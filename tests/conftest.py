@@ -77,7 +77,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         str(text)
         for reports in terminalreporter.stats.values()
         for report in reports
-        if getattr(report, "when", "") == "call"
+        if getattr(report, "when", "") == "teardown"  # with what fixtures found, too
         for name, text in report.user_properties
         if name == "figures"
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from plog.client.consumer import Consumer
 from plog.types import TopicPartition
 from tests.compat.clients import Confluent, Sent
 from tests.compat.kafka_tools import TOOLS, Tools
+from tests.coordinator.conftest import await_coordinator
+from tests.handlers.wire import speak
 from tests.servers import BrokerProcess
 
 pytestmark = pytest.mark.parametrize("tools", TOOLS, ids=repr)
@@ -130,25 +133,33 @@ def test_console_writes_and_reads(
 
 
 def test_offsets_are_told(tools: Tools, broker: BrokerProcess, new_topic: NewTopic) -> None:
-    name = new_topic(2)
+    name, other = new_topic(2), new_topic()
     send(broker, name, 10)
+    send(broker, other, 3)
 
-    def offsets(time: object) -> list[str]:
+    def offsets(time: object, *of: object) -> list[str]:
         told = tools.run(
-            "GetOffsetShell",
-            "--bootstrap-server",
-            broker.bootstrap,
-            "--topic",
-            name,
-            "--time",
-            time,
+            "GetOffsetShell", "--bootstrap-server", broker.bootstrap, *of, "--time", time
         )
         return sorted(told.split())
 
-    assert offsets("latest") == [f"{name}:0:10", f"{name}:1:0"]
-    assert offsets("earliest") == [f"{name}:0:0", f"{name}:1:0"]
-    assert offsets("max-timestamp") == [f"{name}:0:9"]
-    assert offsets(1_700_000_000_004) == [f"{name}:0:4"]
+    one = ("--topic", name)
+    assert offsets("latest", *one) == [f"{name}:0:10", f"{name}:1:0"]
+    assert offsets("earliest", *one) == [f"{name}:0:0", f"{name}:1:0"]
+    assert offsets("max-timestamp", *one) == [f"{name}:0:9"]
+    assert offsets(1_700_000_000_004, *one) == [f"{name}:0:4"]
+    # Of all topics, whatever other tests have left of them, and of those that are the broker's own.
+    with closing(speak(broker.port)) as wire:
+        await_coordinator(wire, "any")
+    every = offsets("latest")
+    assert {f"{name}:0:10", f"{name}:1:0", f"{other}:0:3"} <= set(every)
+    with Admin(broker.bootstrap) as admin:
+        places = sorted(
+            f"{topic}:{index}"
+            for topic, info in admin.topics().items()
+            for index in info.partitions
+        )
+    assert sorted(line.rpartition(":")[0] for line in every) == places
 
 
 def test_records_are_deleted(

@@ -6,6 +6,9 @@ import contextlib
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
 
 from plog.protocol.messages.api_versions import ApiVersionsRequest
 from tests.handlers.wire import WAIT_MS, eventually, speak
@@ -18,8 +21,12 @@ VERSIONS = framed(ApiVersionsRequest(client_software_name="h", client_software_v
 
 
 def is_served(port: int, source: str = "127.0.0.1") -> socket.socket | None:
-    """Connect and ask for versions: the connection, or None if it was turned away."""
-    sock = socket.create_connection(("127.0.0.1", port), WAIT_MS / 1000, source_address=(source, 0))
+    """Connect and ask for versions: the connection, or None if it was turned away.
+
+    From ::1 it is to ::1, from an address of IPv4 to 127.0.0.1.
+    """
+    host = "::1" if ":" in source else "127.0.0.1"
+    sock = socket.create_connection((host, port), WAIT_MS / 1000, source_address=(source, 0))
     try:
         sock.sendall(VERSIONS)
         if sock.recv(4):
@@ -89,6 +96,53 @@ def test_addresses_have_as_many_connections_as_their_caps_say(
             eventually(lambda source=source: _gets_in(broker.port, source), "there is room again")
         assert not _gets_in(broker.port, "127.0.0.4")
     expect_refusals(under, 30, "max.connections.per.ip")
+
+
+def ipv6_port() -> int:
+    """Find a free port of ::1."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as probe:
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        pytest.skip(f"no IPv6 loopback here: {error}")
+
+
+@pytest.mark.usefixtures("plane")
+@pytest.mark.parametrize(
+    ("overrides", "most", "most_by_ipv4"),
+    [
+        ("", 5, 5),
+        ("[::1]:3", 3, 5),
+        ("[0:0:0:0:0:0:0:1]:2,127.0.0.1:8", 2, 8),
+        ("[::1]:0", 0, 5),
+    ],
+    ids=["all", "one", "written in full", "nobody"],
+)
+def test_ipv6_addresses_have_caps_of_their_own(
+    tmp_path: Path, besiege: Besiege, overrides: str, most: int, most_by_ipv4: int
+) -> None:
+    broker = BrokerProcess(tmp_path)
+    port = ipv6_port()
+    broker.overrides |= {
+        "listeners": f"{broker.overrides['listeners']},SIX://[::1]:{port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SIX:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "max.connections.per.ip": 5,
+        "max.connections.per.ip.overrides": overrides,
+    }
+    with broker, besiege(broker) as under:
+        with guests(port, 20, "::1") as inside, guests(broker.port, 20) as by_ipv4:
+            # One of those by IPv4 is the client that goes on.
+            assert (inside, by_ipv4) == (most, most_by_ipv4 - 1)
+            under.bystander.go_on(5)
+        eventually(lambda: _gets_in(broker.port), "there is room again")
+        if most:
+            eventually(lambda: _gets_in(port, "::1"), "there is room again by IPv6")
+        else:
+            assert not _gets_in(port, "::1")
+        told = [line for line in under.lines.all() if "refused connection from" in line]
+        assert any("[::1]:" in line and "max.connections.per.ip" in line for line in told), told
+    expect_refusals(under, 60, "max.connections.per.ip")
 
 
 def test_broker_out_of_descriptors_turns_clients_away_and_recovers(

@@ -15,7 +15,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,8 @@ from tests.servers import BrokerProcess
 
 WAIT_S = 60
 MIB = 1 << 20
+MemoryBounded = Callable[[BrokerProcess, str, int], AbstractContextManager[None]]
+"""What the fixture `memory_bounded` is: the function below, which tells at the end of the run."""
 LAYOUT = struct.Struct("=qqq1000s")
 """Of the struct in shim.c."""
 
@@ -106,13 +108,15 @@ def memory(broker: BrokerProcess, kind: str) -> int:
 
 
 @contextmanager
-def memory_bounded(broker: BrokerProcess, what: str, growth_bytes: int) -> Iterator[None]:
-    """Print what the broker took at most in the block; it may be so much more than before."""
+def memory_bounded(
+    report: Callable[[str], None], broker: BrokerProcess, what: str, growth_bytes: int
+) -> Iterator[None]:
+    """Report what the broker took at most in the block; it may be so much more than before."""
     Path(f"/proc/{broker.pid}/clear_refs").write_text("5")
     before = memory(broker, "VmRSS")
     yield
     peak = memory(broker, "VmHWM")
-    print(f"\n{what}: VmHWM {peak / MIB:.0f} MiB, before it {before / MIB:.0f} MiB")
+    report(f"{what}: memory before {before / MIB:.0f} MiB, peak {peak / MIB:.0f}")
     assert peak - before <= growth_bytes
 
 

@@ -27,7 +27,7 @@ from tests.handlers.wire import (
     speak,
     walk_all,
 )
-from tests.hosts.host import EAGER_BROKER, MIB, Host, memory_bounded, read_all, wait_until
+from tests.hosts.host import EAGER_BROKER, MIB, Host, MemoryBounded, read_all, wait_until
 from tests.servers import BrokerProcess
 from tests.transactions.transactor import Transactor, committed_offset
 
@@ -71,7 +71,7 @@ def waited_ms(client: Speaker, request: FetchRequest) -> float:
 
 @pytest.mark.usefixtures("plane")
 def test_clock_steps_change_timestamps_and_nothing_else(
-    tmp_path: Path, host: Host, steps: dict[str, int]
+    tmp_path: Path, host: Host, steps: dict[str, int], memory_bounded: MemoryBounded
 ) -> None:
     broker = BrokerProcess(
         tmp_path,

@@ -17,7 +17,7 @@ from tests.broker.test_lost_replicas import partition_state
 from tests.crash.test_kill import check
 from tests.crash.writer import Writer
 from tests.handlers.wire import create_topic, fetch_one, make_batch, produce, speak
-from tests.hosts.host import MIB, memory_bounded, read_all, wait_until
+from tests.hosts.host import MIB, MemoryBounded, read_all, wait_until
 from tests.servers import BrokerProcess
 
 
@@ -48,7 +48,9 @@ def is_turned_away(connection: socket.socket) -> bool:
 
 
 @pytest.mark.usefixtures("plane")
-def test_want_of_descriptors_refuses_what_needs_one_and_ends_by_itself(tmp_path: Path) -> None:
+def test_want_of_descriptors_refuses_what_needs_one_and_ends_by_itself(
+    tmp_path: Path, memory_bounded: MemoryBounded
+) -> None:
     overrides: dict[str, object] = {"log.segment.delete.delay.ms": 100}
     broker = BrokerProcess(tmp_path, log_dirs=2, overrides=overrides)
     with (

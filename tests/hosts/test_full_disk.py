@@ -23,7 +23,7 @@ from plog.types import TopicPartition
 from tests.broker.test_lost_replicas import partition_state
 from tests.crash.writer import Writer
 from tests.handlers.wire import create_topic, eventually, fetch_one, make_batch, produce, speak
-from tests.hosts.host import EAGER_BROKER, MIB, memory_bounded, mounted, read_all, wait_until
+from tests.hosts.host import EAGER_BROKER, MIB, MemoryBounded, mounted, read_all, wait_until
 from tests.servers import BrokerProcess
 
 TIMEOUT_S = 30
@@ -115,7 +115,9 @@ def free_bytes(disk: Path) -> int:
 
 
 @pytest.mark.usefixtures("plane")
-def test_disk_that_others_fill_is_refused_early_and_taken_again(small_disk: Path) -> None:
+def test_disk_that_others_fill_is_refused_early_and_taken_again(
+    small_disk: Path, memory_bounded: MemoryBounded
+) -> None:
     log_dirs = (small_disk / "data", small_disk.parent / "other")
     overrides: dict[str, object] = {"log.dirs": ",".join(map(str, log_dirs))}
     with (
@@ -165,7 +167,9 @@ def test_disk_that_others_fill_is_refused_early_and_taken_again(small_disk: Path
 
 
 @pytest.mark.usefixtures("plane")
-def test_producers_go_on_by_themselves_whatever_gives_the_space_back(small_disk: Path) -> None:
+def test_producers_go_on_by_themselves_whatever_gives_the_space_back(
+    small_disk: Path, memory_bounded: MemoryBounded
+) -> None:
     log_dirs = (small_disk / "data", small_disk.parent / "other")
     broker = BrokerProcess(
         small_disk.parent,

@@ -25,7 +25,7 @@ from tests.handlers.wire import create_topic, fetch_one, make_batch, produce, sp
 from tests.hosts.host import (
     MIB,
     Host,
-    memory_bounded,
+    MemoryBounded,
     mount,
     mounted,
     read_all,
@@ -51,7 +51,7 @@ def bound(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.usefixtures("plane")
 def test_lost_log_directories_take_their_partitions_and_no_others(
-    tmp_path: Path, host: Host, bound: Path
+    tmp_path: Path, host: Host, bound: Path, memory_bounded: MemoryBounded
 ) -> None:
     log_dirs = {name: tmp_path / name for name in [*LOST, KEPT]}
     away = tmp_path / "away"
@@ -152,7 +152,7 @@ def test_disk_that_is_not_mounted_at_a_start_is_not_taken_for_a_new_one(tmp_path
 
 
 def test_file_system_that_is_read_only_at_a_start_keeps_what_it_has(
-    tmp_path: Path, bound: Path
+    tmp_path: Path, bound: Path, memory_bounded: MemoryBounded
 ) -> None:
     broker = BrokerProcess(tmp_path, overrides={"log.dirs": f"{bound},{tmp_path / KEPT}"})
     with broker, closing(speak(broker.port)) as client:
