@@ -62,7 +62,8 @@ def rebuild_store(
         else:
             _grow(store, topic, found, broker_id)
     largest = max([largest_producer_id, *(replica.largest_producer_id for replica in unknown)])
-    _raise_producer_ids(store, broker_id, largest)
+    if unknown or largest >= 0:
+        _raise_producer_ids(store, broker_id, largest)
     if new:
         log.warning(
             "the coordination store had lost %s, written anew from the log directories;"
@@ -149,9 +150,13 @@ def _topic_id(found: Sequence[FoundReplica]) -> uuid.UUID:
 
 
 def _raise_producer_ids(store: Store, broker_id: int, largest: int) -> None:
-    """Make the next block lie above every id seen, where the store knows less than the logs."""
+    """Make the next block lie above every id seen, where the store knows less than the logs.
+
+    A store without any block knows nothing: ids may be out that nobody has written with yet, those
+    of `__transaction_state` among them.
+    """
     data, stat = store.get(znodes.PRODUCER_ID_BLOCK)
-    if largest <= (ProducerIdBlock.decode(data).last if data else -1):
+    if data and largest <= ProducerIdBlock.decode(data).last:
         return
     first = largest + 1 + UNUSED_PRODUCER_IDS - BLOCK_SIZE
     block = ProducerIdBlock(broker_id, first, first + BLOCK_SIZE - 1)

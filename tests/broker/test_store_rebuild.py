@@ -16,6 +16,7 @@ from plog.client.producer import Producer
 from plog.cluster import znodes
 from plog.cluster.broker_registration import create_persistent_paths
 from plog.cluster.embedded_store import EmbeddedStore
+from plog.cluster.producer_ids import ProducerIds
 from plog.cluster.store_rebuild import (
     UNUSED_PRODUCER_IDS,
     broker_id_of_topics,
@@ -263,6 +264,11 @@ def test_next_producer_id_block_is_above_what_clients_may_hold(
         rebuild_store(store, 5, [replica("t", 0, producer=largest), replica("t", 1, producer=3)])
         block = ProducerIdBlock.decode(store.get(znodes.PRODUCER_ID_BLOCK)[0])
         assert block.last == max(largest, 3) + UNUSED_PRODUCER_IDS
+
+
+def test_ids_that_nobody_has_written_with_are_not_given_out_again(store: EmbeddedStore) -> None:
+    rebuild_store(store, 5, [replica("__transaction_state", 0)])
+    assert ProducerIds(store, 5).next() == UNUSED_PRODUCER_IDS
 
 
 def test_later_partitions_of_a_known_topic_are_taken_up(

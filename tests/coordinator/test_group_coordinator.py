@@ -18,6 +18,7 @@ from plog.coordinator.classic_group import ClassicGroup
 from plog.coordinator.consumer_events import Beat
 from plog.coordinator.given_out import EACH_BYTES, GivenOut
 from plog.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
+from plog.coordinator.group_endings import GroupEndings
 from plog.coordinator.group_events import Join, Leaving, Protocol, Sync
 from plog.coordinator.group_log import CommittedOffset
 from plog.coordinator.group_shard import Shard
@@ -381,7 +382,7 @@ async def expire(groups: GroupCoordinator) -> None:
 
 
 async def forget_topics(groups: GroupCoordinator) -> None:
-    await groups._forget_offsets_of({"another"})
+    await groups.endings.forget_topics({"another"})
 
 
 @pytest.mark.parametrize("work", [expire, forget_topics])
@@ -417,7 +418,7 @@ def test_group_that_was_deleted_and_made_again_meanwhile_is_left_alone(
         groups.shards.serve(shard)
         shard.group("other")
         assert await commit_alone(groups) is ErrorCode.NONE
-        looks = asyncio.ensure_future(groups._forget_offsets_of({AT.topic}))
+        looks = asyncio.ensure_future(groups.endings.forget_topics({AT.topic}))
         await asyncio.sleep(0)  # it has a list of what there is
         assert await groups.endings.delete("g") is ErrorCode.NONE
         assert await commit_alone(groups, 7) is ErrorCode.NONE
@@ -434,11 +435,11 @@ def test_bug_does_not_end_what_is_done_now_and_then(
 ) -> None:
     asked: list[int] = []
 
-    async def fails(_: GroupCoordinator) -> None:
+    async def fails(_: GroupEndings) -> None:
         asked.append(1)
         raise RuntimeError("one line\nnot two")
 
-    monkeypatch.setattr(GroupCoordinator, "expire", fails)
+    monkeypatch.setattr(GroupEndings, "expire", fails)
 
     async def run() -> None:
         groups = made(Written(), BrokerSettings({"offsets.retention.check.interval.ms": "1"}))

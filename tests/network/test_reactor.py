@@ -803,7 +803,6 @@ def test_request_that_waits_for_memory_is_read_when_the_stalled_one_goes():
         assert waiting.answer() == request(3)[4:]
 
 
-@pytest.mark.long
 def test_stalled_request_is_closed_while_memory_is_short(caplog):
     with Server(queued_max_bytes=1_000_000) as server:
         stalled, waiting = stalled_and_waiting(server)
