@@ -2,13 +2,15 @@
 
 `bin/test --compatibility` counts the tests of every row by outcome when the run ends. What has long
 forms (tests marked `long`) has a second line, in which they alone are counted, so that a page never
-says of one what only the other has shown. A line of which nothing ran keeps what an earlier run
-found: a run of one folder, or of the long forms, brings its own lines up to date.
+says of one what only the other has shown. A line of which nothing ran, or only some of its tests,
+keeps what an earlier run found: a run of one folder, or of the long forms, brings its own lines up
+to date.
 """
 
 from __future__ import annotations
 
 import datetime
+import os
 import re
 import subprocess
 from collections import Counter
@@ -123,6 +125,7 @@ AS_CONSUMERS = (
     "both assignors, expressions, a killed broker; groups change their protocol member by member"
 )
 EXACTLY_ONCE = "copies with its group's offsets, aborts, is killed: each record once, in order"
+FUZZ_SECONDS = os.environ.get("PLOG_FUZZ_SECONDS", "300")
 FRANZ_GO = _found(COMPAT / "go/go.mod", r"franz-go v(\S+)")
 SARAMA = _found(COMPAT / "sarama/go.mod", r"sarama v(\S+)")
 FRANZ_GO_IN_GROUPS = _found(COMPAT / "go_member/go.mod", r"franz-go v(\S+)")
@@ -293,6 +296,20 @@ ROWS = [
     ),
     Row(
         TRANSACTIONS,
+        "plog's own producer",
+        "on a live Kafka: commits, aborts, is fenced, commits a group's offsets",
+        (_of("compat/test_own_transactions.py"),),
+        lambda: "3.9.1",
+    ),
+    Row(
+        TRANSACTIONS,
+        "the fast path",
+        "answers 99 of 100 Produces and Fetches of Java's transactions and groups",
+        (_of("compat/test_fast_share.py"),),
+        lambda: "3.9.1, 4.4.0",
+    ),
+    Row(
+        TRANSACTIONS,
         "delayed and replayed requests",
         "version 1, by a proxy: nothing late touches a later transaction",
         (_of("compat/test_late_requests.py"),),
@@ -315,6 +332,8 @@ ROWS = [
           "test_what_cannot_be_is_refused_with_kafkas_words"),
     _tool("kafka-configs", "topics, a broker, all brokers: add, delete, describe",
           "test_settings_are_shown_and_changed"),
+    Row(TOOLS, "kafka-configs of groups", "add, delete, describe",
+        (_of("compat/test_kafka_group_configs.py"),), lambda: "4.1.1"),
     _tool("console producer and consumer", "keys, with and without compression",
           "test_console_writes_and_reads"),
     _tool("kafka-get-offsets", "earliest, latest, by time, of all topics", "test_offsets_are_told"),
@@ -408,7 +427,7 @@ ROWS = [
            "hostile/test_flood.py", long="a million, and 300,000 broken streams"),
     _shown(INPUT, "fuzzing of the parsers",
            "guided by the kernels' branches, under AddressSanitizer; a planted mistake is found",
-           "fuzz/test_fuzz.py", long="each target for five minutes, or as PLOG_FUZZ_SECONDS says"),
+           "fuzz/test_fuzz.py", long=f"each target for {FUZZ_SECONDS} seconds"),
     _shown(HOSTS, "a full disk", "a reserve; refused early, fetched, deleted, taken again",
            "hosts/test_full_disk.py", long="the same on an ext4, which gives space late"),
     _shown(HOSTS, "log directories that fail, vanish or are read-only",
@@ -469,6 +488,7 @@ ROWS = [
         "rates, times, the fast path's share, bytes, flushes, memory; readers that say nothing",
         (
             _of("ops/test_metrics_page.py"),
+            _of("ops/test_coordinator_metrics.py"),
             _of("ops/test_metrics_sources.py"),
             _of("ops/test_page_server.py"),
             _of("ops/test_watch.py"),
@@ -518,9 +538,14 @@ def page_of(
     lines = []
     for row in ROWS:
         mine = [test for test in outcomes if any(tests.has(test) for tests in row.tests)]
-        for line, is_long in ((row, False), (row.long_row, True)):
+        some = {test for test in mine if test not in long}
+        is_whole = all(any(map(tests.has, some)) for tests in row.tests)
+        for line, ran in (
+            (row, some if is_whole else ()),
+            (row.long_row, [test for test in mine if test in long]),
+        ):
             if line is not None:
-                found = Counter(outcomes[test] for test in mine if (test in long) == is_long)
+                found = Counter(outcomes[test] for test in ran)
                 lines.append(_line(line, found, when, last.get(line.key)))
     return HEAD + "\n".join(lines) + "\n"
 
