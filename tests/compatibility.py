@@ -472,9 +472,9 @@ ROWS = [
     Row(
         HOST,
         "another release of plog",
-        "what an older one wrote is served, stopped or killed",
+        "what an older one wrote is served, stopped or killed; an upgrade, the way back",
         (_of("broker/test_releases.py"),),
-        long="the upgrade, the way back, and the upgrade again, each with the data in place",
+        long="upgrade, way back, upgrade, with the data in place: each release, stopped or killed",
     ),
     Row(
         HOST,

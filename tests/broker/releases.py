@@ -2,7 +2,8 @@
 
 `tests/golden/releases/` holds data directories as each release left them, one after a clean stop
 and one after SIGKILL. They are made by `python -m tests.broker.releases`, and not made again
-when plog changes: hosts will have such files. A format that changes adds a release here.
+when plog changes: hosts will have such files. A format that changes adds a release here. The source
+of the last one is there, too (`-source`), so that every run can go back to it.
 """
 
 from __future__ import annotations
@@ -141,19 +142,8 @@ def built(commit: str) -> Path:
     """
 
     def build(made: Path) -> None:
-        archive = made / "release.tar"
-        told = subprocess.run(
-            ["git", "archive", "--output", archive, commit],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if told.returncode:
-            pytest.skip(f"this checkout does not hold {commit}: {told.stderr.strip()}")
-        with tarfile.open(archive) as tar:
+        with tarfile.open(_source(commit, made)) as tar:
             tar.extractall(made, filter="data")
-        archive.unlink()
         built = subprocess.run(
             [sys.executable, "setup.py", "build_ext", "--inplace"],
             cwd=made,
@@ -166,6 +156,28 @@ def built(commit: str) -> Path:
         assert built.returncode == 0, built.stderr[-2000:]
 
     return made_once(BUILT / commit, build)
+
+
+def _source(commit: str, directory: Path) -> Path:
+    """Return an archive of a commit's source, written to this directory if none is held."""
+    held = HELD / f"{commit}-source.tar.xz"
+    if held.exists():
+        return held
+    archive = directory / "release.tar"
+    told = _archive(commit, archive)
+    if told.returncode:
+        pytest.skip(f"this checkout does not hold {commit}: {told.stderr.strip()}")
+    return archive
+
+
+def _archive(commit: str, archive: Path, *paths: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["git", "archive", "--format=tar", "--output", archive, commit, *paths],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def without_reserve(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
