@@ -21,7 +21,7 @@ def command(properties: str | None, overrides: tuple[str, ...], as_json: bool) -
     broker will see, run this as its user:
 
     \b
-      sudo -u plog plog doctor /etc/plog/server.properties
+      runuser -u plog -- plog doctor /etc/plog/server.properties
 
     Ends with status 1 if something would keep the broker from starting or from serving what it
     has, or lose its records.

@@ -285,7 +285,7 @@ def _unit(settings: BrokerSettings, properties: str | None, unit: Unit | None) -
     user = psutil.Process().username()
     if user != unit.user:
         text = f"{unit.name} runs as {unit.user}, and this looks as {user}"
-        advice = f"sudo -u {unit.user} plog doctor {properties}"
+        advice = f"runuser -u {unit.user} -- plog doctor {properties}"
         yield Finding("user", Verdict.WARNING, text, advice)
 
 

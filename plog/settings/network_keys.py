@@ -118,7 +118,9 @@ class NetworkKeys(Settings):
     connections_max_idle_ms = key(
         "connections.max.idle.ms",
         LONG,
-        "A connection on which nothing passed for so long is closed.",
+        "A connection on which nothing passed for so long is closed. Who sends a byte now and "
+        "then keeps his, as with Kafka, until memory for requests is short: "
+        "`max.connections.per.ip` bounds how many.",
         default=600000,
     )
     num_network_threads = key(
