@@ -283,7 +283,7 @@ ROWS = [
     Row(
         TRANSACTIONS,
         "under fire",
-        "kill -9 of the broker and of workers in between: each record once",
+        "kill -9 of the broker and of workers, librdkafka's and Java's: each record once",
         (_of("compat/test_under_fire.py"),),
         long="twenty rounds with librdkafka, and with each of Java's clients",
     ),

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from plog.client.admin import Admin
+from tests.agreement.harness import run_seed
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.waiting import until
@@ -111,7 +112,8 @@ class Run:
         until_s = time.monotonic() + seconds
         while time.monotonic() < until_s:
             time.sleep(self._chance.uniform(*QUIET_S))
-            if self._chance.random() < BROKER_DIES:
+            is_last_chance = len(self.kills) == 3 and "broker" not in self.kills
+            if self._chance.random() < BROKER_DIES or is_last_chance:
                 self.kills.append("broker")
                 self.broker.kill()
                 self.broker.start()
@@ -158,9 +160,7 @@ class Run:
 
 
 def one_run(directory: Path, seconds: float) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    run = Run(directory, seed)
+    run = Run(directory, run_seed())
     try:
         run.go_on(seconds)
         run.end()
@@ -168,6 +168,7 @@ def one_run(directory: Path, seconds: float) -> None:
         run.stop()
     run.judge(print)
     assert "met a bug" not in run.broker.log, run.broker.log
+    assert "broker" in run.kills
 
 
 @pytest.mark.timeout(300)

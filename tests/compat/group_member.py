@@ -49,6 +49,10 @@ class Assignment:
         self._partitions -= {place.partition for place in places}
         self._tell()
 
+    def lose(self) -> None:
+        self._partitions.clear()
+        self._tell()
+
     def _tell(self) -> None:
         tell(assigned=sorted(self._partitions))
 
@@ -68,29 +72,41 @@ def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None
     }
     if settings["protocol"] == "consumer":
         protocol = {"group.protocol": "consumer", "group.remote.assignor": settings["assignor"]}
-    consumer = Consumer(
-        {
-            "bootstrap.servers": settings["bootstrap"],
-            "group.id": settings["group"],
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            **static,
-            **protocol,
-        }
-    )
     has = Assignment()
-    consumer.subscribe(
-        [settings["topic"]],
-        on_assign=lambda _, places: has.add(places),
-        on_revoke=lambda _, places: has.take(places),
-    )
+
+    def joined() -> Consumer:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": settings["bootstrap"],
+                "group.id": settings["group"],
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                **static,
+                **protocol,
+            }
+        )
+        consumer.subscribe(
+            [settings["topic"]],
+            on_assign=lambda _, places: has.add(places),
+            on_revoke=lambda _, places: has.take(places),
+        )
+        return consumer
+
+    consumer = joined()
     while not is_over():
         told = consumer.consume(100, POLL_MS / 1000)
         messages = [one for one in told if one.error() is None]
         errors = [one.error() for one in told if one.error() is not None]
-        # What those are told who join a classic group as it becomes a consumer group: it joins
-        # again by itself.
-        assert all(one.code() == KafkaError.REBALANCE_IN_PROGRESS for one in errors), errors
+        if any(map(is_of_no_group, errors)):
+            # It was silent for too long, and those who stayed speak the classic protocol.
+            has.lose()
+            consumer.close()
+            consumer = joined()
+            continue
+        # What those are told who join a classic group as it becomes a consumer group, and who ask
+        # a broker that is away: it asks, or joins, again by itself.
+        goes_on = (KafkaError.REBALANCE_IN_PROGRESS, KafkaError._TRANSPORT)
+        assert all(one.code() in goes_on for one in errors), errors
         if messages:
             polled = sorted((one.partition(), one.offset()) for one in messages)
             tell(polled=polled)
@@ -104,6 +120,12 @@ def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None
             tell(committed=sorted(done.items()))
             tell(read=[(at, offset) for at, offset in polled if offset < done.get(at, 0)])
     consumer.close()
+
+
+def is_of_no_group(error: Any) -> bool:
+    """Tell whether a heartbeat of KIP-848 met a group of another kind, which librdkafka takes for
+    its end. A fatal error does not say its code."""
+    return bool(error.fatal()) and "The group id does not exist" in error.str()
 
 
 def run_kafka_python(settings: dict[str, Any], is_over: Callable[[], bool]) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from plog.client.producer import Producer
+from plog.client.group_admin import GroupAdmin
 from tests.compat.clients import PATIENCE_S
 from tests.compat.groups import name_of
 from tests.compat.programs import JAVA, Java
-from tests.compat.workers import Job, Output, Worker, numbered
+from tests.compat.workers import Job, Output, Worker, numbered, write_numbers
 from tests.servers import BrokerProcess
 from tests.waiting import until
 
@@ -37,12 +38,9 @@ class Copying:
         """Write the next numbers to the source."""
         begun = sum(map(len, self.expected))
         self.expected = numbered(PARTITIONS, begun + COUNT)
-        with Producer(self.job.bootstrap) as producer:
-            for partition, numbers in enumerate(self.expected):
-                for number in numbers:
-                    if number >= begun:
-                        producer.send(self.job.source, b"%d" % number, partition=partition)
-            producer.flush(PATIENCE_S)
+        write_numbers(
+            self.job.bootstrap, self.job.source, PARTITIONS, range(begun, begun + COUNT), 50
+        )
 
     def start(self, client: str | Java, transactional_id: str = "") -> Worker:
         number = len(self.workers)
@@ -71,6 +69,23 @@ def test_worker_copies_once_whatever_it_aborts(copying: Copying, client: str | J
     copying.write()
     copying.await_all(worker)
     worker.leave()
+
+
+@pytest.mark.parametrize("client", ["confluent-kafka", JAVA[-1]], ids=name_of)
+def test_workers_in_a_group_of_the_consumer_protocol_copy_once(
+    copying: Copying, client: str | Java
+) -> None:
+    copying.job = replace(copying.job, protocol="consumer")
+    workers = [copying.start(client) for _ in range(2)]
+    for _ in range(2):
+        copying.write()
+        copying.await_all(*workers)
+    assert sum(worker.aborted for worker in workers) > 0
+    with GroupAdmin(copying.job.bootstrap) as admin:
+        (group,) = [one for one in admin.groups() if one.group_id == copying.job.group]
+    assert group.group_type == "consumer"
+    for worker in workers:
+        worker.leave()
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=name_of)

@@ -10,19 +10,18 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from plog.client.admin import Admin
-from plog.client.producer import Producer
 from plog.client.transaction_admin import TransactionAdmin
 from plog.coordinator.txn_states import ONGOING, PREPARED
-from tests.compat.clients import PATIENCE_S
+from tests.agreement.harness import run_seed
 from tests.compat.groups import name_of
 from tests.compat.programs import JAVA, Java
-from tests.compat.workers import Job, Output, Worker, numbered
+from tests.compat.workers import Job, Output, Worker, numbered, write_numbers
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.waiting import until
@@ -74,12 +73,7 @@ class Round:
         self._write(range(COUNT))
 
     def _write(self, some: range) -> None:
-        with Producer(self.broker.bootstrap) as producer:
-            for partition, numbers in enumerate(self.expected):
-                for number in numbers:
-                    if number in some:
-                        producer.send(self.job.source, b"%d" % number, partition=partition)
-            producer.flush(PATIENCE_S)
+        write_numbers(self.job.bootstrap, self.job.source, PARTITIONS, some, 10 * BATCH)
 
     def tend(self) -> None:
         """Start whoever is not there (any more)."""
@@ -94,7 +88,8 @@ class Round:
     def kill_somebody(self) -> None:
         if self.output.stable_end() < COUNT:
             self.kills_amid += 1
-        if self._chance.random() < 0.4:
+        is_last_chance = len(self.kills) == KILLS // 2 and "broker" not in self.kills
+        if self._chance.random() < 0.4 or is_last_chance:
             self.kills.append("broker")
             self.broker.kill()
             self.broker.start()
@@ -188,7 +183,6 @@ class Round:
 
 
 def one_round(tmp_path: Path, client: str | Java, seed: int) -> None:
-    print(f"seed {seed}")
     (tmp_path / "data").mkdir(parents=True)
     fire = Round(tmp_path, client, seed)
     try:
@@ -199,6 +193,7 @@ def one_round(tmp_path: Path, client: str | Java, seed: int) -> None:
     finally:
         fire.end()
     assert fire.kills_amid >= KILLS // 2, fire
+    assert "broker" in fire.kills, fire
     assert "met a bug" not in fire.broker.log, fire.broker.log
     print(
         f"{fire.kills}, {fire.kills_amid} amid, {fire.restarts} restarts,"
@@ -207,17 +202,26 @@ def one_round(tmp_path: Path, client: str | Java, seed: int) -> None:
 
 
 ROUNDS = {Plane.FAST: 2, Plane.PLAIN: 1}
+JAVA_ROUNDS: dict[Plane, Sequence[Java]] = {Plane.FAST: JAVA, Plane.PLAIN: JAVA[-1:]}
+"""One round with each of these: 3.9 has transactions of version 1, 4.4 those of version 2."""
 LONG_ROUNDS = 20
 
 
 def rounds(tmp_path: Path, client: str | Java, count: int) -> None:
+    chance = random.Random(run_seed())
     for number in range(count):
-        one_round(tmp_path / f"{number}", client, random.randrange(1 << 32))
+        one_round(tmp_path / f"{number}", client, chance.randrange(1 << 32))
 
 
 @pytest.mark.timeout(900)
 def test_output_is_the_input(plane: Plane, tmp_path: Path) -> None:
     rounds(tmp_path, "confluent-kafka", ROUNDS[plane])
+
+
+@pytest.mark.timeout(900)
+def test_output_of_javas_workers_is_the_input(plane: Plane, tmp_path: Path) -> None:
+    for java in JAVA_ROUNDS[plane]:
+        rounds(tmp_path / java.name, java, 1)
 
 
 @pytest.mark.long

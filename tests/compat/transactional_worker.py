@@ -50,8 +50,15 @@ class Turns:
 
 
 def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None:
-    from confluent_kafka import Consumer, Producer, TopicPartition
+    from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+    protocol: dict[str, Any] = {
+        "partition.assignment.strategy": "range",
+        "session.timeout.ms": settings["session_ms"],
+        "heartbeat.interval.ms": settings["session_ms"] // 10,
+    }
+    if settings["protocol"] == "consumer":
+        protocol = {"group.protocol": "consumer"}
     consumer = Consumer(
         {
             "bootstrap.servers": settings["bootstrap"],
@@ -59,10 +66,8 @@ def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
-            "partition.assignment.strategy": "range",
-            "session.timeout.ms": settings["session_ms"],
-            "heartbeat.interval.ms": settings["session_ms"] // 10,
             "max.poll.interval.ms": settings["max_poll_ms"],
+            **protocol,
         }
     )
     producer = Producer(
@@ -75,6 +80,28 @@ def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None
     producer.init_transactions(PATIENCE_S)
     consumer.subscribe([settings["source"]])
     turns = Turns(settings["abort_every"])
+
+    def commits() -> bool:
+        """End the transaction, unless it is one to abort, or its offsets are refused.
+
+        They are if a heartbeat has moved the member of a KIP-848 group on by an epoch meanwhile.
+        """
+        places = consumer.position(consumer.assignment())
+        try:
+            producer.send_offsets_to_transaction(
+                [one for one in places if one.offset >= 0],
+                consumer.consumer_group_metadata(),
+                PATIENCE_S,
+            )
+            if turns.aborts():
+                return False
+            producer.commit_transaction(PATIENCE_S)
+        except KafkaException as refused:
+            if not refused.args[0].txn_requires_abort():
+                raise
+            return False
+        return True
+
     while not is_over():
         faulthandler.dump_traceback_later(STUCK_S, exit=True)
         messages = consumer.consume(settings["batch"], POLL_S)
@@ -86,21 +113,14 @@ def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None
         producer.begin_transaction()
         for message in messages:
             producer.produce(settings["target"], message.value(), partition=message.partition())
-        places = consumer.position(consumer.assignment())
-        producer.send_offsets_to_transaction(
-            [one for one in places if one.offset >= 0],
-            consumer.consumer_group_metadata(),
-            PATIENCE_S,
-        )
-        if turns.aborts():
+        if commits():
+            tell(committed=len(messages))
+        else:
             producer.abort_transaction(PATIENCE_S)
             for one in consumer.committed(consumer.assignment(), PATIENCE_S):
                 start = max(one.offset, 0)
                 consumer.seek(TopicPartition(one.topic, one.partition, start))
             tell(aborted=len(messages))
-        else:
-            producer.commit_transaction(PATIENCE_S)
-            tell(committed=len(messages))
     faulthandler.cancel_dump_traceback_later()
     consumer.close()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from plog.client.producer import Producer
 from plog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -40,6 +41,8 @@ class Job:
     target: str
     batch: int = 20
     abort_every: int = 3
+    protocol: str = "classic"
+    """`consumer`: that of KIP-848, by whoever speaks it; sessions and assignor are the broker's."""
     session_ms: int = 6_000
     max_poll_ms: int = 12_000
     """A worker whose client keeps it longer than this leaves the group, and the others go on."""
@@ -57,16 +60,23 @@ class Job:
             f"bootstrap.servers={self.bootstrap}",
             f"group.id={self.group}",
             f"max.poll.records={self.batch}",
-            f"session.timeout.ms={self.session_ms}",
-            f"heartbeat.interval.ms={self.session_ms // 10}",
+            f"group.protocol={self.protocol}",
+            *(self._classic_settings if self.protocol == "classic" else ()),
             f"max.poll.interval.ms={self.max_poll_ms}",
             "auto.offset.reset=earliest",
             "enable.auto.commit=false",
             "isolation.level=read_committed",
-            f"partition.assignment.strategy={CLASSES['range']}",
             f"producer.transactional.id={transactional_id}",
             f"producer.transaction.timeout.ms={TRANSACTION_TIMEOUT_MS}",
         ]
+
+    @property
+    def _classic_settings(self) -> tuple[str, ...]:
+        return (
+            f"session.timeout.ms={self.session_ms}",
+            f"heartbeat.interval.ms={self.session_ms // 10}",
+            f"partition.assignment.strategy={CLASSES['range']}",
+        )
 
 
 class Worker:
@@ -191,6 +201,26 @@ def _end(wire: Speaker, at: TopicPartition, isolation_level: int) -> int:
     (part,) = topic.partitions
     assert part.error_code == 0, part
     return int(part.offset)
+
+
+def write_numbers(bootstrap: str, topic: str, partitions: int, some: range, each: int) -> None:
+    """Write these numbers to their partitions (`numbered`), so many in a transaction.
+
+    Behind each committed one is an aborted one, which nobody may copy.
+    """
+    with Producer(bootstrap, transactional_id=f"writer of {topic}") as producer:
+        producer.init_transactions()
+        for begin in range(some.start, some.stop, each):
+            producer.begin_transaction()
+            for number in some[begin - some.start : begin - some.start + each]:
+                partition = number % partitions
+                producer.send(topic, b"%d" % number, partition=partition)
+            producer.commit_transaction()
+            producer.begin_transaction()
+            for partition in range(partitions):
+                producer.send(topic, b"-1", partition=partition)
+            producer.flush()
+            producer.abort_transaction()
 
 
 def numbered(partitions: int, count: int) -> list[list[int]]:

@@ -213,6 +213,11 @@ class Side:
 _numbers = itertools.count()
 
 
+class KafkaStumbledError(Exception):
+    """The live Kafka, of an overloaded machine, did not do what was only to prepare a comparison,
+    or did not answer in time: nothing is known of plog."""
+
+
 class Pair:
     """Both brokers.
 
@@ -225,24 +230,39 @@ class Pair:
         self.listed_under = listed_under
 
     def begin(self, case: Case) -> None:
-        """Make a case's topics on both, by the same fresh names."""
+        """Make a case's topics on both, by the same fresh names.
+
+        Raises:
+            KafkaStumbledError: it did not.
+        """
         prefix = f"c{next(_numbers)}-"
         # Each has half of a processor's work to do meanwhile.
         for side in self.sides:
             side.begin(prefix, case.topics)
-        for side in self.sides:
-            side.fill(case.topics)
+        self.plog.fill(case.topics)
+        try:
+            self.kafka.fill(case.topics)
+        except (AssertionError, RequestTimedOut) as stumbled:
+            raise KafkaStumbledError(f"making the topics: {stumbled}") from stumbled
 
     @property
     def sides(self) -> tuple[Side, Side]:
         return self.kafka, self.plog
 
     def ask(self, step: Step) -> tuple[Any, Any] | None:
-        """Return both answers, if they are not to be heard later."""
+        """Return both answers, if they are not to be heard later.
+
+        Raises:
+            KafkaStumbledError: it did not answer in time.
+        """
         if step.request is not None:
             for side in self.sides:
                 side.send(step.request(side), step.version, step.via)
         if step.later:
             return None
-        kafka, plog = (side.receive(step.via) for side in self.sides)
+        plog = self.plog.receive(step.via)
+        try:
+            kafka = self.kafka.receive(step.via)
+        except RequestTimedOut as stumbled:
+            raise KafkaStumbledError(f"no answer in {WAIT_MS} ms") from stumbled
         return kafka, plog
