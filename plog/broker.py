@@ -51,6 +51,7 @@ from plog.cluster.producer_ids import ProducerIds
 from plog.cluster.replica_manager import ReplicaManager
 from plog.cluster.store_rebuild import known_partitions, rebuild_store
 from plog.cluster.topic_admin import INTERNAL_TOPICS, TopicAdmin
+from plog.cluster.write_leaves import WriteLeaves
 from plog.cluster.znodes import CLUSTER_ID, BrokerNode, Endpoint
 from plog.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from plog.coordinator.txn_coordinator import TRANSACTIONS_TOPIC, TxnCoordinator
@@ -261,6 +262,7 @@ class Broker:
         transactions = TxnCoordinator(
             loop,
             appends=appends,
+            leaves=WriteLeaves(replicas),
             metadata=metadata,
             settings=self._static,
             clock=self._clock,

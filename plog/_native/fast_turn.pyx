@@ -79,6 +79,7 @@ cdef FastOutcome fast_answer(Loop* loop, Connection* c, int64_t size) noexcept n
         return pass_on(loop, PASSED_SWITCHED_OFF)
     p = read_head(frame, end, &head)
     head.received_us = c.received_us
+    head.connection = c.id
     if c.unappended > 0:
         return hold_up(c)  # it must not be appended before them
     if p != NULL and head.api_key == PRODUCE_KEY and PRODUCE_SINCE <= head.version <= PRODUCE_UNTIL:
@@ -310,6 +311,7 @@ cdef FastOutcome put_beside(
     parked.task.ask = ASK_FINISH
     parked.task.work = work_on
     parked.produce.head.received_us = parked.frame.received_us
+    parked.produce.head.connection = c.id
     parked.served = loop.shared.served
     # Who only computes must not meet a disk, nor who waits for one, or all directories would wait with it.
     parked.appends = queue != parked.served.compute

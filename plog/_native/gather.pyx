@@ -64,7 +64,7 @@ cdef void gather_add(
         partition = part.served.partition
         part.leader_epoch = load(&partition.leader_epoch)
         part.truncations = load(&partition.truncations)
-        group_add(part.group, part.records, part.size, now_ms, NULL, &part.result)
+        group_add(part.group, part.records, part.size, now_ms, NULL, &call.writer, &part.result)
         if part.result.status != APPEND_DONE and part.result.status != APPEND_DUPLICATE:
             break
         gather.bytes += part.size

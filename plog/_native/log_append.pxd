@@ -1,6 +1,7 @@
 # Appends to a partition: the look at its producer, the write and what becomes known by it, as one critical section.
 from libc.stdint cimport int64_t, uint8_t
 
+from plog._native.leaves cimport Writer
 from plog._native.part_list cimport PartList
 from plog._native.partition cimport EndingTransaction, Partition
 from plog._native.producers cimport Producer
@@ -23,10 +24,11 @@ ctypedef struct AppendResult:
     int error                    # errno of WRITE_FAILED and NOT_WRITABLE
 
 # One validated batch, restamped in place. `decided`: NULL, or the entry that Python wants the producer to have before
-# this batch; its version says which state that decision was made upon.
+# this batch; its version says which state that decision was made upon. `writer`: who may have leave to begin a
+# transaction by it; NULL: nobody.
 cdef void partition_append(
     Partition* partition, uint8_t* data, int64_t size, int64_t now_ms, const Producer* decided,
-    AppendResult* out) noexcept nogil
+    const Writer* writer, AppendResult* out) noexcept nogil
 
 # Batches that are written together: the partition's write_lock is held from `group_open` to `group_close`, and nobody
 # else sees anything of them before `group_write`. Their bytes stay the caller's, and in place.
@@ -56,7 +58,7 @@ cdef bint group_open(AppendGroup* group, Partition* partition, GroupOpening how)
 # Restamp a batch and take it in. Unless it is APPEND_DONE, which holds once the group is written, nothing has changed.
 cdef void group_add(
     AppendGroup* group, uint8_t* data, int64_t size, int64_t now_ms, const Producer* decided,
-    AppendResult* out) noexcept nogil
+    const Writer* writer, AppendResult* out) noexcept nogil
 # 0, or the errno that is then in `error`, with all of it undone. After a call that took longer than `patience_us` what
 # is not written yet is undone: `end_offset` tells.
 cdef int group_write(AppendGroup* group, int64_t patience_us) noexcept nogil

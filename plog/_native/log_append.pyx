@@ -18,9 +18,10 @@ from plog._native.locks cimport (
     CACHE_LINE_BYTES, add, load, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, store)
 from plog._native.part_list cimport part_add, parts_release
 from plog._native.partition cimport (
-    EndingTransaction, active_of, partition_changed, partition_go_offline, settle)
+    EndingTransaction, active_of, partition_changed, partition_end_leave, partition_go_offline, partition_use_leave,
+    settle)
 from plog._native.producers cimport (
-    NO_TRANSACTION, ORDINARY, REPEATED, Judgement, ProducerBatch, ProducerTable, producers_assign,
+    BEGINNING, NO_TRANSACTION, ORDINARY, REPEATED, Judgement, ProducerBatch, ProducerTable, producers_assign,
     producers_find, producers_first_open, producers_judge, producers_note, producers_obtain,
     producers_remove, producers_set_transaction)
 from plog._native.segment cimport SegmentFiles
@@ -141,7 +142,7 @@ cdef void note_producer(
 
 cdef void group_add(
         AppendGroup* group, uint8_t* data, int64_t size, int64_t now_ms, const Producer* decided,
-        AppendResult* out) noexcept nogil:
+        const Writer* writer, AppendResult* out) noexcept nogil:
     cdef Partition* partition = group.partition
     cdef SegmentFiles* active
     cdef SegmentBatch* added
@@ -185,6 +186,7 @@ cdef void group_add(
             if (decided.producer_id != producer_id
                     or decided.version != (0 if producer == NULL else producer.version)):
                 return
+            partition_end_leave(partition, producer_id)
         elif attributes & ATTRIBUTE_CONTROL:
             return
         else:
@@ -197,6 +199,10 @@ cdef void group_add(
                 out.last_offset = repeated.last_offset
                 out.timestamp = repeated.timestamp
                 return
+            # Whatever may still come between, it is used up: then Python asks again.
+            if judged == BEGINNING and writer != NULL and partition_use_leave(
+                    partition, producer_id, producer.producer_epoch, writer):
+                judged = ORDINARY
             if judged != ORDINARY:
                 return
 
@@ -355,11 +361,11 @@ cdef void group_release(AppendGroup* group) noexcept nogil:
 
 cdef void partition_append(
         Partition* partition, uint8_t* data, int64_t size, int64_t now_ms,
-        const Producer* decided, AppendResult* out) noexcept nogil:
+        const Producer* decided, const Writer* writer, AppendResult* out) noexcept nogil:
     cdef AppendGroup group
     memset(&group, 0, sizeof(AppendGroup))
     group_open(&group, partition, GROUP_WAITS)
-    group_add(&group, data, size, now_ms, decided, out)
+    group_add(&group, data, size, now_ms, decided, writer, out)
     if out.status == APPEND_DONE and group_write(&group, INT64_MAX):
         out.status = APPEND_WRITE_FAILED
         out.error = group.error

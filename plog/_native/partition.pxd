@@ -3,9 +3,10 @@
 #
 # Locks, in this order: flush_lock (one flush at a time), write_lock (writers, held while they write: append, roll,
 # truncation, producers, leadership), lock (numbers and the segment list; held for some instructions, never over I/O).
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from plog._native.disk_room cimport Room
+from plog._native.leaves cimport Leaves, Writer
 from plog._native.locks cimport pthread_mutex_t
 from plog._native.mailbox cimport Letter
 from plog._native.producers cimport Producer, ProducerTable
@@ -83,6 +84,7 @@ ctypedef struct Partition:
     int64_t high_watermark
     int64_t last_stable_offset
     int64_t leader_epoch
+    Leaves leaves                # to begin transactions, for the fast path
     int64_t first_open_offset    # of the open transactions; INT64_MAX when there is none
     int64_t aborted_end          # atomic; who reads committed records from below meets an aborted transaction, or may
     EndingTransaction* ending
@@ -134,6 +136,14 @@ cdef void partition_set_room(Partition* partition, Room* room) noexcept nogil
 # False when it lies past the end.
 cdef bint partition_set_log_start_offset(Partition* partition, int64_t offset) noexcept nogil
 cdef void partition_close(Partition* partition) noexcept nogil
+
+# Leave to begin a transaction: what becomes of a producer by anything but its own next batch ends it, and so does every
+# change of leadership. False: it has none.
+cdef bint partition_give_leave(
+    Partition* partition, int64_t producer_id, int16_t producer_epoch, const Writer* writer) noexcept nogil
+cdef bint partition_use_leave(
+    Partition* partition, int64_t producer_id, int16_t producer_epoch, const Writer* writer) noexcept nogil
+cdef void partition_end_leave(Partition* partition, int64_t producer_id) noexcept nogil
 
 cdef bint partition_copy_producer(Partition* partition, int64_t producer_id, Producer* out) noexcept nogil
 # How many, or -ENOMEM; *out is the caller's to free.

@@ -11,11 +11,12 @@ next_offset.
 """
 
 from libc.errno cimport ENOMEM
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport strdup
 
 from plog._native.disk_room cimport room_release, room_retain
+from plog._native.leaves cimport leaves_end, leaves_give, leaves_release, leaves_use
 from plog._native.locks cimport (
     add, load_ordered, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
     store)
@@ -80,6 +81,7 @@ cdef void partition_release(Partition* partition) noexcept nogil:
     list_release(partition.segments)
     room_release(partition.room)
     producers_free(&partition.producers)
+    leaves_release(&partition.leaves)
     free(partition.ending)
     free(partition.directory)
     pthread_mutex_destroy(&partition.flush_lock)
@@ -225,6 +227,7 @@ cdef void partition_set_leader(
     partition.sole_replica = sole_replica
     pthread_mutex_lock(&partition.lock)
     store(&partition.leader_epoch, leader_epoch)
+    leaves_release(&partition.leaves)
     if sole_replica:
         store(&partition.high_watermark, partition.log_end_offset)
     settle(partition)
@@ -292,8 +295,33 @@ cdef void partition_close(Partition* partition) noexcept nogil:
 cdef void publish_producers(Partition* partition) noexcept nogil:
     """Under write_lock, after a change of the table that is no append."""
     pthread_mutex_lock(&partition.lock)
+    leaves_release(&partition.leaves)
     partition.first_open_offset = producers_first_open(&partition.producers)
     settle(partition)
+    pthread_mutex_unlock(&partition.lock)
+
+
+cdef bint partition_give_leave(
+        Partition* partition, int64_t producer_id, int16_t producer_epoch, const Writer* writer) noexcept nogil:
+    cdef bint given
+    pthread_mutex_lock(&partition.lock)
+    given = leaves_give(&partition.leaves, producer_id, producer_epoch, writer)
+    pthread_mutex_unlock(&partition.lock)
+    return given
+
+
+cdef bint partition_use_leave(
+        Partition* partition, int64_t producer_id, int16_t producer_epoch, const Writer* writer) noexcept nogil:
+    cdef bint had
+    pthread_mutex_lock(&partition.lock)
+    had = leaves_use(&partition.leaves, producer_id, producer_epoch, writer)
+    pthread_mutex_unlock(&partition.lock)
+    return had
+
+
+cdef void partition_end_leave(Partition* partition, int64_t producer_id) noexcept nogil:
+    pthread_mutex_lock(&partition.lock)
+    leaves_end(&partition.leaves, producer_id)
     pthread_mutex_unlock(&partition.lock)
 
 

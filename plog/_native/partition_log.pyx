@@ -7,7 +7,7 @@ state of its own beside them: whatever both planes must agree upon is in the str
 from cpython.buffer cimport PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.errno cimport EIO, ESHUTDOWN
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free
 
 import os
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from plog._native.disk_room cimport DiskRoom
 from plog._native.files cimport calls
+from plog._native.leaves cimport Writer
 from plog._native.locks cimport load, pthread_mutex_lock, pthread_mutex_unlock, store
 from plog._native.log_append cimport (
     APPEND_BAD_BATCH, APPEND_DONE, APPEND_DUPLICATE, APPEND_NOT_WRITABLE, APPEND_PRODUCER_UNUSUAL,
@@ -26,8 +27,8 @@ from plog._native.log_read cimport (
 from plog._native.partition cimport (
     PUBLISH_CLOSED, PUBLISH_DONE, PUBLISH_MISFIT, SLOT_KEY_BYTES, Partition, PublishStatus, SegmentList,
     active_of, list_new, partition_advance_high_watermark, partition_changed, partition_close,
-    partition_copy_producer, partition_copy_producers, partition_go_offline, partition_load_producers,
-    partition_new, partition_put_producer, partition_release, partition_remove_producer,
+    partition_copy_producer, partition_copy_producers, partition_end_leave, partition_give_leave,
+    partition_go_offline, partition_load_producers, partition_new, partition_put_producer, partition_release, partition_remove_producer,
     partition_replace_segments, partition_set_leader, partition_set_limits,
     partition_set_log_start_offset, partition_set_room, partition_watch, settle)
 from plog._native.producers cimport (
@@ -435,6 +436,29 @@ cdef class PartitionLog:
             with nogil:
                 partition_remove_producer(self.partition, producer_id)
 
+    def give_leave(
+        self, int64_t producer_id, int16_t producer_epoch, bytes transactional_id, int64_t connection
+    ):
+        """Let the producer's next batch begin a transaction, if it comes by this connection; tell whether.
+
+        For the fast path alone, once. `end_leave` takes it away, and so does whatever becomes of the
+        producer by a decided append, `put_producer`, `load_producers`, `remove_producers` (these
+        three: of all producers) or a change of leadership. Never waits for a disk.
+        """
+        cdef Writer writer
+        cdef bint given
+        writer.connection = connection
+        writer.transactional_id = <const uint8_t*>PyBytes_AS_STRING(transactional_id)
+        writer.transactional_id_size = <int32_t>len(transactional_id)
+        with nogil:
+            given = partition_give_leave(self.partition, producer_id, producer_epoch, &writer)
+        return given
+
+    def end_leave(self, int64_t producer_id):
+        """Take the leave of a producer away, if it has one. Never waits for a disk."""
+        with nogil:
+            partition_end_leave(self.partition, producer_id)
+
     # -- data
 
     def append(self, records, int64_t now_ms, decided=None):
@@ -465,7 +489,7 @@ cdef class PartitionLog:
         PyObject_GetBuffer(records, &view, PyBUF_WRITABLE)
         with nogil:
             took_us = -calls().monotonic_us()
-            partition_append(p, <uint8_t*>view.buf, view.len, now_ms, chosen, &out)
+            partition_append(p, <uint8_t*>view.buf, view.len, now_ms, chosen, NULL, &out)
             took_us += calls().monotonic_us()
         PyBuffer_Release(&view)
         if out.status == APPEND_BAD_BATCH:

@@ -1,6 +1,7 @@
 # Produce without Python: the ordinary request of today's clients, from its frame to its answer.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
+from plog._native.leaves cimport Writer
 from plog._native.log_append cimport AppendGroup, AppendResult
 from plog._native.part_list cimport PartList
 from plog._native.partition cimport Waiter
@@ -45,6 +46,7 @@ ctypedef struct ProduceCall:
     int64_t size                 # in bytes, without its head
     int64_t expanded_bytes       # of its compressed batches that have been looked at
     bint has_transactional_id
+    Writer writer                # in the frame as well
     int16_t acks
     int32_t timeout_ms
     int32_t topics

@@ -167,6 +167,9 @@ cdef ProduceOutcome produce_check(
     if p == NULL or size == 0 or not is_ascii(text, size):
         return PRODUCE_UNUSUAL_FORM
     call.has_transactional_id = size >= 0
+    call.writer.connection = call.head.connection
+    call.writer.transactional_id = text
+    call.writer.transactional_id_size = max(size, 0)
     p = read_int16(p, end, &call.acks)
     if p != NULL:
         p = read_int32(p, end, &call.timeout_ms)
@@ -229,12 +232,12 @@ cdef void after_append(ProducePart* part) noexcept nogil:
         commit_ask(part.served.commits, partition)
 
 
-cdef bint append_alone(ProducePart* part, int64_t now_ms) noexcept nogil:
+cdef bint append_alone(ProducePart* part, const Writer* writer, int64_t now_ms) noexcept nogil:
     cdef Partition* partition = part.served.partition
     cdef int64_t begun_us = calls().monotonic_us()
     part.leader_epoch = load(&partition.leader_epoch)
     part.truncations = load(&partition.truncations)
-    partition_append(partition, part.records, part.size, now_ms, NULL, &part.result)
+    partition_append(partition, part.records, part.size, now_ms, NULL, writer, &part.result)
     # Want of room is found before anything is written, and says nothing of the disk.
     if part.result.status == APPEND_DONE or (
             part.result.status == APPEND_WRITE_FAILED and part.result.error != ENOSPC):
@@ -255,7 +258,8 @@ cdef ProduceOutcome produce_conclude(
     while call.appended < call.parts.count:
         part = produce_part(call, call.appended)
         # A disk that has just become slow keeps the reactor for one write, and not for all that the request has of it.
-        if not may_append or in_reactor and load(&part.served.disk.slow) > 0 or not append_alone(part, now_ms):
+        if not may_append or in_reactor and load(&part.served.disk.slow) > 0 or not append_alone(
+                part, &call.writer, now_ms):
             return PRODUCE_UNUSUAL_APPEND
         call.appended += 1
     if call.acks != ACKS_ALL or produce_is_settled(call):

@@ -39,6 +39,7 @@ cdef enum Judgement:
     ORDINARY = 0
     REPEATED = 1
     UNUSUAL = 2
+    BEGINNING = 3                # ordinary, but for the transaction that it begins: with leave only
 
 cdef int producers_init(ProducerTable* table) noexcept nogil     # 0 or -ENOMEM
 cdef void producers_free(ProducerTable* table) noexcept nogil

@@ -202,6 +202,7 @@ cdef Judgement producers_judge(
         const Producer* entry, int16_t producer_epoch, int32_t first_sequence,
         int32_t last_sequence, bint transactional, const ProducerBatch** repeated) noexcept nogil:
     cdef int32_t number
+    cdef bint begins
     if entry == NULL or entry.producer_epoch != producer_epoch or first_sequence < 0:
         return UNUSUAL
     for number in range(entry.batch_count):
@@ -209,14 +210,17 @@ cdef Judgement producers_judge(
                 and entry.batches[number].last_sequence == last_sequence):
             repeated[0] = &entry.batches[number]
             return REPEATED
-    # A transaction's first batch, or one that forgets that it is in a transaction, is for Python.
-    if transactional != (entry.current_txn_first_offset != NO_TRANSACTION):
+    # One that forgets that it is in a transaction is for Python.
+    if not transactional and entry.current_txn_first_offset != NO_TRANSACTION:
         return UNUSUAL
+    begins = transactional and entry.current_txn_first_offset == NO_TRANSACTION
+    # Where nothing is known any sequence may come, but Python has more to say of what begins a transaction then.
+    if entry.batch_count == 0:
+        return UNUSUAL if begins else ORDINARY
     # After 2147483647 comes 0.
-    if entry.batch_count == 0 or first_sequence == (
-            (<int64_t>entry.batches[entry.batch_count - 1].last_sequence + 1) & 0x7FFFFFFF):
-        return ORDINARY
-    return UNUSUAL
+    if first_sequence != ((<int64_t>entry.batches[entry.batch_count - 1].last_sequence + 1) & 0x7FFFFFFF):
+        return UNUSUAL
+    return BEGINNING if begins else ORDINARY
 
 
 cdef void producers_note(

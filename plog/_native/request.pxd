@@ -12,6 +12,7 @@ ctypedef struct RequestHead:
     int16_t version
     int32_t correlation_id
     int64_t received_us          # when its last byte was read, monotonic; not in the request
+    int64_t connection           # that it came by; not in the request either
 
 cdef enum:
     NULL_LENGTH = -1

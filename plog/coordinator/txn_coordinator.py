@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.own_appends import OwnAppends, Pair
 from plog.cluster.store import SessionLost, WriteRefused
+from plog.cluster.write_leaves import WriteLeaves
 from plog.coordinator import txn_log
 from plog.coordinator.failures import told
 from plog.coordinator.shards import Shards
@@ -38,6 +39,7 @@ from plog.coordinator.txn_events import (
     WriteMarkers,
 )
 from plog.coordinator.txn_shard import TxnShard
+from plog.coordinator.txn_states import ONGOING
 from plog.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
@@ -71,6 +73,7 @@ class TxnCoordinator:
     """The transactional ids of this broker. For the event loop's thread.
 
     Args:
+        leaves: where partitions that join learn that they may be written to.
         trusted_time: by which transactional ids expire, and transactions that were read.
         partitions: tells how many `__transaction_state` has, or will have.
         new_producer_id: gives an id that nobody has had; blocks, and raises KafkaError.
@@ -82,6 +85,7 @@ class TxnCoordinator:
         loop: asyncio.AbstractEventLoop,
         *,
         appends: OwnAppends,
+        leaves: WriteLeaves,
         metadata: MetadataCache,
         settings: BrokerSettings,
         clock: Clock,
@@ -92,6 +96,7 @@ class TxnCoordinator:
     ) -> None:
         self._loop = loop
         self._appends = appends
+        self._leaves = leaves
         self._metadata = metadata
         self._settings = settings
         self._clock = clock
@@ -146,7 +151,9 @@ class TxnCoordinator:
             )
 
     def _retire(self, shard: TxnShard) -> None:
-        """Nothing: what is under way finds that the shard is served no more, or is given up."""
+        """What is under way finds that the shard is served no more, or is given up."""
+        for txn in shard:
+            self._end_leaves(txn)
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -169,8 +176,14 @@ class TxnCoordinator:
         partitions: Iterable[TopicPartition],
         *,
         client_version: int = 0,
+        writes_by: int | None = None,
     ) -> ErrorCode:
-        """Have partitions join a producer's transaction. Raises as `Shards.of`."""
+        """Have partitions join a producer's transaction. Raises as `Shards.of`.
+
+        Args:
+            writes_by: the connection by which alone the producer may write there unasked from now
+                on: that of the request.
+        """
         shard = self.shards.of(transactional_id)
         txn = shard.txns.get(transactional_id)
         if txn is None:
@@ -186,9 +199,29 @@ class TxnCoordinator:
         )
         waits = self._loop.call_later(LONGEST_WAIT_S, self._feed, shard, txn, GiveUp(token))
         try:
-            return (await self._ask(shard, txn, event)).error
+            error = (await self._ask(shard, txn, event)).error
         finally:
             waits.cancel()
+        if error is ErrorCode.NONE and writes_by is not None:
+            self._give_leaves(shard, txn, event, writes_by)
+        return error
+
+    def _give_leaves(self, shard: TxnShard, txn: Txn, add: AddPartitions, connection: int) -> None:
+        """Spare writes the question, if it would be answered yes now.
+
+        Its end has not begun then, and takes the leave away, before any marker is written: all of
+        this happens in the event loop, and nothing of it waits.
+        """
+        if (
+            self.shards.is_served(shard)
+            and txn.missing(add.producer, add.partitions) == frozenset()
+        ):
+            self._leaves.give(add.partitions, *add.producer, txn.transactional_id, connection)
+
+    def _end_leaves(self, txn: Txn) -> None:
+        """Have a transaction's writes asked about again: it ends, or is coordinated elsewhere."""
+        if txn.value is not None and txn.value.state is ONGOING:
+            self._leaves.take_back(txn.value.partitions, txn.value.producer_id)
 
     async def end(
         self,
@@ -271,6 +304,8 @@ class TxnCoordinator:
                     if not token.done():  # else its client has gone
                         token.set_result(answer)
                 case Store():
+                    if effect.value is None or effect.value.state is not ONGOING:
+                        self._end_leaves(txn)
                     self.shards.spawn(self._store(shard, txn, effect))
                 case WriteMarkers():
                     self.shards.spawn(self._write_markers(shard, txn, effect))

@@ -170,8 +170,12 @@ async def _add(
         if asked.verify_only:
             return _verified(ctx, asked.transactional_id, producer, partitions)
         with ctx.connection.aside():
+            # Brokers ask for producers, who write by connections of their own.
             error = await ctx.services.transactions.add(
-                asked.transactional_id, producer, partitions
+                asked.transactional_id,
+                producer,
+                partitions,
+                writes_by=ctx.connection.id if ctx.version < MANY_SINCE else None,
             )
     except KafkaError as refusal:
         error = ErrorCode(refusal.code)

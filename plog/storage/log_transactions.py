@@ -114,6 +114,23 @@ class LogTransactions:
             )
         return self._verifications.is_valid(verified, header)
 
+    # Leave beforehand: the fast path uses it, once, for a batch that goes on where its producer's
+    # last one ended. The struct guards it by a lock of its own, so that the log's is not needed.
+
+    def give_leave(
+        self, producer_id: int, producer_epoch: int, transactional_id: str, connection: int
+    ) -> None:
+        """Let a producer begin a transaction by its next batch, if that comes by a connection.
+
+        Whoever gives it answers for the partition being in the transaction, and takes it back once
+        that is no longer sure.
+        """
+        self._native.give_leave(producer_id, producer_epoch, transactional_id.encode(), connection)
+
+    def end_leave(self, producer_id: int) -> None:
+        """Take it back, if it is there."""
+        self._native.end_leave(producer_id)
+
     def on_append(self, header: BatchHeader) -> None:
         """Take note of a batch that was decided about and appended. Under the lock."""
         if not header.is_control:  # of a marker `append_marker` knows more
@@ -171,6 +188,7 @@ class LogTransactions:
             # that one may be waiting for leave already.
             next_epoch = producer_epoch if marker.has_own_epoch else None
             self._verifications.end(producer_id, but_epoch=next_epoch)
+            self.end_leave(producer_id)  # also if the marker is refused
             if not marker.abort or first == NO_OFFSET:
                 return self._append(records, now_ms, decide_ended)
             with self._segments.aborting(producer_id, first):

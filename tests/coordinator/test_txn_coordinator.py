@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from plog.cluster.store import WriteRefused
 from plog.coordinator.txn import Txn
 from plog.coordinator.txn_coordinator import TRANSACTIONS_TOPIC, TxnCoordinator
-from plog.coordinator.txn_events import Producer, TxnValue
+from plog.coordinator.txn_events import EndTxn, LookAtTimeout, Producer, Stored, TxnValue
 from plog.coordinator.txn_shard import TxnShard
 from plog.coordinator.txn_states import TxnState
 from plog.errors import (
@@ -72,10 +72,33 @@ class Appends:
         self.markers.append((at, producer_id, epoch))
 
 
+class Leaves:
+    """Who may write where, and by which connection."""
+
+    def __init__(self) -> None:
+        self.given: dict[tuple[TopicPartition, int], tuple[int, str, int]] = {}
+
+    def give(
+        self,
+        partitions: Iterable[TopicPartition],
+        producer_id: int,
+        producer_epoch: int,
+        transactional_id: str,
+        connection: int,
+    ) -> None:
+        for at in partitions:
+            self.given[at, producer_id] = producer_epoch, transactional_id, connection
+
+    def take_back(self, partitions: Iterable[TopicPartition], producer_id: int) -> None:
+        for at in partitions:
+            self.given.pop((at, producer_id), None)
+
+
 def scene(
     metadata: Metadata,
     appends: Appends,
     *,
+    leaves: Leaves | None = None,
     partitions: int = 1,
     clock: ManualClock | None = None,
     **intervals: int,
@@ -92,6 +115,7 @@ def scene(
     made = TxnCoordinator(
         asyncio.get_running_loop(),
         appends=appends,  # type: ignore[arg-type]
+        leaves=leaves or Leaves(),  # type: ignore[arg-type]
         metadata=metadata,  # type: ignore[arg-type]
         settings=settings,  # type: ignore[arg-type]
         clock=clock,
@@ -309,6 +333,138 @@ def test_each_look_has_an_interval_of_its_own(often: str) -> None:
             while looked_at.value in (AT_REST, OPEN):
                 await asyncio.sleep(0.01)
         assert other.value is before
+        made.close()
+
+    asyncio.run(run())
+
+
+# -- leave to write --------------------------------------------------------------------------------
+
+CONNECTION = 9
+
+
+class SlowAppends(Appends):
+    """Takes records once it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_store = asyncio.Event()
+
+    async def append(self, at: TopicPartition, pairs: Any) -> int:
+        await self.may_store.wait()
+        return await super().append(at, pairs)
+
+
+async def joined(value: TxnValue = AT_REST) -> tuple[TxnCoordinator, Txn, Leaves, SlowAppends]:
+    """Return a coordinator of a transaction that a partition has joined, with leave."""
+    appends, leaves = SlowAppends(), Leaves()
+    made, _ = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends, leaves=leaves)
+    shard = made.shards.at(0)
+    assert shard is not None
+    txn = shard.txns["y"] = Txn("y", value)
+    adds = asyncio.ensure_future(made.add("y", value.producer, [AT], writes_by=CONNECTION))
+    await turns()
+    assert leaves.given == {}  # it may not come to stand in the log
+    appends.may_store.set()
+    assert await adds is ErrorCode.NONE
+    assert leaves.given == {(AT, value.producer_id): (value.producer_epoch, "y", CONNECTION)}
+    appends.may_store.clear()
+    return made, txn, leaves, appends
+
+
+def test_partition_that_joins_by_a_write_has_no_leave() -> None:
+    async def run() -> None:
+        made, _, leaves, appends = await joined()
+        appends.may_store.set()
+        leaves.given.clear()
+        other = TopicPartition(AT.topic, 1)
+        assert await made.add("y", AT_REST.producer, [other]) is ErrorCode.NONE
+        assert leaves.given == {}
+        made.close()
+
+    asyncio.run(run())
+
+
+def test_partition_that_cannot_join_has_no_leave() -> None:
+    async def run() -> None:
+        made, _, leaves, appends = await joined()
+        appends.may_store.set()
+        leaves.given.clear()
+        appends.store_refusal = KafkaStorageError("broken")
+        other = TopicPartition(AT.topic, 1)
+        answer = await made.add("y", AT_REST.producer, [other], writes_by=CONNECTION)
+        assert answer is not ErrorCode.NONE
+        stranger = Producer(AT_REST.producer_id, 30_000)
+        answer = await made.add("y", stranger, [AT], writes_by=CONNECTION)
+        assert answer is ErrorCode.PRODUCER_FENCED
+        assert leaves.given == {}
+        made.close()
+
+    asyncio.run(run())
+
+
+def test_leave_is_taken_back_before_the_end_is_stored() -> None:
+    async def run() -> None:
+        made, txn, leaves, _ = await joined()
+        ends = asyncio.ensure_future(
+            made.end("y", AT_REST.producer, commit=True, connection=CONNECTION)
+        )
+        await turns()
+        assert not ends.done()
+        assert txn.value is not None
+        assert txn.value.state is TxnState.ONGOING
+        assert leaves.given == {}
+        ends.cancel()
+        made.close()
+
+    asyncio.run(run())
+
+
+def test_leave_is_taken_back_from_who_is_fenced_or_late() -> None:
+    async def run() -> None:
+        for late in (False, True):
+            made, _, leaves, _ = await joined()
+            if late:
+                shard = made.shards.at(0)
+                assert shard is not None
+                look = LookAtTimeout(HOUR_MS * 1000, HOUR_MS * 1000)
+                made._feed(shard, shard.txns["y"], look)
+            else:
+                following = asyncio.ensure_future(made.init("y", 60_000, None))
+                await turns()
+                following.cancel()
+            assert leaves.given == {}
+            made.close()
+
+    asyncio.run(run())
+
+
+def test_leave_is_taken_back_when_the_coordinator_resigns() -> None:
+    async def run() -> None:
+        made, _, leaves, _ = await joined()
+        made.shards.give_up(0)
+        assert leaves.given == {}
+        made.close()
+
+    asyncio.run(run())
+
+
+def test_end_that_comes_between_the_log_and_the_answer_leaves_no_leave() -> None:
+    async def run() -> None:
+        appends, leaves = SlowAppends(), Leaves()
+        made, _ = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends, leaves=leaves)
+        shard = made.shards.at(0)
+        assert shard is not None
+        txn = shard.txns["y"] = Txn("y", AT_REST)
+        adds = asyncio.ensure_future(made.add("y", AT_REST.producer, [AT], writes_by=CONNECTION))
+        await turns()
+        assert txn._storing is not None
+        made._feed(shard, txn, Stored(txn._storing.ticket, ErrorCode.NONE))
+        # Who joined has its answer, and has not been resumed yet.
+        token = asyncio.get_running_loop().create_future()
+        made._feed(shard, txn, EndTxn(token, AT_REST.producer, True, 0))
+        assert await adds is ErrorCode.NONE
+        assert leaves.given == {}
         made.close()
 
     asyncio.run(run())

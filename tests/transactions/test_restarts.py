@@ -112,6 +112,33 @@ def test_open_transaction_goes_on_with_the_next_start(
         assert read(wire, AT) == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("ends_before", [True, False], ids=["ended", "open"])
+def test_partition_that_joined_before_the_restart_is_asked_about(
+    plane: Plane, tmp_path: Path, end: Callable[[BrokerProcess], None], ends_before: bool
+) -> None:
+    """What the partition itself knew of its transaction before the first write is gone."""
+    broker = BrokerProcess(tmp_path, overrides=SETTINGS).start()
+    with closing(speak(broker.port)) as wire:
+        create_topic(wire, AT.topic)
+        one = Transactor(wire, "tx").start()
+        one.send(AT, b"a")
+        one.finish(commit=True)
+        one.join(AT)
+        if ends_before:
+            assert one.end(commit=True) is NONE
+    end(broker)
+    with broker, closing(speak(broker.port)) as wire:
+        await_coordinator(wire, "tx", TRANSACTION)
+        again = Transactor(wire, "tx", producer=one.producer, sequences=one.sequences)
+        if ends_before:
+            until(lambda: again.described().transaction_state == "CompleteCommit")
+            assert again.produce(AT, b"late").error_code == ErrorCode.TRANSACTION_ABORTABLE
+        else:
+            assert again.produce(AT, b"b").error_code == NONE
+            again.finish(commit=True)
+        assert read(wire, AT) == ([b"a"] if ends_before else [b"a", b"b"])
+
+
 def test_producer_ids_are_never_given_twice(plane: Plane, tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, overrides=SETTINGS)
     seen = set()
