@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from bench_coordinator_rows import (
     ACKS_ALL,
     COMPARISONS,
+    COPYING,
     COSTS,
     FAST,
     FAST_GOAL,
@@ -202,6 +203,52 @@ def fast(cells: list[Cell]) -> Iterable[Shown]:
     yield Shown("which plane answers Java's transactions and groups", 1, head, lines, below)
 
 
+def copying(cells: list[Cell]) -> Iterable[Shown]:
+    """Show the same for applications whose transactions are small, beside what is to be had.
+
+    By version 2 of transactions a partition joins by its first write, which is stored before the
+    write is: that one is Python's.
+    """
+    head = [
+        *("Load", "Client", "Transactions", "Produces", "First writes, at most"),
+        *("Produces by Python", "Fast Produce", "Fast Fetch", "Goal for Produce", "Met"),
+        *("Transactions/s", "CPU ms a transaction", "Foreign"),
+    ]
+    lines, below = [], []
+    for cell in cells:
+        last = cell.rounds[-1]
+        goal, met = judged_share(cell)
+        lines.append(
+            [
+                cell.row.name,
+                cell.contestant,
+                f"{last['transactions']:,}",
+                f"{last['produces']:,}",
+                f"{last['most_first_writes']:,}",
+                f"{last['python_produces']:,}",
+                _share(cell.values("fast_produce")),
+                _share(cell.values("fast_fetch")),
+                goal,
+                met,
+                _sure(cell.values("transactions_per_s"), 0),
+                _sure(cell.values("cpu_ms"), 2),
+                f"{statistics.median(cell.values('foreign_cores')):.2f}",
+            ]
+        )
+        told = ", ".join(f"{name} {count:,}" for name, count in last["handed_over"].items())
+        below.append(f"{cell.row.name}, {cell.contestant}, last round, handed over: {told}.")
+    yield Shown("which plane answers small transactions", 2, head, lines, below)
+
+
+def judged_share(cell: Cell) -> tuple[str, str]:
+    """Return what Produces are to come to by the client's version, and whether they do."""
+    if cell.rounds[-1]["version"] == 1:
+        met = all(share >= FAST_GOAL for share in cell.values("fast_produce"))
+        return f">= {FAST_GOAL:.0%}", "yes" if met else "no"
+    met = all(one["python_produces"] <= one["most_first_writes"] for one in cell.rounds)
+    return "all but first writes", "yes" if met else "no"
+
+
 # --- groups ---------------------------------------------------------------------------------------
 
 
@@ -322,6 +369,7 @@ def starts(cells: list[Cell]) -> Iterable[Shown]:
 TABLES: dict[str, Callable[[list[Cell]], Iterable[Shown]]] = {
     COSTS: costs,
     FAST: fast,
+    COPYING: copying,
     GROUPS: groups,
     REBALANCE: rebalances,
     START: starts,

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from bench_clients import Clients
 
 COSTS, FAST, GROUPS, REBALANCE, START = "costs", "fast", "groups", "rebalance", "start"
+COPYING = "copying"
 PAGE_CACHE, DISK = "page-cache", "disk"
 
 ACKS_1, IN_ORDER, ACKS_ALL = "acks=1", "acks=all, in order", "acks=all"
@@ -38,6 +39,30 @@ COMPARISONS = (
     Comparison(IDEMPOTENT, IN_ORDER, None),
 )
 FAST_GOAL = 0.99
+
+
+class CopyingLoad(NamedTuple):
+    """What an application that copies exactly once does in one transaction.
+
+    Attributes:
+        records: at most, as many as a poll gives.
+        abort_every: every so-manieth transaction is aborted, 0 for none.
+        batch_bytes: of the producer, where it is to send several requests; else its default.
+    """
+
+    about: str
+    records: int
+    abort_every: int = 0
+    batch_bytes: int = 0
+
+
+COPYING_LOADS = {
+    f"{COPYING}/small": CopyingLoad("20 records", 20),
+    f"{COPYING}/many-writes": CopyingLoad("500 records in batches of some 10", 500, 0, 200),
+    f"{COPYING}/aborts": CopyingLoad("20 records, every tenth aborted", 20, 10),
+}
+JAVA_CLIENTS = ("kafka-clients-3.9.1", "kafka-clients-4.4.0")
+"""Of version 1 of transactions, and of version 2: as in tests/compat/programs.py."""
 REBALANCE_GOAL_S = 2.0
 
 
@@ -67,6 +92,7 @@ class Extent(NamedTuple):
         warm_up_rounds: of producers, whose figures nobody sees.
         beating_s: how long heartbeats are counted.
         rebalances: of each kind in a round.
+        copied: records, of which the first quarter is not counted.
         delay_ms: group.initial.rebalance.delay.ms, within which a group's first members come.
     """
 
@@ -81,6 +107,7 @@ class Extent(NamedTuple):
     delay_ms: int
     offsets_bytes: int
     segment_bytes: int
+    copied: int
 
 
 FULL = Extent(
@@ -95,6 +122,7 @@ FULL = Extent(
     delay_ms=3_000,
     offsets_bytes=10**9,
     segment_bytes=100 << 20,
+    copied=40_000,
 )
 SHORT = Extent(
     seconds=0.5,
@@ -108,6 +136,7 @@ SHORT = Extent(
     delay_ms=200,
     offsets_bytes=3_000_000,
     segment_bytes=1 << 20,
+    copied=2_000,
 )
 """Does everything work?"""
 
@@ -146,6 +175,18 @@ ROWS = (
         "Java's transactional producer and a group of two that reads what is committed: which share"
         " of Produce and Fetch Python never sees.",
         durable=False,
+    ),
+    *(
+        Row(
+            name,
+            COPYING,
+            JAVA_CLIENTS,
+            "A Java application that consumes, produces and commits both in one transaction of"
+            f" {load.about}, and a group that reads what it commits: which share of Produce and"
+            " Fetch Python never sees.",
+            durable=False,
+        )
+        for name, load in COPYING_LOADS.items()
     ),
     Row(
         GROUPS,

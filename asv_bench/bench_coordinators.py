@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import bench_coordinator_report as report
+import bench_copying
 import bench_costs
 import bench_groups
 import bench_offsets
@@ -30,6 +31,7 @@ from bench import FILE_COLUMNS, commit
 from bench_clients import Clients
 from bench_coordinator_report import Cell
 from bench_coordinator_rows import (
+    COPYING,
     COSTS,
     FAST,
     FULL,
@@ -49,6 +51,7 @@ from plog.ops.load import Figures
 MEASURES: dict[str, Callable[[Turn, Row, str], Figures]] = {
     COSTS: bench_costs.measure_cost,
     FAST: bench_costs.measure_fast_share,
+    COPYING: bench_copying.measure_copying,
     GROUPS: bench_groups.measure_groups,
     REBALANCE: bench_groups.measure_rebalance,
     START: bench_offsets.measure_start,
@@ -158,6 +161,7 @@ def command(
     \b
     costs/*      a producer without idempotence, with it, and in transactions
     fast/*       which share of Java's requests never reaches Python
+    copying/*    the same of applications that consume, transform and produce
     groups       10,000 groups of one member: memory and heartbeats
     rebalance/*  a member joins and leaves a group of 200
     start        a start on 1 GB of committed offsets, before and after compaction

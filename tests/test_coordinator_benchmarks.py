@@ -48,11 +48,13 @@ from bench_coordinator_report import (
 from bench_coordinator_rows import (
     ACKS_ALL,
     COMPARISONS,
+    COPYING,
     COSTS,
     FAST,
     GROUPS,
     IDEMPOTENT,
     IN_ORDER,
+    JAVA_CLIENTS,
     REBALANCE,
     ROWS,
     SHORT,
@@ -94,6 +96,7 @@ def is_java(name: str) -> bool:
 FIGURES = {
     COSTS: ("records", "records_per_s", "mb_per_s", "cpu_s_per_gb", "fast_produce"),
     FAST: ("records", "records_read", "fast_produce", "fast_fetch", "transactions"),
+    COPYING: ("records", "records_read", "fast_fetch", "transactions", "produces", "cpu_ms"),
     GROUPS: ("before_pss_mb", "after_rss_mb", "heartbeats", "cpu_us_per_heartbeat", "p99_us"),
     REBALANCE: ("join_whole_s", "join_after_heard_s", "leave_whole_s", "leave_cpu_s"),
     START: ("before_coordinator_s", "kept_records", "size_after_bytes", "after_coordinator_s"),
@@ -104,6 +107,10 @@ FIGURES = {
 def test_row_is_measured_in_its_short_form(name: str, tmp_path: Path) -> None:
     if is_java(name):
         JAVA[-1].built()  # or it is said why not
+    if name.startswith(COPYING):
+        assert tuple(java.name for java in JAVA) == JAVA_CLIENTS
+        for java in JAVA:
+            java.built()
     figures = tmp_path / "figures.json"
     where = tmp_path / "where"
     where.mkdir()

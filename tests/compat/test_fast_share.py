@@ -3,6 +3,7 @@
 The load is that of `bin/bench-coordinators`: a producer with transactions of 100 ms, as fast as it
 goes, and a group of two that reads what is committed. Records have a request each, and a megabyte
 of them has to go out before a transaction ends, so that it has many requests on any machine.
+Then an application copies in small transactions (`asv_bench/bench_copying.py`).
 """
 
 from __future__ import annotations
@@ -14,26 +15,25 @@ from pathlib import Path
 
 import pytest
 
-from plog.client.producer import Producer
-from tests.compat.clients import PATIENCE_S
 from tests.compat.programs import JAVA, Java
-from tests.compat.workers import Job, Worker, numbered
 from tests.conftest import ROOT
 from tests.handlers.wire import create_topic, speak
 from tests.servers import BrokerProcess, free_port
-from tests.waiting import until
 
 sys.path.insert(0, str(ROOT / "asv_bench"))
 
 from bench_answered import answered
 from bench_clients import Client
+from bench_coordinator_rows import COPYING_LOADS
+from bench_copying import begins_by_writing, copy
 
 PARTITIONS = MEMBERS = 2
 SECONDS, WARMUP_S = 4, 2
 RECORD_BYTES, BUFFER_BYTES = 1024, 1 << 20
 TRANSACTION_MS = 100
 GOAL = 0.99
-COPIED, WARM, BATCH = 12_000, 2_000, 20
+COPIED = {"copying/small": 12_000, "copying/many-writes": 40_000, "copying/aborts": 12_000}
+"""Records, of each load."""
 
 
 @contextmanager
@@ -117,43 +117,39 @@ def test_java_in_transactions_and_groups_hardly_meets_python(
         assert share >= GOAL, (api, share, told)
 
 
-def written(bootstrap: str, topic: str, count: int) -> None:
-    """Write so many records, dealt out to the partitions in turn."""
-    with Producer(bootstrap) as producer:
-        for partition, numbers in enumerate(numbered(PARTITIONS, count)):
-            for number in numbers:
-                producer.send(topic, b"%d" % number, partition=partition)
-        producer.flush(PATIENCE_S)
-
-
-@pytest.mark.parametrize("abort_every", [0, 10], ids=["commits", "aborts"])
+@pytest.mark.parametrize("load", COPYING_LOADS)
 @pytest.mark.parametrize("java", JAVA, ids=lambda one: one.name)
-def test_java_that_copies_in_small_transactions(
-    java: Java,
-    abort_every: int,
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
+def test_of_an_application_that_copies_python_sees_what_it_must(
+    java: Java, load: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
+    """It consumes, produces what it has read, and commits both in one small transaction.
+
+    By version 1 a partition joins before it is written to, and no write is Python's. By version 2
+    it joins by its first write, which Python stores before the write is appended.
+    """
     page = free_port()
     with BrokerProcess(tmp_path, overrides=settings_with(page)) as broker:
-        with closing(speak(broker.port)) as wire:
-            create_topic(wire, "from", PARTITIONS)
-            create_topic(wire, "to", PARTITIONS)
-        written(broker.bootstrap, "from", COPIED)
-        job = Job(broker.bootstrap, "g", "from", "to", batch=BATCH, abort_every=abort_every)
-        with client(java, tmp_path / "consumer.log") as consumer:
-            consumer.begin("consume", consuming({"bootstrap": broker.bootstrap, "topic": "to"}))
-            worker = Worker(job, java, "x", tmp_path / "worker.log")
-            try:
-                until(lambda: worker.committed >= WARM, "warm", PATIENCE_S)
-                before = answered(page)
-                until(lambda: worker.committed >= COPIED, "copied", PATIENCE_S)
-                found = answered(page).since(before)
-                worker.leave()
-            finally:
-                worker.kill()
-            consumer.go()
-            read = consumer.result()
-            consumer.closed()
-    told = f"{dict(found.by_path)}, left to Python: {dict(found.handed_over)}"
-    record_property("figures", f"{java.name} abort_every={abort_every}: {told} {read}")
+        done = copy(
+            tmp_path, broker.port, page, broker.pid, java, COPYING_LOADS[load], COPIED[load]
+        )
+    found = done.counted
+    produced, fetched = found.fast_share("Produce"), found.fast_share("Fetch")
+    assert produced is not None
+    assert fetched is not None
+    told = (
+        f"{java.name}, {load}: {done.transactions} transactions, {done.produces} Produces, fast"
+        f" {produced:.2%}, Fetches fast {fetched:.2%}, left to Python {dict(found.handed_over)},"
+        f" {dict(found.by_path)}"
+    )
+    record_property("figures", told)
+    assert done.records_read > 0
+    by_python = found.by_path["Produce", "python"]
+    if begins_by_writing(java):
+        # Each has the first write of a transaction to a partition; no other is left.
+        assert 0 < by_python <= PARTITIONS * (done.transactions + 1), told
+        assert found.handed_over["unusual append"] <= by_python + 1, told
+    else:
+        assert produced >= GOAL, told
+        assert found.by_path["AddPartitionsToTxn", "python"] > 0, told
+    if not COPYING_LOADS[load].abort_every:
+        assert fetched >= GOAL, told

@@ -7,7 +7,8 @@ import json
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -46,6 +47,8 @@ class Job:
     session_ms: int = 6_000
     max_poll_ms: int = 12_000
     """A worker whose client keeps it longer than this leaves the group, and the others go on."""
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """More of Java's: of its producer where they begin with "producer."."""
 
     def command(self, client: str | Java, transactional_id: str) -> list[str]:
         """Return what starts a worker."""
@@ -68,6 +71,7 @@ class Job:
             "isolation.level=read_committed",
             f"producer.transactional.id={transactional_id}",
             f"producer.transaction.timeout.ms={TRANSACTION_TIMEOUT_MS}",
+            *(f"{key}={value}" for key, value in self.settings.items()),
         ]
 
     @property
@@ -100,6 +104,10 @@ class Worker:
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.committed} committed; {self._log.read_text()[-2000:]}"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def is_alive(self) -> bool:
