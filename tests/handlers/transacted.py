@@ -92,17 +92,32 @@ def write(world: World, ledger: Ledger, number: int) -> None:
                 values.setdefault(at, []).append(value.ljust(rng.choice((20, 500))))
         if not own_epochs:
             insist(lambda v=values: max(one.add(*v)))
+            if rng.random() < 0.2:
+                del values[rng.choice(list(values))]  # it has joined, and is not written to
         for at, some in values.items():
             for value in some:
                 insist(lambda a=at, v=value: one.produce(a, v).error_code)
         if commit:
             ledger.begin_commit(value for some in values.values() for value in some)
         insist(lambda c=commit: one.end(commit=c))
+        unwritten = [at for at in PLACES if at not in values]
+        if not own_epochs and unwritten:
+            write_late(world, one, rng.choice(unwritten))
         if commit:
             for at, some in values.items():
                 ledger.note(at, some)
         world.count("transactions committed" if commit else "transactions aborted")
     one.wire.close()
+
+
+def write_late(world: World, one: Transactor, at: TopicPartition) -> None:
+    """Write what would begin a transaction where the last one, whose end is answered, did not.
+
+    It may have joined there. Where it has written, it may go on until the marker comes.
+    """
+    part = one.produce(at, b"late")
+    assert part.error_code != ErrorCode.NONE, "a write has come after the end of its transaction"
+    world.count("late writes refused")
 
 
 def read(world: World, ledger: Ledger, number: int) -> None:
