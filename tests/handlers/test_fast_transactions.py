@@ -60,8 +60,14 @@ class Line:
         self._numbers = itertools.count(1)
         self.answer = b""
 
-    def ask(self, request: Struct, version: int) -> Any:
+    def send(self, request: Struct, version: int) -> None:
         self._socket.sendall(framed(request, version, next(self._numbers)))
+
+    def ask(self, request: Struct, version: int) -> Any:
+        self.send(request, version)
+        return self.receive(request, version)
+
+    def receive(self, request: Struct, version: int) -> Any:
         frame = receive(self._socket)
         self.answer = frame[4:]
         response = framing.response_class(type(request).api.key)
@@ -282,17 +288,31 @@ def test_leave_ends_with_its_transaction(
     assert pair.read(at) == [b"first"] + ([b"in time"] if used and commit else [])
 
 
-def test_leave_ends_as_the_end_is_asked_for(pair: Pair, at: TopicPartition) -> None:
-    """Before any marker: with the answer, the outcome stands, and it has no further record."""
+@pytest.mark.parametrize("how", ["end", "fence"])
+def test_leave_ends_before_the_marker_is_written(pair: Pair, at: TopicPartition, how: str) -> None:
+    """Who holds the log keeps the marker back; the fast path needs no leave of who holds it."""
     pair.known(at)
-    for _ in range(10):
-        pair.join(at)
-        pair.each(lambda one: one.end(commit=True))
-        before = pair.fast.fast_requests
-        error = pair.ones[0].produce(at, b"late").error_code
-        assert error in (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.TRANSACTION_ABORTABLE)
-        assert pair.fast.fast_requests == before
-    assert read(pair.fast.wire, at) == [b"first"]
+    pair.join(at)
+    one, fast = pair.ones[0], pair.fast
+    log = fast.broker._replicas.leader(at).log
+    assert log.try_hold()
+    try:
+        if how == "end":
+            assert one.end(commit=True) is NONE
+        else:
+            following = Transactor(Line(fast), pair.name)  # type: ignore[arg-type]
+            assert following.init() is ErrorCode.CONCURRENT_TRANSACTIONS
+        end, before = log.log_end_offset, (fast.fast_requests, fast.handed_over)
+        late = write_of(one, at, b"late", 1)
+        one.wire.send(late, 11)  # type: ignore[arg-type]
+        eventually(lambda: (fast.fast_requests, fast.handed_over) != before, "it is looked at")
+        assert (fast.fast_requests, log.log_end_offset) == (before[0], end)
+    finally:
+        log.let_go()
+    (part,) = flat(one.wire.receive(late, 11))  # type: ignore[call-arg,arg-type]
+    assert part.error_code != NONE
+    pair.ones[1].finish(commit=True)
+    assert pair.read(at) == [b"first"]
 
 
 def test_producer_that_is_fenced_has_no_leave(pair: Pair, at: TopicPartition) -> None:
