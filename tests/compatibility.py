@@ -304,7 +304,8 @@ ROWS = [
     Row(
         TRANSACTIONS,
         "the fast path",
-        "answers 99 of 100 Produces and Fetches of Java's transactions and groups",
+        "answers 99 of 100 Produces and Fetches of Java's transactions and groups; by version 2"
+        " all Produces but a transaction's first to each partition",
         (_of("compat/test_fast_share.py"),),
         lambda: "3.9.1, 4.4.0",
     ),
