@@ -36,7 +36,7 @@ def go_back(consumer: GroupConsumer) -> None:
         if at in committed:
             consumer.seek(at, committed[at])
         else:
-            consumer.reader.seek_to_beginning([at])
+            consumer.seek_to_beginning([at])
 
 
 @click.command()

@@ -138,14 +138,14 @@ class _Output(NamedTuple):
 def _consume_in_group(
     bootstrap: str, group: str, topic: str, options: Mapping[str, Any], output: _Output
 ) -> None:
-    from plog.client.group_consumer import GroupConsumer, Listener
+    from plog.client.group_consumer import GroupConsumer, Listener, OffsetAndMetadata
 
     ends: dict[TopicPartition, int] = {}
     count = 0
     with GroupConsumer(bootstrap, group, enable_auto_commit=False, **options) as consumer:
 
         def look_at_ends(come: list[TopicPartition]) -> None:
-            ends.update(consumer.reader.end_offsets(come))
+            ends.update(consumer.end_offsets(come))
 
         consumer.subscribe([topic], Listener(on_assigned=look_at_ends))
         while output.most is None or count < output.most:
@@ -156,7 +156,12 @@ def _consume_in_group(
                 _write(record, as_json=output.as_json, keys=output.keys)
             sys.stdout.buffer.flush()
             count += len(printed)
-            consumer.commit({_where(record): record.offset + 1 for record in printed})
+            consumer.commit(
+                {
+                    _where(one): OffsetAndMetadata(one.offset + 1, leader_epoch=one.leader_epoch)
+                    for one in printed
+                }
+            )
             assigned = consumer.assignment()
             at_end = assigned and all(consumer.position(at) >= ends[at] for at in assigned)
             if output.exit_at_end and at_end:

@@ -18,7 +18,15 @@ from plog.client.arguments import at_least
 from plog.client.connection import Connection
 from plog.client.fetcher import Ask, Fetched, Limits
 from plog.client.metadata import Cluster, no_leader
-from plog.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, ask_leaders, list_offsets
+from plog.client.offsets import (
+    EARLIEST,
+    LATEST,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    ask_leaders,
+    list_offsets,
+    with_metadata,
+)
 from plog.client.record_stream import RecordStream
 from plog.errors import (
     ErrorCode,
@@ -28,12 +36,13 @@ from plog.errors import (
     PlogError,
     RequestTimedOut,
 )
-from plog.types import TopicPartition
+from plog.types import NO_EPOCH, TopicPartition
 
 __all__ = [
     "Consumer",
     "ConsumerRecord",
     "NotAssigned",
+    "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "list_offsets",
 ]
@@ -63,7 +72,8 @@ class NotAssigned(PlogError):
 class ConsumerRecord(NamedTuple):
     """A record and where it was read.
 
-    `timestamp` is ms since 1970; `timestamp_type` 0 CreateTime, 1 LogAppendTime.
+    `timestamp` is ms since 1970; `timestamp_type` 0 CreateTime, 1 LogAppendTime. `leader_epoch` is
+    that of the leader who wrote it, -1 when it is not known.
     """
 
     topic: str
@@ -74,6 +84,7 @@ class ConsumerRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
+    leader_epoch: int = NO_EPOCH
 
 
 class _Position:
@@ -84,13 +95,17 @@ class _Position:
         "fault",
         "fetch_offset",
         "high_watermark",
+        "leader_epoch",
         "offset",
         "paused",
         "served",
     )
 
-    def __init__(self, offset: int | None, *, paused: bool = False) -> None:
+    def __init__(
+        self, offset: int | None, leader_epoch: int = NO_EPOCH, *, paused: bool = False
+    ) -> None:
         self.offset = offset  # of the next record to return; None until reset
+        self.leader_epoch = leader_epoch  # of what was read before it, if that is known
         self.fetch_offset = offset or 0
         self.paused = paused
         self.high_watermark = -1
@@ -219,16 +234,17 @@ class Consumer:
         """Return the assigned partitions."""
         return sorted(self._positions)
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Set where the next poll goes on.
+    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        """Set where the next poll goes on: at an offset, or where a group has committed.
 
         Raises:
             NotAssigned: the partition is not assigned.
             ValueError: the offset is negative, or larger than offsets are.
         """
-        if not 0 <= offset <= LARGEST_OFFSET:
-            raise ValueError(f"offset {offset} of {partition}; the ends have seek_to_*")
-        self._move(partition, offset)
+        to = with_metadata(offset)
+        if not 0 <= to.offset <= LARGEST_OFFSET:
+            raise ValueError(f"offset {to.offset} of {partition}; the ends have seek_to_*")
+        self._move(partition, to.offset, to.leader_epoch)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go to the log start offset of each partition (all assigned ones by default)."""
@@ -266,9 +282,13 @@ class Consumer:
         assert position.offset is not None
         return position.offset
 
-    def known_positions(self) -> dict[TopicPartition, int]:
-        """Return the offset of the next record of each partition that has a position by now."""
-        return {at: one.offset for at, one in self._positions.items() if one.offset is not None}
+    def known_positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the next record of each partition that has a position by now, to be committed."""
+        return {
+            at: OffsetAndMetadata(one.offset, leader_epoch=one.leader_epoch)
+            for at, one in self._positions.items()
+            if one.offset is not None
+        }
 
     def high_watermark(self, partition: TopicPartition) -> int:
         """Return the high watermark that the last fetch told, -1 before the first."""
@@ -553,9 +573,9 @@ class Consumer:
         for partition, at in found.items():
             self._move(partition, at.offset)
 
-    def _move(self, partition: TopicPartition, offset: int) -> None:
+    def _move(self, partition: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH) -> None:
         before = self._position(partition)
-        moved = self._positions[partition] = _Position(offset, paused=before.paused)
+        moved = self._positions[partition] = _Position(offset, leader_epoch, paused=before.paused)
         moved.high_watermark = before.high_watermark
 
     def _position(self, partition: TopicPartition) -> _Position:
@@ -571,7 +591,7 @@ def _deliver(partition: TopicPartition, position: _Position, most: int) -> list[
     while position.buffered and len(found) < most:
         stream = position.buffered[0]
         try:
-            taken = stream.take(most - len(found))
+            taken, leader_epoch = stream.take_of_epoch(most - len(found))
             exhausted = stream.is_exhausted
         except KafkaError as fault:
             # Raised by the next poll, and again, until the application seeks past it.
@@ -579,11 +599,13 @@ def _deliver(partition: TopicPartition, position: _Position, most: int) -> list[
             position.fetch_offset = position.offset or 0
             position.fault = fault
             break
-        found += [ConsumerRecord._make((*partition, *record)) for record in taken]
+        found += [ConsumerRecord._make((*partition, *record, leader_epoch)) for record in taken]
         if taken:
             position.offset = taken[-1].offset + 1
+            position.leader_epoch = leader_epoch
         if exhausted:
             # Past what no reader sees: control records, aborted transactions, compacted offsets.
             position.offset = max(position.offset or 0, stream.next_offset)
+            position.leader_epoch = stream.leader_epoch
             position.buffered.popleft()
     return found

@@ -1,7 +1,8 @@
 """A consumer in a group: its partitions come and go with the members, its positions are committed.
 
 Owns what becomes of positions when partitions come and go, and when they are committed. Members
-and their protocol are `group_membership`'s, reading is `consumer`'s. Not thread-safe.
+and their protocol are `group_membership`'s, commits `group_offsets`', reading is `consumer`'s. Not
+thread-safe.
 """
 
 from __future__ import annotations
@@ -14,34 +15,27 @@ from typing import NamedTuple
 
 from plog.client.assignors import ASSIGNORS, RANGE, Subscription
 from plog.client.consumer import Consumer, ConsumerRecord
-from plog.client.coordinators import MOVED, RETRY_BACKOFF_S
+from plog.client.coordinators import RETRY_BACKOFF_S
 from plog.client.group_membership import (
-    EXPELLED,
     CommitFailed,
     GroupMetadata,
     Membership,
     State,
     Timeouts,
 )
+from plog.client.group_offsets import GroupOffsets
 from plog.client.metadata import Cluster
-from plog.errors import (
-    ErrorCode,
-    InvalidConfig,
-    KafkaError,
-    error_for,
-)
-from plog.protocol.messages.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchRequestTopic,
-    OffsetFetchResponse,
-)
-from plog.types import NO_OFFSET, TopicPartition
+from plog.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, Offsets, with_metadata
+from plog.errors import InvalidConfig, KafkaError
+from plog.types import TopicPartition
 
-__all__ = ["CommitFailed", "GroupConsumer", "GroupMetadata", "Listener"]
+__all__ = [
+    "CommitFailed",
+    "GroupConsumer",
+    "GroupMetadata",
+    "Listener",
+    "OffsetAndMetadata",
+]
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +117,7 @@ class GroupConsumer:
             timeouts=Timeouts(session_timeout_ms, heartbeat_interval_ms, max_poll_interval_ms),
             partition_counts=self._partition_counts,
         )
-        self._request_timeout_s = request_timeout_ms / 1000
+        self._offsets = GroupOffsets(self._membership, timeout_s=request_timeout_ms / 1000)
         self._listener = Listener()
         self._wanted: re.Pattern[str] | frozenset[str] = frozenset()
         self._topics: tuple[str, ...] = ()
@@ -143,12 +137,17 @@ class GroupConsumer:
     def close(self) -> None:
         """Commit, if that is automatic, give the partitions back, leave and close."""
         try:
+            self._leave()
+        finally:
+            self.reader.close()
+            self._cluster.close()
+
+    def _leave(self) -> None:
+        try:
             if self._membership.state is State.INSIDE and not self._membership.is_lost:
                 self._give_up(self.reader.assignment())
         finally:
             self._membership.close()
-            self.reader.close()
-            self._cluster.close()
 
     # -- what is read --------------------------------------------------------------------------
 
@@ -161,13 +160,37 @@ class GroupConsumer:
         self._look_again_at = 0.0
         self._rejoin_with_topics()
 
+    def unsubscribe(self) -> None:
+        """Give the partitions back, committed if that is automatic, and leave the group."""
+        try:
+            self._leave()
+        finally:
+            self._wanted, self._topics, self._counts = frozenset(), (), {}
+            self._lose(self.reader.assignment())
+
+    def subscription(self) -> list[str]:
+        """Return the topics that this member reads its part of, as far as they are known by now."""
+        return list(self._topics)
+
     def assignment(self) -> Partitions:
         """Return the partitions that this member has."""
         return self.reader.assignment()
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
+    def partitions_for(self, topic: str) -> Partitions:
+        """Return all partitions of a topic. Raises as `Consumer.partitions_for`."""
+        return self.reader.partitions_for(topic)
+
+    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Set where the next poll goes on. Raises as `Consumer.seek`."""
         self.reader.seek(partition, offset)
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go to the log start offset of each partition (all that this member has by default)."""
+        self.reader.seek_to_beginning(partitions)
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go to the end of each partition (all that this member has by default)."""
+        self.reader.seek_to_end(partitions)
 
     def position(self, partition: TopicPartition) -> int:
         """Return the offset of the next record that poll returns. Raises as `Consumer.position`."""
@@ -180,6 +203,27 @@ class GroupConsumer:
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Undo `pause`."""
         self.reader.resume(partitions)
+
+    def paused(self) -> Partitions:
+        """Return the partitions that are paused."""
+        return self.reader.paused()
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log start offset of each partition, whoever has it."""
+        return self.reader.beginning_offsets(partitions)
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offset after the last readable record of each partition, whoever has it."""
+        return self.reader.end_offsets(partitions)
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Return the first offset of each partition at or after a time, whoever has it.
+
+        Args and errors as of `Consumer.offsets_for_times`.
+        """
+        return self.reader.offsets_for_times(times)
 
     def poll(self, timeout_ms: int = 1000) -> list[ConsumerRecord]:
         """Return records as soon as there are any, or [] after `timeout_ms`.
@@ -244,8 +288,8 @@ class GroupConsumer:
                 # Somebody else waits for them.
                 self._membership.begin()
         self.reader.assign([*(at for at in owned if at in assigned), *come])
-        for at, offset in self._fetch_committed(come).items():
-            self.reader.seek(at, offset)
+        for at, committed in self._offsets.fetch(come).items():
+            self.reader.seek(at, committed)
         self._commit_at = time.monotonic() + (self._auto_commit_s or 0)
         self._listener.on_assigned(come)
 
@@ -317,42 +361,39 @@ class GroupConsumer:
         """
         return self._membership.metadata
 
-    def positions(self) -> dict[TopicPartition, int]:
-        """Return the offset of the next record of each partition that has a position by now.
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the next record of each partition that has a position by now.
 
-        It is what `commit` commits by itself, and what a transaction commits in its place.
+        It is what `commit` commits by itself, and what a transaction commits in its place, with the
+        leader epoch of what was read last.
         """
         return self.reader.known_positions()
 
-    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+    def commit(self, offsets: Offsets | None = None) -> None:
         """Commit offsets of the next records to read: all positions, or those given.
+
+        Args:
+            offsets: with a text and a leader epoch, or without: `positions()` tells the epochs,
+                and so does each record (`leader_epoch`).
 
         Raises:
             CommitFailed: the group has gone on without this member.
             KafkaError: the coordinator refuses, or does not answer in request_timeout_ms.
         """
-        wanted = self.reader.known_positions() if offsets is None else dict(offsets)
+        wanted = self.positions() if offsets is None else offsets
         if not wanted:
             return
-        deadline = time.monotonic() + self._request_timeout_s
-        while True:
-            try:
-                self._commit_once(wanted)
-                break
-            except KafkaError as fault:
-                if fault.code in (*EXPELLED, ErrorCode.FENCED_INSTANCE_ID):
-                    raise CommitFailed(str(fault)) from fault
-                if not fault.retriable and fault.code not in MOVED:
-                    raise
-                if time.monotonic() >= deadline:
-                    raise
-                self._membership.forget_coordinator()
-                time.sleep(RETRY_BACKOFF_S)
-        self._committed |= wanted
+        self._offsets.commit(wanted)
+        self._note_committed(wanted)
 
-    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what the group has committed for partitions, but for those without a commit."""
-        return self._fetch_committed(list(partitions))
+        return self._offsets.fetch(list(partitions))
+
+    def _note_committed(self, offsets: Offsets) -> None:
+        self._committed |= {at: with_metadata(one).offset for at, one in offsets.items()}
 
     def _commit_now_and_then(self) -> None:
         if self._auto_commit_s is None or time.monotonic() < self._commit_at:
@@ -369,87 +410,14 @@ class GroupConsumer:
         wanted = {
             at: positions[at]
             for at in partitions
-            if at in positions and self._committed.get(at) != positions[at]
+            if at in positions and self._committed.get(at) != positions[at].offset
         }
         if not wanted:
             return
         try:
-            self._commit_once(wanted)
+            self._offsets.commit_once(wanted)
         except KafkaError as fault:
-            log.warning("group %s: positions are not committed: %s", self._group_id, fault)
+            group_id = self._membership.group_id
+            log.warning("group %s: positions are not committed: %s", group_id, fault)
             return
-        self._committed |= wanted
-
-    @property
-    def _group_id(self) -> str:
-        return self._membership.group_id
-
-    def _commit_once(self, offsets: Mapping[TopicPartition, int]) -> None:
-        membership = self._membership
-        identity = membership.identity
-        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
-        for at, offset in offsets.items():
-            topics.setdefault(at.topic, []).append(
-                OffsetCommitRequestPartition(
-                    partition_index=at.partition, committed_offset=offset, committed_metadata=""
-                )
-            )
-        answer = membership.call(
-            OffsetCommitRequest(
-                group_id=membership.group_id,
-                generation_id_or_member_epoch=identity.generation,
-                member_id=identity.member_id,
-                group_instance_id=membership.instance_id,
-                topics=[
-                    OffsetCommitRequestTopic(name=name, partitions=parts)
-                    for name, parts in topics.items()
-                ],
-            ),
-            OffsetCommitResponse,
-        )
-        for topic in answer.topics:
-            for part in topic.partitions:
-                if part.error_code != ErrorCode.NONE:
-                    at = TopicPartition(topic.name, part.partition_index)
-                    raise error_for(part.error_code, f"group {membership.group_id!r}, {at}")
-
-    def _fetch_committed(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        if not partitions:
-            return {}
-        topics: dict[str, list[int]] = {}
-        for at in partitions:
-            topics.setdefault(at.topic, []).append(at.partition)
-        request = OffsetFetchRequest(
-            group_id=self._group_id,
-            topics=[
-                OffsetFetchRequestTopic(name=name, partition_indexes=indexes)
-                for name, indexes in topics.items()
-            ],
-            require_stable=True,
-        )
-        deadline = time.monotonic() + self._request_timeout_s
-        while True:
-            try:
-                return self._committed_of(self._membership.call(request, OffsetFetchResponse))
-            except KafkaError as fault:
-                unstable = fault.code == ErrorCode.UNSTABLE_OFFSET_COMMIT
-                if not fault.retriable and not unstable and fault.code not in MOVED:
-                    raise
-                if time.monotonic() >= deadline:
-                    raise
-                if not unstable:
-                    self._membership.forget_coordinator()
-                time.sleep(RETRY_BACKOFF_S)
-
-    def _committed_of(self, answer: OffsetFetchResponse) -> dict[TopicPartition, int]:
-        if answer.error_code != ErrorCode.NONE:
-            raise error_for(answer.error_code, f"group {self._group_id!r}")
-        found = {}
-        for topic in answer.topics:
-            for part in topic.partitions:
-                at = TopicPartition(topic.name, part.partition_index)
-                if part.error_code != ErrorCode.NONE:
-                    raise error_for(part.error_code, f"group {self._group_id!r}, {at}")
-                if part.committed_offset != NO_OFFSET:
-                    found[at] = part.committed_offset
-        return found
+        self._note_committed(wanted)

@@ -332,7 +332,7 @@ class Membership:
                 self.call(leave_request(self.group_id, self.identity), LeaveGroupResponse)
             except KafkaError as fault:
                 log.warning("group %s is not told that a member leaves: %s", self.group_id, fault)
-        self.identity, self.state = Identity(), State.OUTSIDE
+        self.identity, self.state, self.assigned = Identity(), State.OUTSIDE, []
         self._drop_connection()
         self.forget_coordinator()
 

@@ -1,6 +1,7 @@
 """Offsets by time, and the named ends of partitions, asked of their leaders (ListOffsets).
 
-Owns the grouping by leader and the retries; keeps nothing.
+Owns the grouping by leader and the retries, and how an offset is told with what belongs to it;
+keeps nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from plog.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from plog.types import TopicPartition
+from plog.types import NO_EPOCH, TopicPartition
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 CONSUMER_REPLICA = -1
@@ -36,6 +37,28 @@ class OffsetAndTimestamp(NamedTuple):
     offset: int
     timestamp: int
     leader_epoch: int
+
+
+class OffsetAndMetadata(NamedTuple):
+    """Where a reader goes on, as groups commit it.
+
+    `offset` is the next to read. `metadata` is the application's text, kept beside it; at most the
+    brokers' offset.metadata.max.bytes. `leader_epoch` is that of the last record read, -1 when it
+    is not known (KIP-320).
+    """
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = NO_EPOCH
+
+
+Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
+"""What is to be committed: where nothing is to be said but the offset, that alone will do."""
+
+
+def with_metadata(offset: int | OffsetAndMetadata) -> OffsetAndMetadata:
+    """Return an offset with what is not said of it."""
+    return OffsetAndMetadata(offset) if isinstance(offset, int) else offset
 
 
 def list_offsets(

@@ -10,13 +10,14 @@ from __future__ import annotations
 import operator
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from plog.client.accumulator import Accumulator, Bounds, ProducerClosed
 from plog.client.arguments import at_least
 from plog.client.group_membership import GroupMetadata
 from plog.client.metadata import Cluster
+from plog.client.offsets import Offsets
 from plog.client.partitioner import Partitioner, StickyPartitioner
 from plog.client.producer_batch import Delivery, DeliveryCallback, Header, RecordMetadata
 from plog.client.sender import Rules, Sender
@@ -24,7 +25,6 @@ from plog.client.transaction_states import ASKED, Call, TransactionAborted
 from plog.client.transactions import Transactions
 from plog.errors import InvalidConfig, InvalidTxnState, PlogError
 from plog.protocol.record_batch import CODECS
-from plog.types import TopicPartition
 
 __all__ = [
     "Delivery",
@@ -261,13 +261,12 @@ class Producer:
         """
         self._transactional(Call.BEGIN).begin()
 
-    def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, int], group: GroupMetadata
-    ) -> None:
+    def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Commit a group's offsets with the transaction: they stand if, and once, it is committed.
 
         Args:
-            offsets: of each partition the next record to read, as `GroupConsumer.positions` gives.
+            offsets: of each partition the next record to read, as `GroupConsumer.positions` gives;
+                as `OffsetAndMetadata` with a text to be kept beside it.
             group: who commits, as `GroupConsumer.group_metadata` says right now (KIP-447).
 
         Raises:

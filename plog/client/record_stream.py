@@ -14,6 +14,7 @@ from plog._native.batch import BatchHeader
 from plog._native.records import Record
 from plog.client.fetcher import Fetched
 from plog.errors import CorruptRecord
+from plog.types import NO_EPOCH
 
 _ABORT = 0
 """Type of an end marker (KIP-98): 0 abort, 1 commit; the second i16 of its key."""
@@ -24,10 +25,12 @@ class RecordStream:
 
     Attributes:
         next_offset: where the fetch after this one goes on.
+        leader_epoch: that of the batch which was looked at last; -1 before the first.
     """
 
     def __init__(self, fetched: Fetched, start: int) -> None:
         self.next_offset = fetched.next_offset
+        self.leader_epoch = NO_EPOCH
         self._data = fetched.records
         self._start = start
         self._aborted = sorted(fetched.aborted, key=lambda entry: entry[1], reverse=True)
@@ -44,19 +47,43 @@ class RecordStream:
         taken: list[Record] = []
         while len(taken) < most:
             try:
+                more, _ = self.take_of_epoch(most - len(taken))
+            except CorruptRecord:
+                if not taken:
+                    raise
+                break  # it is raised again by the next call
+            if not more:
+                break
+            taken += more
+        return taken
+
+    def take_of_epoch(self, most: int) -> tuple[list[Record], int]:
+        """Return records as `take`, but of one leader epoch, and that.
+
+        Raises:
+            CorruptRecord: as `take`.
+        """
+        taken: list[Record] = []
+        leader_epoch = self.leader_epoch
+        while len(taken) < most:
+            try:
                 if not self._fill():
                     break
             except CorruptRecord:
                 if not taken:
                     raise
-                break  # it is raised again by the next call
+                break
+            if not taken:
+                leader_epoch = self.leader_epoch
+            elif self.leader_epoch != leader_epoch:
+                break  # what is ready is the next one's
             room = most - len(taken)
             if room >= len(self._ready):
                 taken.extend(self._ready)
                 self._ready.clear()
             else:
                 taken.extend(self._ready.popleft() for _ in range(room))
-        return taken
+        return taken, leader_epoch
 
     @property
     def is_exhausted(self) -> bool:
@@ -78,6 +105,7 @@ class RecordStream:
                     found = [record for record in found if record.offset >= self._start]
                 self._ready.extend(found)
             self._position += header.size_bytes
+            self.leader_epoch = header.partition_leader_epoch
         return True
 
     def _is_readable(self, header: BatchHeader) -> bool:

@@ -19,6 +19,7 @@ from plog.client.accumulator import ProducerClosed
 from plog.client.coordinators import Coordinator, KeyType
 from plog.client.group_membership import EXPELLED, CommitFailed, GroupMetadata
 from plog.client.metadata import Cluster
+from plog.client.offsets import Offsets, with_metadata
 from plog.client.transaction_states import (
     ASKED,
     Call,
@@ -106,7 +107,7 @@ class Transactions:
         with self._calls:
             self.progress.ask(Call.BEGIN)
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, int], group: GroupMetadata) -> None:
+    def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Commit a group's offsets with the transaction: they stand once it does."""
         with self._calls:
             self.progress.ask(Call.SEND_OFFSETS)
@@ -262,9 +263,7 @@ class Transactions:
         self.progress.has_joined()
         self.progress.groups.add(group_id)
 
-    def _commit_offsets(
-        self, offsets: Mapping[TopicPartition, int], group: GroupMetadata, deadline: float
-    ) -> None:
+    def _commit_offsets(self, offsets: Offsets, group: GroupMetadata, deadline: float) -> None:
         """Tell the group's coordinator, which is not the transaction's."""
         coordinator = self._groups.get(group.group_id)
         if coordinator is None:
@@ -272,9 +271,13 @@ class Transactions:
             self._groups[group.group_id] = coordinator
         topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
         for at, offset in offsets.items():
+            told = with_metadata(offset)
             topics.setdefault(at.topic, []).append(
                 TxnOffsetCommitRequestPartition(
-                    partition_index=at.partition, committed_offset=offset, committed_metadata=""
+                    partition_index=at.partition,
+                    committed_offset=told.offset,
+                    committed_leader_epoch=told.leader_epoch,
+                    committed_metadata=told.metadata,
                 )
             )
         producer = self.progress.producer

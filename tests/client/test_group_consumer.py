@@ -12,11 +12,18 @@ import pytest
 
 from plog.client.admin import Admin
 from plog.client.consumer import ConsumerRecord
-from plog.client.group_consumer import CommitFailed, GroupConsumer, Listener
+from plog.client.group_admin import GroupAdmin
+from plog.client.group_consumer import (
+    CommitFailed,
+    GroupConsumer,
+    Listener,
+    OffsetAndMetadata,
+)
 from plog.client.producer import Producer
-from plog.errors import InvalidConfig
+from plog.errors import ErrorCode, InvalidConfig, KafkaError
 from plog.types import TopicPartition
 from tests.handlers.wire import fresh_name
+from tests.leader_epochs import pass_epochs
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.waiting import until
@@ -229,15 +236,124 @@ def test_commits_by_hand(broker: BrokerProcess, topic: str) -> None:
         until(all_read)
         assert one.committed([at]) == {}
         one.commit({at: 4})
-        assert one.committed([at]) == {at: 4}
+        assert one.committed([at]) == {at: OffsetAndMetadata(4)}
         one.commit()
-        assert one.committed([at]) == {at: 10}
+        (now,) = one.committed([at]).values()
+        assert now.offset == 10
         one.seek(at, 2)
         assert one.position(at) == 2
         one.pause([at])
         assert one.poll(100) == []
         one.resume([at])
         until(lambda: len(one.poll(100)) == 8)
+
+
+def test_commits_keep_a_text_and_an_epoch(broker: BrokerProcess, topic: str) -> None:
+    plain, told = (TopicPartition(topic, partition) for partition in (0, 1))
+    with GroupConsumer(broker.bootstrap, topic, enable_auto_commit=False) as one:
+        offsets = {plain: 7, told: OffsetAndMetadata(8, "who: Zoë", 3)}
+        one.commit(offsets)
+        assert one.committed([plain, told, TopicPartition(topic, 2)]) == {
+            plain: OffsetAndMetadata(7, "", -1),
+            told: OffsetAndMetadata(8, "who: Zoë", 3),
+        }
+        with pytest.raises(KafkaError) as refused:
+            one.commit({plain: OffsetAndMetadata(9, "x" * 4097)})
+        assert refused.value.code == ErrorCode.OFFSET_METADATA_TOO_LARGE
+        assert one.committed([plain]) == {plain: OffsetAndMetadata(7)}
+
+
+def test_commits_tell_the_epoch_of_what_was_read(tmp_path: Path, plane: Plane) -> None:
+    at = TopicPartition("t", 0)
+    with BrokerProcess(tmp_path, overrides={"group.initial.rebalance.delay.ms": 0}) as broker:
+        make_topic(broker, "t", partitions=1)
+        for start in range(3):
+            if start:
+                broker.stop()
+                assert pass_epochs(broker, at, 2) == start * 2
+                broker.start()
+            write(broker, "t", range(start * 10, start * 10 + 10), partitions=1)
+        with GroupConsumer(
+            broker.bootstrap,
+            "g",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            max_poll_records=5,
+        ) as one:
+            one.subscribe(["t"])
+            epochs: list[int] = []
+            for polled in range(1, 7):
+                found: list[ConsumerRecord] = []
+                until(lambda: found or found.extend(one.poll(100)), "read")  # noqa: B023
+                assert len(found) == 5
+                epochs += {record.leader_epoch for record in found}
+                assert one.positions() == {at: OffsetAndMetadata(polled * 5, "", epochs[-1])}
+                one.commit()
+                assert one.committed([at]) == one.positions()
+            assert epochs == [0, 0, 2, 2, 4, 4]
+            # Where one goes by hand, nothing is known of what was read before it.
+            one.seek(at, 12)
+            assert one.positions() == {at: OffsetAndMetadata(12)}
+            one.seek(at, OffsetAndMetadata(15, "x", 2))
+            assert one.positions() == {at: OffsetAndMetadata(15, "", 2)}
+        with GroupConsumer(broker.bootstrap, "g", auto_offset_reset="none") as two:
+            two.subscribe(["t"])
+            until(lambda: two.poll(100) or two.assignment())
+            assert two.positions() == {at: OffsetAndMetadata(30, "", 4)}
+
+
+def test_offsets_by_time_and_ends_of_a_group(broker: BrokerProcess, topic: str) -> None:
+    with Producer(broker.bootstrap) as producer:
+        for n in range(10):
+            producer.send(topic, b"%d" % n, partition=0, timestamp_ms=1_000 + n * 10)
+    with GroupConsumer(broker.bootstrap, topic, auto_offset_reset="earliest") as one:
+        partitions = one.partitions_for(topic)
+        at, empty = partitions[:2]
+        # Of any partition, before the group has given this member its own.
+        assert one.offsets_for_times({at: 1_035, empty: 0}) == {
+            at: (4, 1_040, one.offsets_for_times({at: -2})[at].leader_epoch),
+            empty: (-1, -1, -1),
+        }
+        assert one.beginning_offsets([at, empty]) == {at: 0, empty: 0}
+        assert one.end_offsets([at, empty]) == {at: 10, empty: 0}
+        assert one.subscription() == one.assignment() == []
+        one.subscribe([topic])
+        until(lambda: one.poll(100))
+        assert one.subscription() == [topic]
+        assert one.assignment() == partitions
+        one.seek_to_beginning([at])
+        assert one.position(at) == 0
+        one.seek_to_end()
+        assert one.position(at) == 10
+        one.pause([at])
+        assert one.paused() == [at]
+
+
+def read_so_far(consumer: GroupConsumer) -> int:
+    return sum(position.offset for position in consumer.positions().values())
+
+
+def test_who_unsubscribes_leaves_and_may_come_back(broker: BrokerProcess, topic: str) -> None:
+    write(broker, topic, range(60))
+    heard: list[tuple[str, int]] = []
+    listener = Listener(
+        lambda some: heard.append(("assigned", len(some))),
+        lambda some: heard.append(("revoked", len(some))),
+        lambda some: heard.append(("lost", len(some))),
+    )
+    with (
+        GroupConsumer(broker.bootstrap, topic, auto_offset_reset="earliest", **QUICK) as one,
+        GroupAdmin(broker.bootstrap) as groups,
+    ):
+        for _ in range(2):
+            one.subscribe([topic], listener)
+            until(lambda: one.poll(100) == [] and read_so_far(one) == 60)
+            one.unsubscribe()
+            assert one.assignment() == one.subscription() == one.poll(10) == []
+            assert groups.describe(topic).members == []
+        assert heard == [("assigned", 6), ("revoked", 6)] * 2
+        committed = one.committed(one.partitions_for(topic))
+        assert sum(offset.offset for offset in committed.values()) == 60
 
 
 def test_a_broker_that_is_killed_keeps_the_group(tmp_path: Path, plane: Plane) -> None:

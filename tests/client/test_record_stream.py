@@ -55,6 +55,26 @@ def test_records_come_in_portions_across_batches():
     assert stream.next_offset == 5
 
 
+def test_records_come_with_the_leader_epoch_of_their_batches():
+    epochs = [3, 3, 5, 7]
+    batches = [bytearray(batch_of([b"a", b"b"], 2 * n)) for n in range(4)]
+    for data, epoch in zip(batches, epochs, strict=True):
+        data[12:16] = epoch.to_bytes(4, "big")  # which the checksum leaves out
+    batches[3] = bytearray(marker(6, 9, abort=False))
+    batches[3][12:16] = (7).to_bytes(4, "big")
+    stream = RecordStream(fetched(b"".join(batches)), 0)
+    assert stream.leader_epoch == -1
+    told = [stream.take_of_epoch(3) for _ in range(4)]
+    assert [([record.offset for record in taken], epoch) for taken, epoch in told] == [
+        ([0, 1, 2], 3),
+        ([3], 3),
+        ([4, 5], 5),
+        ([], 7),
+    ]
+    assert stream.is_exhausted
+    assert stream.leader_epoch == 7
+
+
 @pytest.mark.parametrize("start", range(6))
 def test_records_below_the_start_are_left_out(start):
     data = batch_of([b"0", b"1", b"2"]) + batch_of([b"3", b"4"], 3)

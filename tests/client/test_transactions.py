@@ -15,7 +15,12 @@ import pytest
 
 from plog.client.admin import Admin
 from plog.client.consumer import Consumer
-from plog.client.group_consumer import CommitFailed, GroupConsumer, GroupMetadata
+from plog.client.group_consumer import (
+    CommitFailed,
+    GroupConsumer,
+    GroupMetadata,
+    OffsetAndMetadata,
+)
 from plog.client.producer import Producer, ProducerClosed, TransactionAborted
 from plog.errors import (
     ErrorCode,
@@ -347,11 +352,16 @@ def test_offsets_stand_with_their_transaction(
         producer.begin_transaction()
         producer.send_offsets_to_transaction({at: 3}, GroupMetadata(group))
         producer.commit_transaction()
-        assert consumer.committed([at]) == {at: 3}
+        assert consumer.committed([at]) == {at: OffsetAndMetadata(3)}
         producer.begin_transaction()
         producer.send_offsets_to_transaction({at: 9}, GroupMetadata(group))
         producer.abort_transaction()
-        assert consumer.committed([at]) == {at: 3}
+        assert consumer.committed([at]) == {at: OffsetAndMetadata(3)}
+        told = OffsetAndMetadata(4, "of a transaction", 2)
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction({at: told}, GroupMetadata(group))
+        producer.commit_transaction()
+        assert consumer.committed([at]) == {at: told}
 
 
 def test_consume_transform_produce(bootstrap: str, make: Make, new_topic: NewTopic) -> None:
@@ -381,7 +391,12 @@ def test_consume_transform_produce(bootstrap: str, make: Make, new_topic: NewTop
                 producer.commit_transaction()
                 written += len(found)
         ends = {TopicPartition(source, partition): 100 for partition in range(PARTITIONS)}
-        assert consumer.committed(ends) == ends
+        committed = consumer.committed(ends)
+        assert {at: one.offset for at, one in committed.items()} == ends
+        assert committed == consumer.positions()
+        # That of what was read, which is all from one start of the broker.
+        assert {one.leader_epoch for one in committed.values()} == {found[-1].leader_epoch}
+        assert found[-1].leader_epoch >= 0
     assert read_all(bootstrap, target) == {
         partition: [b"<%d>" % n for n in range(partition, 300, PARTITIONS)]
         for partition in range(PARTITIONS)
@@ -414,7 +429,7 @@ def test_member_that_the_group_has_gone_on_without_commits_nothing(
             producer.abort_transaction()
         with producer.transaction():
             producer.send_offsets_to_transaction({at: 7}, now)
-        assert consumer.committed([at]) == {at: 7}
+        assert consumer.committed([at]) == {at: OffsetAndMetadata(7)}
 
 
 # -- a broker that is killed -----------------------------------------------------------------------
@@ -511,4 +526,4 @@ def test_nothing_is_lost_and_nothing_twice_with_a_broker_that_is_killed(
             assert values == sorted(values, key=int)
         with grouped(broker.bootstrap, "g") as consumer:
             at = TopicPartition("t", 0)
-            assert consumer.committed([at]) == {at: max(counts)}
+            assert consumer.committed([at])[at].offset == max(counts)

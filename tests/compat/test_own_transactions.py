@@ -7,7 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from plog.client.admin import Admin
-from plog.client.group_consumer import CommitFailed, GroupConsumer, GroupMetadata
+from plog.client.group_consumer import (
+    CommitFailed,
+    GroupConsumer,
+    GroupMetadata,
+    OffsetAndMetadata,
+)
 from plog.client.producer import Producer
 from plog.errors import InvalidRecord, ProducerFenced
 from plog.types import TopicPartition
@@ -72,13 +77,13 @@ def test_offsets_in_transactions_on_kafka(bootstrap: str) -> None:
         until(lambda: consumer.poll(100) or consumer.assignment())
         with producer.transaction():
             producer.send_offsets_to_transaction({at: 3}, consumer.group_metadata)
-        assert consumer.committed([at]) == {at: 3}
+        assert consumer.committed([at]) == {at: OffsetAndMetadata(3)}
         producer.begin_transaction()
         producer.send_offsets_to_transaction({at: 5}, consumer.group_metadata)
         producer.abort_transaction()
-        assert consumer.committed([at]) == {at: 3}
+        assert consumer.committed([at]) == {at: OffsetAndMetadata(3)}
         producer.begin_transaction()
         with pytest.raises(CommitFailed):
             producer.send_offsets_to_transaction({at: 7}, GroupMetadata(GROUP, 99, "nobody"))
         producer.abort_transaction()
-        assert consumer.committed([at]) == {at: 3}
+        assert consumer.committed([at]) == {at: OffsetAndMetadata(3)}

@@ -5,13 +5,10 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from plog.cluster.embedded_store import EmbeddedStore
-from plog.cluster.znodes import PartitionStateNode, partition_state_path
 from plog.errors import ErrorCode
 from plog.handlers.registry import load
 from plog.protocol.messages.fetch import FetchRequest, FetchResponse, ReplicaState
@@ -22,7 +19,6 @@ from plog.protocol.messages.topics import (
     DeleteRecordsTopic,
     DeleteTopicsRequest,
 )
-from plog.runtime.clock import SystemClock
 from plog.types import TopicPartition
 from tests.handlers.wire import (
     WAIT_MS,
@@ -36,6 +32,7 @@ from tests.handlers.wire import (
     speak,
     walk_all,
 )
+from tests.leader_epochs import pass_epochs
 from tests.servers import BrokerProcess
 
 EVERY_VERSION = range(load()[1].min_version, load()[1].max_version + 1)
@@ -292,11 +289,7 @@ def second_epoch(own_broker: Callable[..., BrokerProcess]) -> Iterator[tuple[Spe
     fill(connection, topic, 1)
     connection.close()
     broker.stop()
-    store = EmbeddedStore(broker.log_dirs, clock=SystemClock())
-    path = partition_state_path(TopicPartition(topic, 0))
-    state = PartitionStateNode.decode(store.get(path)[0])
-    store.set(path, replace(state, leader_epoch=state.leader_epoch + 2).encode())
-    store.close()
+    pass_epochs(broker, TopicPartition(topic, 0), 2)
     broker.start()
     connection = speak(broker.port)
     fill(connection, topic, 1)

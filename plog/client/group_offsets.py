@@ -1,0 +1,146 @@
+"""What a member commits for its group, and what it finds committed (OffsetCommit, OffsetFetch).
+
+Owns the two requests, and how long each is tried. When something is committed is `group_consumer`'s
+to say; commits in transactions are `transactions`'.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from plog.client.coordinators import MOVED, RETRY_BACKOFF_S
+from plog.client.group_membership import EXPELLED, CommitFailed, Membership
+from plog.client.offsets import OffsetAndMetadata, Offsets, with_metadata
+from plog.errors import ErrorCode, KafkaError, error_for
+from plog.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from plog.types import NO_OFFSET, TopicPartition
+
+
+class GroupOffsets:
+    """The committed offsets of a member's group. Keeps nothing.
+
+    Args:
+        timeout_s: how long `commit` and `fetch` try while the coordinator moves, or is away.
+    """
+
+    def __init__(self, membership: Membership, *, timeout_s: float) -> None:
+        self._membership = membership
+        self._timeout_s = timeout_s
+
+    def commit(self, offsets: Offsets) -> None:
+        """Commit as the member.
+
+        Raises:
+            CommitFailed: the group has gone on without it.
+            KafkaError: the coordinator refuses, or does not answer in time.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                self.commit_once(offsets)
+                return
+            except KafkaError as fault:
+                if fault.code in (*EXPELLED, ErrorCode.FENCED_INSTANCE_ID):
+                    raise CommitFailed(str(fault)) from fault
+                if not fault.retriable and fault.code not in MOVED:
+                    raise
+                if time.monotonic() >= deadline:
+                    raise
+                self._membership.forget_coordinator()
+                time.sleep(RETRY_BACKOFF_S)
+
+    def commit_once(self, offsets: Offsets) -> None:
+        """Commit as the member, or raise KafkaError with the first refusal."""
+        membership = self._membership
+        identity = membership.identity
+        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+        for at, offset in offsets.items():
+            told = with_metadata(offset)
+            topics.setdefault(at.topic, []).append(
+                OffsetCommitRequestPartition(
+                    partition_index=at.partition,
+                    committed_offset=told.offset,
+                    committed_leader_epoch=told.leader_epoch,
+                    committed_metadata=told.metadata,
+                )
+            )
+        answer = membership.call(
+            OffsetCommitRequest(
+                group_id=membership.group_id,
+                generation_id_or_member_epoch=identity.generation,
+                member_id=identity.member_id,
+                group_instance_id=membership.instance_id,
+                topics=[
+                    OffsetCommitRequestTopic(name=name, partitions=parts)
+                    for name, parts in topics.items()
+                ],
+            ),
+            OffsetCommitResponse,
+        )
+        for topic in answer.topics:
+            for part in topic.partitions:
+                if part.error_code != ErrorCode.NONE:
+                    at = TopicPartition(topic.name, part.partition_index)
+                    raise error_for(part.error_code, f"group {membership.group_id!r}, {at}")
+
+    def fetch(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what is committed for these partitions, but for those without a commit.
+
+        Transactions that are about to commit some are waited for.
+
+        Raises:
+            KafkaError: the coordinator refuses, or does not answer in time.
+        """
+        topics: dict[str, list[int]] = {}
+        for at in partitions:
+            topics.setdefault(at.topic, []).append(at.partition)
+        if not topics:
+            return {}
+        request = OffsetFetchRequest(
+            group_id=self._membership.group_id,
+            topics=[
+                OffsetFetchRequestTopic(name=name, partition_indexes=indexes)
+                for name, indexes in topics.items()
+            ],
+            require_stable=True,
+        )
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._committed_of(self._membership.call(request, OffsetFetchResponse))
+            except KafkaError as fault:
+                unstable = fault.code == ErrorCode.UNSTABLE_OFFSET_COMMIT
+                if not fault.retriable and not unstable and fault.code not in MOVED:
+                    raise
+                if time.monotonic() >= deadline:
+                    raise
+                if not unstable:
+                    self._membership.forget_coordinator()
+                time.sleep(RETRY_BACKOFF_S)
+
+    def _committed_of(self, answer: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata]:
+        group_id = self._membership.group_id
+        if answer.error_code != ErrorCode.NONE:
+            raise error_for(answer.error_code, f"group {group_id!r}")
+        found = {}
+        for topic in answer.topics:
+            for part in topic.partitions:
+                at = TopicPartition(topic.name, part.partition_index)
+                if part.error_code != ErrorCode.NONE:
+                    raise error_for(part.error_code, f"group {group_id!r}, {at}")
+                if part.committed_offset != NO_OFFSET:
+                    found[at] = OffsetAndMetadata(
+                        part.committed_offset, part.metadata or "", part.committed_leader_epoch
+                    )
+        return found
