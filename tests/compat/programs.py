@@ -94,7 +94,7 @@ class Program(ABC):
         """
         command = self.run_command(self.built())
         numbers = shape.partitions, shape.rounds, shape.records_per_round
-        said = _run([*command, bootstrap, *map(str, (*numbers, *runs))])
+        said = run_program([*command, bootstrap, *map(str, (*numbers, *runs))])
         assert said.split() == [str(shape.total(len(one.topics))) for one in runs]
 
 
@@ -107,10 +107,10 @@ class Administrator(Program):
 
     def administer(self, bootstrap: str, topic: str) -> None:
         """Have it ask for whatever administrators may, of a topic that has records."""
-        _run([*self.administration_command(self.built()), bootstrap, topic])
+        run_program([*self.administration_command(self.built()), bootstrap, topic])
 
 
-def _run(command: list[str]) -> str:
+def run_program(command: list[str]) -> str:
     """Return what a program prints; it may warn of nothing."""
     done = subprocess.run(
         command,
@@ -137,6 +137,7 @@ class Java(Administrator):
             "Load.java",
             "TransactionalWorker.java",
             "LateProducer.java",
+            "CommittedOffsets.java",
         )
     )
     needs = ("mvn", "java")
@@ -167,6 +168,10 @@ class Java(Administrator):
     def late_command(self, directory: Path) -> list[str]:
         """Return what starts a producer whose transaction takes too long, but for its arguments."""
         return self._command(directory, "LateProducer")
+
+    def committed_command(self, directory: Path) -> list[str]:
+        """Return what tells what a group has committed, and commits, but for its arguments."""
+        return self._command(directory, "CommittedOffsets")
 
     def load_command(self, directory: Path) -> list[str]:
         """Return what starts a load of benchmarks, which is measured: by the JVM's own defaults."""

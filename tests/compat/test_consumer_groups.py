@@ -7,21 +7,28 @@ members came, left or were killed before.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from plog.client.group_consumer import GroupConsumer, OffsetAndMetadata
+from plog.types import NO_EPOCH, TopicPartition
 from tests.compat.clients import Confluent, Sent
+from tests.compat.committed import TELLS_NO_EPOCH, as_committed, exchange
 from tests.compat.groups import CLIENTS, GroupSettings, Members, name_of
 from tests.compat.programs import FRANZ_GO, JAVA, FranzGo, Java
 from tests.compat.test_other_clients import KafkaJs, Sarama, run
 from tests.servers import BrokerProcess
+from tests.waiting import until
 
 PARTITIONS = 6
 LONG_SESSION_MS = 60_000
 """Nobody's ends within a test."""
+
+_numbers = itertools.count()
 
 NewTopic = Callable[..., str]
 Grouped = Callable[..., Members]
@@ -85,7 +92,7 @@ def test_members_of_all_clients_share_a_group(grouped: Grouped) -> None:
     aiokafka.leave()
 
 
-@pytest.mark.parametrize("client", ["confluent-kafka", *JAVA], ids=name_of)
+@pytest.mark.parametrize("client", CLIENTS, ids=name_of)
 def test_static_members_come_back_without_a_rebalance(
     broker: BrokerProcess, grouped: Grouped, client: str | Java
 ) -> None:
@@ -114,6 +121,39 @@ def test_static_members_come_back_without_a_rebalance(
     assert again.has == led
     group.write_and_await(again, back)
     assert count_rebalances(broker, group) == before
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=name_of)
+def test_second_of_an_instance_fences_the_first(
+    broker: BrokerProcess, grouped: Grouped, client: str | Java
+) -> None:
+    group = grouped(session_ms=LONG_SESSION_MS)
+    first, other = (group.start(client, instance) for instance in ("one", "other"))
+    group.await_share(first, other)
+    group.write_and_await(first, other)
+    before = count_rebalances(broker, group)
+    had = first.has
+    second = group.start(client, "one")
+    until(lambda: not first.is_alive, "fenced")
+    assert "fenced" in repr(first).lower()
+    group.await_share(second, other)
+    assert second.has == had
+    group.write_and_await(second, other)
+    assert count_rebalances(broker, group) == before
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=name_of)
+def test_text_and_epoch_of_commits_are_read_by_plogs_client_and_from_it(
+    broker: BrokerProcess, new_topic: NewTopic, client: str | Java
+) -> None:
+    at, group = TopicPartition(new_topic(2), 1), f"commits-{next(_numbers)}"
+    given, back = OffsetAndMetadata(7, "given by Zoë", 3), OffsetAndMetadata(11, "given back", 4)
+    if client in TELLS_NO_EPOCH:
+        given, back = (one._replace(leader_epoch=NO_EPOCH) for one in (given, back))
+    with GroupConsumer(broker.bootstrap, group, enable_auto_commit=False) as consumer:
+        consumer.commit({at: given})
+        assert exchange(client, broker.bootstrap, group, at, back) == given
+        assert consumer.committed([at]) == {at: as_committed(client, back)}
 
 
 @pytest.mark.parametrize("client", ["confluent-kafka", *JAVA], ids=name_of)

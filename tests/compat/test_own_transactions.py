@@ -82,8 +82,15 @@ def test_offsets_in_transactions_on_kafka(bootstrap: str) -> None:
         producer.send_offsets_to_transaction({at: 5}, consumer.group_metadata)
         producer.abort_transaction()
         assert consumer.committed([at]) == {at: OffsetAndMetadata(3)}
+        told = OffsetAndMetadata(4, "whose: Zoë", 0)
+        with producer.transaction():
+            producer.send_offsets_to_transaction({at: told}, consumer.group_metadata)
+        assert consumer.committed([at]) == {at: told}
+        told = OffsetAndMetadata(3, "by hand", 0)
+        consumer.commit({at: told})
+        assert consumer.committed([at]) == {at: told}
         producer.begin_transaction()
         with pytest.raises(CommitFailed):
             producer.send_offsets_to_transaction({at: 7}, GroupMetadata(GROUP, 99, "nobody"))
         producer.abort_transaction()
-        assert consumer.committed([at]) == {at: OffsetAndMetadata(3)}
+        assert consumer.committed([at]) == {at: told}
