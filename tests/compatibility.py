@@ -119,8 +119,11 @@ CLIENTS, GROUPS, TRANSACTIONS, TOOLS, FILES, ANSWERS, INPUT, HOSTS, HOST = (
     "on a host",
 )
 BY_CLIENT = "every codec, headers, nulls, 1 byte to 10 MB, acks, idempotence, each other's records"
-IN_GROUPS = "with each other: share, leave, are killed, go on from what was committed"
-MORE_IN_GROUPS = f"{IN_GROUPS}; static members, cooperative-sticky"
+IN_GROUPS = (
+    "with each other: share, leave, are killed, go on from what was committed; static members; "
+    "the text of commits"
+)
+MORE_IN_GROUPS = f"{IN_GROUPS}; cooperative-sticky"
 AS_CONSUMERS = (
     "both assignors, expressions, a killed broker; groups change their protocol member by member"
 )

@@ -29,6 +29,13 @@ LONG_SESSION_MS = 60_000
 """Nobody's ends within a test."""
 
 _numbers = itertools.count()
+FENCED = [client for client in CLIENTS if client != "aiokafka"]
+"""Clients whose members end when another of their instance has come.
+
+kafka-python 3.0.12 logs what its heartbeat is told, and goes on until it commits. aiokafka 0.14
+tells no instance in its heartbeats (it speaks Heartbeat v1), hears that nobody knows its member,
+and joins again: two of an instance take it from each other for ever. It does not know the error
+either (its issue 1186, pull request 1188)."""
 
 NewTopic = Callable[..., str]
 Grouped = Callable[..., Members]
@@ -123,7 +130,7 @@ def test_static_members_come_back_without_a_rebalance(
     assert count_rebalances(broker, group) == before
 
 
-@pytest.mark.parametrize("client", CLIENTS, ids=name_of)
+@pytest.mark.parametrize("client", FENCED, ids=name_of)
 def test_second_of_an_instance_fences_the_first(
     broker: BrokerProcess, grouped: Grouped, client: str | Java
 ) -> None:
@@ -134,11 +141,11 @@ def test_second_of_an_instance_fences_the_first(
     before = count_rebalances(broker, group)
     had = first.has
     second = group.start(client, "one")
-    until(lambda: not first.is_alive, "fenced")
-    assert "fenced" in repr(first).lower()
     group.await_share(second, other)
     assert second.has == had
     group.write_and_await(second, other)
+    until(lambda: not first.is_alive, "ended")
+    assert "fenced" in repr(first).lower()
     assert count_rebalances(broker, group) == before
 
 
