@@ -21,14 +21,17 @@ HEARTBEAT_S = 3.0
 
 
 class Comparison(NamedTuple):
-    """One way to produce beside another; `published` is the change of rate to be beaten.
+    """One way to produce beside another.
 
-    None: it should not be measurable, 0 is to be within the interval.
+    Attributes:
+        published: the change of rate to be beaten. None: a loss should not be measurable.
+        differs: what else is not the same, so that the rate says nothing of the goal.
     """
 
     ours: str
     theirs: str
     published: float | None
+    differs: str = ""
 
 
 COMPARISONS = (
@@ -36,8 +39,10 @@ COMPARISONS = (
     Comparison(TRANSACTIONS, ACKS_1, -0.20),
     Comparison(IDEMPOTENT, ACKS_ALL, None),
     # A client that keeps the order anyhow has no other without idempotence.
-    Comparison(IDEMPOTENT, IN_ORDER, None),
+    Comparison(IDEMPOTENT, IN_ORDER, None, "one request in flight"),
 )
+LARGEST_UNSEEN_LOSS = 0.03
+"""What should not be measurable is smaller than the smallest loss that was published."""
 FAST_GOAL = 0.99
 
 
