@@ -41,6 +41,9 @@ log = logging.getLogger(__name__)
 
 Partitions = list[TopicPartition]
 
+LOOK_AROUND_S = 0.1
+"""How long `poll` waits for records before it looks again what the group does."""
+
 
 class Listener(NamedTuple):
     """What the application wants to hear of its partitions, while it polls.
@@ -236,12 +239,16 @@ class GroupConsumer:
                 `Consumer.poll`.
         """
         deadline = time.monotonic() + timeout_ms / 1000
-        self._membership.polled()
-        self._commit_now_and_then()
-        if not self._take_part(deadline):
-            return []
-        left_ms = max(int((deadline - time.monotonic()) * 1000), 0)
-        return self.reader.poll(left_ms)
+        while True:
+            self._membership.polled()
+            self._commit_now_and_then()
+            found: list[ConsumerRecord] = []
+            if self._take_part(deadline):
+                left_s = max(deadline - time.monotonic(), 0)
+                # A rebalance is not kept waiting by a topic to which nobody writes.
+                found = self.reader.poll(int(min(left_s, LOOK_AROUND_S) * 1000))
+            if found or time.monotonic() >= deadline:
+                return found
 
     def _take_part(self, deadline: float) -> bool:
         """Be in the group, as far as the time allows; tell whether there may be records."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -217,6 +218,34 @@ def test_a_member_that_does_not_poll_is_out_and_told_so(broker: BrokerProcess, t
         assert heard == ["assigned", "lost", "assigned"]
         slow.commit()
         assert slow.committed(slow.assignment())
+
+
+def test_who_waits_for_records_takes_part_meanwhile(broker: BrokerProcess, topic: str) -> None:
+    """A poll that may wait for minutes hears of a rebalance, commits, and is no silence."""
+    options = {**QUICK, "max_poll_interval_ms": 2_000, "auto_offset_reset": "earliest"}
+    at = TopicPartition(topic, 0)
+    found: list[ConsumerRecord] = []
+    with GroupConsumer(broker.bootstrap, topic, **options) as waits:
+        waits.subscribe([topic])
+        until(lambda: waits.poll(100) or len(waits.assignment()) == 6)
+        write(broker, topic, range(1))
+        until(lambda: bool(waits.poll(100)))
+        waiting = threading.Thread(target=lambda: found.extend(waits.poll(100_000)), daemon=True)
+        waiting.start()
+        with GroupConsumer(broker.bootstrap, topic, **options) as comes:
+            comes.subscribe([topic])
+            until(lambda: comes.poll(100) or (len(waits.assignment()) == 3), timeout_s=30)
+            until(lambda: comes.poll(100) or len(comes.assignment()) == 3)
+            assert comes.committed([at])[at].offset == 1
+            joined = comes.group_metadata
+            # For longer than a member may go without a poll.
+            silent_until = time.monotonic() + 3
+            until(lambda: comes.poll(100) or time.monotonic() > silent_until)
+            assert comes.group_metadata == joined
+            write(broker, topic, range(60))
+            waiting.join(30)
+            assert not waiting.is_alive()
+            assert found
 
 
 def test_commits_by_hand(broker: BrokerProcess, topic: str) -> None:
