@@ -62,6 +62,16 @@ class Listener(NamedTuple):
 class GroupConsumer:
     """Reads the partitions that its group gives it.
 
+    With a text beside each position, which whoever takes over may read (`committed`):
+
+        with GroupConsumer("localhost:9092", "billing", enable_auto_commit=False) as consumer:
+            consumer.subscribe(["payments"])
+            while records := consumer.poll(60_000):
+                handle(records)
+                consumer.commit(
+                    {at: one._replace(metadata="v2") for at, one in consumer.positions().items()}
+                )
+
     Args:
         bootstrap_servers: "host:port,...".
         group_id: the group.
