@@ -357,6 +357,13 @@ ROWS = [
                 "test_groups_are_listed_and_described", "test_offsets_are_reset",
                 "test_offsets_and_groups_are_deleted"),
     Row(
+        TOOLS,
+        "MirrorMaker 2",
+        "copies a KRaft cluster: topics, settings, records, groups; stopped between, plog killed",
+        (_of("compat/test_mirror_maker.py"),),
+        lambda: "4.1.1",
+    ),
+    Row(
         FILES,
         "kafka-dump-log",
         "segments of every codec, indexes, snapshots, groups, transactions",

@@ -6,6 +6,7 @@ release keeps a tool's class is looked up in its jars: some have moved between p
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import bench_kafka
 
 RELEASES = ("3.9.1", "4.1.1")
 TIMEOUT_S = 240
+GROUP = "org.apache.kafka"
 LOGGER = ("org.slf4j", "slf4j-simple", "1.7.36")
 """Writes warnings and errors to stderr."""
 JVM_FLAGS = (
@@ -52,12 +54,20 @@ class Tools:
     @property
     def jars(self) -> Path:
         """Where the release's jars are; Maven brings them the first time."""
-        return made_once(BUILT / f"kafka-{self.release}", self._make) / "jars"
+        wanted = hashlib.sha256(repr(self._artifacts).encode()).hexdigest()
+        return made_once(BUILT / f"kafka-{self.release}-{wanted[:12]}", self._make) / "jars"
+
+    @property
+    def _artifacts(self) -> list[tuple[str, str, str]]:
+        """What is wanted beside the broker, whose jars hold neither."""
+        return [
+            *((GROUP, name, self.release) for name in ("kafka-tools", "connect-mirror")),
+            LOGGER,
+        ]
 
     def _make(self, made: Path) -> None:
         try:
-            tools = ("org.apache.kafka", "kafka-tools", self.release)
-            bench_kafka.bring_jars(self.release, made, tools, LOGGER)
+            bench_kafka.bring_jars(self.release, made, *self._artifacts)
         except (bench_kafka.load.LoadError, FileNotFoundError) as error:
             pytest.skip(f"the jars of Kafka {self.release} are not to be had: {str(error)[:1000]}")
 
@@ -68,7 +78,8 @@ class Tools:
         return self._main_classes[name]
 
     def _find(self, name: str) -> str:
-        for jar in sorted([*self.jars.glob("kafka*.jar"), *self.jars.glob("zookeeper-3*.jar")]):
+        patterns = ("kafka*.jar", "connect-mirror-*.jar", "zookeeper-3*.jar")
+        for jar in sorted(jar for pattern in patterns for jar in self.jars.glob(pattern)):
             with zipfile.ZipFile(jar) as archive:
                 for entry in archive.namelist():
                     if entry.endswith(f"/{name}.class"):
