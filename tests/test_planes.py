@@ -24,6 +24,8 @@ ONE_PLANE = {
     "compat/test_fast_share.py": "of the fast path alone",
     "compat/test_kafka_group_configs.py": "of groups, and neither writes nor reads records",
     "compat/against_kafka_4/*": "of coordinators; against_kafka reads and writes records",
+    "compat/test_kafka_checkpoints.py": "of files that neither path writes",
+    "compat/test_kafka_cleaned_files.py": "of what the cleaner writes",
     "compat/test_mirror_maker.py": "of Java's clients, which test_java_and_go has write both ways",
     "compat/test_kafka_groups.py": "of groups; test_kafka_files reads and writes records",
     "coordinator/conftest.py": "commits offsets, and neither writes nor reads records",

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -86,11 +87,12 @@ class Tools:
                         return entry.removesuffix(".class").replace("/", ".")
         raise AssertionError(f"Kafka {self.release} has no {name}")
 
-    def command(self, name: str, *arguments: object) -> list[str]:
-        """Return the command line of a tool."""
+    def command(self, name: str, *arguments: object, flags: Sequence[str] = ()) -> list[str]:
+        """Return the command line of a tool, with more flags of the JVM."""
         return [
             "java",
             *JVM_FLAGS,
+            *flags,
             "-cp",
             f"{self.jars}/*",
             self.main_class(name),
@@ -107,9 +109,13 @@ class Tools:
 
     def complaints(self, name: str, *arguments: object) -> list[str]:
         """Run a tool that ends with 0; return what it says is wrong."""
+        return self.told(name, *arguments)[1]
+
+    def told(self, name: str, *arguments: object) -> tuple[str, list[str]]:
+        """Run a tool that ends with 0; return what it printed, and what it says is wrong."""
         done = self._ended(name, *arguments)
         assert done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
-        return complaints(done)
+        return done.stdout, complaints(done)
 
     def _ended(
         self, name: str, *arguments: object, stdin: str = ""

@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
 from plog.client.admin import SET, TOPIC, Admin
 from plog.types import TopicPartition
-from tests.compat.clients import PATIENCE_S, Confluent, Sent
+from tests.compat.clients import PATIENCE_S, Confluent, Sent, read_all
 from tests.compat.live_kafka import KAFKA_4_1, KraftKafka
 from tests.compat.test_kafka_files import write_transactions
 from tests.conftest import ROOT
@@ -82,39 +82,8 @@ def orders_of(partition: int, start: int = 0, count: int = EACH) -> list[Sent]:
     ]
 
 
-def read(
-    bootstrap: str, topic: str, partition: int, isolation: str = "read_uncommitted"
-) -> list[tuple[int, Sent]]:
-    """Return all records of a partition with their offsets."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "unused",
-            "enable.auto.commit": False,
-            "isolation.level": isolation,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 10,  # the end is told after it
-        }
-    )
-    consumer.assign([Place(topic, partition, 0)])
-    found: list[tuple[int, Sent]] = []
-    try:
-        while True:
-            message = consumer.poll(PATIENCE_S)
-            assert message is not None, f"{len(found)} records came"
-            if message.error() is not None:
-                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                return found
-            headers = tuple(message.headers() or ())
-            record = Sent(message.key(), message.value(), headers, message.timestamp()[1])
-            found.append((message.offset(), record))
-    finally:
-        consumer.close()
-
-
 def records(bootstrap: str, topic: str, partition: int = 0) -> list[Sent]:
-    return [record for _, record in read(bootstrap, topic, partition, "read_committed")]
+    return [record for _, record in read_all(bootstrap, topic, partition, "read_committed")]
 
 
 def consumer_of(bootstrap: str, group: str, **more: str) -> Consumer:
@@ -198,8 +167,8 @@ def fill(kafka: KraftKafka) -> dict[str, dict[TopicPartition, int]]:
             for key in range(KEYS)
         ]
         Confluent().produce(bootstrap, "state", states)
-    until(lambda: len(read(bootstrap, "state", 0)) <= (ROUNDS - 1) * KEYS, "compacted by Kafka")
-    every = 3 * EACH + len(read(bootstrap, "tx", 0, "read_committed"))
+    until(lambda: len(read_all(bootstrap, "state", 0)) <= (ROUNDS - 1) * KEYS, "compacted by Kafka")
+    every = 3 * EACH + len(read_all(bootstrap, "tx", 0, "read_committed"))
     consume(consumer_of(bootstrap, "done"), ["orders", "tx"], every)
     consume(consumer_of(bootstrap, "new", group_protocol="consumer"), ["orders"], 2 * EACH)
     half = consumer_of(bootstrap, "half")
@@ -387,14 +356,14 @@ def test_records_are_the_same(mirror: Mirror) -> None:
 
 def test_only_what_transactions_committed_comes(mirror: Mirror) -> None:
     committed = records(mirror.kafka.bootstrap, "tx")
-    assert len(committed) == 9 < len(read(mirror.kafka.bootstrap, "tx", 0))
-    copies = read(mirror.broker.bootstrap, "tx", 0)  # uncommitted ones too, if there were any
+    assert len(committed) == 9 < len(read_all(mirror.kafka.bootstrap, "tx", 0))
+    copies = read_all(mirror.broker.bootstrap, "tx", 0)  # uncommitted ones too, if there were any
     assert copies == list(enumerate(committed))
 
 
 def exact(mirror: Mirror, place: TopicPartition, offset: int) -> int:
     """Return the offset in plog that is the same place as one in Kafka."""
-    return sum(at < offset for at, _ in read(mirror.kafka.bootstrap, *place, "read_committed"))
+    return sum(at < offset for at, _ in read_all(mirror.kafka.bootstrap, *place, "read_committed"))
 
 
 @pytest.mark.parametrize(("group", "protocol"), GROUPS)
@@ -420,7 +389,7 @@ def test_group_goes_on(mirror: Mirror, group: str, protocol: str) -> None:
         record.value
         for topic in {place.topic for place in in_kafka}
         for partition in range(topics(kafka)[topic])
-        for offset, record in read(kafka, topic, partition, "read_committed")
+        for offset, record in read_all(kafka, topic, partition, "read_committed")
         if offset >= in_kafka.get(TopicPartition(topic, partition), 0)
     }
     left = sum(
