@@ -193,12 +193,16 @@ def producers_in_snapshot(tools: Tools, directory: Path) -> list[Newest]:
 
 @pytest.mark.parametrize("tools", TOOLS, ids=repr)
 def test_dump_tool_reads_what_the_cleaner_leaves(tools: Tools, tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, overrides={"log.cleaner.backoff.ms": 20}) as broker:
-        kept, gone = (broker.log_dirs[0] / f"{name}-0" for name in ("kept", "gone"))
+    broker = BrokerProcess(tmp_path, overrides={"log.cleaner.backoff.ms": 20})
+    kept, gone = (broker.log_dirs[0] / f"{name}-0" for name in ("kept", "gone"))
+    with broker:
         write(broker, "kept", KEPT)
         write(broker, "gone", GONE)
         until(lambda: is_clean(broker, kept), "clean", PATIENCE_S)
         until(lambda: has_lost_deletions(broker, gone), "without deletions", PATIENCE_S)
+    # So that nothing is cleaned between what is read and what is dumped.
+    broker.overrides["log.cleaner.enable"] = "false"
+    with broker:
         readable = {topic: read_all(broker.bootstrap, topic, 0) for topic in ("kept", "gone")}
     for directory in (kept, gone):
         dumped = Dumped(tools, directory)
