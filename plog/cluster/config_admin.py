@@ -1,8 +1,8 @@
 """Configs of topics, brokers and groups: checks a change, writes it, leaves a notice of it.
 
 Owns the operations of AlterConfigs and IncrementalAlterConfigs on the nodes below
-/config. Applies nothing: every broker, this one included, reads the notice
-(`config_changes`) and the configs anew.
+/config; what changes nothing is not written. Applies nothing: every broker, this one
+included, reads the notice (`config_changes`) and the configs anew.
 
 Blocks on the coordination store; not for the asyncio loop. Any thread.
 """
@@ -119,6 +119,10 @@ class ConfigAdmin:
             self._check(entity, configs, faults)
             if validate_only:
                 return
+            if version is not None and configs == present:
+                # Who keeps topics alike, as MirrorMaker does, sets them again and again.
+                self._tell(entity)
+                return
             write = _write_of(entity, configs, version)
             if write is None:
                 return
@@ -134,9 +138,12 @@ class ConfigAdmin:
             self._lines.info(
                 "configs of %.300s: %.1000s", entity.entity_path, _shown(configs) or "none"
             )
-            if self._written is not None:
-                self._written(entity)
+            self._tell(entity)
             return
+
+    def _tell(self, entity: ConfigEntity) -> None:
+        if self._written is not None:
+            self._written(entity)
 
     def _controller_check(self) -> list[Op]:
         # As Kafka's brokers do: no config is written under a controller that has changed.

@@ -110,6 +110,39 @@ class Confluent:
         return found
 
 
+def read_all(
+    bootstrap: str, topic: str, partition: int, isolation: str = "read_uncommitted"
+) -> list[tuple[int, Sent]]:
+    """Return what librdkafka finds in a partition up to its end, with the offsets."""
+    from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 10,  # the end is told after it
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    found: list[tuple[int, Sent]] = []
+    try:
+        while True:
+            message = consumer.poll(PATIENCE_S)
+            assert message is not None, f"{len(found)} records came"
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                return found
+            headers = tuple(message.headers() or ())
+            record = Sent(message.key(), message.value(), headers, message.timestamp()[1])
+            found.append((message.offset(), record))
+    finally:
+        consumer.close()
+
+
 class KafkaPython:
     """kafka-python."""
 

@@ -6,10 +6,12 @@ release keeps a tool's class is looked up in its jars: some have moved between p
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ import bench_kafka
 
 RELEASES = ("3.9.1", "4.1.1")
 TIMEOUT_S = 240
+GROUP = "org.apache.kafka"
 LOGGER = ("org.slf4j", "slf4j-simple", "1.7.36")
 """Writes warnings and errors to stderr."""
 JVM_FLAGS = (
@@ -52,12 +55,20 @@ class Tools:
     @property
     def jars(self) -> Path:
         """Where the release's jars are; Maven brings them the first time."""
-        return made_once(BUILT / f"kafka-{self.release}", self._make) / "jars"
+        wanted = hashlib.sha256(repr(self._artifacts).encode()).hexdigest()
+        return made_once(BUILT / f"kafka-{self.release}-{wanted[:12]}", self._make) / "jars"
+
+    @property
+    def _artifacts(self) -> list[tuple[str, str, str]]:
+        """What is wanted beside the broker, whose jars hold neither."""
+        return [
+            *((GROUP, name, self.release) for name in ("kafka-tools", "connect-mirror")),
+            LOGGER,
+        ]
 
     def _make(self, made: Path) -> None:
         try:
-            tools = ("org.apache.kafka", "kafka-tools", self.release)
-            bench_kafka.bring_jars(self.release, made, tools, LOGGER)
+            bench_kafka.bring_jars(self.release, made, *self._artifacts)
         except (bench_kafka.load.LoadError, FileNotFoundError) as error:
             pytest.skip(f"the jars of Kafka {self.release} are not to be had: {str(error)[:1000]}")
 
@@ -68,18 +79,20 @@ class Tools:
         return self._main_classes[name]
 
     def _find(self, name: str) -> str:
-        for jar in sorted([*self.jars.glob("kafka*.jar"), *self.jars.glob("zookeeper-3*.jar")]):
+        patterns = ("kafka*.jar", "connect-mirror-*.jar", "zookeeper-3*.jar")
+        for jar in sorted(jar for pattern in patterns for jar in self.jars.glob(pattern)):
             with zipfile.ZipFile(jar) as archive:
                 for entry in archive.namelist():
                     if entry.endswith(f"/{name}.class"):
                         return entry.removesuffix(".class").replace("/", ".")
         raise AssertionError(f"Kafka {self.release} has no {name}")
 
-    def command(self, name: str, *arguments: object) -> list[str]:
-        """Return the command line of a tool."""
+    def command(self, name: str, *arguments: object, flags: Sequence[str] = ()) -> list[str]:
+        """Return the command line of a tool, with more flags of the JVM."""
         return [
             "java",
             *JVM_FLAGS,
+            *flags,
             "-cp",
             f"{self.jars}/*",
             self.main_class(name),
@@ -96,9 +109,13 @@ class Tools:
 
     def complaints(self, name: str, *arguments: object) -> list[str]:
         """Run a tool that ends with 0; return what it says is wrong."""
+        return self.told(name, *arguments)[1]
+
+    def told(self, name: str, *arguments: object) -> tuple[str, list[str]]:
+        """Run a tool that ends with 0; return what it printed, and what it says is wrong."""
         done = self._ended(name, *arguments)
         assert done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
-        return complaints(done)
+        return done.stdout, complaints(done)
 
     def _ended(
         self, name: str, *arguments: object, stdin: str = ""

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,14 +55,21 @@ class _Server:
     """A Java process with a port."""
 
     def __init__(
-        self, tools: Tools, main_class: str, settings: str, where: Path, port: int
+        self,
+        tools: Tools,
+        main_class: str,
+        settings: str,
+        where: Path,
+        port: int,
+        loggers: Sequence[str] = (),
     ) -> None:
         where.mkdir(parents=True, exist_ok=True)
         properties = where / "server.properties"
         properties.write_text(settings)
         self.port = port
         self.log_path = where / "server.log"
-        command = tools.command(main_class, properties)
+        flags = [f"-Dorg.slf4j.simpleLogger.log.{logger}=info" for logger in loggers]
+        command = tools.command(main_class, properties, flags=flags)
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=where
@@ -133,12 +140,20 @@ class Kafka(_Server):
         directory: for its settings and log.
         data: its log.dirs.
         extra: lines of server.properties.
+        loggers: of which more than warnings are in its log.
     """
 
-    def __init__(self, directory: Path, data: Path, zookeeper: ZooKeeper, extra: str = "") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        data: Path,
+        zookeeper: ZooKeeper,
+        extra: str = "",
+        loggers: Sequence[str] = (),
+    ) -> None:
         port = free_port()
         settings = KAFKA_SETTINGS.format(zookeeper_port=zookeeper.port, port=port, directory=data)
-        super().__init__(KAFKA_3_9, "Kafka", settings + extra, directory, port)
+        super().__init__(KAFKA_3_9, "Kafka", settings + extra, directory, port, loggers)
         self._wait_for_controller()
 
     def _wait_for_controller(self) -> None:

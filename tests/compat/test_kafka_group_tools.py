@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
-from tests.compat.clients import PATIENCE_S, Confluent, Sent
+from tests.compat.clients import PATIENCE_S, Confluent, Sent, read_all
 from tests.compat.kafka_tools import TOOLS, Tools
 from tests.planes import Plane
 from tests.servers import BrokerProcess
@@ -131,7 +131,14 @@ def test_performance_tool_of_consumers_reads_everything(
     head, figures = (
         [word.strip() for word in line.split(",")] for line in told.splitlines() if "," in line
     )
-    assert dict(zip(head, figures, strict=True))["data.consumed.in.nMsg"] == "2000"
+    told_of = dict(zip(head, figures, strict=True))
+    assert told_of["data.consumed.in.nMsg"] == "2000"
+    size = sum(
+        len(record.key or b"") + len(record.value or b"")
+        for partition in range(2)
+        for _, record in read_all(broker.bootstrap, name, partition)
+    )
+    assert float(told_of["data.consumed.in.MB"]) == pytest.approx(size / 2**20, abs=0.0001)
     assert committed(broker, group, name, 2) == [1_000, 1_000]
 
 

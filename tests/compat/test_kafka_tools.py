@@ -14,23 +14,33 @@ from pathlib import Path
 
 import pytest
 
+from plog._native.batch import scan
 from plog.client.admin import TOPIC, Admin
 from plog.client.consumer import Consumer
-from plog.types import TopicPartition
-from tests.compat.clients import Confluent, Sent
+from plog.types import TopicPartition, uuid_to_text
+from tests.compat.clients import Confluent, Sent, read_all
 from tests.compat.kafka_tools import TOOLS, Tools
 from tests.coordinator.conftest import await_coordinator
 from tests.handlers.wire import speak
 from tests.servers import BrokerProcess
+from tests.waiting import until
 
 pytestmark = pytest.mark.parametrize("tools", TOOLS, ids=repr)
 
 NewTopic = Callable[..., str]
+CODEC_NUMBERS = {"none": 0, "lz4": 3}
 
 
 def send(broker: BrokerProcess, topic: str, count: int, partition: int = 0) -> None:
     records = [Sent(b"k%d" % n, b"v%d" % n, (), 1_700_000_000_000 + n) for n in range(count)]
     Confluent().produce(broker.bootstrap, topic, records, partition=partition)
+
+
+def settings(broker: BrokerProcess, topic: str, *keys: str) -> dict[str, tuple[str | None, str]]:
+    """Return a topic's settings, and where they come from."""
+    with Admin(broker.bootstrap) as admin:
+        found = admin.describe_configs(TOPIC, topic, keys)
+    return {entry.name: (entry.value, entry.source) for entry in found}
 
 
 def test_topics_are_made_described_changed_and_deleted(tools: Tools, broker: BrokerProcess) -> None:
@@ -54,13 +64,24 @@ def test_topics_are_made_described_changed_and_deleted(tools: Tools, broker: Bro
         r"Partition: (\d)\s+Leader: (\d)\s+Replicas: (\d)\s+Isr: (\d)", described
     ) == [(str(n), "0", "0", "0") for n in range(3)]
     with Admin(broker.bootstrap) as admin:
-        assert str(admin.topic(name).topic_id)  # another client knows it too
+        # Another client knows it too.
+        assert f"TopicId: {uuid_to_text(admin.topic(name).topic_id)}" in described
+        assert sorted(admin.topic(name).partitions) == [0, 1, 2]
+        assert settings(broker, name, "retention.ms", "cleanup.policy") == {
+            "retention.ms": ("7200000", "topic"),
+            "cleanup.policy": ("compact,delete", "topic"),
+        }
         topics("--alter", "--topic", name, "--partitions", 5)
-        assert len(admin.topic(name).partitions) == 5
+        assert sorted(admin.topic(name).partitions) == [0, 1, 2, 3, 4]
+        send(broker, name, 1, 4)
+        assert [
+            one.value for one in Confluent().consume(broker.bootstrap, name, 1, partition=4)
+        ] == [b"v0"]
         assert topics("--describe", "--under-replicated-partitions").strip() == ""
         assert topics("--describe", "--unavailable-partitions").strip() == ""
         topics("--delete", "--topic", name)
         assert name not in admin.topics()
+    until(lambda: not list(broker.log_dirs[0].glob(f"{name}-[0-9]")), "taken off the disk")
 
 
 def test_what_cannot_be_is_refused_with_kafkas_words(
@@ -74,6 +95,9 @@ def test_what_cannot_be_is_refused_with_kafkas_words(
     name = new_topic()
     assert f"topic '{name}' already exists" in refused("--create", "--topic", name).lower()
     assert "eplication factor" in refused("--create", "--topic", "three", "--replication-factor", 3)
+    with Admin(broker.bootstrap) as admin:
+        assert len(admin.topic(name).partitions) == 1
+        assert "three" not in admin.topics()
 
 
 def test_settings_are_shown_and_changed(
@@ -85,22 +109,33 @@ def test_settings_are_shown_and_changed(
         return tools.run("ConfigCommand", "--bootstrap-server", broker.bootstrap, *arguments)
 
     topic = ("--entity-type", "topics", "--entity-name", name)
-    added = "retention.ms=3600000,cleanup.policy=[compact,delete],max.message.bytes=2000000"
+    added = "retention.ms=3600000,cleanup.policy=[compact,delete],max.message.bytes=2000"
     assert f"Completed updating config for topic {name}." in configs(
         *topic, "--alter", "--add-config", added
     )
     described = configs(*topic, "--describe")
     assert "retention.ms=3600000" in described
     assert "cleanup.policy=compact,delete" in described
+    keys = ("retention.ms", "cleanup.policy", "max.message.bytes")
+    assert settings(broker, name, *keys) == {
+        "retention.ms": ("3600000", "topic"),
+        "cleanup.policy": ("compact,delete", "topic"),
+        "max.message.bytes": ("2000", "topic"),
+    }
     configs(*topic, "--alter", "--delete-config", "retention.ms,cleanup.policy")
     described = configs(*topic, "--describe")
     assert "retention.ms" not in described
-    assert "max.message.bytes=2000000" in described
+    assert "max.message.bytes=2000" in described
     everything = configs(*topic, "--describe", "--all")
     assert "retention.ms=604800000 sensitive=false synonyms={" in everything
-    with Admin(broker.bootstrap) as admin:
-        (entry,) = admin.describe_configs(TOPIC, name, ["max.message.bytes"])
-        assert entry.value == "2000000"
+    assert settings(broker, name, *keys) == {
+        "retention.ms": ("604800000", "default"),
+        "cleanup.policy": ("delete", "default"),
+        "max.message.bytes": ("2000", "topic"),
+    }
+    Confluent().produce(broker.bootstrap, name, [Sent(b"k", b"v" * 1000)])
+    with pytest.raises(AssertionError, match="MSG_SIZE_TOO_LARGE"):
+        Confluent().produce(broker.bootstrap, name, [Sent(b"k", b"v" * 3000)])
 
     node = ("--entity-type", "brokers", "--entity-name", "0")
     every = ("--entity-type", "brokers", "--entity-default")
@@ -108,12 +143,26 @@ def test_settings_are_shown_and_changed(
     configs(*every, "--alter", "--add-config", "log.retention.ms=8000000")
     assert "log.retention.ms=7000000" in configs(*node, "--describe")
     assert "log.retention.ms=8000000" in configs(*every, "--describe")
+
+    def retention() -> tuple[str | None, str]:
+        return settings(broker, name, "retention.ms")["retention.ms"]
+
+    # What holds for a topic that says nothing.
+    assert retention() == ("7000000", "dynamic broker")
     configs(*node, "--alter", "--delete-config", "log.retention.ms")
+    assert retention() == ("8000000", "dynamic default")
     configs(*every, "--alter", "--delete-config", "log.retention.ms")
+    assert retention() == ("604800000", "default")
     assert "log.retention.ms" not in configs(*node, "--describe")
 
 
-@pytest.mark.parametrize("codec", ["none", "lz4"])
+def codecs_on_disk(broker: BrokerProcess, topic: str) -> set[int]:
+    """Return the codecs of partition 0's batches, as their headers number them."""
+    logs = (broker.log_dirs[0] / f"{topic}-0").glob("*.log")
+    return {batch.codec for log in logs for batch in scan(log.read_bytes())}
+
+
+@pytest.mark.parametrize("codec", CODEC_NUMBERS)
 def test_console_writes_and_reads(
     tools: Tools, codec: str, broker: BrokerProcess, new_topic: NewTopic
 ) -> None:
@@ -124,6 +173,10 @@ def test_console_writes_and_reads(
         "--compression-codec", codec, "--property", "parse.key=true",
         stdin="\n".join(lines) + "\n",
     )  # fmt: skip
+    # As another client finds them, and as they are on disk.
+    found = Confluent().consume(broker.bootstrap, name, 200)
+    assert [b"%s\t%s" % (one.key, one.value) for one in found] == [one.encode() for one in lines]
+    assert codecs_on_disk(broker, name) == {CODEC_NUMBERS[codec]}
     read = tools.run(
         "ConsoleConsumer", "--bootstrap-server", broker.bootstrap, "--topic", name,
         "--partition", 0, "--offset", "earliest", "--max-messages", 200,
@@ -205,7 +258,9 @@ def test_log_directories_are_described(
     with Admin(broker.bootstrap) as admin:
         ours = {one.partition: one.size_bytes for one in admin.log_dirs([name])}
     assert sizes == {f"{name}-{n}": ours[TopicPartition(name, n)] for n in range(2)}
-    assert sizes[f"{name}-0"] > 0 == sizes[f"{name}-1"]
+    logs = (broker.log_dirs[0] / f"{name}-0").glob("*.log")
+    assert sizes[f"{name}-0"] == sum(log.stat().st_size for log in logs) > 0
+    assert sizes[f"{name}-1"] == 0
 
 
 def test_performance_tool_of_producers_measures(
@@ -216,11 +271,12 @@ def test_performance_tool_of_producers_measures(
         "ProducerPerformance", "--topic", name, "--num-records", 20_000, "--record-size", 100,
         "--throughput", -1, "--producer-props", f"bootstrap.servers={broker.bootstrap}", "acks=all",
     )  # fmt: skip
-    assert re.search(r"20000 records sent, [\d.]+ records/sec", written), written
-    with Admin(broker.bootstrap) as admin:
-        assert len(admin.topic(name).partitions) == 1
-    found = Confluent().consume(broker.bootstrap, name, 20_000)
-    assert len(found) == 20_000
+    told = re.search(r"20000 records sent, ([\d.]+) records/sec .* ([\d.]+) ms avg", written)
+    assert told, written
+    assert min(float(figure) for figure in told.groups()) > 0
+    found = read_all(broker.bootstrap, name, 0)
+    assert [offset for offset, _ in found] == list(range(20_000))
+    assert {len(record.value or b"") for _, record in found} == {100}
 
 
 def test_latency_from_end_to_end_is_measured(
@@ -229,8 +285,14 @@ def test_latency_from_end_to_end_is_measured(
     name = new_topic()
     measured = tools.run("EndToEndLatency", broker.bootstrap, name, 100, 1, 50)
     assert re.search(r"Avg latency: [\d.]+ ms", measured), measured
-    assert re.search(r"Percentiles: 50th = \d+, 99th = \d+", measured), measured
-    assert len(Confluent().consume(broker.bootstrap, name, 100)) == 100
+    percentiles = re.search(r"Percentiles: 50th = (\d+), 99th = (\d+), 99.9th = (\d+)", measured)
+    assert percentiles, measured
+    figures = [int(figure) for figure in percentiles.groups()]
+    assert figures == sorted(figures)
+    # It has waited for each of its records before the next, and compared it.
+    found = read_all(broker.bootstrap, name, 0)
+    assert [offset for offset, _ in found] == list(range(100))
+    assert {len(record.value or b"") for _, record in found} == {50}
 
 
 def test_producer_of_the_system_tests_is_acknowledged(
@@ -253,13 +315,27 @@ def test_producer_of_the_system_tests_is_acknowledged(
 def test_compatibility_test_finds_what_there_is(
     tools: Tools, broker: BrokerProcess, new_topic: NewTopic
 ) -> None:
-    told = tools.run(
-        "ClientCompatibilityTest", "--bootstrap-server", broker.bootstrap, "--topic", new_topic(),
-        "--offsets-for-times-supported", "true", "--cluster-id-supported", "true",
-        "--expect-record-too-large-exception", "false", "--num-cluster-nodes", 1,
-        "--create-topics-supported", "true", "--describe-acls-supported", "false",
-        "--describe-configs-supported", "true", "--idempotent-producer-supported", "true",
-    )  # fmt: skip
-    assert "SUCCESS" in told, told
+    name = new_topic()
+
+    def expect(acls: str, status: int) -> str:
+        with Admin(broker.bootstrap) as admin:
+            if "newtopic" in admin.topics():
+                admin.delete_topic("newtopic")
+        return tools.run(
+            "ClientCompatibilityTest", "--bootstrap-server", broker.bootstrap, "--topic", name,
+            "--offsets-for-times-supported", "true", "--cluster-id-supported", "true",
+            "--expect-record-too-large-exception", "false", "--num-cluster-nodes", 1,
+            "--create-topics-supported", "true", "--describe-acls-supported", acls,
+            "--describe-configs-supported", "true", "--idempotent-producer-supported", "true",
+            status=status,
+        )  # fmt: skip
+
+    # It asks the broker: what it is told to expect wrongly it misses.
+    assert "Expected describeAclsSupported to be supported, but it wasn't" in expect("true", 1)
+    assert read_all(broker.bootstrap, name, 0) == []
+    assert "SUCCESS" in expect("false", 0)
+    found = read_all(broker.bootstrap, name, 0)
+    assert [len(record.value or b"") for _, record in found] == [8, 4096]
     with Admin(broker.bootstrap) as admin:
-        admin.delete_topic("newtopic")  # which it leaves behind
+        assert len(admin.topic("newtopic").partitions) == 1
+        admin.delete_topic("newtopic")
