@@ -20,6 +20,7 @@ from plog import server
 from plog._native.faults import Fault, inject
 from plog.broker import Broker
 from plog.ops.health import ServiceManager
+from plog.protocol.messages.produce import ProduceResponse
 from plog.settings.definitions import BrokerSettings
 from tests.handlers.wire import create_topic, eventually, make_batch, produce_request, speak
 from tests.planes import broker_settings
@@ -93,8 +94,65 @@ def test_start_life_and_stop_are_told(listener: Listener, tmp_path: Path) -> Non
         for _ in range(5):
             assert listener.until("WATCHDOG") == ({"WATCHDOG": "1"}, [])
     stopping, before = listener.until("STOPPING")
-    assert stopping["STOPPING"] == "1"
+    assert stopping == {
+        "STOPPING": "1",
+        "STATUS": "stopping: flushing what is not on disk yet",
+    }
     assert all(told == {"WATCHDOG": "1"} for told in before)
+
+
+HANG_S = 3
+HANGING = f"""
+import pathlib, signal, sys, time
+from plog._native.faults import Fault, inject
+from plog.cli import main
+
+directory = sys.argv.pop(1)
+
+def hang_the_loop(*_):
+    time.sleep({HANG_S})
+
+def hang_the_next_write(*_):
+    # The first slow one keeps its network thread: nobody knows yet that the disk is slow.
+    inject([Fault("pwritev", delay_us={HANG_S} * 1_000_000, times=1, path_prefix=directory)])
+    pathlib.Path(directory, "will-hang").touch()
+
+signal.signal(signal.SIGUSR1, hang_the_loop)
+signal.signal(signal.SIGUSR2, hang_the_next_write)
+main(sys.argv[1:])
+"""
+"""A broker that hangs on request. Handlers run in the main thread, which is the event loop's."""
+
+
+@pytest.mark.parametrize("what", ["event loop", "network thread"])
+def test_broker_of_which_a_part_hangs_gives_no_sign_of_life(tmp_path: Path, what: str) -> None:
+    listener = Listener(str(tmp_path / "notify"))
+    with BrokerProcess(
+        tmp_path,
+        launcher=[sys.executable, "-c", HANGING, str(tmp_path), "server"],
+        environment={"NOTIFY_SOCKET": listener.name, "WATCHDOG_USEC": "300000"},
+    ) as broker:
+        listener.until("READY")
+        wire = speak(broker.port)
+        create_topic(wire, "t", 1)
+        first = produce_request([("t", 0, make_batch([b"first"]))], acks=1)
+        wire.ask(first, 9)
+        if what == "event loop":
+            os.kill(broker.pid, signal.SIGUSR1)
+        else:
+            os.kill(broker.pid, signal.SIGUSR2)
+            eventually((tmp_path / "will-hang").exists, "the next write hangs")
+            wire.send(first, ProduceResponse, version=9)
+        silences = []
+        begun = since = time.monotonic()
+        while since - begun < 2 * HANG_S:
+            listener.until("WATCHDOG")
+            silences.append(time.monotonic() - since)
+            since += silences[-1]
+        assert max(silences) > HANG_S / 2, silences
+        assert silences[-1] < HANG_S / 2, "it goes on"
+        wire.close()
+    listener.close()
 
 
 def test_start_says_how_many_logs_are_loaded(tmp_path: Path) -> None:
