@@ -209,6 +209,12 @@ def test_top_shows_and_tells(broker: Measured, wire: Speaker) -> None:
     figures = json.loads(said(top("--json")))
     (produced,) = [one for one in figures["apis"] if one["api"] == "Produce"]
     assert produced["per_s"] > 0
+    assert produced["fast_share"] > 0.9
+    assert 0 < produced["percentiles"][0] <= produced["percentiles"][-1] < 60
+    assert 0 < figures["flush_p99_s"] < 60
+    assert 1 << 24 < figures["resident_memory_bytes"] < 1 << 31
+    assert figures["received_bytes_per_s"] > figures["appended_bytes_per_s"]
+    assert figures["sent_bytes_per_s"] > 0
     assert next(one for one in figures["topics"] if one["topic"] == "shown")["offsets_per_s"] > 0
     assert figures["appended_records_per_s"] > 0
     # One that nobody has written to yet counts as slow where there are several.
@@ -217,6 +223,13 @@ def test_top_shows_and_tells(broker: Measured, wire: Speaker) -> None:
     screen = said(top())
     for text in ("Produce", "per second", "p99.9", "shown", "connections", "other API or version"):
         assert text in screen
+    took = r"[\d.]+ (us|ms|s)"
+    for shown in (
+        rf"^ *Produce +[\d.,]+ +(9\d\.\d|100\.0)% +{took} +{took} +{took}",
+        r"in [\d.]+ [kM]B/s +out [\d.]+ [kM]B/s +appended [\d,]+ records/s \([\d.]+ [kM]B/s\)",
+        rf"memory [\d.]+ MB +CPU \d+% +flush p99 {took}",
+    ):
+        assert re.search(shown, screen, re.MULTILINE), (shown, screen)
 
 
 class Terminal:
