@@ -54,6 +54,7 @@ OFFSET_CHECKPOINTS = (
     checkpoints.HIGH_WATERMARK_FILE,
     checkpoints.LOG_START_OFFSET_FILE,
     checkpoints.CLEANER_OFFSET_FILE,
+    checkpoints.OFFSET_GAPS_FILE,
 )
 
 

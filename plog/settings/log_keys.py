@@ -390,7 +390,7 @@ class LogKeys(Settings):
     log_cleaner_min_cleanable_ratio = key(
         "log.cleaner.min.cleanable.ratio",
         DOUBLE,
-        "A log is compacted when this share of it has not been.",
+        "A log is compacted when more than this share of it has not been.",
         default=0.5,
         at_least=0,
         at_most=1,

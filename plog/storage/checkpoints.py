@@ -25,6 +25,8 @@ RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
 LOG_START_OFFSET_FILE = "log-start-offset-checkpoint"
 CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
+OFFSET_GAPS_FILE = "offset-gaps-checkpoint"
+"""plog's own: below which offset of a log batches may be missing, as compaction leaves it."""
 PARTITION_METADATA_FILE = "partition.metadata"
 
 _VERSION = 0
@@ -143,6 +145,18 @@ class OffsetCheckpoint:
         """Make durable what the file says of one partition. Raises OSError."""
         with self._lock:
             self._write({**self.stored, topic_partition: offset})
+
+    def raise_to(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Make durable that a partition's offset is at least `offset`. Raises OSError."""
+        with self._lock:
+            if self.stored.get(topic_partition, -1) < offset:
+                self._write({**self.stored, topic_partition: offset})
+
+    def raise_all(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """`raise_to` for several, in one write. Raises OSError."""
+        with self._lock:
+            raised = {tp: max(at, self.stored.get(tp, -1)) for tp, at in offsets.items()}
+            self._write({**self.stored, **raised})
 
     def drop(self, topic_partition: TopicPartition) -> None:
         """Make durable that the file does not speak of a partition. Raises OSError."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from plog._native import batch, cleaning
 from plog._native.batch import BatchHeader
@@ -31,6 +32,7 @@ from plog.storage.segment_files import (
     SEGMENT,
     TIME_INDEX,
     TRANSACTION_INDEX,
+    parse_file_name,
     path_of,
 )
 from plog.storage.segment_scan import BatchReader, ScannedBatch
@@ -87,7 +89,10 @@ class Cleaner:
         done = Cleaning()
         latest = OffsetMap(self._key_memory_bytes, self._load_factor)
         segments = log.native.segments[:-1]
+        # Before there is any .cleaned file: beside one, a start would undo the other replacement.
+        log.finish_replacement()
         with log.faults.judged():
+            self._discard_leftovers(log.directory)
             done.end = self._read_keys(log, segments, dirty, latest, throttle)
             done.keys = latest.count
             cleanable = [one for one in segments if one.base_offset < done.end]
@@ -106,6 +111,13 @@ class Cleaner:
                     self._fs, log, members, latest, transactions, done, now_ms, throttle
                 ).replace()
         return done
+
+    def _discard_leftovers(self, directory: Path) -> None:
+        """Remove what a pass has left that failed and could not even remove its own files."""
+        for name in self._fs.list_directory(directory):
+            parsed = parse_file_name(name)
+            if parsed is not None and parsed.suffix == CLEANED:
+                self._fs.unlink(directory / name)
 
     def _read_keys(
         self,
@@ -215,6 +227,12 @@ class _Group:
                     position += self._flush(fd, pending, position)
             position += self._flush(fd, pending, position)
             self._fs.fsync(fd)
+        if builder.max_timestamp < 0:
+            # Retention goes by it then, and the records are as old as they were.
+            written_ms = self._log.modified_ms(self._segments[-1])
+            if written_ms is None:
+                raise Abandoned(f"{self._log.topic_partition}: its segments have changed")
+            self._fs.set_modified_ms(path_of(directory, self._base, LOG, CLEANED), written_ms)
         offsets, times = builder.finish()
         aborted = encode_aborted(self._aborted)
         for kind, content in (

@@ -44,7 +44,7 @@ class DirtyRange(NamedTuple):
         """Tell whether there is enough, or enough time has passed."""
         if not self.dirty_bytes:
             return False
-        return self.ratio >= min_ratio or self.is_overdue(max_lag_ms=max_lag_ms, now_ms=now_ms)
+        return self.ratio > min_ratio or self.is_overdue(max_lag_ms=max_lag_ms, now_ms=now_ms)
 
 
 def dirty_range(

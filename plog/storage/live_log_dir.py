@@ -23,6 +23,7 @@ from plog.storage.checkpoints import (
     CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
+    OFFSET_GAPS_FILE,
     RECOVERY_POINT_FILE,
     CheckpointDamaged,
     OffsetCheckpoint,
@@ -102,6 +103,7 @@ class LiveLogDir:
         self.high_watermarks = OffsetCheckpoint(fs, path / HIGH_WATERMARK_FILE)
         self.log_start_offsets = OffsetCheckpoint(fs, path / LOG_START_OFFSET_FILE)
         self.cleaner_offsets = OffsetCheckpoint(fs, path / CLEANER_OFFSET_FILE)
+        self.gaps = OffsetCheckpoint(fs, path / OFFSET_GAPS_FILE)
         self._damaged = OffsetCheckpoint(fs, path / DAMAGED_PARTITIONS_FILE)
         self._unsynced_name = False
         self._unmade: set[Path] = set()  # partition directories that are nobody's
@@ -127,6 +129,7 @@ class LiveLogDir:
             self.high_watermarks,
             self.log_start_offsets,
             self.cleaner_offsets,
+            self.gaps,
             self._damaged,
         ):
             try:
@@ -229,11 +232,7 @@ class LiveLogDir:
             recovery_point=self.recovery_points.stored.get(tp, 0),
             durable_end=self.durable_ends.durable_end(key) or 0,
             log_start_offset=self.log_start_offsets.stored.get(tp, 0),
-            gaps_legal_below=(
-                ANY_OFFSET
-                if COMPACT in settings.cleanup_policy
-                else self.cleaner_offsets.stored.get(tp, 0)
-            ),
+            gaps_legal_below=self._gaps_legal_below(tp, settings),
         )
         log = self._open(
             tp, topic_id, found.directory, known, settings, owner,
@@ -242,6 +241,31 @@ class LiveLogDir:
         if tp in self._damaged.stored:
             self._damaged.drop(tp)
         return log
+
+    def _gaps_legal_below(self, tp: TopicPartition, settings: TopicSettings) -> int:
+        """Return below which offset batches may be missing, whatever the policy is by now.
+
+        Who served the directory before (Kafka, or a plog that did not write it down) may have
+        begun to compact a log, and stopped, without a trace.
+        """
+        if COMPACT in settings.cleanup_policy or not self.was_served:
+            return ANY_OFFSET
+        return max(self.gaps.stored.get(tp, 0), self.cleaner_offsets.stored.get(tp, 0))
+
+    def note_gaps(self, logs: Iterable[Log]) -> None:
+        """Write down what is taken for a gap in logs that may have any: once the policy is
+        another, the next start would take it for a loss. Raises OSError."""
+        self.gaps.raise_all(
+            {
+                log.topic_partition: (
+                    # Compaction ends before the active segment; a follower of Kafka's copied
+                    # gaps into that one, too.
+                    log.native.segments[-1].base_offset if self.was_served else log.log_end_offset
+                )
+                for log in logs
+                if log.gaps_legal_below == ANY_OFFSET
+            }
+        )
 
     def _open(
         self,
@@ -313,6 +337,8 @@ class LiveLogDir:
             self.recovery_points,
             self.log_start_offsets,
             self.high_watermarks,
+            self.cleaner_offsets,
+            self.gaps,
             self._damaged,
         ):
             if tp in checkpoint.stored:
@@ -397,8 +423,9 @@ class LiveLogDir:
 
         Another one of its name would be taken for as clean.
         """
-        if tp in self.cleaner_offsets.stored:
-            self.cleaner_offsets.drop(tp)
+        for checkpoint in (self.cleaner_offsets, self.gaps):
+            if tp in checkpoint.stored:
+                checkpoint.drop(tp)
 
     def guarded(self, task: Callable[..., object], *args: object) -> bool:
         """Run a task on the directory's files, unless it is offline; an error takes it there.

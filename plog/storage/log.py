@@ -540,6 +540,13 @@ class Log:
             for entry in self.native.producers()
         }
 
+    def modified_ms(self, segment: Segment) -> int | None:
+        """Return when a segment was last written, None if it has gone meanwhile. Raises OSError."""
+        with self._lock:
+            if segment not in self.native.segments:
+                return None
+            return self._segments.modified_ms(segment)
+
     def replace_cleaned(
         self,
         old: Sequence[Segment],
@@ -556,10 +563,20 @@ class Log:
         with self._lock:
             if self._closed or self._retired:
                 return False
-            # First: whoever checks the log must not take what is missing for lost.
-            self.gaps_legal_below = max(self.gaps_legal_below, old[-1].next_offset)
             with self.faults.judged():
+                # First: whoever checks the log, now or at the next start, whatever its policy is
+                # by then, must not take what is missing for lost.
+                end = self._segments.end_of(old)
+                if end is None:
+                    return False
+                self._owner.allow_gaps(self, end)
+                self.gaps_legal_below = max(self.gaps_legal_below, end)
                 return self._segments.replace(old, numbers, aborted, self._settings)
+
+    def finish_replacement(self) -> None:
+        """Give every file its name, where compaction could not. Raises KafkaStorageError."""
+        with self._lock, self.faults.judged():
+            self._segments.finish_replacement()
 
     # -- truncation (followers) --------------------------------------------------------------
 

@@ -191,19 +191,28 @@ class LogCleaner:
             done = cleaner.clean(
                 log, turn.dirty, now_ms=turn.now_ms, throttle=self._throttle_for(at)
             )
+            # Before anybody else has the log: of one that is gone by then nothing may be said.
+            self._guarded(log, lambda: self._checkpoint_of(log).put(at, done.end))
         except Abandoned:
             return
         except PlogError as failure:
-            # It would fail again at once; a full disk has room one day.
-            self._not_before_ms[at] = log, self._clock.monotonic_ms() + FAILED_PAUSE_MS
-            _log.error("%s is not compacted for %d s: %s", at, FAILED_PAUSE_MS // 1000, failure)
+            self._put_off(log, str(failure))
+            return
+        except Exception as failure:  # noqa: BLE001 - the other logs need the thread
+            self._put_off(log, repr(failure))
+            _log.debug("%s was not compacted", at, exc_info=True)
             return
         finally:
             with self._lock:
                 self._at_work.discard(at)
                 self._lock.notify_all()
-        self._guarded(log, lambda: self._checkpoint_of(log).put(at, done.end))
         _tell(at, done, time.monotonic() - begun)
+
+    def _put_off(self, log: Log, why: str) -> None:
+        # It would fail again at once; a full disk has room one day.
+        at = log.topic_partition
+        self._not_before_ms[at] = log, self._clock.monotonic_ms() + FAILED_PAUSE_MS
+        _log.error("%s is not compacted for %d s: %s", at, FAILED_PAUSE_MS // 1000, why)
 
     def _throttle_for(self, at: TopicPartition) -> Callable[[int], None]:
         def throttle(size: int) -> None:

@@ -60,8 +60,11 @@ class LogFiles:
         for kind in SEGMENT:
             self._fs.unlink(path_of(self.directory, base_offset, kind), missing_ok=True)
 
-    def put_away(self, segments: Iterable[Segment]) -> list[Path]:
-        """Rename segments' files to `.deleted`, in the order given; return the new names."""
+    def put_away(self, segments: Iterable[Segment], *, again: bool = False) -> list[Path]:
+        """Rename segments' files to `.deleted`, in the order given; return the new names.
+
+        `again`: some may be away already.
+        """
         renamed = []
         for segment in segments:
             # The .log first: an index without it is swept away by recovery.
@@ -71,7 +74,9 @@ class LogFiles:
                 try:
                     self._fs.rename(path, target)
                 except FileNotFoundError:
-                    if kind == LOG:
+                    if again and self._fs.exists(target):
+                        renamed.append(target)
+                    elif kind == LOG and not again:
                         raise
                     continue
                 renamed.append(target)
@@ -79,7 +84,11 @@ class LogFiles:
 
     def modified_ms(self, segment: Segment) -> int:
         """Return when the segment was last written."""
-        return self._fs.modified_ms(path_of(self.directory, segment.base_offset, LOG))
+        path = path_of(self.directory, segment.base_offset, LOG)
+        try:
+            return self._fs.modified_ms(path)
+        except FileNotFoundError:  # `finish_swap` has failed, and will be called again
+            return self._fs.modified_ms(path.with_name(path.name + SWAP))
 
     def shorten(
         self, segment: Segment, offset: int, settings: TopicSettings
@@ -151,26 +160,42 @@ class LogFiles:
     # -- compaction --------------------------------------------------------------------------
 
     def take_up_cleaned(self, numbers: SegmentNumbers, settings: TopicSettings) -> Segment:
-        """Make `.cleaned` files `.swap`: from now on a start completes the replacement."""
-        self._rename_all(numbers.base_offset, CLEANED, SWAP)
-        self._fs.sync_directory(self.directory)
-        return open_segment(
-            self._fs,
-            self.directory,
-            numbers,
-            max_index_bytes=settings.segment_index_bytes,
-            suffix=SWAP,
-        )
+        """Make `.cleaned` files `.swap`: from now on a start completes the replacement.
+
+        When it fails they are `.cleaned` again, as far as that can be done.
+        """
+        base_offset = numbers.base_offset
+        try:
+            self._rename_all(base_offset, CLEANED, SWAP)
+            self._fs.sync_directory(self.directory)
+            return open_segment(
+                self._fs,
+                self.directory,
+                numbers,
+                max_index_bytes=settings.segment_index_bytes,
+                suffix=SWAP,
+            )
+        except OSError:
+            # A later start must not take these for what replaces segments: the log goes on with
+            # the old ones, and with what becomes of them.
+            with suppress(OSError):
+                self._rename_all(base_offset, SWAP, CLEANED)
+            raise
 
     def finish_swap(self, base_offset: int) -> None:
-        """Give `.swap` files their names. Those that they replace are away already."""
+        """Give `.swap` files their names. Those that they replace are away already.
+
+        May be called again when it has failed.
+        """
+        # First, or a power cut could bring back a segment of before beside what replaces it.
+        self._fs.sync_directory(self.directory)
         self._rename_all(base_offset, SWAP, "")
         self._fs.sync_directory(self.directory)
 
     def _rename_all(self, base_offset: int, old: str, new: str) -> None:
         for kind in SEGMENT:
             path = path_of(self.directory, base_offset, kind, old)
-            if kind == LOG or self._fs.exists(path):
+            if self._fs.exists(path):
                 self._fs.rename(path, path_of(self.directory, base_offset, kind, new))
 
     # -- producers and epochs ----------------------------------------------------------------

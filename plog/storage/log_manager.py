@@ -211,7 +211,9 @@ class LogManager:
             self._close_all()
             raise
         for live in self._live():
-            if not live.unrecovered:
+            # First: who has not served it before cannot tell gaps from what is lost.
+            noted = live.guarded(live.note_gaps, self._logs_in(live))
+            if noted and not live.unrecovered:
                 live.guarded(live.remember_boot)
         self._forget_slots()
         for log in self.logs():
@@ -529,6 +531,10 @@ class LogManager:
     def lower_recovery_point(self, log: Log, offset: int) -> None:
         """Make durable that the log may end at `offset`. Raises OSError."""
         self._dirs[log.log_dir].recovery_points.lower(log.topic_partition, offset)
+
+    def allow_gaps(self, log: Log, end: int) -> None:
+        """Make durable that batches may be missing below an offset. Raises OSError."""
+        self._dirs[log.log_dir].gaps.raise_to(log.topic_partition, end)
 
     def on_io_error(self, log: Log, error: OSError) -> None:
         """Take the log's directory offline."""

@@ -101,6 +101,7 @@ class LogMoves:
             with self._logs.placement_lock, log.standing_still() as role:
                 if self._logs.get(tp) is not log:
                     raise KafkaStorageError(f"{tp} went away while it was moved")
+                log.finish_replacement()
                 copy.finish()
                 # The old log may still be flushed, and must not look for a directory by then.
                 log.sync_names()
@@ -137,6 +138,7 @@ class LogMoves:
         target.expect(tp, log.log_end_offset, log.high_watermark, starts.get(tp))
         if (clean_to := source.cleaner_offsets.stored.get(tp)) is not None:
             target.cleaner_offsets.put(tp, clean_to)
+        target.gaps.put(tp, min(log.gaps_legal_below, log.log_end_offset))
         try:
             leaving = source.put_away(log.directory, tp)
         except OSError as error:

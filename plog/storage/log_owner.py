@@ -28,6 +28,12 @@ class LogOwner(Protocol):
     def lower_recovery_point(self, log: Log, offset: int) -> None:
         """Make durable that the log may end at `offset`, before it is truncated. Raises OSError."""
 
+    def allow_gaps(self, log: Log, end: int) -> None:
+        """Make durable that batches may be missing below an offset, before any goes.
+
+        Raises OSError.
+        """
+
     def on_io_error(self, log: Log, error: OSError) -> None:
         """Take the log directory offline: its disk has failed."""
 

@@ -65,6 +65,9 @@ class LogSegments:
         native.set_aborted_end(aborted.end_offset)
         self._unsynced = list(unsynced)
         self._unsynced_aborted: set[int] = set()  # base offsets
+        self._unfinished: tuple[int, list[Segment]] | None = None
+        """Base offset of what has replaced segments, and those that it has replaced: their files
+        are still to be put away, and its own to get their names."""
         self._remove_later = remove_later
         self._lower_recovery_point = lower_recovery_point
 
@@ -165,7 +168,7 @@ class LogSegments:
         next_offset = segment.next_offset
         timestamp = segment.max_timestamp
         if timestamp < 0:
-            timestamp = self._files.modified_ms(segment)
+            timestamp = self.modified_ms(segment)
         return SegmentSummary(
             segment.base_offset,
             next_offset,
@@ -174,10 +177,15 @@ class LogSegments:
             segment.first_append_ms,
         )
 
+    def modified_ms(self, segment: Segment) -> int:
+        """Return when a segment's file was last written."""
+        return self._files.modified_ms(segment)
+
     def delete_oldest(self, count: int) -> None:
         """Remove so many segments, not all of them."""
         if not count:
             return
+        self.finish_replacement()
         segments = self._native.segments
         gone, kept = segments[:count], segments[count:]
         # First nobody may ask for them, then nobody new finds them, then the names go.
@@ -200,6 +208,26 @@ class LogSegments:
 
     # -- compaction --------------------------------------------------------------------------
 
+    def end_of(self, old: Sequence[Segment]) -> int | None:
+        """Return where what follows neighbouring segments below the active one begins.
+
+        None: they are not there any more, as they were.
+        """
+        found = self._place_of(old)
+        return None if found is None else self._native.segments[found.stop].base_offset
+
+    def _place_of(self, old: Sequence[Segment]) -> slice | None:
+        segments = self._native.segments
+        first = next((at for at, one in enumerate(segments) if one is old[0]), None)
+        if first is None:
+            return None
+        end = first + len(old)
+        if end >= len(segments) or any(
+            mine is not theirs for mine, theirs in zip(old, segments[first:end], strict=True)
+        ):
+            return None
+        return slice(first, end)
+
     def replace(
         self,
         old: Sequence[Segment],
@@ -214,23 +242,35 @@ class LogSegments:
         False: they are not there any more, as they were. Whatever a crash leaves, the next start
         has either the old ones or the new one (`swap_files`).
         """
-        segments = self._native.segments
-        first = next((at for at, one in enumerate(segments) if one is old[0]), None)
-        if first is None:
-            return False
-        end = first + len(old)
-        if end >= len(segments) or any(
-            mine is not theirs for mine, theirs in zip(old, segments[first:end], strict=True)
-        ):
+        self.finish_replacement()
+        place = self._place_of(old)
+        if place is None:
             return False
         fresh = self._files.take_up_cleaned(numbers, settings)
-        self._native.replace_segments([*segments[:first], fresh, *segments[end:]])
+        segments = self._native.segments
+        self._native.replace_segments([*segments[: place.start], fresh, *segments[place.stop :]])
         self.aborted = self.aborted.compacted(old[0].base_offset, old[-1].next_offset, aborted)
         self._native.set_aborted_end(self.aborted.end_offset)
         self._unsynced = [segment for segment in self._unsynced if segment not in old]
+        self._unfinished = numbers.base_offset, list(old)
         self._put_away(old)
-        self._files.finish_swap(numbers.base_offset)
+        self._unfinished = numbers.base_offset, []
+        self.finish_replacement()
         return True
+
+    def finish_replacement(self) -> None:
+        """Give the files of what has replaced segments their names, if that failed at first.
+
+        For whoever goes by the names of files; a start finishes it too.
+        """
+        if self._unfinished is None:
+            return
+        base_offset, old = self._unfinished
+        if old:
+            self._remove_later(self._files.put_away(old, again=True))
+            self._unfinished = base_offset, []
+        self._files.finish_swap(base_offset)
+        self._unfinished = None
 
     # -- truncation --------------------------------------------------------------------------
 
@@ -249,6 +289,7 @@ class LogSegments:
 
     def truncate(self, offset: int, settings: TopicSettings) -> None:
         """Remove every batch that reaches `offset`, not below the first segment, or past it."""
+        self.finish_replacement()
         segments = self._native.segments
         kept = [s for s in segments if s.base_offset < offset] or segments[:1]
         gone = segments[len(kept) :]

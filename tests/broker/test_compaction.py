@@ -11,6 +11,7 @@ import pytest
 
 from plog._native.records import Record
 from tests.agreement.harness import run_seed
+from tests.handlers.changers import Changer
 from tests.handlers.wire import (
     Speaker,
     create_topic,
@@ -21,6 +22,7 @@ from tests.handlers.wire import (
     walk_all,
 )
 from tests.servers import BrokerProcess
+from tests.waiting import until
 
 COMPACT_AT_ONCE = {"log.cleaner.backoff.ms": 20, "log.cleaner.threads": 2}
 CONFIGS = {
@@ -83,10 +85,49 @@ def test_readers_end_with_the_same_table_whatever_is_compacted_meanwhile(tmp_pat
             broker.start()
             with closing(speak(broker.port)) as wire:
                 assert table_of(read_from_start(wire, "t", end)) == table
-        until = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         with closing(speak(broker.port)) as wire:
             while len(read_from_start(wire, "t", end)) > 100:
-                assert time.monotonic() < until, broker.log
+                assert time.monotonic() < deadline, broker.log
                 time.sleep(0.05)
             assert table_of(read_from_start(wire, "t", end)) == table
         assert "is compacted up to offset" in broker.log
+
+
+@pytest.mark.usefixtures("plane")
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_pass_that_is_stopped_is_no_damage_once_the_policy_is_delete(
+    tmp_path: Path, killed: bool
+) -> None:
+    overrides = {
+        "log.cleaner.backoff.ms": 20,
+        "log.cleaner.io.max.bytes.per.second": 12_000,
+        "log.cleaner.threads": 1,
+    }
+    with BrokerProcess(tmp_path, overrides=overrides) as broker:
+        with closing(speak(broker.port)) as wire:
+            create_topic(wire, "t", **CONFIGS | {"cleanup_policy": "delete"})
+            end = 0
+            for n in range(100):
+                answer = produce(wire, "t", make_batch([b"%d" % n * 200], key=b"%d" % (n % 3)))
+                end = answer.base_offset + 1
+            Changer.alter(wire, "t", "cleanup.policy", "compact")
+            (directory,) = tmp_path.glob("**/t-0")
+            until(lambda: _has_shrunk(directory))
+            Changer.alter(wire, "t", "cleanup.policy", "delete")
+        if killed:
+            broker.kill()
+        else:
+            broker.stop()
+        assert "is compacted up to offset" not in broker.log
+        broker.start()
+        with closing(speak(broker.port)) as wire:
+            records = read_from_start(wire, "t", end)
+        assert table_of(records) == {b"%d" % (n % 3): b"%d" % n * 200 for n in range(100)}
+        assert len(records) < 100
+
+
+def _has_shrunk(directory: Path) -> bool:
+    """Tell whether a segment has taken the place of others while the next ones are as they were."""
+    sizes = [path.stat().st_size for path in sorted(directory.glob("*.log"))]
+    return len(sizes) > 2 and sizes[0] < 1500

@@ -58,6 +58,7 @@ class Owner:
     damage: list[str] = field(default_factory=list)
     renamed: list[Path] = field(default_factory=list)
     lowered: list[int] = field(default_factory=list)
+    gaps_below: int = 0
     commits: int = 0
     full: int = 0
     without_descriptor: int = 0
@@ -73,6 +74,9 @@ class Owner:
 
     def lower_recovery_point(self, log: Log, offset: int) -> None:
         self.lowered.append(offset)
+
+    def allow_gaps(self, log: Log, end: int) -> None:
+        self.gaps_below = end
 
     def on_io_error(self, log: Log, error: OSError) -> None:
         self.errors.append(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -223,6 +224,52 @@ def test_offsets_in_gaps_are_read_on_behind_them(tmp_path: Path) -> None:
         first = walk(found.read()[: scan(found.read())[0].size_bytes])[0]
         assert first.offset == max(offset, 29) if offset <= 29 else first.offset == 30
     log.close()
+
+
+def test_records_without_a_timestamp_are_no_younger_for_being_compacted(tmp_path: Path) -> None:
+    settings = Settings(cleanup_policy="compact,delete", segment_bytes=2000, retention_ms=60_000)
+    log = open_log(tmp_path, settings)
+    for key in (b"a", b"a", b"b"):
+        append_verified(log, bytearray(build_batch([(-1, key, b"v", ())])))
+    log.roll()
+    log.flush()
+    written_s = NOW_MS / 1000 - 61
+    os.utime(tmp_path / "00000000000000000000.log", (written_s, written_s))
+    clean(log)
+    assert [offset for offset, *_ in pairs(log)] == [1, 2]
+    assert log.apply_retention(NOW_MS)
+    assert not pairs(log)
+    log.close()
+
+
+def test_what_is_replaced_is_away_for_good_before_the_rest_gets_its_name(tmp_path: Path) -> None:
+    """Else a power cut may bring a segment back beside what replaces it."""
+    told: list[tuple[str, str]] = []
+
+    class Recorder(FaultyFilesystem):
+        def rename(self, old: Path, new: Path) -> None:
+            told.append((old.suffix, new.suffix))
+            super().rename(old, new)
+
+        def sync_directory(self, path: Path) -> None:
+            told.append(("sync", ""))
+            super().sync_directory(path)
+
+    log = open_log(tmp_path, SETTINGS, fs=Recorder())
+    for n in range(3):
+        put(log, (b"k", b"%d" % n))
+        log.roll()
+    told.clear()
+    clean(log, fs=Recorder())
+    log.close()
+    steps = [
+        "sync" if old == "sync" else new if new in (".swap", ".deleted") else "final"
+        for old, new in told
+        if old == "sync" or new in (".swap", ".deleted") or old == ".swap"
+    ]
+    order = [one for at, one in enumerate(steps) if not at or one != steps[at - 1]]
+    begin = order.index(".swap")
+    assert order[begin : begin + 6] == [".swap", "sync", ".deleted", "sync", "final", "sync"]
 
 
 # -- producers and transactions --------------------------------------------------------------------

@@ -60,7 +60,9 @@ def test_dirty_range(changes: dict, expected: DirtyRange) -> None:
 @pytest.mark.parametrize(
     ("clean", "dirty", "oldest_ms", "due"),
     [
-        (50, 50, 0, True),
+        (49, 51, 999_500, True),
+        (50, 50, 999_500, False),  # it takes more
+        (50, 50, 0, True),  # overdue
         (51, 49, 999_500, False),
         (51, 49, 998_999, True),  # overdue
         (51, 49, -1, False),

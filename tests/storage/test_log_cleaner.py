@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from plog._native.records import build_batch, walk
 from plog.errors import KafkaStorageError
 from plog.runtime.clock import ManualClock
 from plog.runtime.trusted_time import DOUBT_MS
-from plog.storage.cleaner import Cleaner
+from plog.storage.cleaner import Cleaner, Cleaning
 from plog.storage.filesystem import Filesystem
+from plog.storage.live_log_dir import LiveLogDir
 from plog.storage.log import Log
 from plog.storage.log_manager import LogManager
 from plog.storage.log_moves import LogMoves
@@ -183,6 +185,71 @@ def test_a_recreated_partition_is_not_taken_for_clean(start: Start) -> None:
     assert checkpoint(manager, again) is None
     dirty(again, 20)
     assert manager.cleaner.clean_now() == 1
+    manager.shutdown()
+
+
+def test_a_partition_that_is_deleted_when_its_pass_ends_leaves_nothing_behind(
+    start: Start,
+) -> None:
+    manager = start()
+    log = make(manager, A0)
+    dirty(log)
+    cleaner = manager.cleaner
+    guarded = cleaner._guarded
+    deleting = threading.Thread(target=manager.delete, args=[A0])
+
+    def remember(of: Log, task: Callable[[], object]) -> bool:
+        deleting.start()
+        deleting.join(0.5)
+        return guarded(of, task)
+
+    cleaner._guarded = remember
+    assert cleaner.clean_now() == 1
+    deleting.join()
+    assert checkpoint(manager, log) is None
+    assert A0 not in manager.dirs[log.log_dir].gaps.stored
+    manager.shutdown()
+
+
+def test_a_partition_whose_deletion_was_cut_short_is_not_taken_for_clean_when_made_again(
+    start: Start,
+) -> None:
+    manager = start()
+    log = make(manager, A0)
+    dirty(log)
+    manager.cleaner.clean_now()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(LiveLogDir, "forget_cleaned", lambda self, tp: None)
+        manager.delete(A0)
+    manager.shutdown()
+    again = start()
+    log = make(again, A0)
+    live = again.dirs[log.log_dir]
+    assert A0 not in {**live.cleaner_offsets.stored, **live.gaps.stored}
+    again.shutdown()
+
+
+def test_a_pass_that_fails_for_an_unknown_reason_ends_no_thread(
+    start: Start, clock: ManualClock, caplog
+) -> None:
+    manager = start(log_cleaner_backoff_ms=10)
+    logs = [make(manager, at) for at in (A0, A1)]
+    for log in logs:
+        dirty(log)
+    clean = Cleaner.clean
+
+    def fail_for_one(self: Cleaner, log: Log, *args: object, **options: object) -> Cleaning:
+        if log is logs[0]:
+            raise MemoryError("no memory is left for keys")
+        return clean(self, log, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Cleaner, "clean", fail_for_one)
+        manager.cleaner.start()
+        until(lambda: checkpoint(manager, logs[1]) == 10)
+        until(lambda: "a-0 is not compacted for 300 s: MemoryError" in caplog.text)
+    clock.advance(300_000)
+    until(lambda: checkpoint(manager, logs[0]) == 10)
     manager.shutdown()
 
 
