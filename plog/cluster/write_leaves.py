@@ -38,6 +38,13 @@ class WriteLeaves:
                     producer_id, producer_epoch, transactional_id, connection
                 )
 
+    def is_used(self, at: TopicPartition, producer_id: int, producer_epoch: int) -> bool:
+        """Tell whether a producer has begun a transaction in a partition."""
+        partition = self._replicas.get(at)
+        if partition is None or partition.hosted_log is None:
+            return False
+        return partition.hosted_log.transactions.has_begun(producer_id, producer_epoch)
+
     def take_back(self, partitions: Iterable[TopicPartition], producer_id: int) -> None:
         """Have a producer's writes asked about again."""
         for at in partitions:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 from typing import NamedTuple
 
+from plog.coordinator.txn_connections import Sender, TxnConnections, Way
 from plog.coordinator.txn_events import (
     NO_PRODUCER,
     AddPartitions,
@@ -92,7 +93,7 @@ class Txn:
     _last_epoch: int = NO_EPOCH  # the producer's before the latest one; no log tells it
     _storing: _Storing | None = None
     _waiting: list[AddPartitions] = field(default_factory=list)  # for their turn
-    _ended_by: int = 0  # the connection by which the last transaction was ended
+    connections: TxnConnections = field(default_factory=TxnConnections)  # of the producer
     _begun_ms: int | None = None  # of the monotonic clock; None: it is not known yet
     _last_ticket: int = 0
     _out: list[Effect] = field(default_factory=list)
@@ -138,6 +139,24 @@ class Txn:
         if self.value.state in PREPARED or self._is_deciding:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         return frozenset(partitions) - self.value.partitions
+
+    def takes(
+        self, producer: Producer, sender: Sender, asked: Iterable[TopicPartition] = ()
+    ) -> bool:
+        """Take note of a request that is the producer's; False if it is of an earlier transaction.
+
+        For clients of version 1, whose epoch does not tell.
+
+        Args:
+            asked: where it would write, and has no leave yet.
+        """
+        if self._refuse(producer) is not ErrorCode.NONE:
+            return True  # what it is told instead others know
+        if self.connections.is_late(sender):
+            return False
+        self.connections.note(sender)
+        self.connections.ask(asked)
+        return True
 
     @property
     def _is_deciding(self) -> bool:
@@ -256,6 +275,10 @@ class Txn:
         refusal = self._refuse(add.producer)
         if value is not None and self._is_next(value, add.producer):
             refusal = ErrorCode.NONE  # its turn comes with the markers
+        elif add.connection is not None and not self.takes(
+            add.producer, Sender(Way.COORDINATOR, add.connection)
+        ):
+            refusal = ErrorCode.INVALID_PRODUCER_EPOCH
         if refusal is not ErrorCode.NONE:
             self._answer(add.token, refusal)
             return
@@ -321,7 +344,7 @@ class Txn:
         if answer is not None:
             self._answer(end.token, answer)
             return
-        self._ended_by = end.connection
+        self.connections.end(end.connection)
         if not raises:
             # Also where it was begun by version 2: its markers have no epoch of their own then.
             decided = replace(
@@ -335,11 +358,11 @@ class Txn:
     def _is_late(self, end: EndTxn) -> bool:
         """Tell whether an end may be that of an earlier transaction, whose epoch was the same.
 
-        Its client has given up the connection that it came by: it ended the last transaction by a
-        later one.
+        Where none is open it changes nothing, and may be told again.
         """
         assert self.value is not None
-        return self.value.state is ONGOING and end.connection < self._ended_by
+        sender = Sender(Way.COORDINATOR, end.connection)
+        return self.value.state is ONGOING and self.connections.is_late(sender)
 
     def _is_told_again(self, value: TxnValue, end: EndTxn) -> bool:
         if value.producer_epoch == LARGEST_EPOCH and value.next_producer_id == NO_PRODUCER_ID:
@@ -462,7 +485,7 @@ class Txn:
             before = self.value and self.value.producer
             self.value, self._last_epoch = storing.value, storing.last_epoch
             if before != (self.value and self.value.producer):
-                self._ended_by = 0  # by its epoch a late end is told now
+                self.connections = TxnConnections()  # its epoch tells what is late now
             if storing.token is not None:
                 self._answer(storing.token, *storing.answer)
             if storing.value is None:

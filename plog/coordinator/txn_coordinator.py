@@ -19,6 +19,7 @@ from plog.coordinator import txn_log
 from plog.coordinator.failures import told
 from plog.coordinator.shards import Shards
 from plog.coordinator.txn import EPOCH_PER_TRANSACTION, Txn
+from plog.coordinator.txn_connections import Sender, Way
 from plog.coordinator.txn_events import (
     AddPartitions,
     Answer,
@@ -176,11 +177,13 @@ class TxnCoordinator:
         partitions: Iterable[TopicPartition],
         *,
         client_version: int = 0,
+        connection: int | None = None,
         writes_by: int | None = None,
     ) -> ErrorCode:
         """Have partitions join a producer's transaction. Raises as `Shards.of`.
 
         Args:
+            connection: that of the request, if it is the producer's own.
             writes_by: the connection by which alone the producer may write there unasked from now
                 on: that of the request.
         """
@@ -196,6 +199,7 @@ class TxnCoordinator:
             self._clock.now_ms(),
             self._clock.monotonic_ms(),
             client_version,
+            connection,
         )
         waits = self._loop.call_later(LONGEST_WAIT_S, self._feed, shard, txn, GiveUp(token))
         try:
@@ -217,6 +221,13 @@ class TxnCoordinator:
             and txn.missing(add.producer, add.partitions) == frozenset()
         ):
             self._leaves.give(add.partitions, *add.producer, txn.transactional_id, connection)
+            txn.connections.give(add.partitions, connection)
+
+    def _note_writes(self, txn: Txn, producer: Producer) -> None:
+        """Take note of writes that nobody asked about: leave has only who joined by it."""
+        for at, connection in txn.connections.unasked.items():
+            if self._leaves.is_used(at, *producer):
+                txn.takes(producer, Sender(Way.PRODUCE, connection))
 
     def _end_leaves(self, txn: Txn) -> None:
         """Have a transaction's writes asked about again: it ends, or is coordinated elsewhere."""
@@ -238,6 +249,7 @@ class TxnCoordinator:
         if txn is None:
             return TxnAnswer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         spare = await self._spare_id(txn)
+        self._note_writes(txn, producer)
         event = EndTxn(
             self._token(),
             producer,
@@ -260,6 +272,20 @@ class TxnCoordinator:
         if txn is None:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         return txn.missing(producer, partitions)
+
+    def takes(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        sender: Sender,
+        asked: Iterable[TopicPartition] = (),
+    ) -> bool:
+        """Take note of how a producer's request came; False if it is of an earlier transaction.
+
+        Raises as `Shards.of`.
+        """
+        txn = self.shards.of(transactional_id).txns.get(transactional_id)
+        return txn is None or txn.takes(producer, sender, asked)
 
     def find(self, transactional_id: str) -> Txn | None:
         """Return a transactional id that the log knows. Raises as `Shards.of`."""

@@ -78,6 +78,7 @@ class AddPartitions:
     Args:
         now_ms: what the clock says, for the log.
         monotonic_ms: from when on the transaction's time is counted, if it begins by this.
+        connection: as for `EndTxn`; None for a client of version 2.
     """
 
     token: Token
@@ -86,6 +87,7 @@ class AddPartitions:
     now_ms: int
     monotonic_ms: int
     client_version: int = 0
+    connection: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

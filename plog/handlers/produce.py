@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 from plog._native import batch, partition_log
 from plog.cluster.partition import Partition
 from plog.cluster.topic_admin import INTERNAL_TOPICS
+from plog.coordinator.txn_connections import Way
 from plog.coordinator.txn_events import Producer
 from plog.errors import (
     ErrorCode,
@@ -253,6 +254,7 @@ async def _with_leave(ctx: Context, request: ProduceRequest, asked: list[Asked])
             request.transactional_id,
             producer,
             partitions,
+            way=Way.PRODUCE,
             joins=joins,
             may_abort=ctx.version >= ABORTABLE_SINCE,
         )

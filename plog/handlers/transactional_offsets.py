@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from plog.coordinator.group_coordinator import OFFSETS_TOPIC
 from plog.coordinator.group_log import CommittedOffset
+from plog.coordinator.txn_connections import Way
 from plog.coordinator.txn_events import Producer
 from plog.errors import ErrorCode, KafkaError
 from plog.handlers.context import Context
 from plog.handlers.group_ids import check_group_id
 from plog.handlers.group_offsets import committable
 from plog.handlers.registry import handles
-from plog.handlers.transactional_writes import leave_to_write
+from plog.handlers.transactional_writes import late_of, leave_to_write
 from plog.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -85,6 +86,12 @@ async def _commit(
     try:
         check_group_id(request.group_id)
         groups.shards.of(request.group_id)
+        if ctx.version < JOINS_SINCE:
+            # Also in the middle of a transaction: they have no numbers that would tell, and the
+            # offsets of one before would take the place of this one's.
+            late = late_of(ctx, request.transactional_id, producer, Way.OFFSETS)
+            if late is not None:
+                raise late
         verified = await _leave(ctx, request, producer)
         with ctx.connection.aside():
             return await groups.commit_in_transaction(
@@ -118,6 +125,7 @@ async def _leave(
         request.transactional_id,
         producer,
         {at: (log, ticket)},
+        way=Way.OFFSETS,
         joins=ctx.version >= JOINS_SINCE,
         may_abort=ctx.version >= ABORTABLE_SINCE,
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 
 from plog.coordinator.txn import EPOCH_PER_TRANSACTION
+from plog.coordinator.txn_connections import Sender, Way
 from plog.coordinator.txn_events import Producer
 from plog.errors import (
     ErrorCode,
@@ -45,12 +46,14 @@ async def leave_to_write(
     producer: Producer,
     asked: Mapping[TopicPartition, tuple[Log, Verification]],
     *,
+    way: Way,
     joins: bool,
     may_abort: bool,
 ) -> dict[TopicPartition, Leave]:
     """Return for each partition the ticket that it was asked with, or why it is not approved of.
 
     Args:
+        way: which kind of request it is that asks.
         joins: the partitions are to join the transaction; otherwise they must have done so.
         may_abort: the client knows TRANSACTION_ABORTABLE.
     """
@@ -59,6 +62,8 @@ async def leave_to_write(
         found = InvalidRequest("an empty transactional id")
     elif joins:
         found = await _join(ctx, transactional_id, producer, asked) or frozenset()
+    elif (late := late_of(ctx, transactional_id, producer, way, asked)) is not None:
+        found = late
     else:
         found = _missing(ctx, transactional_id, producer, asked)
     left: dict[TopicPartition, Leave] = {}
@@ -77,6 +82,33 @@ async def leave_to_write(
             await ctx.at_log(log, log.transactions.drop_verification, ticket)
             left[at] = refusal
     return left
+
+
+def late_of(
+    ctx: Context,
+    transactional_id: str,
+    producer: Producer,
+    way: Way,
+    asked: Iterable[TopicPartition] = (),
+) -> KafkaError | None:
+    """Return why a request is refused that is of an earlier transaction of the same epoch, if so.
+
+    Its client has given up the connection that it came by (`txn_connections`).
+
+    Args:
+        asked: where it would begin its transaction.
+    """
+    try:
+        sender = Sender(way, ctx.connection.id)
+        if ctx.services.transactions.takes(transactional_id, producer, sender, asked):
+            return None
+    except KafkaError:
+        return None  # nothing is known of it here
+    return error_for(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {producer.id} epoch {producer.epoch} of {transactional_id!r}: by an earlier"
+        " connection than those of its last transaction",
+    )
 
 
 def _missing(

@@ -169,13 +169,11 @@ async def _add(
             )
         if asked.verify_only:
             return _verified(ctx, asked.transactional_id, producer, partitions)
+        # Brokers ask for producers, who write by connections of their own.
+        by = ctx.connection.id if ctx.version < MANY_SINCE else None
         with ctx.connection.aside():
-            # Brokers ask for producers, who write by connections of their own.
             error = await ctx.services.transactions.add(
-                asked.transactional_id,
-                producer,
-                partitions,
-                writes_by=ctx.connection.id if ctx.version < MANY_SINCE else None,
+                asked.transactional_id, producer, partitions, connection=by, writes_by=by
             )
     except KafkaError as refusal:
         error = ErrorCode(refusal.code)
@@ -209,6 +207,7 @@ async def add_offsets_to_txn(
                 request.transactional_id,
                 Producer(request.producer_id, request.producer_epoch),
                 [TopicPartition(OFFSETS_TOPIC, index)],
+                connection=ctx.connection.id,
             )
     except KafkaError as refusal:
         error = ErrorCode(refusal.code)

@@ -127,6 +127,10 @@ class LogTransactions:
         """
         self._native.give_leave(producer_id, producer_epoch, transactional_id.encode(), connection)
 
+    def has_begun(self, producer_id: int, producer_epoch: int) -> bool:
+        """Tell whether a producer has a transaction open here. Never waits for a disk."""
+        return is_in_transaction(self._native.producer(producer_id), producer_epoch)
+
     def end_leave(self, producer_id: int) -> None:
         """Take it back, if it is there."""
         self._native.end_leave(producer_id)

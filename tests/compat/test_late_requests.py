@@ -2,10 +2,11 @@
 
 A request that a network keeps back is asked again by its client over another connection; what then
 comes late is of an earlier transaction, and of the same epoch as the one that is open by now. This
-is the flaw that Jepsen's analysis of Bufstream describes of Kafka's protocol. plog takes an end for
-what it is that comes by an older connection than the one by which the last transaction was ended. A
-proxy that would open a new connection for it could not be told from the client: for that there is
-version 2 (KIP-890), whose transactions have an epoch each.
+is the flaw that Jepsen's analysis of Bufstream describes of Kafka's protocol. plog takes a request
+for what it is that comes by an older connection than those by which the last transaction was spoken
+of and ended (`coordinator/txn_connections.py`). A proxy that would open a new connection for it
+could not be told from the client: for that there is version 2 (KIP-890), whose transactions have an
+epoch each. What is not told either stands at the end, with what then happens.
 """
 
 from __future__ import annotations
@@ -18,22 +19,28 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from plog.errors import ErrorCode
+from plog.errors import ErrorCode, PlogError
 from plog.protocol import codec, framing
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.messages.produce import ProduceResponse
-from plog.protocol.messages.transactions import EndTxnResponse
+from plog.protocol.messages.transactions import (
+    AddPartitionsToTxnResponse,
+    EndTxnResponse,
+    TxnOffsetCommitResponse,
+)
 from plog.types import TopicPartition
 from tests.compat.delayer import Delayer
 from tests.compat.recorder import Exchange
+from tests.coordinator.conftest import await_coordinator
 from tests.handlers.wire import Speaker, create_topic, speak
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.transactions.conftest import SETTINGS
-from tests.transactions.transactor import Transactor, read
+from tests.transactions.transactor import Transactor, committed_offset, read
 from tests.waiting import until
 
-AT = TopicPartition("t", 0)
+AT, OTHER = TopicPartition("t", 0), TopicPartition("u", 0)
+GROUP = "g"
 PATIENCE_S = 30
 
 
@@ -52,6 +59,7 @@ def proxy(plane: Plane, tmp_path: Path) -> Iterator[Delayer]:
 def wire(proxy: Delayer) -> Iterator[Speaker]:
     with closing(speak(proxy.port)) as connection:
         create_topic(connection, AT.topic)
+        create_topic(connection, OTHER.topic)
         yield connection
 
 
@@ -140,3 +148,184 @@ def test_records_that_come_late_are_of_no_later_transaction(
     until(lambda: state(wire) == "CompleteAbort")
     assert read(wire, AT) == [b"first", b"second"]
     assert read(wire, AT, committed=False) == [b"first", b"second", *[b"no"] * further]
+
+
+# -- partitions that join --------------------------------------------------------------------------
+
+
+def write_to(producer: Producer, at: TopicPartition, value: bytes) -> None:
+    producer.produce(at.topic, value, partition=at.partition)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def joined(wire: Speaker) -> list[str]:
+    return [topic.topic for topic in Transactor(wire, "tx").described().topics]
+
+
+def error_of_joining(late: Exchange) -> ErrorCode:
+    (topic,) = answer(AddPartitionsToTxnResponse, late).results_by_topic_v3_and_below
+    (part,) = topic.results_by_partition
+    return ErrorCode(part.partition_error_code)
+
+
+def test_partitions_that_come_late_begin_no_transaction(
+    proxy: Delayer, wire: Speaker, producer: Producer
+) -> None:
+    """Which nobody would end: its producer would be fenced when it has taken too long."""
+    proxy.keep_next(ApiKey.ADD_PARTITIONS_TO_TXN)
+    producer.begin_transaction()
+    write(producer, b"first")  # asks again by another connection
+    assert proxy.has_one
+    producer.commit_transaction(PATIENCE_S)
+    until(lambda: state(wire) == "CompleteCommit")
+    assert error_of_joining(proxy.release()) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert state(wire) == "CompleteCommit"
+    producer.begin_transaction()
+    write(producer, b"second")
+    producer.commit_transaction(PATIENCE_S)
+    until(lambda: state(wire) == "CompleteCommit")
+    assert read(wire, AT) == [b"first", b"second"]
+
+
+def test_partitions_that_come_late_are_not_in_the_next_transaction(
+    proxy: Delayer, wire: Speaker, producer: Producer
+) -> None:
+    proxy.keep_next(ApiKey.ADD_PARTITIONS_TO_TXN)
+    producer.begin_transaction()
+    write(producer, b"first")
+    producer.commit_transaction(PATIENCE_S)
+    producer.begin_transaction()
+    write_to(producer, OTHER, b"second")
+    assert error_of_joining(proxy.release()) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert joined(wire) == [OTHER.topic]
+    producer.commit_transaction(PATIENCE_S)
+    until(lambda: state(wire) == "CompleteCommit")
+    assert read(wire, OTHER) == [b"second"]
+
+
+# -- by hand: clients that give up, and go on by another connection --------------------------------
+
+
+@pytest.fixture
+def first(proxy: Delayer, wire: Speaker) -> Iterator[Transactor]:
+    """A producer of version 1 that has one connection for all it says."""
+    with closing(speak(proxy.port)) as connection:
+        await_coordinator(connection, GROUP)
+        yield Transactor(connection, "tx").start()
+
+
+@pytest.fixture
+def second(proxy: Delayer, first: Transactor) -> Iterator[Transactor]:
+    """The same producer, by the connection with which it goes on."""
+    with closing(speak(proxy.port)) as connection:
+        yield Transactor(connection, "tx", sequences=first.sequences)
+
+
+def lose(proxy: Delayer, api: ApiKey, ask: Callable[[], object]) -> None:
+    """Ask what the network keeps back, and hear nothing."""
+    proxy.keep_next(api)
+    with pytest.raises((OSError, PlogError)):
+        ask()
+    assert proxy.has_one
+
+
+def error_of_offsets(late: Exchange) -> ErrorCode:
+    (topic,) = answer(TxnOffsetCommitResponse, late).topics
+    (part,) = topic.partitions
+    return ErrorCode(part.error_code)
+
+
+def error_of_records(late: Exchange) -> ErrorCode:
+    (topic,) = answer(ProduceResponse, late).responses
+    (part,) = topic.partition_responses
+    return ErrorCode(part.error_code)
+
+
+def test_offsets_that_come_late_do_not_take_the_place_of_the_next_ones(
+    proxy: Delayer, wire: Speaker, first: Transactor, second: Transactor
+) -> None:
+    second.producer = first.producer
+    assert first.add_offsets(GROUP) is ErrorCode.NONE
+    lose(proxy, ApiKey.TXN_OFFSET_COMMIT, lambda: first.commit_offset(GROUP, AT, 5))
+    assert second.commit_offset(GROUP, AT, 5) is ErrorCode.NONE
+    second.finish(commit=True)
+    assert second.add_offsets(GROUP) is ErrorCode.NONE
+    assert second.commit_offset(GROUP, AT, 9) is ErrorCode.NONE
+    assert error_of_offsets(proxy.release()) is ErrorCode.INVALID_PRODUCER_EPOCH
+    second.finish(commit=True)
+    assert committed_offset(wire, GROUP, AT) == (ErrorCode.NONE, 9)
+
+
+def test_offsets_of_a_transaction_that_was_aborted_are_not_committed_by_the_next_one(
+    proxy: Delayer, wire: Speaker, first: Transactor, second: Transactor
+) -> None:
+    second.producer = first.producer
+    first.send(AT)
+    assert first.add_offsets(GROUP) is ErrorCode.NONE
+    assert first.commit_offset(GROUP, AT, 4) is ErrorCode.NONE
+    lose(proxy, ApiKey.TXN_OFFSET_COMMIT, lambda: first.commit_offset(GROUP, AT, 5))
+    second.finish(commit=False)
+    assert second.add_offsets(GROUP) is ErrorCode.NONE
+    assert error_of_offsets(proxy.release()) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert second.commit_offset(GROUP, OTHER, 1) is ErrorCode.NONE
+    second.finish(commit=True)
+    assert committed_offset(wire, GROUP, AT) == (ErrorCode.NONE, -1)
+    assert committed_offset(wire, GROUP, OTHER) == (ErrorCode.NONE, 1)
+
+
+def test_records_that_were_given_up_and_come_late_do_not_begin_the_next_transaction(
+    proxy: Delayer, wire: Speaker, first: Transactor, second: Transactor
+) -> None:
+    """A client that numbers on as if they had never been, under the same epoch."""
+    second.producer = first.producer
+    first.send(AT, b"no")
+    lose(proxy, ApiKey.PRODUCE, lambda: first.produce(AT, b"lost"))
+    second.finish(commit=False)
+    second.join(AT)
+    assert error_of_records(proxy.release()) is ErrorCode.INVALID_PRODUCER_EPOCH
+    second.send(AT, b"yes")
+    second.finish(commit=True)
+    assert read(wire, AT) == [b"yes"]
+
+
+# -- what is not told ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def writer(proxy: Delayer, first: Transactor) -> Iterator[Transactor]:
+    """The same producer where it writes: by a connection for that alone, as franz-go."""
+    with closing(speak(proxy.port)) as connection:
+        yield Transactor(connection, "tx", sequences=first.sequences)
+
+
+def test_who_writes_by_a_connection_of_its_own_is_not_told_from_what_comes_late(
+    proxy: Delayer, wire: Speaker, first: Transactor, writer: Transactor, second: Transactor
+) -> None:
+    """Its records begin the next transaction, if they come before those of that one.
+
+    The next one's then have the number of these, and are taken for their copy.
+    """
+    second.producer = writer.producer = first.producer
+    first.join(AT)
+    assert writer.produce(AT, b"no").error_code == ErrorCode.NONE
+    lose(proxy, ApiKey.PRODUCE, lambda: writer.produce(AT, b"lost"))
+    first.finish(commit=False)
+    first.join(AT)
+    assert error_of_records(proxy.release()) is ErrorCode.NONE
+    assert second.produce(AT, b"yes").error_code == ErrorCode.NONE
+    first.finish(commit=True)
+    assert read(wire, AT) == [b"lost"]
+
+
+def test_a_second_batch_that_comes_late_behind_the_next_transactions_first_is_taken(
+    proxy: Delayer, wire: Speaker, first: Transactor, second: Transactor
+) -> None:
+    """Of two that were given up; by its number it is the next one."""
+    second.producer = first.producer
+    first.send(AT, b"no")
+    lose(proxy, ApiKey.PRODUCE, lambda: first.produce(AT, b"lost", sequence=2))
+    second.finish(commit=False)
+    second.send(AT, b"yes")
+    assert error_of_records(proxy.release()) is ErrorCode.NONE
+    second.finish(commit=True)
+    assert read(wire, AT) == [b"yes", b"lost"]

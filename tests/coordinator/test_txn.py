@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from plog.coordinator.txn import EPOCH_PER_TRANSACTION, LARGEST_EPOCH, LAST_EPOCH, MOST_WAITING, Txn
+from plog.coordinator.txn_connections import Sender, Way
 from plog.coordinator.txn_events import NO_PRODUCER, Producer, TxnAnswer, TxnValue, WriteMarkers
 from plog.coordinator.txn_states import END_ANSWERS, OF_OUTCOME, TxnState
 from plog.errors import ErrorCode
@@ -303,6 +304,42 @@ def test_end_by_a_connection_before_that_of_the_last_end_is_an_earlier_transacti
     assert play.state is TxnState.ONGOING
     play.connection = 9  # its client has connected anew
     assert play.error(play.end(producer, commit=commit)) is NONE
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_partitions_that_join_by_a_connection_before_the_last_ends_are_of_an_earlier_transaction(
+    is_open: bool,
+) -> None:
+    play = Play()
+    producer = play.begun()
+    play.connection = 8
+    assert play.error(play.add(producer, A)) is NONE  # which has been asked again
+    assert play.error(play.commit(producer)) is NONE
+    play.mark()
+    if is_open:
+        assert play.error(play.add(producer, B)) is NONE
+    before = play.log[-1]
+    play.connection = 7
+    assert play.error(play.add(producer, A)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert play.log[-1] is before
+    play.connection = 9
+    assert play.error(play.add(producer, A)) is NONE
+
+
+def test_writes_come_late_by_the_connections_of_their_kind_and_of_those_that_share_them() -> None:
+    play = Play()
+    producer = play.begun()  # by 7
+    ways = (Way.PRODUCE, Way.OFFSETS)
+    for way, by in ((Way.PRODUCE, 3), (Way.OFFSETS, 7)):
+        assert play.txn.takes(producer, Sender(way, by))
+    play.connection = 8
+    assert play.error(play.commit(producer)) is NONE
+    assert play.txn.takes(Producer(producer.id, producer.epoch + 1), Sender(Way.OFFSETS, 1))
+    for by, taken in ((2, [False, False]), (3, [True, False]), (7, [True, False]), (8, [True] * 2)):
+        assert [play.txn.takes(producer, Sender(way, by)) for way in ways] == taken, by
+    play.mark()
+    again = play.producer(play.init())
+    assert play.txn.takes(again, Sender(Way.OFFSETS, 1))
 
 
 @pytest.mark.parametrize("raises", [False, True])

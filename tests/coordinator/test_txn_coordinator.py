@@ -13,6 +13,7 @@ import pytest
 
 from plog.cluster.store import WriteRefused
 from plog.coordinator.txn import Txn
+from plog.coordinator.txn_connections import Sender, Way
 from plog.coordinator.txn_coordinator import TRANSACTIONS_TOPIC, TxnCoordinator
 from plog.coordinator.txn_events import EndTxn, LookAtTimeout, Producer, Stored, TxnValue
 from plog.coordinator.txn_shard import TxnShard
@@ -77,6 +78,7 @@ class Leaves:
 
     def __init__(self) -> None:
         self.given: dict[tuple[TopicPartition, int], tuple[int, str, int]] = {}
+        self.used: set[TopicPartition] = set()
 
     def give(
         self,
@@ -88,6 +90,9 @@ class Leaves:
     ) -> None:
         for at in partitions:
             self.given[at, producer_id] = producer_epoch, transactional_id, connection
+
+    def is_used(self, at: TopicPartition, producer_id: int, producer_epoch: int) -> bool:
+        return at in self.used
 
     def take_back(self, partitions: Iterable[TopicPartition], producer_id: int) -> None:
         for at in partitions:
@@ -362,7 +367,9 @@ async def joined(value: TxnValue = AT_REST) -> tuple[TxnCoordinator, Txn, Leaves
     shard = made.shards.at(0)
     assert shard is not None
     txn = shard.txns["y"] = Txn("y", value)
-    adds = asyncio.ensure_future(made.add("y", value.producer, [AT], writes_by=CONNECTION))
+    adds = asyncio.ensure_future(
+        made.add("y", value.producer, [AT], connection=CONNECTION, writes_by=CONNECTION)
+    )
     await turns()
     assert leaves.given == {}  # it may not come to stand in the log
     appends.may_store.set()
@@ -370,6 +377,26 @@ async def joined(value: TxnValue = AT_REST) -> tuple[TxnCoordinator, Txn, Leaves
     assert leaves.given == {(AT, value.producer_id): (value.producer_epoch, "y", CONNECTION)}
     appends.may_store.clear()
     return made, txn, leaves, appends
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_write_that_had_leave_tells_that_its_client_has_one_connection_for_all(
+    used: bool,
+) -> None:
+    async def run() -> None:
+        made, txn, leaves, appends = await joined()
+        assert txn.value is not None
+        producer = txn.value.producer
+        leaves.used = {AT} if used else set()
+        appends.may_store.set()
+        answer = await made.end("y", producer, commit=True, connection=CONNECTION + 1)
+        assert answer.error is ErrorCode.NONE
+        late = Sender(Way.PRODUCE, CONNECTION)
+        assert made.takes("y", producer, late) == (not used)
+        assert made.takes("y", producer, Sender(Way.PRODUCE, CONNECTION + 1))
+        made.close()
+
+    asyncio.run(run())
 
 
 def test_partition_that_joins_by_a_write_has_no_leave() -> None:

@@ -94,7 +94,10 @@ class Play:
     def add(self, producer: Producer, *partitions: TopicPartition, version: int = 0) -> int:
         token = self._token()
         joins = frozenset(partitions)
-        self.feed(AddPartitions(token, producer, joins, self.now_ms, self.monotonic_ms, version))
+        by = self.connection if version < EPOCH_PER_TRANSACTION else None
+        self.feed(
+            AddPartitions(token, producer, joins, self.now_ms, self.monotonic_ms, version, by)
+        )
         return token
 
     def end(self, producer: Producer, *, commit: bool, raises: bool = False) -> int:

@@ -77,7 +77,7 @@ class TxnScript:
         return [f"verify {producer}: {told}"]
 
     def _connection(self, number: str) -> None:
-        """Have the ends from now on come by this connection."""
+        """Have what is asked from now on come by this connection."""
         self.play.connection = int(number)
 
     def _give_up(self) -> None:
