@@ -43,6 +43,8 @@ class Writer:
                 "linger.ms": 1,
                 "batch.num.messages": 50,
                 "message.timeout.ms": 120_000,
+                # Or a slow machine takes a record a minute after it was sent, and gives up.
+                "queue.buffering.max.messages": 5_000,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 100,
                 "retry.backoff.ms": 20,
