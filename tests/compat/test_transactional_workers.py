@@ -19,6 +19,9 @@ from tests.waiting import until
 PARTITIONS = 4
 COUNT = 400
 CLIENTS: list[str | Java] = ["confluent-kafka", "kafka-python", "aiokafka", "plog", *JAVA]
+ASK_FOR_ANY_OFFSETS = ["aiokafka"]
+"""Who does not wait for the offsets of open transactions (its OffsetFetch ends at v3, KIP-447 has
+v7): what takes over a partition amid the transaction of who had it begins where that one began."""
 
 NewTopic = Callable[..., str]
 
@@ -103,7 +106,7 @@ def test_worker_that_was_killed_is_followed_by_one_of_its_name(
 
 
 def test_workers_of_all_clients_share_the_work(copying: Copying) -> None:
-    workers = [copying.start(client) for client in CLIENTS]
+    workers = [copying.start(client) for client in CLIENTS if client not in ASK_FOR_ANY_OFFSETS]
     for _ in range(3):
         copying.write()
         copying.await_all(*workers)

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,7 +176,14 @@ class Output:
             return sum(map(len, self.read())) >= sum(map(len, expected))
 
         until(is_there, "all copied", PATIENCE_S)
-        assert self.read() == expected
+        for index, (found, due) in enumerate(zip(self.read(), expected, strict=True)):
+            counts = Counter(found)
+            told = (
+                f"partition {index} misses {sorted(set(due) - set(found))}, has twice"
+                f" {sorted(number for number in counts if counts[number] > 1)}, beside"
+                f" {sorted(set(found) - set(due))}: {workers}"
+            )
+            assert found == due, told
 
 
 def _read(wire: Speaker, at: TopicPartition) -> list[int]:
