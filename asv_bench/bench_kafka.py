@@ -121,7 +121,9 @@ def bring_jars(release: str, where: Path, *others: tuple[str, str, str]) -> None
     wanted = [("org.apache.kafka", "kafka_2.13", release), *others]
     dependencies = "".join(DEPENDENCY.format(*one) for one in wanted)
     (where / "pom.xml").write_text(POM.format(dependencies=dependencies))
-    copy = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
+    # By its whole name: who asks for a plugin by its prefix is not told why it is not to be had.
+    goal = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
+    copy = ["mvn", "-q", "-B", goal, "-DoutputDirectory=jars"]
     # Where others bring a logger, the tools' own would be a second one.
     _succeed([*copy, "-DexcludeArtifactIds=slf4j-reload4j"], where)
 

@@ -33,11 +33,13 @@ def test_row_has_tests_or_says_what_it_lacks(row: Row) -> None:
 
 ABOUT_THE_TESTS_OR_PAGES = {
     "tests/compat/test_load_shape.py",
+    "tests/compat/test_made.py",
     "tests/compat/test_requests.py",
     "tests/ops/test_log_lines.py",
     "tests/ops/test_protocol_docs.py",
 }
-"""What is shown to nobody outside: the benchmarks' traffic, recordings, log lines, a page."""
+"""What is shown to nobody outside: the benchmarks' traffic, how clients are built, recordings, log
+lines, a page."""
 
 
 def test_what_was_tried_with_others_is_in_a_row() -> None:

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from plog.protocol import record_batch
 from tests.compat.clients import CODECS, Confluent, Sent
 from tests.conftest import ROOT
 from tests.servers import BrokerProcess, free_port
+from tests.units import EXPOSURE, INSTALLED, add_units_of_every_host, complaints, exposure
 
 BUILD_TIMEOUT_S = 900
 BUILT_VERSION = r"\d+\.\d+\.\d+\+\d{14}\.g[0-9a-f]{10,}(\.changed\d{14})?"
@@ -302,10 +304,13 @@ def inside(host: Path, *command: object, user: str = "root") -> list[str]:
 
 
 class Installed:
-    """A broker of the package, in its host, as its own user."""
+    """A broker of the package, in its host, started with the words and as the user of its unit.
 
-    def __init__(self, host: Path, properties: str = "/etc/plog/server.properties") -> None:
-        self.host, self.properties = host, properties
+    Of an instance by plog@.service, else by plog.service.
+    """
+
+    def __init__(self, host: Path, instance: str = "") -> None:
+        self.host, self.instance = host, instance
         self.port, self.metrics_port = free_port(), free_port()
 
     def __enter__(self) -> Installed:
@@ -313,11 +318,14 @@ class Installed:
             f"listeners=PLAINTEXT://127.0.0.1:{self.port}",
             f"metrics.listener=127.0.0.1:{self.metrics_port}",
         )
-        command = ["plog", "server", self.properties]
+        unit = self.host / INSTALLED / ("plog@.service" if self.instance else "plog.service")
+        (started,) = re.findall(r"^ExecStart=(.+)$", unit.read_text(), re.MULTILINE)
+        (user,) = re.findall(r"^User=(.+)$", unit.read_text(), re.MULTILINE)
+        command = shlex.split(started.replace("%i", self.instance))
         for override in overrides:
             command += ["--override", override]
         self._process = subprocess.Popen(
-            inside(self.host, *command, user="plog"),
+            inside(self.host, *command, user=user),
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -369,6 +377,69 @@ def test_package_is_of_roots_modes_whatever_builds_it(package: Path) -> None:
         "-rw-r--r--",
     }
     assert {line.split()[1] for line in listed} == {"root/root"}
+
+
+@pytest.fixture
+def tree(package: Path, tmp_path: Path) -> Path:
+    """The package's files, in a directory that has the targets of every host."""
+    needs("systemd-analyze")
+    run("dpkg-deb", "-x", package, tmp_path)
+    add_units_of_every_host(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.timeout(BUILD_TIMEOUT_S)
+def test_systemd_finds_nothing_wrong_with_the_packages_units(tree: Path) -> None:
+    units = {path.name for path in (tree / INSTALLED).glob("*.service")}
+    assert units == {"plog.service", "plog@.service"}
+    for unit in ("plog.service", "plog@one.service"):
+        assert complaints(tree, unit) == ""
+    for unit in units:
+        assert exposure(tree / INSTALLED / unit) <= EXPOSURE
+    # It looks for what they start, too.
+    (tree / "opt/plog/bin/plog").chmod(0o644)
+    assert "is not executable" in complaints(tree, "plog.service")
+
+
+@pytest.mark.timeout(BUILD_TIMEOUT_S)
+def test_every_file_of_settings_in_the_package_is_the_administrators(
+    package: Path, tmp_path: Path
+) -> None:
+    run("dpkg-deb", "-R", package, tmp_path)
+    settings = {f"/{path.relative_to(tmp_path)}" for path in (tmp_path / "etc").rglob("*.*")}
+    assert settings == {"/etc/plog/client.properties", "/etc/plog/server.properties"}
+    assert set((tmp_path / "DEBIAN/conffiles").read_text().split()) == settings
+
+
+def lines_of(path: Path) -> list[list[str]]:
+    """Return the words of the lines of a file of sysusers.d or tmpfiles.d."""
+    return [shlex.split(line) for line in path.read_text().splitlines() if line[0] != "#"]
+
+
+def assert_made_as_systemd_would(host: Path) -> None:
+    """Hold the user and the directories of an installed package against its own files for systemd.
+
+    The package does not need systemd to make them; where it runs, it must find nothing to do.
+    """
+
+    def found(file: str) -> dict[str, list[str]]:
+        lines = (line.split(":") for line in (host / "etc" / file).read_text().splitlines())
+        return {line[0]: line for line in lines}
+
+    ((kind, name, _, comment, home),) = lines_of(host / "usr/lib/sysusers.d/plog.conf")
+    assert kind == "u"
+    _, password, uid, gid, *made = found("passwd")[name]
+    assert made == [comment, home, "/usr/sbin/nologin"]  # sysusers' default for who is not root
+    assert password == "x"
+    assert found("shadow")[name][1][0] in "!*"
+    assert found("group")[name][2:] == [gid, ""]
+    assert 0 < int(uid) < 1000
+    for kind, path, mode, user, group, age in lines_of(host / "usr/lib/tmpfiles.d/plog.conf"):
+        assert (kind, age) == ("d", "-")
+        made_there = (host / path[1:]).stat()
+        assert made_there.st_mode & 0o7777 == int(mode, 8), path
+        assert made_there.st_uid == int(found("passwd")[user][2]), path
+        assert made_there.st_gid == int(found("group")[group][2]), path
 
 
 def later_release(package: Path, out: Path) -> Path:
@@ -428,13 +499,9 @@ def test_package_is_installed_upgraded_and_removed(
     install("/plog.deb")
     assert asked.read_text().splitlines() == ["daemon-reload"]
     assert byte_code()
-    assert re.search(r"^plog:x:\d+:\d+:", (host / "etc/passwd").read_text(), re.MULTILINE)
-    data = (host / "var/lib/plog").stat()
-    assert data.st_mode & 0o7777 == 0o750
-    assert data.st_uid != 0
-    conffiles = within("dpkg-query", "-W", "-f", "${Conffiles}", "plog")
-    assert "/etc/plog/server.properties" in conffiles
-    assert (host / "usr/lib/systemd/system/plog.service").exists()
+    assert_made_as_systemd_would(host)
+    conffiles = within("dpkg-query", "-W", "-f", "${Conffiles}", "plog").split()[::2]
+    assert sorted(conffiles) == ["/etc/plog/client.properties", "/etc/plog/server.properties"]
     built = installed_version()
     assert package.name.split("_")[1] == built
     if shutil.which("git") and (ROOT / ".git").exists():
@@ -458,7 +525,7 @@ def test_package_is_installed_upgraded_and_removed(
         assert "is on" in " ".join(each["text"] for each in found)
 
     records = [Sent(b"k", b"kept")]
-    with Installed(host) as broker, Installed(host, "/etc/plog/one.properties") as other:
+    with Installed(host) as broker, Installed(host, "one") as other:
         with Admin(broker.bootstrap) as admin:
             admin.create_topic("t")
         Confluent().produce(broker.bootstrap, "t", records)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -27,23 +26,14 @@ from tests.conftest import ROOT
 from tests.handlers.wire import create_topic, eventually, make_batch, produce, speak
 from tests.planes import Plane
 from tests.servers import BrokerProcess
+from tests.units import EXPOSURE, INSTALLED, add_units_of_every_host, complaints, exposure, say
 
 UNITS = ROOT / "systemd"
-HOST_UNITS = Path("/usr/lib/systemd/system")
-EXPOSURE = 2.0
-"""Of ten, by systemd's own count; what is left is that it has a network and writes files."""
 
 
 def needs(command: str) -> None:
     if shutil.which(command) is None:
         pytest.skip(f"there is no {command}")
-
-
-def say(*command: object) -> str:
-    """Return all that a command writes; it must end well."""
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return (done.stdout + done.stderr).strip()
 
 
 def install_units(into: Path) -> None:
@@ -56,11 +46,8 @@ def install_units(into: Path) -> None:
 def host(tmp_path: Path) -> Path:
     """A root directory with plog installed, and the targets that every host has."""
     needs("systemd-analyze")
-    installed = tmp_path / "usr" / "lib" / "systemd" / "system"
-    installed.mkdir(parents=True)
-    for unit in [*HOST_UNITS.glob("*.target"), *HOST_UNITS.glob("*.slice")]:
-        (installed / unit.name).write_bytes(unit.read_bytes())
-    install_units(installed)
+    add_units_of_every_host(tmp_path)
+    install_units(tmp_path / INSTALLED)
     (tmp_path / "etc").mkdir()
     program = tmp_path / "opt" / "plog" / "bin" / "plog"
     program.parent.mkdir(parents=True)
@@ -71,23 +58,20 @@ def host(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("unit", ["plog.service", "plog@one.service"])
 def test_systemd_finds_nothing_wrong(host: Path, unit: str) -> None:
-    assert say("systemd-analyze", "verify", "--man=no", f"--root={host}", unit) == ""
+    assert complaints(host, unit) == ""
 
 
 def test_systemd_would_find_a_key_that_it_does_not_know(host: Path) -> None:
-    unit = host / "usr/lib/systemd/system/plog.service"
+    unit = host / INSTALLED / "plog.service"
     unit.write_text(unit.read_text().replace("ProtectClock=", "ProtectClok="))
-    told = say("systemd-analyze", "verify", "--man=no", f"--root={host}", unit.name)
-    assert "Unknown key 'ProtectClok'" in told
+    assert "Unknown key 'ProtectClok'" in complaints(host, unit.name)
 
 
 @pytest.mark.parametrize("name", ["plog.service", "plog@.service"])
 def test_exposure_is_small(tmp_path: Path, name: str) -> None:
     needs("systemd-analyze")
     install_units(tmp_path)
-    told = say("systemd-analyze", "security", "--offline=true", "--no-pager", tmp_path / name)
-    (level,) = re.findall(r"Overall exposure level for \S+: ([\d.]+)", told)
-    assert float(level) <= EXPOSURE, told
+    assert exposure(tmp_path / name) <= EXPOSURE
 
 
 def test_units_of_several_brokers_name_their_instance_wherever_they_differ(tmp_path: Path) -> None:

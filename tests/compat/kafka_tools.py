@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.made import made_once
+from tests.compat.made import made_once, not_made
 from tests.compat.programs import BUILT
 from tests.conftest import ROOT
 
@@ -69,8 +69,10 @@ class Tools:
     def _make(self, made: Path) -> None:
         try:
             bench_kafka.bring_jars(self.release, made, *self._artifacts)
-        except (bench_kafka.load.LoadError, FileNotFoundError) as error:
-            pytest.skip(f"the jars of Kafka {self.release} are not to be had: {str(error)[:1000]}")
+        except FileNotFoundError as error:
+            pytest.skip(f"the jars of Kafka {self.release} are not to be had: {error}")
+        except bench_kafka.load.LoadError as error:
+            not_made(f"jars of Kafka {self.release}", str(error))
 
     def main_class(self, name: str) -> str:
         """Return the class of a tool, with its package."""

@@ -3,10 +3,37 @@
 from __future__ import annotations
 
 import fcntl
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+_STATUS = r"(?:401|403|407|429|5\d\d)"
+NOT_OURS = re.compile(
+    r"[Cc]onnection (?:refused|reset|timed out|closed)|Connect timed out|Read timed out|i/o timeout"
+    r"|TLS handshake timeout|[Uu]nreachable|No route to host|no such host|[Uu]nknown ?[Hh]ost"
+    r"|Name or service not known|name resolution|x509:|certificate"
+    r"|\bE(?:CONNREFUSED|CONNRESET|NOTFOUND|TIMEDOUT|AI_AGAIN|NETUNREACH|HOSTUNREACH)\b"
+    r"|Could not transfer|failed to transfer"
+    rf"|code E{_STATUS}\b|: {_STATUS} [A-Z]|HTTP error {_STATUS}|too many {_STATUS} error"
+    # Or what this machine has is too old.
+    r"|requires go >=|requires Maven version|UnsupportedClassVersionError"
+)
+"""What go, npm, Maven and pip say when a registry is out of reach, or answers nobody.
+
+That it does not know a name (404) is no such thing: the name is ours."""
+
+
+def not_made(what: str, said: str) -> NoReturn:
+    """Skip for a registry that cannot be reached, with the line that says so; else fail."""
+    for line in said.splitlines():
+        if NOT_OURS.search(line):
+            pytest.skip(f"{what} is not to be had: {line.strip()[:1000]}")
+    raise AssertionError(f"{what}: {said}")
 
 
 def made_once(directory: Path, make: Callable[[Path], None]) -> Path:

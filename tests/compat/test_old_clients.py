@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.compat.clients import Confluent, Sent
-from tests.compat.made import made_once
+from tests.compat.made import made_once, not_made
 from tests.conftest import ROOT
 from tests.servers import BrokerProcess
 
@@ -60,7 +60,7 @@ def installed(client: OldClient) -> Path:
             timeout=INSTALL_TIMEOUT_S,
         )
         if done.returncode:
-            pytest.skip(f"pip gets no {client.requirement}: {done.stderr.strip()[-300:]}")
+            not_made(client.requirement, done.stderr)
 
     return made_once(OLD_CLIENTS / client.requirement, install)
 

@@ -36,9 +36,6 @@ class Sarama(Program):
     def group_command(self, directory: Path) -> list[str]:
         return [*self.run_command(directory), "group"]
 
-    def is_our_mistake(self, said: str) -> bool:
-        return any(f"./{path.name}:" in said for path in self.sources)
-
 
 class KafkaJs(Program):
     """kafkajs."""
@@ -60,9 +57,6 @@ class KafkaJs(Program):
 
     def group_command(self, directory: Path) -> list[str]:
         return ["node", str(directory / "group.js")]
-
-    def is_our_mistake(self, said: str) -> bool:
-        return "SyntaxError" in said
 
 
 def run(command: list[str], stdin: str = "") -> str:

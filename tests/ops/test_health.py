@@ -143,14 +143,16 @@ def test_broker_of_which_a_part_hangs_gives_no_sign_of_life(tmp_path: Path, what
             os.kill(broker.pid, signal.SIGUSR2)
             eventually((tmp_path / "will-hang").exists, "the next write hangs")
             wire.send(first, ProduceResponse, version=9)
-        silences = []
-        begun = since = time.monotonic()
-        while since - begun < 2 * HANG_S:
+        # A busy machine may take a while until it hangs, and afterwards until it goes on.
+        silence, since = 0.0, time.monotonic()
+        latest = since + 10 * HANG_S
+        while silence < HANG_S / 2 and since < latest:
             listener.until("WATCHDOG")
-            silences.append(time.monotonic() - since)
-            since += silences[-1]
-        assert max(silences) > HANG_S / 2, silences
-        assert silences[-1] < HANG_S / 2, "it goes on"
+            silence = time.monotonic() - since
+            since += silence
+        assert silence >= HANG_S / 2
+        for _ in range(3):
+            listener.until("WATCHDOG")
         wire.close()
     listener.close()
 
