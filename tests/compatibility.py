@@ -4,17 +4,19 @@
 forms (tests marked `long`) has a second line, in which they alone are counted, so that a page never
 says of one what only the other has shown. A line of which nothing ran, or only some of its tests,
 keeps what an earlier run found: a run of one folder, or of the long forms, brings its own lines up
-to date.
+to date. Words are this module's in all lines: `python -m tests.compatibility` writes them alone.
 """
 
 from __future__ import annotations
 
+import ast
 import datetime
 import os
 import re
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -56,6 +58,25 @@ class Shown(NamedTuple):
             re.search(rf"(?:^|-){re.escape(word)}(?:-|$)", parameters.removesuffix("]"))
             for word in self.words
         )
+
+
+@cache
+def parts_of(tests: Shown) -> list[Shown]:
+    """Return the functions that are always run, of which a run without any is not whole.
+
+    Which of them have parameters with the words cannot be told from here: then it is all in one.
+    """
+    path, _, name = tests.path.partition("::")
+    if name or tests.words or not (ROOT / path).exists():
+        return [tests]
+    where = ROOT / path
+    return [
+        Shown(f"{module.relative_to(ROOT).as_posix()}::{one.name}")
+        for module in (sorted(where.rglob("test_*.py")) if where.is_dir() else [where])
+        for one in ast.parse(module.read_text()).body
+        if isinstance(one, ast.FunctionDef) and one.name.startswith("test_")
+        if not any(ast.unparse(by).endswith("mark.long") for by in one.decorator_list)
+    ]
 
 
 class Row(NamedTuple):
@@ -133,6 +154,7 @@ FRANZ_GO = _found(COMPAT / "go/go.mod", r"franz-go v(\S+)")
 SARAMA = _found(COMPAT / "sarama/go.mod", r"sarama v(\S+)")
 FRANZ_GO_IN_GROUPS = _found(COMPAT / "go_member/go.mod", r"franz-go v(\S+)")
 KAFKAJS = _found(COMPAT / "kafkajs/package.json", r'"kafkajs": "(\S+)"')
+FILES_IN_TURNS = "compat/test_kafka_files.py::test_plog_goes_on_where_kafka"
 TOOL_RELEASES = _found(COMPAT / "kafka_tools.py", r'^RELEASES = \("(.*)", "(.*)"\)')
 
 
@@ -172,13 +194,26 @@ def _member(name: str, shown: str, parameter: str, release: Callable[[], str]) -
     )
 
 
+CHANGES_PROTOCOL = "test_group_is_upgraded_and_downgraded_one_by_one"
+TOGETHER = "test_members_keep_what_they_may"
+OF_CONSUMERS = {
+    "confluent-kafka": (
+        CHANGES_PROTOCOL, TOGETHER, "test_topics_that_match_an_expression_are_read",
+        "test_offsets_are_committed_with_a_transaction",
+    ),
+    "Java kafka-clients 4.4": (
+        CHANGES_PROTOCOL, TOGETHER, "test_expression_that_is_none_is_refused",
+    ),
+    "franz-go": (CHANGES_PROTOCOL,),
+}  # fmt: skip
+"""The tests of a client that have no parameter of its name."""
+
+
 def _consumer(name: str, parameter: str, release: Callable[[], str]) -> Row:
     """Of groups of KIP-848, where the broker assigns."""
     file = "compat/test_consumer_protocol.py"
-    tests = (
-        _of(file, parameter),
-        _of(f"{file}::test_group_is_upgraded_and_downgraded_one_by_one"),
-    )
+    named = tuple(_of(f"{file}::{test}") for test in OF_CONSUMERS[name])
+    tests = (_of(file, parameter), *named)
     return Row(GROUPS, f"{name}, group.protocol=consumer", AS_CONSUMERS, tests, release)
 
 
@@ -264,11 +299,10 @@ ROWS = [
     Row(
         GROUPS,
         "Kafka's tools, group.protocol=consumer",
-        "members described, records dumped; offsets committed with a transaction",
+        "members described, records dumped",
         (
             _of("compat/test_consumer_protocol.py::test_kafkas_tool_describes_a_group"),
             _of("compat/test_consumer_protocol.py::test_kafkas_dump_tool_reads_the_records"),
-            _of("compat/test_consumer_protocol.py::test_offsets_are_committed_with_a_transaction"),
         ),
     ),
     _worker("confluent-kafka", "confluent-kafka", _distribution("confluent-kafka")),
@@ -331,6 +365,8 @@ ROWS = [
                       "test_transaction_is_aborted_where_it_hangs"),
     _transaction_tool("TransactionalMessageCopier", "copies, with random aborts",
                       "test_message_copier_copies_what_is_committed"),
+    _transaction_tool("kafka-features", "describe, upgrade, downgrade",
+                      "test_features_are_described_and_changed"),
     _tool("kafka-topics", "create, list, describe, alter, delete; refusals in Kafka's words",
           "test_topics_are_made_described_changed_and_deleted",
           "test_what_cannot_be_is_refused_with_kafkas_words"),
@@ -376,6 +412,7 @@ ROWS = [
         (
             _of("compat/test_kafka_files.py::test_dump_tool_reads_what_plog_writes"),
             _of("compat/test_kafka_files.py::test_dump_tool_reads_what_transactions_leave"),
+            _of("compat/test_kafka_files.py::test_wrong_entry_would_be_seen"),
             _of("compat/test_kafka_cleaned_files.py"),
             _of("compat/test_kafka_group_tools.py::test_dump_tool_reads_the_offsets_topic"),
             _of("compat/test_kafka_transaction_tools.py::test_internal_topics_are_dumped"),
@@ -394,7 +431,8 @@ ROWS = [
         "a data directory from Kafka to plog and back",
         "records, topic settings (`plog adopt`), producers' state; Kafka complains of nothing",
         (
-            _of("compat/test_kafka_files.py"),
+            _of(f"{FILES_IN_TURNS}_stopped_and_kafka_where_plog_did"),
+            _of(f"{FILES_IN_TURNS}_was_killed_and_kafka_where_plog_was"),
             _of("compat/test_kafka_groups.py"),
             _of("compat/test_kafka_log.py"),
         ),
@@ -424,7 +462,13 @@ ROWS = [
         ANSWERS,
         "beside a live Kafka 4",
         "consumer groups, transactions of version 2; differences are in SKIPPED.md",
-        (_of("compat/against_kafka_4"),),
+        (
+            _of("compat/against_kafka_4/test_broker_keys.py"),
+            _of("compat/against_kafka_4/test_consumer_groups.py"),
+            _of("compat/against_kafka_4/test_differences.py"),
+            _of("compat/against_kafka_4/test_group_configs.py"),
+            _of("compat/against_kafka_4/test_transactions.py"),
+        ),
         lambda: "4.1.1",
     ),
     _shown(INPUT, "truncated, oversized, random and damaged frames",
@@ -490,7 +534,13 @@ ROWS = [
         HOST,
         "Debian package",
         "in a chroot: installed, upgraded and back with its data, removed, purged",
-        (_of("test_packages.py::test_package_is_installed_upgraded_and_removed"),),
+        (
+            _of("test_packages.py::test_package_is_installed_upgraded_and_removed"),
+            _of("test_packages.py::test_package_is_of_roots_modes_whatever_builds_it"),
+            _of("test_packages.py::test_links_of_the_packages_pages_lead_to_its_files"),
+            _of("test_packages.py::test_systemd_finds_nothing_wrong_with_the_packages_units"),
+            _of("test_packages.py::test_every_file_of_settings_in_the_package_is_the_administrators"),
+        ),
     ),
     Row(
         HOST,
@@ -523,9 +573,14 @@ ROWS = [
 def rows_of(page: str) -> Iterator[tuple[tuple[str, str], str]]:
     """Yield the key and the line of every row of a page."""
     for line in page.splitlines():
-        cells = [cell.strip() for cell in line.split("|")]
-        if len(cells) == COLUMNS + 2 and not set(cells[1]) <= {"-"} and cells[1] != "of":
-            yield (cells[1], cells[2]), line
+        cells = cells_of(line)
+        if len(cells) == COLUMNS and not set(cells[0]) <= {"-"} and cells[0] != "of":
+            yield (cells[0], cells[1]), line
+
+
+def cells_of(line: str) -> list[str]:
+    """Return what a line of a table says."""
+    return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
 def _result(outcomes: Counter[str]) -> str:
@@ -541,10 +596,24 @@ def _line(row: Row, outcomes: Counter[str], when: str, last: str | None) -> str:
         release = row.release()
         cells = [release, row.shown, str(outcomes.total()), _result(outcomes), when]
     elif last is not None:
-        return last
+        return reworded(last, row)
     else:
         cells = ["", row.shown, "0", "not run", ""]
     return f"| {' | '.join([*row.key, *cells])} |"
+
+
+def is_worded(line: str, row: Row) -> bool:
+    """Tell whether a line of a page has a row's words; how many seconds it was is of its run."""
+    said, shown = (re.sub(r"\d+ seconds", "", text) for text in (cells_of(line)[3], row.shown))
+    return said == shown
+
+
+def reworded(line: str, row: Row) -> str:
+    """Return a line of a page with a row's words and what an earlier run found."""
+    cells = cells_of(line)
+    if not is_worded(line, row):
+        cells[3] = row.shown
+    return f"| {' | '.join(cells)} |"
 
 
 def lines_of(rows: list[Row]) -> list[Row]:
@@ -562,7 +631,9 @@ def page_of(
     for row in ROWS:
         mine = [test for test in outcomes if any(tests.has(test) for tests in row.tests)]
         some = {test for test in mine if test not in long}
-        is_whole = all(any(map(tests.has, some)) for tests in row.tests)
+        is_whole = all(
+            any(one.has(test) for test in some) for tests in row.tests for one in parts_of(tests)
+        )
         for line, ran in (
             (row, some if is_whole else ()),
             (row.long_row, [test for test in mine if test in long]),
@@ -609,3 +680,7 @@ class Plugin:
         today = datetime.datetime.now(datetime.UTC).date()
         page = page_of(self._outcomes, last, f"{today}, {_commit()}", self._long)
         PAGE.write_text(page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_of({}, PAGE.read_text(), ""))

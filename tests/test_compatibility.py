@@ -4,22 +4,62 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 
 import pytest
 
-from tests.compatibility import PAGE, ROOT, ROWS, Plugin, Row, Shown, lines_of, page_of, rows_of
+from tests.compatibility import (
+    FUZZ_SECONDS,
+    PAGE,
+    ROOT,
+    ROWS,
+    Plugin,
+    Row,
+    Shown,
+    cells_of,
+    is_worded,
+    lines_of,
+    page_of,
+    parts_of,
+    reworded,
+    rows_of,
+)
 
 ids = [" ".join(row.key) for row in ROWS]
+
+
+WHEN = re.compile(r"\d{4}-\d\d-\d\d, [0-9a-f]{7,40}")
+"""What has been tested can be had again: it was a commit, and nothing but that commit."""
 
 
 def test_page_has_the_rows_and_none_failed() -> None:
     found = dict(rows_of(PAGE.read_text()))
     assert list(found) == [row.key for row in lines_of(ROWS)]
     for row in ROWS:
-        result = found[row.key].split("|")[6].strip()
+        result = cells_of(found[row.key])[5]
         assert result == (f"not yet: {row.lacks}" if row.lacks else "passed")
         if row.long_row is not None:
-            assert found[row.long_row.key].split("|")[6].strip() in ("passed", "not run")
+            assert cells_of(found[row.long_row.key])[5] in ("passed", "not run")
+
+
+def test_page_has_the_words_of_the_rows() -> None:
+    found = dict(rows_of(PAGE.read_text()))
+    other = [found[row.key] for row in lines_of(ROWS) if not is_worded(found[row.key], row)]
+    assert not other, "`python -m tests.compatibility` writes the words anew"
+
+
+def test_page_is_of_commits() -> None:
+    for _, line in rows_of(PAGE.read_text()):
+        *_, result, when = cells_of(line)
+        assert WHEN.fullmatch(when) or (result != "passed" and not when), line
+
+
+@pytest.mark.parametrize(
+    "when", ["2026-11-24, 3132e06 and changes", "2026-11-24, no commit", "2026-11-24", ""]
+)
+def test_what_is_of_no_commit_alone_is_none(when: str) -> None:
+    assert not WHEN.fullmatch(when)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=ids)
@@ -31,26 +71,57 @@ def test_row_has_tests_or_says_what_it_lacks(row: Row) -> None:
         assert not name or re.search(rf"^def {name}\b", (ROOT / path).read_text(), re.MULTILINE)
 
 
-ABOUT_THE_TESTS_OR_PAGES = {
-    "tests/compat/test_load_shape.py",
-    "tests/compat/test_made.py",
-    "tests/compat/test_requests.py",
-    "tests/ops/test_log_lines.py",
-    "tests/ops/test_protocol_docs.py",
+FOLDERS = ("compat", "hostile", "hosts", "ops", "fuzz", "test_packages.py", "test_systemd.py")
+NO_ROWS = {
+    Shown("tests/compat/test_clients.py", ("plog",)): "plog's own client",
+    Shown("tests/compat/test_transactional_workers.py", ("plog",)): "plog's own client",
+    Shown("tests/compat/test_load_shape.py"): "the benchmarks' traffic",
+    Shown("tests/compat/test_made.py"): "how clients are built",
+    Shown("tests/compat/test_requests.py"): "recordings, which other tests go by",
+    Shown("tests/ops/test_log_lines.py"): "the form of log lines",
+    Shown("tests/ops/test_protocol_docs.py"): "a page",
+    Shown("tests/test_packages.py::test_version_of_a_build_tells_its_commit_and_rises"): (
+        "how packages are built"
+    ),
+    Shown("tests/test_packages.py::test_what_is_asked_for_is_of_the_python_that_builds"): (
+        "how packages are built"
+    ),
 }
-"""What is shown to nobody outside: the benchmarks' traffic, how clients are built, recordings, log
-lines, a page."""
+"""What is shown to nobody outside, and so in no row, and why."""
+OF_SEVERAL = {
+    Shown("tests/compat/test_clients.py::test_what_one_client_writes_another_reads"),
+    Shown("tests/compat/test_consumer_groups.py::test_members_of_all_clients_share_a_group"),
+    Shown(
+        "tests/compat/test_consumer_protocol.py::test_group_is_upgraded_and_downgraded_one_by_one"
+    ),
+    Shown("tests/compat/test_consumer_protocol.py::test_members_keep_what_they_may"),
+    Shown("tests/compat/test_transactional_workers.py::test_workers_of_all_clients_share_the_work"),
+}
+"""What has clients at work together, and so is in the row of each."""
 
 
-def test_what_was_tried_with_others_is_in_a_row() -> None:
-    in_rows = {tests.path.partition("::")[0] for row in ROWS for tests in row.tests}
-    left_out = {
-        path.relative_to(ROOT).as_posix()
-        for folder in ("compat", "hostile", "hosts", "ops", "fuzz")
-        for path in (ROOT / "tests" / folder).rglob("test_*.py")
-        if not any(path.is_relative_to(ROOT / one) for one in in_rows)
-    }
-    assert left_out == ABOUT_THE_TESTS_OR_PAGES
+def test_each_test_with_others_is_in_one_row() -> None:
+    """By their ids, as many rows have those tests of a file that have a client's name."""
+    where = [f"tests/{one}" for one in FOLDERS]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only"]
+    done = subprocess.run(
+        [*command, "--quiet", "--long", *where], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    tests = [line for line in done.stdout.splitlines() if re.match(r"tests/\S+\.py::test_", line)]
+    assert len(tests) > 2000
+    wrong, no_rows, of_several = [], set(), set()
+    for test in tests:
+        found = [row.key for row in ROWS if any(one.has(test) for one in row.tests)]
+        if len(found) == 1:
+            continue
+        known = [one for one in (OF_SEVERAL if found else NO_ROWS) if one.has(test)]
+        (of_several if found else no_rows).update(known)
+        if not known:
+            wrong.append((test, found))
+    assert not wrong
+    assert no_rows == NO_ROWS.keys()
+    assert of_several == OF_SEVERAL
 
 
 def source_of(tests: Shown) -> str:
@@ -91,28 +162,57 @@ def test_tests_are_told_by_file_function_and_parameters() -> None:
     assert not Shown("tests/a").has("tests/ab.py::test_one")
 
 
+def whole(row: Row) -> list[str]:
+    """Return tests enough for its line to be written."""
+    return [f"{part.path}[{'-'.join(part.words)}]" for one in row.tests for part in parts_of(one)]
+
+
 def test_failure_is_told_and_what_did_not_run_stays() -> None:
-    shown = next(row for row in ROWS if len(row.tests) == 1 and not row.tests[0].words)
-    test = shown.tests[0].path
+    shown = next(row for row in ROWS if len(whole(row)) == 1 and not row.tests[0].words)
+    (test,) = whole(shown)
     once = dict(rows_of(page_of({test: "passed"}, "", "today")))
-    failed = page_of({test: "failed", f"{test}[2]": "passed"}, PAGE.read_text(), "later")
+    failed = page_of({test: "failed", f"{test[:-1]}2]": "passed"}, PAGE.read_text(), "later")
     assert "| 1 | passed | today |" in once[shown.key]
     assert "| 2 | 1 failed, 1 passed | later |" in dict(rows_of(failed))[shown.key]
     others = [key for key, line in rows_of(failed) if line == dict(rows_of(PAGE.read_text()))[key]]
     assert len(others) == len(lines_of(ROWS)) - 1
 
 
-def test_row_of_which_only_some_tests_ran_stays() -> None:
-    row = next(row for row in ROWS if len(row.tests) == 2)
-    one, other = (f"{tests.path}::test_a[{'-'.join(tests.words)}]" for tests in row.tests)
-    last = page_of({one: "passed", other: "passed"}, "", "today")
-    assert "| 2 | passed | today |" in dict(rows_of(last))[row.key]
-    assert page_of({one: "passed"}, last, "later") == last
+def test_words_of_a_line_that_stays_are_written_anew() -> None:
+    page = PAGE.read_text()
+    row = next(row for row in ROWS if not row.long)
+    before = dict(rows_of(page))[row.key]
+    old = before.replace(row.shown, "something else")
+    assert old != before
+    assert page_of({}, page.replace(before, old), "later") == page_of({}, page, "later")
+
+
+def test_seconds_of_a_line_that_stays_are_those_of_its_run() -> None:
+    (row,) = (
+        row for row in lines_of(ROWS) if row.shown == f"each target for {FUZZ_SECONDS} seconds"
+    )
+    line = f"| a | b | c | {row.shown.replace(FUZZ_SECONDS, '99999')} | 1 | passed | today |"
+    assert is_worded(line, row)
+    assert reworded(line, row) == line
+    assert not is_worded(line.replace("target", "kernel"), row)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if len(whole(row)) > 1], ids=lambda row: " ".join(row.key)
+)
+def test_row_of_which_only_some_tests_ran_stays(row: Row) -> None:
+    tests = dict.fromkeys(whole(row), "passed")
+    last = page_of(tests, "", "today")
+    assert f"| {len(tests)} | passed | today |" in dict(rows_of(last))[row.key]
+    for test in tests:
+        rest = {one: "failed" for one in tests if one != test}
+        assert dict(rows_of(page_of(rest, last, "later")))[row.key] == dict(rows_of(last))[row.key]
 
 
 def test_long_form_is_counted_in_a_line_of_its_own() -> None:
-    row = next(row for row in ROWS if row.long and len(row.tests) == 1)
-    short, long = f"{row.tests[0].path}::test_a[short]", f"{row.tests[0].path}::test_a[long]"
+    row = next(row for row in ROWS if row.long and len(whole(row)) == 1)
+    (short,) = whole(row)
+    long = short.replace("[", "[long")
     assert row.long_row is not None
 
     def lines(page: str) -> tuple[str, str]:
@@ -133,13 +233,13 @@ def test_long_form_is_counted_in_a_line_of_its_own() -> None:
 
 
 def test_long_forms_are_known_by_their_mark(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    row = next(row for row in ROWS if row.long and len(row.tests) == 1)
+    row = next(row for row in ROWS if row.long and len(whole(row)) == 1)
     assert row.long_row is not None
     monkeypatch.setattr("tests.compatibility.PAGE", tmp_path / "page.md")
     monkeypatch.setattr("tests.compatibility._commit", lambda: "abc")
     plugin = Plugin()
-    for name, is_long in (("test_a[long]", False), ("test_a[2]", True)):
-        test = f"{row.tests[0].path}::{name}"
+    (first,) = whole(row)
+    for test, is_long in ((f"{first}[long]", False), (f"{first}[2]", True)):
         plugin.pytest_runtest_logreport(
             pytest.TestReport(
                 test, ("", 1, ""), {"long": 1}, "passed", None, "call", is_long=is_long

@@ -56,7 +56,9 @@ def is_compressed(records: Buffer) -> bool:
 
 def is_transactional(records: Buffer) -> bool:
     """Tell whether a batch says that it is of a transaction; nothing of it has been checked."""
-    return len(records) > AT_CODEC and bool(records[AT_CODEC] & TRANSACTIONAL)
+    if len(records) <= AT_CODEC or records[AT_MAGIC] in OLD_MAGICS:  # there stands a message's time
+        return False
+    return bool(records[AT_CODEC] & TRANSACTIONAL)
 
 
 def check_header(

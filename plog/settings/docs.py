@@ -1,7 +1,8 @@
 """Writes ``docs/settings.md`` from the declarations.
 
-``python -m plog.settings.docs docs/settings.md`` writes it; a test fails when
-the file in the tree is another.
+``python -m plog.settings.docs docs/settings.md`` writes it, and with it the section of
+``docs/SKIPPED.md`` that lists the keys of Kafka without effect; a test fails when the files in the
+tree are others.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from plog.settings.cluster_keys import ClusterKeys
 from plog.settings.coordinator_keys import CoordinatorKeys
 from plog.settings.group_keys import GroupKeys
-from plog.settings.kafka_only import KAFKA_ONLY, REFUSED
+from plog.settings.kafka_only import KAFKA_ONLY_BY_REASON, REFUSED
 from plog.settings.keys import INT_MAX, LONG_MAX, ConfigType, EntityKey, Key, Settings
 from plog.settings.log_keys import LogKeys
 from plog.settings.network_keys import NetworkKeys
@@ -63,8 +64,35 @@ def _page() -> Iterator[str]:
     for name, reason in sorted(REFUSED.items()):
         yield f"- `{name}`: {reason}."
     yield "\nSetting one of these is warned of, and changes nothing; so is `listener.name.*`.\n"
-    yield ", ".join(f"`{name}`" for name in sorted(KAFKA_ONLY)) + "."
+    yield from _without_effect()
     yield ""
+
+
+def _without_effect() -> Iterator[str]:
+    for reason, names in KAFKA_ONLY_BY_REASON.items():
+        keys = ", ".join(f"`{name}`" for name in sorted(names))
+        yield f"- {reason[0].upper()}{reason[1:]}: {keys}."
+
+
+SKIPPED_HEADING = "\n## Settings\n"
+SKIPPED_TEXT = """
+Kafka 3.9 or 4.1 knows these, and plog does not: whoever sets one is warned that nothing obeys it,
+and DescribeConfigs of a broker does not tell them. The list is generated, as `docs/settings.md` is.
+"""
+
+
+def with_settings(page: str) -> str:
+    """Return the text of ``docs/SKIPPED.md`` with its section of settings as it has to be.
+
+    Raises:
+        ValueError: the page has no such section.
+    """
+    before, heading, rest = page.partition(SKIPPED_HEADING)
+    if not heading:
+        raise ValueError(f"no section {SKIPPED_HEADING.strip()!r}")
+    _, following, after = rest.partition("\n## ")
+    section = "\n".join((SKIPPED_TEXT, *_without_effect(), ""))
+    return before + heading + section + following + after
 
 
 def _family(family: type[Settings]) -> Iterator[str]:
@@ -136,4 +164,7 @@ def _range(declared: Key[Any]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(render(), encoding="utf-8")
+    settings = Path(sys.argv[1])
+    settings.write_text(render(), encoding="utf-8")
+    skipped = settings.with_name("SKIPPED.md")
+    skipped.write_text(with_settings(skipped.read_text("utf-8")), encoding="utf-8")

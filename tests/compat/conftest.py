@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from plog.client.admin import Admin
+from tests.compat.against_kafka.held import Excuses
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 
@@ -26,6 +28,23 @@ def broker(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[B
     directory = tmp_path_factory.mktemp("compat")
     with BrokerProcess(directory, overrides=OVERRIDES) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def excused() -> Counter[str]:
+    """How many cases of each file passed though a live Kafka had answered otherwise."""
+    return Counter()
+
+
+@pytest.fixture
+def excuses(
+    excused: Counter[str],
+    request: pytest.FixtureRequest,
+    record_property: Callable[[str, object], None],
+) -> Excuses:
+    """Return what tells of such cases in the run's figures, and bounds them."""
+    file = request.path.relative_to(request.config.rootpath).as_posix()
+    return Excuses(file, excused, record_property)
 
 
 _numbers = itertools.count()

@@ -136,8 +136,8 @@ def two_batches() -> bytes:
     return make_batch() + make_batch()
 
 
-def magic_1() -> bytes:
-    body = struct.pack(">bbqii", 1, 0, NOW_MS, -1, 1) + b"v"
+def magic_1(timestamp: int) -> bytes:
+    body = struct.pack(">bbqii", 1, 0, timestamp, -1, 1) + b"v"
     message = struct.pack(">I", 0) + body
     entry = struct.pack(">qi", 0, len(message)) + message
     return entry + b"\0" * 40
@@ -156,7 +156,9 @@ BATCHES: dict[str, tuple[Callable[[], bytes | None], ErrorCode]] = {
         ErrorCode.CORRUPT_MESSAGE,
     ),
     "magic 0": (lambda: stamped(make_batch(), magic=0), ErrorCode.INVALID_RECORD),
-    "magic 1": (magic_1, ErrorCode.INVALID_RECORD),
+    "magic 1": (lambda: magic_1(1 << 40), ErrorCode.INVALID_RECORD),
+    # Its time stands where a batch says that it is of a transaction.
+    "magic 1, another time": (lambda: magic_1(1 << 40 | 1 << 28), ErrorCode.INVALID_RECORD),
     "magic 3": (lambda: stamped(make_batch(), magic=3), ErrorCode.CORRUPT_MESSAGE),
     "magic -1": (lambda: stamped(make_batch(), magic=-1), ErrorCode.CORRUPT_MESSAGE),
     "length less than a header": (

@@ -7,15 +7,41 @@ from pathlib import Path
 import pytest
 
 from plog.settings import BrokerSettings, GroupSettings, TopicSettings
-from plog.settings.docs import render
+from plog.settings.docs import render, with_settings
+from plog.settings.kafka_only import KAFKA_ONLY, KAFKA_ONLY_BY_REASON
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+SKIPPED = PAGE.with_name("SKIPPED.md")
 
 
 def test_page_in_the_tree_is_the_one_the_declarations_make():
     assert PAGE.read_text(encoding="utf-8") == render(), (
         "run: python -m plog.settings.docs docs/settings.md"
     )
+
+
+def test_section_of_what_is_skipped_is_the_one_the_declarations_make():
+    page = SKIPPED.read_text(encoding="utf-8")
+    assert page == with_settings(page), "run: python -m plog.settings.docs docs/settings.md"
+    _, _, section = page.partition("\n## Settings\n")
+    for name in KAFKA_ONLY:
+        assert f"`{name}`" in section.partition("\n## ")[0]
+
+
+def test_section_that_is_out_of_date_is_written_anew_and_nothing_else():
+    page = SKIPPED.read_text(encoding="utf-8")
+    (name, *_) = sorted(KAFKA_ONLY)
+    old = page.replace(f"`{name}`", "`something.else`")
+    assert old != page
+    assert with_settings(old) == page
+    with pytest.raises(ValueError, match="no section"):
+        with_settings(page.replace("## Settings", "## Others"))
+
+
+def test_every_key_without_effect_has_one_reason():
+    names = [name for names in KAFKA_ONLY_BY_REASON.values() for name in names]
+    assert len(names) == len(set(names)) == len(KAFKA_ONLY)
+    assert all(KAFKA_ONLY_BY_REASON.values())
 
 
 def test_every_key_has_its_heading():

@@ -23,6 +23,8 @@ NAMES = (
     "group_id", "member_id", "group_instance_id", "transactional_id",
 )  # fmt: skip
 """Fields that say which item of a list a structure is; the first that it has counts."""
+ASSIGNMENTS = ("assignment", "target_assignment")
+"""Fields that hold what a member of a consumer group (KIP-848) has, or is to have."""
 CODEC_MASK, LOG_APPEND_TIME = 7, 8
 RECENT_MS = 600_000
 
@@ -80,6 +82,8 @@ def _of_value(
             yield at, shown
     elif name == "records":
         yield from _of_records(side, value, at)
+    elif isinstance(value, Struct) and name in ASSIGNMENTS:
+        yield at, _assigned(side, value)
     elif isinstance(value, Struct):
         yield from _of_struct(side, value, version, f"{at}/")
     elif isinstance(value, list) and value and isinstance(value[0], Struct):
@@ -113,6 +117,18 @@ def _named(side: Side, item: Struct) -> str:
                 return side.name_of(value)
             return side.plain_text(str(value))
     return "?"
+
+
+def _assigned(side: Side, found: Struct) -> str:
+    """Tell an assignment in one text: one side may have none, and what the other has is looked at
+    all the same."""
+    told = []
+    for topic in found.topic_partitions:
+        called = side.name_of(topic.topic_id).removeprefix("id of ")
+        named = side.plain_text(getattr(topic, "topic_name", called))
+        shown = called if named == called else f"{called} named {named}"
+        told.append(f"{shown} {sorted(topic.partitions)}")
+    return ", ".join(sorted(told)) or "no partitions"
 
 
 def _of_records(side: Side, data: Any, at: str) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ import pytest
 from plog.errors import ErrorCode
 from plog.protocol.messages.producers import InitProducerIdRequest
 from tests.compat.against_kafka.differences import FROM_3_9
-from tests.compat.against_kafka.held import held
+from tests.compat.against_kafka.held import Excuses, held
 from tests.compat.against_kafka.pair import Case, Pair, Side
 from tests.compat.live_kafka import Kafka, ZooKeeper
 from tests.coordinator.conftest import await_coordinator
@@ -93,12 +93,12 @@ def groups_are_kept(pair: Pair) -> None:
 
 
 @pytest.fixture
-def hold(pair: Pair) -> Hold:
+def hold(pair: Pair, excuses: Excuses) -> Hold:
     """Return what asks both, and fails where their answers are not as docs/SKIPPED.md says."""
-    return partial(held, pair)
+    return partial(held, pair, excuses)
 
 
 @pytest.fixture
-def hold_on_plane(pair_of_plane: Pair) -> Hold:
+def hold_on_plane(pair_of_plane: Pair, excuses: Excuses) -> Hold:
     """Return the same, for both planes."""
-    return partial(held, pair_of_plane)
+    return partial(held, pair_of_plane, excuses)

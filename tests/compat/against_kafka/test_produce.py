@@ -50,7 +50,15 @@ def with_offset(data: bytes, base_offset: int) -> bytes:
 
 
 BATCH = plain(b"a", b"b")
-OLD_MESSAGE_SET = struct.pack(">qi", 0, 22) + struct.pack(">Ibbqii", 0, 1, 0, STAMP, -1, -1)
+
+
+def old_message_set(timestamp: int) -> bytes:
+    return struct.pack(">qi", 0, 22) + struct.pack(">Ibbqii", 0, 1, 0, timestamp, -1, -1)
+
+
+PLAIN_TIME, TRANSACTIONAL_TIME = 1 << 40, 1 << 40 | 1 << 28
+"""Where a batch has its attributes an old message set has its time: these and those of a
+transaction, in turns of three days."""
 WRITTEN = Topic(batches=[plain(b"0", b"1")])
 
 
@@ -81,7 +89,8 @@ PRODUCE = {
     "magic-1": sent(with_bytes(BATCH, AT_MAGIC, "b", 1, checked=False)),
     "magic-3": sent(with_bytes(BATCH, AT_MAGIC, "b", 3, checked=False)),
     "magic-minus-1": sent(with_bytes(BATCH, AT_MAGIC, "b", -1, checked=False)),
-    "message-set-of-magic-1": sent(OLD_MESSAGE_SET),
+    "message-set-of-magic-1": sent(old_message_set(PLAIN_TIME)),
+    "message-set-of-magic-1-at-another-time": sent(old_message_set(TRANSACTIONAL_TIME)),
     "empty-record-set": sent(b""),
     "empty-record-set-11": sent(b"", 11),
     "two-batches": sent(BATCH + BATCH),

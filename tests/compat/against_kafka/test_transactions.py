@@ -87,8 +87,9 @@ INIT = {
     "while-ongoing-again": [
         *OPEN, init(again=True), comes("CompleteAbort"), init(), described("x")],
     "while-ongoing-with-older-epoch": [
-        init(), init(), add(T), init(again=True, by=-1), described("x")],
-    "while-ongoing-with-newer-epoch": [*OPEN, init(again=True, by=1), described("x")],
+        init(), init(), add(T), init(again=True, by=-1), described("x")._replace(settles=True)],
+    "while-ongoing-with-newer-epoch": [
+        *OPEN, init(again=True, by=1), described("x")._replace(settles=True)],
     "while-ongoing-with-other-id": [*OPEN, init(who=(NOBODY, 0)), described("x")],
     "fences-the-one-before": [
         *OPEN, init(via="q"), comes("CompleteAbort"), init(via="q"),

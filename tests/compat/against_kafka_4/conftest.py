@@ -12,7 +12,7 @@ from plog.errors import ErrorCode
 from plog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from plog.protocol.messages.producers import InitProducerIdRequest
 from tests.compat.against_kafka.differences import FROM_4_1
-from tests.compat.against_kafka.held import held
+from tests.compat.against_kafka.held import Excuses, held
 from tests.compat.against_kafka.pair import Case, Pair, Side
 from tests.compat.live_kafka import KraftKafka
 from tests.coordinator.conftest import GROUP, TRANSACTION, await_coordinator
@@ -61,9 +61,9 @@ def _hands_out_ids(side: Side) -> bool:
 
 
 @pytest.fixture
-def hold(pair: Pair) -> Callable[[str, Case], None]:
+def hold(pair: Pair, excuses: Excuses) -> Callable[[str, Case], None]:
     """Return what asks both, and fails where their answers are not as docs/SKIPPED.md says."""
-    return partial(held, pair, ready=_see_topics)
+    return partial(held, pair, excuses, ready=_see_topics)
 
 
 def _see_topics(pair: Pair, case: Case) -> None:
