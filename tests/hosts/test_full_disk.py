@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from plog.errors import ErrorCode
 from plog.protocol.messages.fetch import PartitionData
 from plog.types import TopicPartition
 from tests.broker.test_lost_replicas import partition_state
+from tests.coordinator.conftest import await_coordinator
+from tests.coordinator.members import ByHand
 from tests.crash.writer import Writer
 from tests.handlers.wire import (
     create_topic,
@@ -33,6 +35,8 @@ from tests.handlers.wire import (
 )
 from tests.hosts.host import EAGER_BROKER, MIB, MemoryBounded, memory, mounted, read_all, wait_until
 from tests.servers import BrokerProcess
+from tests.transactions.conftest import SETTINGS as COORDINATORS
+from tests.transactions.transactor import Transactor, committed_offset, read
 
 TIMEOUT_S = 30
 IS_FULL, HAS_SPACE = "is full, writes are refused", "has space again"
@@ -236,6 +240,82 @@ def test_disk_that_others_fill_is_refused_early_and_taken_again(
         assert produce(client, full, batch).base_offset == taken + 1
         wait_until(lambda: HAS_SPACE in broker.log, "told", broker)
         assert broker.log.count(IS_FULL) == broker.log.count(HAS_SPACE) == 1
+
+
+@pytest.mark.usefixtures("plane")
+@pytest.mark.parametrize("left", [0, 2 * MIB], ids=["no byte", "a part of the reserve"])
+def test_coordinators_on_a_full_disk_refuse_and_go_on_when_there_is_space(
+    small_disk: Path, memory_bounded: MemoryBounded, left: int
+) -> None:
+    with (
+        BrokerProcess(
+            small_disk.parent, overrides={**COORDINATORS, "log.dirs": small_disk / "data"}
+        ) as broker,
+        ExitStack() as connections,
+    ):
+        client, first, second = (
+            connections.enter_context(closing(speak(broker.port))) for _ in range(3)
+        )
+        topic, _ = create_topic(client)
+        at = TopicPartition(topic, 0)
+        member, late = ByHand(broker.port, "g"), ByHand(broker.port, "late")
+        connections.callback(member.close)
+        connections.callback(late.close)
+        for group in ("g", "late"):
+            await_coordinator(client, group)
+        member.enter()
+        assert member.commit(topic, 1) == ErrorCode.NONE
+        commits, aborts = Transactor(first, "commits").start(), Transactor(second, "aborts").start()
+        commits.send(at, b"kept")
+        aborts.send(at, b"dropped")
+        with memory_bounded(broker, "coordinators on a full disk", 32 * MIB):
+            fill_but(small_disk, 2 * MIB)
+            safe = 1  # what was answered last
+
+            def is_refused() -> bool:
+                nonlocal safe
+                code = member.commit(topic, safe + 1)
+                safe += code == ErrorCode.NONE
+                return code == ErrorCode.NOT_COORDINATOR
+
+            eventually(is_refused, "refused", TIMEOUT_S)
+            if left == 0:  # now that it is seen: the files' last blocks have room as yet
+                fill(small_disk)
+            for _ in range(20):
+                assert member.commit(topic, 1000) == ErrorCode.NOT_COORDINATOR
+                assert commits.end(commit=True) == ErrorCode.NOT_COORDINATOR
+                assert aborts.end(commit=False) == ErrorCode.NOT_COORDINATOR
+                assert aborts.add(TopicPartition(topic, 0)) == [ErrorCode.NONE]  # is there already
+                assert Transactor(client, "new").init() == ErrorCode.NOT_COORDINATOR
+                # Who was in the group stays, and is told what it has committed.
+                assert member.beat() == ErrorCode.NONE
+                assert member.committed(topic) == safe
+            assert late.join().error_code == ErrorCode.NONE
+            assert late.sync({late.member_id: b"all"}).error_code == ErrorCode.NOT_COORDINATOR
+            # One line of the log directory tells of them all.
+            assert "transactional id" not in broker.log
+            assert "cannot be stored" not in broker.log
+            assert read(client, at) == []
+            assert read(client, at, committed=False) == [b"kept", b"dropped"]
+            for group in ("g", "late"):
+                await_coordinator(client, group)  # which is here all the same
+            (small_disk / FILLER).unlink()
+            wait_until(lambda: member.commit(topic, 2000) == ErrorCode.NONE, "again", broker)
+            commits.finish(commit=True)
+            aborts.finish(commit=False)
+            Transactor(client, "new").start()
+            late.enter()
+            assert member.beat() == ErrorCode.NONE
+        wait_until(lambda: HAS_SPACE in broker.log, "told", broker)
+        assert broker.log.count(IS_FULL) == broker.log.count(HAS_SPACE) == 1
+        broker.kill()
+        broker.start()
+        with closing(speak(broker.port)) as again:
+            await_coordinator(again, "g")
+            assert committed_offset(again, "g", at) == (ErrorCode.NONE, 2000)
+            eventually(lambda: read(again, at) == [b"kept"], "read", TIMEOUT_S)
+        assert "Traceback" not in broker.log
+        assert "met a bug" not in broker.log
 
 
 @pytest.mark.usefixtures("plane")
