@@ -294,6 +294,7 @@ class Broker:
         logs.on_log_dir_failure(look_for_disks)
         look_for_disks()  # one may have failed since the logs were loaded
         logs.on_partition_damage(replicas.on_damage)
+        logs.on_late_recovery(replicas.on_late_recovery)
         moves = LogMoves(logs, fs)
         moves.on_log_moved(replicas.on_log_moved)
         logs.scheduler.every(ASK_AGAIN_MS, replicas.ask_again_for_refused)

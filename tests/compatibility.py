@@ -374,7 +374,7 @@ ROWS = [
           "test_settings_are_shown_and_changed"),
     Row(TOOLS, "kafka-configs of groups", "add, delete, describe",
         (_of("compat/test_kafka_group_configs.py"),), lambda: "4.1.1"),
-    _tool("console producer and consumer", "keys, with and without compression; as others find it",
+    _tool("console producer and consumer", "keys, every codec; as others find it",
           "test_console_writes_and_reads"),
     _tool("kafka-get-offsets", "earliest, latest, by time, of all topics", "test_offsets_are_told"),
     _tool("kafka-delete-records", "up to an offset, and all", "test_records_are_deleted"),

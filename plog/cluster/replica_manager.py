@@ -117,6 +117,8 @@ class ReplicaManager:
         self._lock = threading.Lock()
         # Refused for want of space alone: to be taken up when there is some.
         self._without_space: set[TopicPartition] = set()
+        # Refused for logs that have been recovered since.
+        self._recovered: set[TopicPartition] = set()
         self._partitions: dict[TopicPartition, Partition] = {}
         self._by_id: dict[tuple[uuid.UUID, int], Partition] = {}
         self._by_topic: dict[str, dict[int, Partition]] = {}
@@ -210,14 +212,19 @@ class ReplicaManager:
                     at = TopicPartition(topic.topic_name, state.partition_index)
                     code = ErrorCode.NONE
                     was_refused = at in self._without_space
+                    known = self._partitions.get(at)
+                    was_offline = known.offline_reason if known is not None else None
                     try:
                         partition = self._take_up(at, topic.topic_id, state, settings)
                         (leading if partition.is_leader else following).append(partition)
                     except KafkaError as refusal:
                         code = refusal.code
                         # Why one is offline was said when it went, for all of a directory at once.
-                        told = at in self._logs.offline or (
-                            was_refused and at in self._without_space
+                        # It may be recovered by now, of which nobody has told here yet.
+                        told = (
+                            at in self._logs.offline
+                            or str(refusal) == was_offline
+                            or (was_refused and at in self._without_space)
                         )
                         if code != ErrorCode.STALE_CONTROLLER_EPOCH and not told:
                             self._lines.error("can not take up %s: %s", at, refusal)
@@ -275,7 +282,8 @@ class ReplicaManager:
             state.partition_epoch,
             state.controller_epoch,
         )
-        again = at in self._without_space  # whose order has not been carried out yet
+        without_space = at in self._without_space
+        again = without_space or at in self._recovered  # whose order has not been carried out yet
         # Before the epochs: the controller asks with old ones which replicas a broker has lost.
         reason = self._logs.offline.get(at)
         if reason is None and known is not None and not again:
@@ -298,15 +306,18 @@ class ReplicaManager:
                 raise KafkaStorageError(reason)
             hosted = self._log_of(
                 partition,
-                is_new=state.is_new or again,
+                is_new=state.is_new or without_space,
                 is_only=state.replicas == [self._broker_id],
                 leader_epoch=state.leader_epoch,
             )
+            if at in self._recovered:
+                hosted.update_settings(settings)  # they may have changed while it was
             if state.leader == self._broker_id:
                 partition.make_leader(leadership, hosted)
             else:
                 partition.make_follower(leadership, hosted)
         except KafkaStorageError as failure:
+            self._recovered.discard(at)
             partition.go_offline(reason or str(failure), leadership)
             self._register(partition)
             cause = failure.__cause__
@@ -316,6 +327,7 @@ class ReplicaManager:
                 self._without_space.discard(at)
             raise
         self._without_space.discard(at)
+        self._recovered.discard(at)
         self._register(partition)
         return partition
 
@@ -399,6 +411,7 @@ class ReplicaManager:
         if partition is not None:
             del self._partitions[at]
             self._without_space.discard(at)
+            self._recovered.discard(at)
             self._by_id.pop((partition.topic_id, at.partition), None)
             same_topic = self._by_topic[at.topic]
             del same_topic[at.partition]
@@ -413,6 +426,14 @@ class ReplicaManager:
         To be called from time to time: nobody tells when a disk has space again.
         """
         if any(self._logs.has_space_for(at) for at in list(self._without_space)):
+            self._log_dir_failed()
+
+    def on_late_recovery(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Have the controller repeat its orders about replicas that had no log until now."""
+        with self._lock:
+            refused = self._partitions.keys() & set(topic_partitions)
+            self._recovered |= refused
+        if refused:
             self._log_dir_failed()
 
     # -- failures ----------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
 from plog.runtime.timers import Timers
 from plog.settings.definitions import BrokerSettings, GroupSettings
+from plog.storage.log_faults import is_of_full_disk
 
 log = logging.getLogger(__name__)
 
@@ -261,7 +262,8 @@ class ConsumerRunner:
             if pairs:
                 await self._append(group.group_id, pairs)
         except KafkaError as failure:
-            self._unstored.warning("group %.100r cannot be stored: %s", group.group_id, failure)
+            if not is_of_full_disk(failure):
+                self._unstored.warning("group %.100r cannot be stored: %s", group.group_id, failure)
             if self._is_ours(group):
                 self._go_back(group, told(failure, too_large=ErrorCode.UNKNOWN_SERVER_ERROR))
             return

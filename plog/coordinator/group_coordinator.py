@@ -62,6 +62,7 @@ from plog.runtime.clock import Clock
 from plog.runtime.timers import Timers
 from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings, GroupSettings
+from plog.storage.log_faults import is_of_full_disk
 from plog.storage.verification import Verification
 from plog.types import TopicPartition
 
@@ -543,6 +544,7 @@ class GroupCoordinator:
             await self._append(self.shards.of(group.group_id), [record])
         except KafkaError as failure:
             error = told(failure, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
-            self._unstored.warning("group %.100r cannot be stored: %s", group.group_id, failure)
+            if not is_of_full_disk(failure):
+                self._unstored.warning("group %.100r cannot be stored: %s", group.group_id, failure)
         if group.machine is machine:
             self._feed(group, Stored(ticket, error))

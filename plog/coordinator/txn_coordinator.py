@@ -53,6 +53,7 @@ from plog.runtime.clock import Clock
 from plog.runtime.give_way import giving_way
 from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings
+from plog.storage.log_faults import is_of_full_disk
 from plog.storage.producer_state import Marker
 from plog.types import NO_PRODUCER_ID, TopicPartition
 
@@ -352,7 +353,8 @@ class TxnCoordinator:
                 await self._appends.append(at, [Pair(key, value)])
         except KafkaError as failure:
             error = told(failure, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
-            self._unstored.warning("transactional id %.100r: %s", txn.transactional_id, failure)
+            if not is_of_full_disk(failure):
+                self._unstored.warning("transactional id %.100r: %s", txn.transactional_id, failure)
         self._feed(shard, txn, Stored(effect.ticket, error))
 
     async def _complete_later(self, shard: TxnShard, txn: Txn) -> None:

@@ -27,6 +27,12 @@ NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 """What the process lacks says nothing of the disk: only who asked is refused."""
 
 
+def is_of_full_disk(failure: BaseException) -> bool:
+    """Tell whether that is all that a failure is of: its log directory has told of it."""
+    cause = failure.__cause__
+    return isinstance(cause, OSError) and cause.errno in DISK_FULL
+
+
 class LogFaults:
     """The faults of one log, told to its owner."""
 
@@ -56,7 +62,9 @@ class LogFaults:
             self._owner.on_no_descriptor(self._log)
         else:
             self.disk_failed(error)
-        return KafkaStorageError(f"{self._log.topic_partition}: {error}")
+        failure = KafkaStorageError(f"{self._log.topic_partition}: {error}")
+        failure.__cause__ = error  # by which a full disk is known
+        return failure
 
     def of_errno(self, error: int) -> OSError:
         """Return what the struct met in the partition's directory as an error of Python's."""

@@ -36,6 +36,9 @@ class Register(LogOwner, Protocol):
     def quarantine(self, topic_partition: TopicPartition, log_dir: Path, reason: str) -> None:
         """Take note of a partition that cannot be served."""
 
+    def await_space(self, live: LiveLogDir, partition: FoundPartition) -> None:
+        """Have `LogLoading.load_late` called when a full disk has space."""
+
     def remove_tree_later(self, live: LiveLogDir, directory: Path, delay_ms: int) -> None:
         """Remove a directory that is no partition's."""
 
@@ -200,27 +203,48 @@ class LogLoading:
             tp, error = unexpected[0]
             raise KafkaStorageError(f"{tp} cannot be loaded: {error!r}") from error
 
+    def load_late(self, live: LiveLogDir, partition: FoundPartition) -> bool:
+        """Load a log of which `await_space` was told; False: there was no space again."""
+        tp = partition.topic_partition
+        try:
+            return self._try_to_load(live, partition) is None
+        except Exception as error:  # noqa: BLE001 - the others go on, as the scheduler's tasks do
+            _log.exception("%s cannot be loaded", tp)
+            self._on_damage(live, tp, f"it cannot be loaded: {error!r}")
+            return True
+
     def _load(self, live: LiveLogDir, partition: FoundPartition) -> None:
         tp = partition.topic_partition
-        quarantine = self._register.quarantine
         if live.failure is not None:
-            quarantine(tp, live.path, f"log directory {live.path} is offline")
-            return
+            reason = f"log directory {live.path} is offline"
+            self._register.quarantine(tp, live.path, reason)
+        elif (no_space := self._try_to_load(live, partition)) is not None:
+            # What needs no space can still be served, and retention make room.
+            live.unrecovered = True
+            reason = f"no space to recover it, which is tried again when there is some: {no_space}"
+            self._register.quarantine(tp, live.path, reason)
+            self._register.await_space(live, partition)
+
+    def _try_to_load(self, live: LiveLogDir, partition: FoundPartition) -> OSError | None:
+        """Load a log, or take note of why it cannot be; return the error of a full disk."""
+        tp = partition.topic_partition
         try:
             log = live.load(partition, self._topic_settings(tp.topic), self._register)
         except LogDamaged as error:
-            quarantine(tp, live.path, str(error))
-            live.guarded(live.remember_damage, tp)
+            self._on_damage(live, tp, str(error))
         except OSError as error:
             if error.errno in DISK_FULL:
-                # What needs no space can still be served, and retention make room.
-                live.unrecovered = True
-                quarantine(tp, live.path, f"no space to recover it: {error}")
-                return
+                return error
             live.fail(error)
-            quarantine(tp, live.path, f"log directory {live.path} is offline: {error}")
+            reason = f"log directory {live.path} is offline: {error}"
+            self._register.quarantine(tp, live.path, reason)
         else:
             self._register.add_loaded(log)
+        return None
+
+    def _on_damage(self, live: LiveLogDir, tp: TopicPartition, reason: str) -> None:
+        self._register.quarantine(tp, live.path, reason)
+        live.guarded(live.remember_damage, tp)
 
 
 def _working(dirs: Collection[LiveLogDir]) -> list[LiveLogDir]:

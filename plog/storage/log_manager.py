@@ -2,8 +2,9 @@
 
 Owns which logs there are and where, why a partition is offline, the start and the clean
 shutdown; it is the owner that the logs call back. How a start finds and loads them is
-`log_loading`'s, the periodic work `housekeeping`'s and `log_checkpoints`', a move to
-another directory `log_moves`'. Never touches a log's bytes: that is the log's.
+`log_loading`'s (and when again what a full disk kept from it, `late_recovery`'s), the periodic
+work `housekeeping`'s and `log_checkpoints`', a move to another directory `log_moves`'. Never
+touches a log's bytes: that is the log's.
 
 Locks: `_lock` guards the maps only; no log is called while it is held, because logs
 call back (as `LogOwner`) with their own lock held. `placement_lock` is held while a
@@ -17,7 +18,7 @@ import os
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -40,7 +41,8 @@ from plog.storage.flush_retries import FlushRetries
 from plog.storage.full_log_dirs import LOOK_MS, FullLogDirs, share_rooms
 from plog.storage.group_commit import Done
 from plog.storage.housekeeping import Housekeeping
-from plog.storage.live_log_dir import LiveLogDir, slot_key
+from plog.storage.late_recovery import LateRecovery
+from plog.storage.live_log_dir import FoundPartition, LiveLogDir, slot_key
 from plog.storage.log import Log
 from plog.storage.log_checkpoints import LogCheckpoints
 from plog.storage.log_cleaner import LogCleaner
@@ -55,6 +57,10 @@ _log = logging.getLogger(__name__)
 
 SAY_AGAIN_MS = 60_000
 """How often a want of descriptors is told of, however many requests it refuses."""
+
+TELL_LATE_MS = 200
+"""For so long partitions that are recovered after the start are collected: all replicas of the
+broker are looked at when it tells of any."""
 
 LogDirFailure = Callable[[Path, str], None]
 
@@ -115,6 +121,8 @@ class LogManager:
         self._offline_dirs: dict[TopicPartition, Path] = {}
         self._failure_callbacks: list[LogDirFailure] = []
         self._damage_callbacks: list[Callable[[TopicPartition, str], None]] = []
+        self._late_callbacks: list[Callable[[Collection[TopicPartition]], None]] = []
+        self._recovered_late: list[TopicPartition] = []  # which they are to be told of
         self._said_no_descriptor_ms: int | None = None
         self._lines = BoundedLines(
             _log, "%d further logs created or deleted", least_level=logging.INFO
@@ -142,6 +150,7 @@ class LogManager:
             topic_settings,
             threads=settings.num_recovery_threads_per_data_dir * max(1, len(settings.log_dirs)),
         )
+        self.late_recovery = LateRecovery(clock, self._load_late, self._on_recovered_all)
 
     # -- start -------------------------------------------------------------------------------
 
@@ -168,6 +177,7 @@ class LogManager:
         self._load_all()
         self._require_live_dir()
         self.scheduler.every(LOOK_MS, self._look_at_space)
+        self.scheduler.every(LOOK_MS, self.late_recovery.look)
         # Logs are closed one by one, and each has to write: with this descriptor, if none is left.
         with suppress(OSError):
             self._spare_fd = self._fs.open_file(Path(os.devnull))
@@ -217,9 +227,12 @@ class LogManager:
                 live.guarded(live.remember_boot)
         self._forget_slots()
         for log in self.logs():
-            # What recovery kept past the durable end is only in the page cache.
-            if log.native.durable_end < log.native.log_end_offset:
-                self.commit(log, report_nothing)
+            self._flush_recovered(log)
+
+    def _flush_recovered(self, log: Log) -> None:
+        # What recovery kept past the durable end is only in the page cache.
+        if log.native.durable_end < log.native.log_end_offset:
+            self.commit(log, report_nothing)
 
     def _forget_slots(self) -> None:
         """Free the durable-end slots of partitions that are elsewhere, or had nothing to lose.
@@ -259,6 +272,40 @@ class LogManager:
         if not self._take_in(log, self._dirs[log.log_dir]):
             reason = f"log directory {log.log_dir} is offline"
             self.quarantine(log.topic_partition, log.log_dir, reason)
+
+    def await_space(self, live: LiveLogDir, partition: FoundPartition) -> None:
+        """Have a partition recovered when its directory's disk has space."""
+        self.late_recovery.add(live, partition)
+
+    def on_late_recovery(self, callback: Callable[[Collection[TopicPartition]], None]) -> None:
+        """Call back, on the scheduler's thread, when partitions are recovered after the start.
+
+        Together, if several are within TELL_LATE_MS.
+        """
+        self._late_callbacks.append(callback)
+
+    def _load_late(self, live: LiveLogDir, partition: FoundPartition) -> bool:
+        is_over = self._loading.load_late(live, partition)
+        tp = partition.topic_partition
+        if (log := self.get(tp)) is not None:
+            _log.info("%s is recovered and online", tp)
+            self._flush_recovered(log)
+            with self._lock:
+                self._recovered_late.append(tp)
+                is_first = len(self._recovered_late) == 1
+            if is_first:
+                self.scheduler.after(TELL_LATE_MS, self._tell_recovered)
+        return is_over
+
+    def _tell_recovered(self) -> None:
+        with self._lock:
+            recovered, self._recovered_late = self._recovered_late, []
+        for callback in self._late_callbacks:
+            callback(recovered)
+
+    def _on_recovered_all(self, live: LiveLogDir) -> None:
+        if live.unrecovered and live.guarded(live.remember_boot):
+            live.unrecovered = False
 
     def quarantine(self, topic_partition: TopicPartition, log_dir: Path, reason: str) -> None:
         """Take note that a partition is offline, and why; its files stay where they are."""
@@ -420,6 +467,8 @@ class LogManager:
         with self._lock:
             if live.failure is None:
                 self._logs[log.topic_partition] = log
+                self._offline.pop(log.topic_partition, None)
+                self._offline_dirs.pop(log.topic_partition, None)
                 return True
         log.drop()
         return False
@@ -445,7 +494,7 @@ class LogManager:
             UnknownTopicOrPartition: there is none.
             KafkaStorageError: its directory cannot be renamed.
         """
-        with self.cleaner.paused(tp), self.placement_lock:
+        with self.cleaner.paused(tp), self.late_recovery.without(tp), self.placement_lock:
             with self._lock:
                 log = self._logs.pop(tp, None)
                 offline_dir = self._offline_dirs.pop(tp, None)
@@ -615,6 +664,7 @@ class LogManager:
         """Flush and close every log, write the checkpoints, mark the shutdown clean."""
         self.cleaner.stop()
         self.scheduler.stop()
+        self.late_recovery.stop()
         for live in self._live():
             live.group_commit.stop()
         self._give_up_spare()

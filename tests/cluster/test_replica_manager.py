@@ -387,6 +387,54 @@ def test_replica_refused_for_space_is_taken_up_when_there_is_some(broker, caplog
     broker.replicas.leader(A0, 1)
 
 
+def test_replica_recovered_after_the_start_is_taken_up_with_the_order_it_refused(
+    broker, caplog
+) -> None:
+    broker.lead()
+    log = broker.logs.logs.pop(A0)
+    again = Broker()
+    again.logs.offline[A0] = "no space to recover it"
+    assert again.lead(new=False) == STORAGE
+    assert again.lead(epoch=1, new=False) == STORAGE
+    # Its log is there, and nobody has been told.
+    again.logs.logs[A0] = log
+    del again.logs.offline[A0]
+    log.refusal = KafkaStorageError("no space")
+    log.refusal.__cause__ = OSError(errno.ENOSPC, "no space")
+    caplog.clear()
+    assert again.lead(epoch=1, new=False) == STORAGE
+    assert caplog.text == ""
+    again.replicas.on_late_recovery([A0])
+    assert again.reports == 1
+    assert again.lead(new=False) == STALE
+    # Its leader epoch could not be written: that is tried again, too.
+    assert again.lead(epoch=1, new=False) == STORAGE
+    again.replicas.ask_again_for_refused()
+    assert again.reports == 2
+    log.refusal = None
+    assert again.lead(epoch=1, new=False) == NONE
+    assert again.replicas.leader(A0, 1).hosted_log is log
+    assert log.settings is not None  # which may have changed while it was recovered
+    assert again.lead(epoch=1, new=False) == STALE
+
+
+def test_recovered_replica_that_goes_again_is_not_made_anew(broker) -> None:
+    broker.logs.offline[A0] = "no space to recover it"
+    assert broker.lead(new=False) == STORAGE
+    del broker.logs.offline[A0]
+    broker.replicas.on_late_recovery([A0])
+    broker.logs.offline_log_dirs = [Path("/d1")]
+    assert broker.lead(new=False) == STORAGE
+    assert broker.logs.logs == {}
+
+
+def test_recovery_that_comes_before_any_order_needs_none_again(broker) -> None:
+    broker.replicas.on_late_recovery([A0])
+    assert broker.reports == 0
+    assert broker.lead() == NONE
+    assert broker.lead(new=False) == STALE
+
+
 def test_lost_directory_takes_its_replicas_and_no_others(broker) -> None:
     broker.lead()
     broker.lead(A1)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from plog.protocol import framing
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.framing import MOST_REQUEST_ELEMENTS, encode_request_header
-from plog.protocol.messages.api_versions import ApiVersionsRequest
 from plog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from tests.handlers.wire import WAIT_MS, eventually, exchange, speak
-from tests.hostile.watch import MIB, forget_peak, memory
+from tests.handlers.wire import eventually, exchange, speak
+from tests.hostile.watch import MIB, Siege, memory, siege
 
+Besieged = Callable[..., contextlib.AbstractContextManager[Siege]]
 LARGEST = 100 * MIB
 """`socket.request.max.bytes` by default."""
 BESIDES = 64 * MIB
@@ -63,31 +62,10 @@ def header_tags(size: int) -> bytes:
     return (head + uvarint(size // 4)).ljust(size, b"\0")
 
 
-@contextlib.contextmanager
-def longest_wait(port: int) -> Iterator[Callable[[], float]]:
-    """Ask for versions again and again beside the block; gives the longest wait in seconds."""
-    waits: list[float] = []
-    first, stop = threading.Event(), threading.Event()
-
-    def ask() -> None:
-        request = ApiVersionsRequest(client_software_name="t", client_software_version="1")
-        with contextlib.closing(speak(port, client_id="bystander")) as wire:
-            while True:
-                begin = time.perf_counter()
-                wire.ask(request, 3)
-                waits.append(time.perf_counter() - begin)
-                first.set()
-                if stop.wait(0.001):
-                    return
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    try:
-        assert first.wait(WAIT_MS / 1000), "the other client was not answered"
-        yield lambda: max(waits)
-    finally:
-        stop.set()
-        asking.join()
+@pytest.fixture
+def besieged(record_property: Callable[[str, object], None]) -> Besieged:
+    """`tests.hostile.watch.siege`, with what it finds told at the end of the run."""
+    return partial(siege, report=lambda line: record_property("figures", line))
 
 
 def closed_by_broker(port: int, frame: bytes) -> bool:
@@ -96,29 +74,24 @@ def closed_by_broker(port: int, frame: bytes) -> bool:
 
 @pytest.mark.parametrize("size", [8 * MIB, LARGEST], ids=["8MiB", "100MiB"])
 @pytest.mark.parametrize("hostile", [empty_names, nested_arrays, tags, header_tags])
-def test_frame_of_tiny_elements_closes_its_connection_for_little_memory(own_broker, hostile, size):
+def test_frame_of_tiny_elements_closes_its_connection_for_little_memory(
+    own_broker, besieged: Besieged, hostile, size
+):
     broker = own_broker()
     frame = hostile(size)
     assert size - 64 < len(frame) <= size
-    with longest_wait(broker.port) as waited:
+    name = f"{hostile.__name__} {size >> 20} MiB"
+    with besieged(broker, name=name, growth=len(frame) + BESIDES):
         before = memory(broker, "VmRSS")
-        forget_peak(broker)
         assert closed_by_broker(broker.port, frame)
-        peak = memory(broker, "VmHWM")
-    eventually(lambda: memory(broker, "VmRSS") - before <= BESIDES, "given back")
-    after = memory(broker, "VmRSS")
-    print(
-        f"\n{hostile.__name__} {size >> 20} MiB: before {before / MIB:.0f} MiB, "
-        f"peak {peak / MIB:.0f}, after {after / MIB:.0f}; another client waited {waited():.3f} s"
-    )
-    assert peak - before <= len(frame) + BESIDES
+        eventually(lambda: memory(broker, "VmRSS") - before <= BESIDES, "given back")
     line = f"past the {MOST_REQUEST_ELEMENTS} elements of one message"
     eventually(lambda: line in broker.log, "logged")
     assert broker.log.count(line) == 1
     assert "Traceback" not in broker.log
 
 
-def test_request_of_a_hundred_thousand_partitions_is_answered(own_broker):
+def test_request_of_a_hundred_thousand_partitions_is_answered(own_broker, besieged: Besieged):
     broker = own_broker()
     count = 100_000
     request = ListOffsetsRequest(
@@ -130,18 +103,22 @@ def test_request_of_a_hundred_thousand_partitions_is_answered(own_broker):
             for n in range(count)
         ],
     )
-    with contextlib.closing(speak(broker.port)) as wire:
+    with (
+        besieged(broker, name="100,000 partitions", growth=LARGEST + BESIDES),
+        contextlib.closing(speak(broker.port)) as wire,
+    ):
         assert len(wire.ask(request, 7).topics) == count
 
 
-def test_request_at_the_bound_is_decoded_and_one_past_it_is_not(own_broker):
+def test_request_at_the_bound_is_decoded_and_one_past_it_is_not(own_broker, besieged: Besieged):
     broker = own_broker()
     head = encode_request_header(ApiKey.LIST_OFFSETS, 6, 7, "t") + bytes(5)
 
     def frame(count: int) -> bytes:
         return head + uvarint(count + 1) + b"\2x\1\0" * count + b"\0"
 
-    answer = exchange(broker.port, frame(MOST_REQUEST_ELEMENTS))
-    assert answer is not None
-    assert framing.decode_response_header(ApiKey.LIST_OFFSETS, 6, answer)[0] == 7
-    assert closed_by_broker(broker.port, frame(MOST_REQUEST_ELEMENTS + 1))
+    with besieged(broker, name="elements at the bound", growth=LARGEST + BESIDES):
+        answer = exchange(broker.port, frame(MOST_REQUEST_ELEMENTS))
+        assert answer is not None
+        assert framing.decode_response_header(ApiKey.LIST_OFFSETS, 6, answer)[0] == 7
+        assert closed_by_broker(broker.port, frame(MOST_REQUEST_ELEMENTS + 1))

@@ -7,24 +7,36 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from plog.client.admin import SET, TOPIC, Admin
-from plog.client.consumer import Consumer
 from plog.client.producer import Producer
-from plog.errors import ErrorCode, LeaderNotAvailable
+from plog.errors import ErrorCode
+from plog.protocol.messages.fetch import PartitionData
 from plog.types import TopicPartition
 from tests.broker.test_lost_replicas import partition_state
+from tests.coordinator.conftest import await_coordinator
+from tests.coordinator.members import ByHand
 from tests.crash.writer import Writer
-from tests.handlers.wire import create_topic, eventually, fetch_one, make_batch, produce, speak
-from tests.hosts.host import EAGER_BROKER, MIB, MemoryBounded, mounted, read_all, wait_until
+from tests.handlers.wire import (
+    create_topic,
+    eventually,
+    fetch_one,
+    fetch_request,
+    fetched,
+    make_batch,
+    produce,
+    speak,
+)
+from tests.hosts.host import EAGER_BROKER, MIB, MemoryBounded, memory, mounted, read_all, wait_until
 from tests.servers import BrokerProcess
+from tests.transactions.conftest import SETTINGS as COORDINATORS
+from tests.transactions.transactor import Transactor, committed_offset, read
 
 TIMEOUT_S = 30
 IS_FULL, HAS_SPACE = "is full, writes are refused", "has space again"
@@ -62,46 +74,6 @@ def fill(disk: Path) -> None:
                 continue
 
 
-@pytest.mark.usefixtures("plane")
-@pytest.mark.parametrize("end", ["kill", "stop"])
-def test_broker_starts_on_a_full_disk_and_goes_on_when_there_is_space(
-    small_disk: Path, end: str
-) -> None:
-    broker = BrokerProcess(small_disk.parent, overrides={"log.dirs": small_disk})
-    try:
-        broker.start()
-        with Admin(broker.bootstrap) as admin:
-            admin.create_topic("t")
-        with Producer(broker.bootstrap) as producer:
-            producer.send("t", b"before").result(TIMEOUT_S)
-        for _ in range(3):
-            fill(small_disk)
-            getattr(broker, end)()
-            fill(small_disk)
-            broker.start()
-        assert os.statvfs(small_disk).f_bavail < 64
-        with Consumer(broker.bootstrap) as consumer:
-            consumer.assign([TopicPartition("t", 0)])
-            (small_disk / FILLER).unlink()
-            if "no space to recover it" in broker.log:
-                broker.stop()
-                broker.start()
-            deadline = time.monotonic() + TIMEOUT_S
-            while True:
-                try:
-                    consumer.seek_to_beginning()
-                    break
-                except LeaderNotAvailable:  # its epoch could not be written down
-                    assert time.monotonic() < deadline, broker.log
-                    time.sleep(0.1)
-            assert [one.value for one in consumer.poll(TIMEOUT_S * 1000)] == [b"before"]
-        with Producer(broker.bootstrap) as producer:
-            assert producer.send("t", b"after").result(TIMEOUT_S).offset == 1
-        broker.stop()
-    finally:
-        broker.kill()
-
-
 def fill_but(disk: Path, size: int) -> None:
     """Take every free byte but so many."""
     with (disk / FILLER).open("ab", buffering=0) as file:
@@ -112,6 +84,110 @@ def fill_but(disk: Path, size: int) -> None:
 def free_bytes(disk: Path) -> int:
     found = os.statvfs(disk)
     return found.f_bavail * found.f_frsize
+
+
+NO_SPACE = "no space to recover it"
+PARTITIONS = 160
+"""A start has the space that is kept for the coordination store, from which many can be recovered
+before there is none."""
+
+
+@pytest.mark.usefixtures("plane")
+@pytest.mark.parametrize(
+    ("end", "left"),
+    [
+        pytest.param("stop", 0, id="stopped, no byte is left"),
+        pytest.param("kill", 0, id="killed, no byte is left"),
+        pytest.param("kill", 2 * MIB, id="killed, a part of the reserve is left"),
+    ],
+)
+def test_broker_starts_on_a_full_disk_and_goes_on_when_there_is_space(
+    small_disk: Path,
+    memory_bounded: MemoryBounded,
+    record_property: Callable[[str, object], None],
+    end: str,
+    left: int,
+) -> None:
+    log_dirs = (small_disk / "data", small_disk.parent / "other")
+    overrides: dict[str, object] = {"log.dirs": ",".join(map(str, log_dirs))}
+    broker = BrokerProcess(small_disk.parent, overrides=overrides)
+    batch = make_batch([b"v" * 5000])
+    take_space = partial(fill_but, size=left) if left else fill
+    try:
+        broker.start()
+        with closing(speak(broker.port)) as client:
+            topic, _ = create_topic(client, partitions=PARTITIONS)
+            here = [n for n in range(PARTITIONS) if (log_dirs[0] / f"{topic}-{n}").is_dir()]
+            other = min(set(range(PARTITIONS)) - set(here))
+            for partition in here:
+                for offset in range(3):
+                    answer = produce(client, topic, batch, partition=partition)
+                    assert answer.base_offset == offset
+        usual = memory(broker, "VmHWM")
+        for _ in range(2):
+            take_space(small_disk)
+            getattr(broker, end)()
+            if end == "kill":  # as if the disk had not got so far yet
+                for index in log_dirs[0].glob("*/*index"):
+                    index.unlink()
+            take_space(small_disk)
+            lines_before = len(broker.log.splitlines())
+            broker.start()
+        peak = memory(broker, "VmHWM")
+        record_property(
+            "figures",
+            f"a start on a full disk ({end}, {left / MIB:.0f} MiB left): memory at most"
+            f" {peak / MIB:.0f} MiB, {usual / MIB:.0f} without records",
+        )
+        assert peak - usual <= 32 * MIB
+
+        def lines(words: str) -> int:
+            return sum(words in line for line in broker.log.splitlines()[lines_before:])
+
+        with (
+            closing(speak(broker.port)) as client,
+            memory_bounded(broker, f"a disk that is full at the start ({end})", 32 * MIB),
+        ):
+
+            def code(partition: int, acks: int = -1) -> int:
+                return produce(client, topic, batch, partition=partition, acks=acks).error_code
+
+            def fetch(partition: int) -> PartitionData:
+                request = fetch_request((topic, partition, 0))
+                (found,) = fetched(client.ask(request, 12)).values()
+                return found
+
+            eventually(lambda: code(other) == ErrorCode.NONE, "served")
+            take_space(small_disk)
+            for partition in here:
+                for acks in (1, -1):
+                    assert code(partition, acks) == ErrorCode.KAFKA_STORAGE_ERROR
+                assert code(other) == ErrorCode.NONE
+            found = {one: fetch(one) for one in here}
+            offline = {one for one in here if found[one].error_code != ErrorCode.NONE}
+            for one in here:
+                wanted = ErrorCode.KAFKA_STORAGE_ERROR if one in offline else ErrorCode.NONE
+                assert found[one].error_code == wanted
+                assert one in offline or len(found[one].records or b"") == 3 * len(batch)
+            # What is offline could not be recovered, or could not write its leader epoch down.
+            unrecovered = lines(NO_SPACE)
+            assert unrecovered + lines(f"can not take up {topic}-") == len(offline), broker.log
+            # Nor is a stop a clean one that has no byte for its checkpoints.
+            assert bool(unrecovered) == (left == 0), broker.log
+            assert len(offline) < len(here)
+            assert left == 0 or not offline
+            (small_disk / FILLER).unlink()
+            for one in here:
+                eventually(lambda one=one: code(one) == ErrorCode.NONE, "taken again", TIMEOUT_S)
+                assert len(fetch(one).records or b"") == 4 * len(batch)
+            assert lines("is recovered and online") == unrecovered == lines(NO_SPACE), broker.log
+            eventually(lambda: lines(IS_FULL) == lines(HAS_SPACE) <= 1, "told once", TIMEOUT_S)
+        assert "Traceback" not in broker.log
+        broker.stop()
+        # Nothing is left for the next start to recover.
+        assert all((one / ".kafka_cleanshutdown").exists() for one in log_dirs)
+    finally:
+        broker.kill()
 
 
 @pytest.mark.usefixtures("plane")
@@ -164,6 +240,82 @@ def test_disk_that_others_fill_is_refused_early_and_taken_again(
         assert produce(client, full, batch).base_offset == taken + 1
         wait_until(lambda: HAS_SPACE in broker.log, "told", broker)
         assert broker.log.count(IS_FULL) == broker.log.count(HAS_SPACE) == 1
+
+
+@pytest.mark.usefixtures("plane")
+@pytest.mark.parametrize("left", [0, 2 * MIB], ids=["no byte", "a part of the reserve"])
+def test_coordinators_on_a_full_disk_refuse_and_go_on_when_there_is_space(
+    small_disk: Path, memory_bounded: MemoryBounded, left: int
+) -> None:
+    with (
+        BrokerProcess(
+            small_disk.parent, overrides={**COORDINATORS, "log.dirs": small_disk / "data"}
+        ) as broker,
+        ExitStack() as connections,
+    ):
+        client, first, second = (
+            connections.enter_context(closing(speak(broker.port))) for _ in range(3)
+        )
+        topic, _ = create_topic(client)
+        at = TopicPartition(topic, 0)
+        member, late = ByHand(broker.port, "g"), ByHand(broker.port, "late")
+        connections.callback(member.close)
+        connections.callback(late.close)
+        for group in ("g", "late"):
+            await_coordinator(client, group)
+        member.enter()
+        assert member.commit(topic, 1) == ErrorCode.NONE
+        commits, aborts = Transactor(first, "commits").start(), Transactor(second, "aborts").start()
+        commits.send(at, b"kept")
+        aborts.send(at, b"dropped")
+        with memory_bounded(broker, "coordinators on a full disk", 32 * MIB):
+            fill_but(small_disk, 2 * MIB)
+            safe = 1  # what was answered last
+
+            def is_refused() -> bool:
+                nonlocal safe
+                code = member.commit(topic, safe + 1)
+                safe += code == ErrorCode.NONE
+                return code == ErrorCode.NOT_COORDINATOR
+
+            eventually(is_refused, "refused", TIMEOUT_S)
+            if left == 0:  # now that it is seen: the files' last blocks have room as yet
+                fill(small_disk)
+            for _ in range(20):
+                assert member.commit(topic, 1000) == ErrorCode.NOT_COORDINATOR
+                assert commits.end(commit=True) == ErrorCode.NOT_COORDINATOR
+                assert aborts.end(commit=False) == ErrorCode.NOT_COORDINATOR
+                assert aborts.add(TopicPartition(topic, 0)) == [ErrorCode.NONE]  # is there already
+                assert Transactor(client, "new").init() == ErrorCode.NOT_COORDINATOR
+                # Who was in the group stays, and is told what it has committed.
+                assert member.beat() == ErrorCode.NONE
+                assert member.committed(topic) == safe
+            assert late.join().error_code == ErrorCode.NONE
+            assert late.sync({late.member_id: b"all"}).error_code == ErrorCode.NOT_COORDINATOR
+            # One line of the log directory tells of them all.
+            assert "transactional id" not in broker.log
+            assert "cannot be stored" not in broker.log
+            assert read(client, at) == []
+            assert read(client, at, committed=False) == [b"kept", b"dropped"]
+            for group in ("g", "late"):
+                await_coordinator(client, group)  # which is here all the same
+            (small_disk / FILLER).unlink()
+            wait_until(lambda: member.commit(topic, 2000) == ErrorCode.NONE, "again", broker)
+            commits.finish(commit=True)
+            aborts.finish(commit=False)
+            Transactor(client, "new").start()
+            late.enter()
+            assert member.beat() == ErrorCode.NONE
+        wait_until(lambda: HAS_SPACE in broker.log, "told", broker)
+        assert broker.log.count(IS_FULL) == broker.log.count(HAS_SPACE) == 1
+        broker.kill()
+        broker.start()
+        with closing(speak(broker.port)) as again:
+            await_coordinator(again, "g")
+            assert committed_offset(again, "g", at) == (ErrorCode.NONE, 2000)
+            eventually(lambda: read(again, at) == [b"kept"], "read", TIMEOUT_S)
+        assert "Traceback" not in broker.log
+        assert "met a bug" not in broker.log
 
 
 @pytest.mark.usefixtures("plane")

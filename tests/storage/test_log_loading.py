@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import errno
+import logging
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,11 @@ import pytest
 from plog._native import faults
 from plog._native.faults import Fault
 from plog.errors import KafkaStorageError
+from plog.runtime.clock import ManualClock
+from plog.storage.full_log_dirs import LOOK_MS
+from plog.storage.late_recovery import MOST_WAIT_MS
 from plog.storage.live_log_dir import LiveLogDir
+from plog.storage.log_manager import LogManager
 from plog.types import TopicPartition
 
 from .log_managers import A0, B0, ID_A, ID_B, SETTINGS, Start, abandon, fill, lead
@@ -37,24 +44,181 @@ def test_partition_in_two_directories_is_offline(start: Start, dirs: list[Path])
     assert again.get(B0) is not None
 
 
-def test_disk_full_in_recovery_costs_that_partition_alone(start: Start, dirs: list[Path]) -> None:
+@pytest.fixture
+def unclean(start: Start, dirs: list[Path]) -> Path:
+    """A log directory with A0, whose index is to be built anew, and B0, as a kill leaves them."""
     manager = start([dirs[0]])
     for tp in (A0, B0):
         fill(lead(manager.create(tp, ID_A, SETTINGS)), 20)
     manager.shutdown()
-    (dirs[0] / ".kafka_cleanshutdown").unlink()
+    for name in (".kafka_cleanshutdown", "boot-id"):
+        (dirs[0] / name).unlink()
     for path in (dirs[0] / "a-0").glob("*.index"):
-        path.unlink()  # to be built anew
-    faults.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(dirs[0] / "a-0"))])
-    again = start([dirs[0]])
+        path.unlink()
+    return dirs[0]
+
+
+def fill_disk(log_dir: Path) -> None:
+    """Let recovery find no space for A0; what asks for free space finds some all the same."""
+    faults.inject([Fault("pwritev", errno=errno.ENOSPC, path_prefix=str(log_dir / "a-0"))])
+
+
+def look_again(manager: LogManager, clock: ManualClock, after_ms: int = LOOK_MS) -> None:
+    """Let time pass, and what is begun then come to its end."""
+    clock.advance(after_ms)
+    manager.scheduler.run_due()
+    manager.late_recovery.wait()
+
+
+def test_disk_full_in_recovery_costs_that_partition_alone(start: Start, unclean: Path) -> None:
+    fill_disk(unclean)
+    again = start([unclean])
     faults.inject([])
-    assert again.live_log_dirs == [dirs[0]]
+    assert again.live_log_dirs == [unclean]
     assert "no space" in again.offline[A0]
     assert again.get(B0).log_end_offset == 200
     again.shutdown()
     # It has not been recovered: the next start must not take it for cleanly closed.
-    assert not (dirs[0] / ".kafka_cleanshutdown").exists()
-    assert start([dirs[0]]).get(A0).log_end_offset == 200
+    assert not (unclean / ".kafka_cleanshutdown").exists()
+    assert start([unclean]).get(A0).log_end_offset == 200
+
+
+def test_partition_without_space_to_recover_it_is_there_once_there_is_some(
+    start: Start, unclean: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    fill_disk(unclean)
+    manager = start([unclean])
+    recovered: list[TopicPartition] = []
+    manager.on_late_recovery(recovered.extend)
+    for _ in range(5):
+        look_again(manager, clock)
+        assert manager.get(A0) is None
+        assert not (unclean / "boot-id").exists()
+    assert caplog.text.count("a-0 is offline: no space to recover it") == 1
+    faults.inject([])
+    look_again(manager, clock, MOST_WAIT_MS)
+    look_again(manager, clock)
+    assert manager.get(A0).log_end_offset == 200
+    assert A0 not in manager.offline
+    assert recovered == [A0]
+    assert "a-0 is recovered and online" in caplog.text
+    # It is one like the others, for a clean shutdown too.
+    assert (unclean / "boot-id").exists()
+    fill(lead(manager.get(A0)), 1, start=20)
+    manager.shutdown()
+    assert (unclean / ".kafka_cleanshutdown").exists()
+    assert start([unclean]).get(A0).log_end_offset == 210
+
+
+def test_full_disk_is_not_asked_for_a_recovery(
+    start: Start, unclean: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_disk(unclean)
+    manager = start([unclean])
+    faults.inject([])
+    monkeypatch.setattr(LiveLogDir, "has_space", lambda _: False)
+    look_again(manager, clock, MOST_WAIT_MS)
+    assert manager.get(A0) is None
+    monkeypatch.undo()
+    look_again(manager, clock)
+    assert manager.get(A0) is not None
+
+
+def test_recovery_that_goes_on_failing_is_tried_less_often(
+    start: Start, unclean: Path, clock: ManualClock
+) -> None:
+    fill_disk(unclean)
+    manager = start([unclean])
+    for _ in range(10):
+        look_again(manager, clock, MOST_WAIT_MS)
+    faults.inject([])
+    look_again(manager, clock)
+    assert manager.get(A0) is None
+    look_again(manager, clock, MOST_WAIT_MS)
+    assert manager.get(A0) is not None
+
+
+def test_partition_without_space_to_recover_it_is_found_damaged_later(
+    start: Start, unclean: Path, clock: ManualClock
+) -> None:
+    fill_disk(unclean)
+    manager = start([unclean])
+    faults.inject([])
+    segment = sorted((unclean / "a-0").glob("*.log"))[0]
+    segment.write_bytes(bytes(segment.stat().st_size))
+    look_again(manager, clock)
+    assert manager.get(A0) is None
+    assert "no space" not in manager.offline[A0]
+    reason = manager.offline[A0]
+    look_again(manager, clock, MOST_WAIT_MS)
+    assert manager.offline[A0] == reason
+    manager.shutdown()
+    assert A0 in start([unclean]).offline
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_partition_deleted_before_it_was_recovered_is_gone(
+    start: Start, unclean: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    fill_disk(unclean)
+    manager = start([unclean])
+    faults.inject([])
+    begun, load = threading.Event(), LiveLogDir.load
+
+    def slow_load(self, found, *args, **options):
+        begun.set()
+        time.sleep(0.3)
+        assert found.directory.is_dir()  # as long as it is recovered
+        return load(self, found, *args, **options)
+
+    monkeypatch.setattr(LiveLogDir, "load", slow_load)
+    if when == "while":
+        clock.advance(LOOK_MS)
+        manager.scheduler.run_due()
+        assert begun.wait(10)
+    manager.delete(A0)
+    assert not (unclean / "a-0").exists()
+    assert A0 not in manager.offline
+    look_again(manager, clock, MOST_WAIT_MS)
+    assert manager.get(A0) is None
+    assert manager.create(A0, ID_B, SETTINGS).log_end_offset == 0
+    assert manager.live_log_dirs == [unclean]
+    # Nothing is left that had to be recovered.
+    manager.shutdown()
+    assert (unclean / ".kafka_cleanshutdown").exists()
+
+
+def test_shutdown_waits_for_a_late_recovery(
+    start: Start, unclean: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_disk(unclean)
+    manager = start([unclean])
+    faults.inject([])
+    load = LiveLogDir.load
+
+    def slow_load(self, *args, **options):
+        time.sleep(0.3)
+        return load(self, *args, **options)
+
+    monkeypatch.setattr(LiveLogDir, "load", slow_load)
+    clock.advance(LOOK_MS)
+    manager.scheduler.run_due()
+    manager.shutdown()
+    assert (unclean / ".kafka_cleanshutdown").exists()
+    assert start([unclean]).get(A0).log_end_offset == 200
+
+
+def test_log_directory_that_fails_takes_what_awaits_space(
+    start: Start, unclean: Path, clock: ManualClock
+) -> None:
+    fill_disk(unclean)
+    manager = start([unclean])
+    faults.inject([])
+    manager.fail_log_dir(unclean, OSError(errno.EIO, "broken"))
+    look_again(manager, clock, MOST_WAIT_MS)
+    assert manager.get(A0) is None
+    assert A0 in manager.offline
 
 
 @pytest.mark.parametrize("threads", [1, 4])
