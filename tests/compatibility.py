@@ -461,11 +461,12 @@ ROWS = [
     Row(
         ANSWERS,
         "beside a live Kafka 4",
-        "consumer groups, transactions of version 2; differences are in SKIPPED.md",
+        "consumer groups, transactions of version 2, features; differences are in SKIPPED.md",
         (
             _of("compat/against_kafka_4/test_broker_keys.py"),
             _of("compat/against_kafka_4/test_consumer_groups.py"),
             _of("compat/against_kafka_4/test_differences.py"),
+            _of("compat/against_kafka_4/test_features.py"),
             _of("compat/against_kafka_4/test_group_configs.py"),
             _of("compat/against_kafka_4/test_transactions.py"),
         ),

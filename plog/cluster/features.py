@@ -166,8 +166,10 @@ def _check(change: Change, levels: Mapping[str, int]) -> None:
     supported = SUPPORTED.get(feature)
     if supported is None:
         raise InvalidUpdateVersion(f"this broker knows no feature {feature[:100]!r}")
+    if level < NO_LEVEL:
+        raise InvalidUpdateVersion(f"{feature} cannot be at level {level}")
     now = levels.get(feature, NO_LEVEL)
-    if level <= NO_LEVEL and feature not in levels:
+    if level == NO_LEVEL and feature not in levels:
         raise InvalidRequest(f"{feature} is not in force")
     if level > supported.highest or NO_LEVEL < level < supported.lowest:
         raise InvalidUpdateVersion(

@@ -74,6 +74,7 @@ def test_levels_go_down_where_that_is_said(store: Store, features: Features) -> 
     [
         (to(HIGHEST + 1), ErrorCode.INVALID_UPDATE_VERSION),
         (to(HIGHEST + 1, Direction.DOWN), ErrorCode.INVALID_UPDATE_VERSION),
+        (to(-1, Direction.DOWN), ErrorCode.INVALID_UPDATE_VERSION),
         (Change("metadata.version", 1, Direction.UP), ErrorCode.INVALID_UPDATE_VERSION),
     ],
 )

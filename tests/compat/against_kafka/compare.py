@@ -20,7 +20,7 @@ ABSENT = "absent"
 NAMES = (
     "name", "topic", "topic_name", "topic_id", "key", "resource_name", "partition_index", "index",
     "partition", "partition_id", "api_key", "broker_id", "node_id", "log_dir", "batch_index",
-    "group_id", "member_id", "group_instance_id", "transactional_id",
+    "group_id", "member_id", "group_instance_id", "transactional_id", "feature",
 )  # fmt: skip
 """Fields that say which item of a list a structure is; the first that it has counts."""
 ASSIGNMENTS = ("assignment", "target_assignment")

@@ -104,7 +104,7 @@ OF_TRANSACTIONS = {
 
 
 OF_FEATURES = {ApiKey.UPDATE_FEATURES}
-"""Kafka 3.9 with ZooKeeper knows no feature that could be asked for."""
+"""Kafka 3.9 with ZooKeeper knows no feature that could be asked for: Kafka 4.1 is, beside plog."""
 
 
 OF_CONSUMER_GROUPS = {

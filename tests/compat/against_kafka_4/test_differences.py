@@ -5,11 +5,16 @@ from __future__ import annotations
 from tests.compat.against_kafka.differences import FROM_4_1, like, listed
 from tests.compat.against_kafka_4 import (
     test_consumer_groups,
+    test_features,
     test_group_configs,
     test_transactions,
 )
 
-CASES = [*test_consumer_groups.CASES, *test_group_configs.CASES, *test_transactions.CASES]
+CASES = [
+    name
+    for module in (test_consumer_groups, test_features, test_group_configs, test_transactions)
+    for name in module.CASES
+]
 
 
 def test_every_row_is_of_a_case() -> None:
