@@ -20,16 +20,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from confluent_kafka import TopicPartition as Place
 
-from plog.client.admin import Admin
+from plog.client.admin import BROKER, GROUP, SET, Admin
+from plog.client.admin import TOPIC as TOPIC_KIND
 from plog.types import TopicPartition
 from tests.compat.clients import CODECS, PATIENCE_S, Confluent, Sent
 from tests.compat.coordinated import begin as begin_transaction
-from tests.compat.coordinated import commit_offset, committed_offset, read_committed, transactional
+from tests.compat.coordinated import (
+    commit_offset,
+    committed_offset,
+    read_committed,
+    read_to_end,
+    transactional,
+)
 from tests.compat.made import made_once
 from tests.conftest import ROOT
+from tests.group_members import member
 from tests.planes import FAST_PATH
 from tests.servers import BrokerProcess
+from tests.waiting import until
 
 
 class Release(NamedTuple):
@@ -59,6 +69,22 @@ SEGMENT_BYTES = "4000"
 """So that there are several segments."""
 FIRST_KEPT = 3
 """The records below it are deleted."""
+OF_CONSUMERS = "of consumers"
+COMPACTED = "compacted"
+COMPACTION = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "200",
+    "min.cleanable.dirty.ratio": "0",
+    "max.compaction.lag.ms": "100",
+}
+KEYS, ROUNDS = 3, 12
+SET_BY_THE_NEWER = [
+    (TOPIC_KIND, COMPACTED, "retention.ms", "123456789"),
+    (BROKER, "0", "message.max.bytes", "1234567"),
+    (BROKER, "", "log.retention.ms", "987654321"),
+    (GROUP, OF_CONSUMERS, "consumer.session.timeout.ms", "46000"),
+]
+"""Kind and name of what they are for, key and value."""
 OLD_STAMP = 1_700_000_000_000
 
 
@@ -96,6 +122,44 @@ def verify_coordinated(bootstrap: str, ends: Sequence[int]) -> None:
     assert committed_offset(bootstrap, TopicPartition(TOPIC, 1)) == ends[-1]
     transactional(bootstrap, "its id")
     assert read_committed(bootstrap, MOVED, len(ends)) == [b"%d" % end for end in ends]
+
+
+def use_what_is_newer(broker: BrokerProcess, end: int) -> None:
+    """Do what the first release could not: a consumer group (KIP-848), its settings, compaction.
+
+    What is written and committed is of this end.
+    """
+    bootstrap = broker.bootstrap
+    with Admin(bootstrap) as admin:
+        if COMPACTED not in admin.topics():
+            admin.create_topic(COMPACTED, configs=COMPACTION)
+        for kind, name, key, value in SET_BY_THE_NEWER:
+            admin.alter_configs(kind, name, [(key, SET, value)])
+    with member(bootstrap, OF_CONSUMERS, TOPIC, {1: end}, group_protocol="consumer"):
+        pass
+    # Idempotent producers' last batches would stay, empty, of which librdkafka complains.
+    for n in range(ROUNDS):
+        values = [Sent(b"k%d" % (n % KEYS), b"%d of %d" % (n, end))]
+        Confluent().produce(bootstrap, COMPACTED, values, idempotent=False)
+    until(lambda: len(read_to_end(bootstrap, COMPACTED)) < ROUNDS, "compacted")
+
+
+def verify_what_is_newer(bootstrap: str, end: int, *, coordinates: bool) -> None:
+    """Find what `use_what_is_newer` left, as far as a release knows of it."""
+    found = read_to_end(bootstrap, COMPACTED)
+    newest = {b"k%d" % (n % KEYS): b"%d of %d" % (n, end) for n in range(ROUNDS)}
+    assert {one.key(): one.value() for one in found} == newest, [
+        (one.offset(), one.key(), one.value()) for one in found
+    ]
+    with Admin(bootstrap) as admin:
+        for kind, name, key, value in SET_BY_THE_NEWER:
+            if coordinates or kind != GROUP:
+                (entry,) = admin.describe_configs(kind, name, [key])
+                assert entry.value == value
+    if coordinates:
+        with member(bootstrap, OF_CONSUMERS, TOPIC, group_protocol="consumer") as again:
+            (kept,) = again.committed([Place(TOPIC, 1)], PATIENCE_S)
+            assert kept.offset == end
 
 
 def begin(bootstrap: str) -> int:

@@ -16,8 +16,10 @@ from tests.broker.releases import (
     begin,
     coordinate,
     older_broker,
+    use_what_is_newer,
     verify,
     verify_coordinated,
+    verify_what_is_newer,
     write,
 )
 from tests.compat.clients import CODECS
@@ -64,9 +66,12 @@ def test_upgrade_and_way_back_keep_every_record_of_each_release(
 
 
 def upgrade_and_go_back(tmp_path: Path, release: Release, *, kill: bool) -> None:
-    newer = BrokerProcess(tmp_path, overrides=release.settings)
+    often = {"log.cleaner.backoff.ms": 100}
+    newer = BrokerProcess(tmp_path, overrides={**release.settings, **often})
     older = older_broker(tmp_path, release)
+    older.overrides |= often
     ends: list[int] = []
+    end_of_newer = 0
     for broker in (older, newer, older, newer):
         try:
             broker.start()
@@ -74,7 +79,13 @@ def upgrade_and_go_back(tmp_path: Path, release: Release, *, kill: bool) -> None
                 verify(broker.bootstrap, ends[-1])
                 if release.coordinates:
                     verify_coordinated(broker.bootstrap, ends)
+                if end_of_newer:
+                    knows = release.coordinates or broker is newer
+                    verify_what_is_newer(broker.bootstrap, end_of_newer, coordinates=knows)
                 ends.append(write(broker.bootstrap, ends[-1]))
+                if release.coordinates or broker is newer:
+                    end_of_newer = ends[-1]
+                    use_what_is_newer(broker, end_of_newer)
             else:
                 ends.append(begin(broker.bootstrap))
             if release.coordinates:
@@ -85,5 +96,6 @@ def upgrade_and_go_back(tmp_path: Path, release: Release, *, kill: bool) -> None
             broker.kill()
     with newer:
         verify(newer.bootstrap, ends[-1])
+        verify_what_is_newer(newer.bootstrap, end_of_newer, coordinates=True)
         if release.coordinates:
             verify_coordinated(newer.bootstrap, ends)

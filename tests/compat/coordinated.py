@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka import TopicPartition as Place
 
 from plog.types import TopicPartition
@@ -45,6 +45,13 @@ def committed_offset(bootstrap: str, at: TopicPartition) -> int:
 
 def read_committed(bootstrap: str, topic: str, count: int) -> list[bytes]:
     """Return the committed values of partition 0, which are so many."""
+    found = [message.value() for message in read_to_end(bootstrap, topic)]
+    assert len(found) == count, found
+    return found
+
+
+def read_to_end(bootstrap: str, topic: str) -> list[Message]:
+    """Return what is committed in partition 0."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -55,15 +62,17 @@ def read_committed(bootstrap: str, topic: str, count: int) -> list[bytes]:
         }
     )
     consumer.assign([Place(topic, 0, 0)])
-    found: list[bytes] = []
+    found: list[Message] = []
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         message = consumer.poll(5)
         if message is None:
             continue
-        if message.error() is not None:  # the end
+        if (error := message.error()) is not None:
+            assert error.code() == KafkaError._PARTITION_EOF, error
             break
-        found.append(message.value())
+        found.append(message)
+    else:
+        raise AssertionError(f"no end of {topic}: {found}")
     consumer.close()
-    assert len(found) == count, found
     return found
