@@ -36,6 +36,7 @@ class Shell:
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
+            "COLUMNS": "200",  # or a table is folded
             "PLOG_BOOTSTRAP_SERVER": address,
         }
         self.address = address

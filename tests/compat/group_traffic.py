@@ -34,7 +34,13 @@ def consume_and_copy(client: str | Java, bootstrap: str, topic: str, partitions:
             second = members.start(client, instance="instance")
             members.await_share(first, second)
             until(lambda: first.read or second.read, "records are read", PATIENCE_S)
-            _copy(client, Job(bootstrap, WORKERS, topic, topic, 5, 2, SESSION_MS), Path(logs))
+            _copy(
+                client,
+                Job(
+                    bootstrap, WORKERS, topic, topic, batch=5, abort_every=2, session_ms=SESSION_MS
+                ),
+                Path(logs),
+            )
             first.leave()
             second.leave()
         finally:
