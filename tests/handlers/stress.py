@@ -11,7 +11,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -135,7 +135,10 @@ class World:
 
         eventually(led, f"led: {topic}")
 
-    def run(self, seconds: float, workers: dict[str, Callable[[], None]]) -> None:
+    def run(
+        self, seconds: float, workers: dict[str, Callable[[], None]], needed: Collection[str] = ()
+    ) -> None:
+        """Have workers at it for so long; up to a minute longer where needed things lack."""
         threads = [
             threading.Thread(target=self._guarded, args=(worker,), name=name)
             for name, worker in workers.items()
@@ -143,6 +146,10 @@ class World:
         for thread in threads:
             thread.start()
         self.stop.wait(seconds)
+        patience = time.monotonic() + 60
+        while not all(self.counts.get(what) for what in needed) and time.monotonic() < patience:
+            if self.stop.wait(0.1):
+                break
         self.stop.set()
         until = time.monotonic() + 2 * WAIT_MS / 1000
         for thread in threads:
