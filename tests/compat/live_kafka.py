@@ -56,6 +56,8 @@ HARMLESS = {
         "the controller is elected before its own broker listens, and ends after it",
     r"RequestSendThread controllerId=0\] Controller 0's connection to broker .* unsuccessful":
         "the same, told once more by who wanted to send",
+    r"RequestSendThread controllerId=0\] Controller 0 epoch \d+ fails to send request":
+        "the same, where the broker ends while a request is on its way",
     r"Group(?:Metadata)? - .*Failed to parse Consumer Protocol consumer:range of group":
         "members that tests play by hand tell of no topics, whoever coordinates them",
     r"Performing controller activation\. The metadata log appears to be empty":

@@ -165,6 +165,11 @@ def killed(directory: Path, data: Path, zookeeper: ZooKeeper) -> None:
         assert recovered(kafka, ALL) == segments(data, ALL)[-1:]
         assert recovered(kafka, OTHER) == segments(data, OTHER)
         assert len(segments(data, OTHER)) > 2
+        # Its controller has told it of all partitions: to be stopped before is a complaint.
+        told = kafka.log_path.read_text
+        for at in (ALL, OTHER, TABLE):
+            line = f"Log loaded for partition {at.topic}-{at.partition} with initial"
+            until(lambda line=line: line in told(), line, PATIENCE_S)
     finally:
         kafka.stop()
     assert kafka.complaints == []
