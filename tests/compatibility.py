@@ -380,6 +380,8 @@ ROWS = [
     _tool("kafka-delete-records", "up to an offset, and all", "test_records_are_deleted"),
     _tool("kafka-log-dirs", "describe: paths, sizes of the files",
           "test_log_directories_are_described"),
+    _tool("kafka-reassign-partitions", "moves replicas between log directories; verify",
+          "test_replicas_are_moved_between_log_directories"),
     _tool("kafka-producer-perf-test", "measures; each record is there",
           "test_performance_tool_of_producers_measures"),
     _tool("VerifiableProducer", "every record acknowledged",

@@ -92,6 +92,26 @@ def test_start_is_given_as_long_again_as_the_unit_gives_it() -> None:
     assert f"\nTimeoutStartSec={START_TIMEOUT_S}s\n" in (UNITS / "plog.service").read_text()
 
 
+WATCHED_AND_LIMITED = {
+    "Type": "notify",
+    "NotifyAccess": "main",
+    "WatchdogSec": "120s",
+    "TimeoutStopSec": "180s",
+    "Restart": "on-failure",
+    "User": "plog",
+    "LimitNOFILE": "1048576",
+}
+"""What the broker and docs/OPERATIONS.md rely on. Without a line the unit still verifies."""
+
+
+@pytest.mark.parametrize("name", ["plog.service", "plog@.service"])
+def test_broker_is_watched_limited_and_started_again(tmp_path: Path, name: str) -> None:
+    install_units(tmp_path)
+    given = re.findall(r"^(\w+)=(.*)$", (tmp_path / name).read_text(), re.MULTILINE)
+    assert len(given) > len(WATCHED_AND_LIMITED)
+    assert {key: value for key, value in given if key in WATCHED_AND_LIMITED} == WATCHED_AND_LIMITED
+
+
 def test_user_and_directories_are_made(host: Path) -> None:
     needs("systemd-sysusers")
     say("systemd-sysusers", f"--root={host}", UNITS / "plog.sysusers.conf")

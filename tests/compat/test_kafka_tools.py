@@ -263,6 +263,40 @@ def test_log_directories_are_described(
     assert sizes[f"{name}-1"] == 0
 
 
+def test_replicas_are_moved_between_log_directories(tools: Tools, tmp_path: Path) -> None:
+    """By whoever takes a disk away, as docs/OPERATIONS.md has it."""
+    plan = tmp_path / "plan.json"
+    with BrokerProcess(tmp_path, log_dirs=2) as broker:
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topic("moved", partitions=2)
+            send(broker, "moved", 100)
+            before = {one.partition.partition: one.log_dir for one in admin.log_dirs(["moved"])}
+            assert set(before.values()) == set(map(str, broker.log_dirs))
+            there = str(broker.log_dirs[1])
+            moves = [
+                {"topic": "moved", "partition": n, "replicas": [0], "log_dirs": [there]}
+                for n in range(2)
+            ]
+            plan.write_text(json.dumps({"version": 1, "partitions": moves}))
+
+            def reassign(step: str) -> str:
+                return tools.run(
+                    "ReassignPartitionsCommand", "--bootstrap-server", broker.bootstrap,
+                    "--reassignment-json-file", plan, step,
+                )  # fmt: skip
+
+            assert "Successfully started partition reassignment" in reassign("--execute")
+            until(
+                lambda: {one.log_dir for one in admin.log_dirs(["moved"])} == {there}, "moved there"
+            )
+            told = reassign("--verify")
+            done = re.findall(r"Reassignment of replica moved-\d-0 .*complete", told)
+            assert len(done) == 2, told
+        found = read_all(broker.bootstrap, "moved", 0)
+        assert [record.value for _, record in found] == [b"v%d" % n for n in range(100)]
+    assert list(broker.log_dirs[0].glob("moved-[0-9]")) == []
+
+
 def test_performance_tool_of_producers_measures(
     tools: Tools, broker: BrokerProcess, new_topic: NewTopic
 ) -> None:

@@ -16,6 +16,7 @@ from plog.client.producer import Producer
 from plog.errors import ErrorCode
 from plog.protocol.messages.api_versions import ApiVersionsRequest
 from plog.protocol.messages.fetch import FetchRequest
+from plog.protocol.messages.group_admin import DescribeGroupsRequest
 from plog.types import TopicPartition
 from tests.coordinator.conftest import await_coordinator
 from tests.coordinator.members import ByHand
@@ -40,6 +41,9 @@ MOST_SKEW_MS = 600_000
 """Between the broker's clock and the test's; more than a slow machine makes."""
 MOST_WAIT_MS = 30_000
 CHECK_MS = 100
+SHORT_MS = 1_000
+"""Of who says nothing more: a session, and a transaction."""
+GONE_BACK = ("an hour back", "1970")
 AHEAD = "the clock was set ahead by"
 
 
@@ -109,6 +113,22 @@ class Member:
         self._consumer.close()
 
 
+def end_when_their_time_is_over(broker: BrokerProcess, client: Speaker, what: str) -> None:
+    """Have a member and a transaction that say nothing more; both must be given up."""
+    lapsed = TopicPartition("lapsed", 0)
+    transactor = Transactor(client, f"silent, {what}", timeout_ms=SHORT_MS).start()
+    transactor.send(lapsed, what.encode())
+    with closing(ByHand(broker.port, f"silent, {what}", session_ms=SHORT_MS)) as member:
+        member.enter()
+        assert member.beat() is ErrorCode.NONE
+        wait_until(
+            lambda: transactor.described().transaction_state == "CompleteAbort", "aborted", broker
+        )
+        asked = DescribeGroupsRequest(groups=[member.group])
+        wait_until(lambda: not client.ask(asked, 5).groups[0].members, "given up", broker)
+        assert member.beat() is ErrorCode.UNKNOWN_MEMBER_ID
+
+
 @pytest.mark.usefixtures("plane")
 def test_clock_steps_change_timestamps_and_nothing_else(
     tmp_path: Path, host: Host, steps: dict[str, int], memory_bounded: MemoryBounded
@@ -124,6 +144,8 @@ def test_clock_steps_change_timestamps_and_nothing_else(
             "log.index.interval.bytes": 1,
             "offsets.topic.num.partitions": 1,
             "offsets.retention.check.interval.ms": CHECK_MS,
+            "group.initial.rebalance.delay.ms": 0,
+            "group.min.session.timeout.ms": SHORT_MS,
             "transaction.state.log.num.partitions": 1,
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": CHECK_MS,
             "transaction.remove.expired.transaction.cleanup.interval.ms": CHECK_MS,
@@ -141,6 +163,7 @@ def test_clock_steps_change_timestamps_and_nothing_else(
         create_topic(client, "not-before", message_timestamp_before_max_ms=2 * HOUR_MS)
         create_topic(client, "stamped", message_timestamp_type="LogAppendTime")
         create_topic(client, "idle")
+        create_topic(client, "lapsed")
         writer = stack.enter_context(Writer(broker.bootstrap, "created", 1, pause_s=0.01))
         # A producer that says nothing meanwhile must be known afterwards.
         idle = make_batch([b"i"], producer=(4242, 0, 0))
@@ -182,6 +205,8 @@ def test_clock_steps_change_timestamps_and_nothing_else(
             assert 290 <= waited < MOST_WAIT_MS, what
             # Retention and the expiry of producers come by several times.
             time.sleep(5 * CHECK_MS / 1000)
+            if what in GONE_BACK:
+                end_when_their_time_is_over(broker, client, what)
         wait_until(lambda: "the clock is believed again" in broker.log, "believed", broker)
         silent.ask(ApiVersionsRequest(), 0)  # nobody has taken it for idle
         assert [(one.assigned, one.taken) for one in members] == [(1, 0)] * 2

@@ -117,7 +117,9 @@ def test_lost_log_directories_take_their_partitions_and_no_others(
             check(writers[name], {0: read_all(broker, name)})
 
 
-def test_disk_that_is_not_mounted_at_a_start_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+def test_disk_that_is_not_mounted_at_a_start_is_not_taken_for_a_new_one(
+    tmp_path: Path, memory_bounded: MemoryBounded
+) -> None:
     broker = BrokerProcess(tmp_path, log_dirs=2)
     place, away = broker.log_dirs[0], tmp_path / "away"
     with broker, closing(speak(broker.port)) as client:
@@ -128,7 +130,11 @@ def test_disk_that_is_not_mounted_at_a_start_is_not_taken_for_a_new_one(tmp_path
     place.rename(away)
     place.mkdir()
     for _ in range(2):
-        with broker, closing(speak(broker.port)) as client:
+        with (
+            broker,
+            memory_bounded(broker, "a log directory that is not mounted at a start", 32 * MIB),
+            closing(speak(broker.port)) as client,
+        ):
             wait_until(lambda: partition_state(client, "gone") == GONE, "leaderless", broker)
             code = produce(client, "gone", make_batch([b"meanwhile"])).error_code
             assert code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -215,7 +221,7 @@ def take_the_rest(image: Path, place: Path) -> None:
 @pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("harm", [stop_writes, take_the_rest])
 def test_file_system_that_fails_loses_nothing_acknowledged(
-    tmp_path: Path, harm: Callable[[Path, Path], None]
+    tmp_path: Path, harm: Callable[[Path, Path], None], memory_bounded: MemoryBounded
 ) -> None:
     place, below = tmp_path / "bad", tmp_path / "below"
     image = below / "image"
@@ -232,11 +238,12 @@ def test_file_system_that_fails_loses_nothing_acknowledged(
                     made = Writer(broker.bootstrap, name, 1, padding=20_000, pause_s=0.01)
                     writers.append(stack.enter_context(made))
                 writers[0].wait_for_more(50)
-                harm(image, place)
-                wait_until(
-                    lambda: f"log directory {place} is offline" in broker.log, "told", broker
-                )
-                writers[1].wait_for_more(50)
+                with memory_bounded(broker, f"a file system that fails: {harm.__name__}", 32 * MIB):
+                    harm(image, place)
+                    wait_until(
+                        lambda: f"log directory {place} is offline" in broker.log, "told", broker
+                    )
+                    writers[1].wait_for_more(50)
                 writers[1].stop()
             assert "Traceback" not in broker.log
         (below / "filler").unlink(missing_ok=True)

@@ -217,6 +217,9 @@ def test_top_shows_and_tells(broker: Measured, wire: Speaker) -> None:
     assert figures["sent_bytes_per_s"] > 0
     assert next(one for one in figures["topics"] if one["topic"] == "shown")["offsets_per_s"] > 0
     assert figures["appended_records_per_s"] > 0
+    handed_over = figures["handed_over_per_s"]
+    asked = next(one for one in figures["apis"] if one["api"] == "ApiVersions")
+    assert handed_over["other API or version"] == pytest.approx(asked["per_s"], rel=0.2)
     # One that nobody has written to yet counts as slow where there are several.
     assert set(figures["slow_log_dirs"]) <= set(map(str, broker.log_dirs))
     assert figures["appended_bytes_per_s"] > 100 * figures["appended_records_per_s"]
@@ -227,6 +230,7 @@ def test_top_shows_and_tells(broker: Measured, wire: Speaker) -> None:
     for shown in (
         rf"^ *Produce +[\d.,]+ +(9\d\.\d|100\.0)% +{took} +{took} +{took}",
         r"in [\d.]+ [kM]B/s +out [\d.]+ [kM]B/s +appended [\d,]+ records/s \([\d.]+ [kM]B/s\)",
+        r"^ *other API or version +[1-9][\d,]*\.\d",
         rf"memory [\d.]+ MB +CPU \d+% +flush p99 {took}",
     ):
         assert re.search(shown, screen, re.MULTILINE), (shown, screen)
