@@ -102,20 +102,26 @@ log.initial.task.delay.ms=1000
 a minute after the deletion, and not before half a minute after the start, they would otherwise."""
 
 
-def _succeed(command: list[str], where: Path) -> None:
-    done = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False)
+def _succeed(command: list[str], where: Path, timeout_s: float | None = None) -> None:
+    done = subprocess.run(
+        command, cwd=where, capture_output=True, text=True, check=False, timeout=timeout_s
+    )
     if done.returncode:
         raise load.LoadError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
 
 
-def bring_jars(release: str, where: Path, *others: tuple[str, str, str]) -> None:
+def bring_jars(
+    release: str, where: Path, *others: tuple[str, str, str], timeout_s: float | None = None
+) -> None:
     """Have Maven put the jars of a release's broker into `where`/jars.
 
     Args:
         others: more to bring: group, artifact and version.
+        timeout_s: for all of it.
 
     Raises:
         LoadError: Maven cannot.
+        TimeoutExpired: It takes longer.
     """
     where.mkdir(parents=True, exist_ok=True)
     wanted = [("org.apache.kafka", "kafka_2.13", release), *others]
@@ -125,7 +131,7 @@ def bring_jars(release: str, where: Path, *others: tuple[str, str, str]) -> None
     goal = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
     copy = ["mvn", "-q", "-B", goal, "-DoutputDirectory=jars"]
     # Where others bring a logger, the tools' own would be a second one.
-    _succeed([*copy, "-DexcludeArtifactIds=slf4j-reload4j"], where)
+    _succeed([*copy, "-DexcludeArtifactIds=slf4j-reload4j"], where, timeout_s)
 
 
 def jars(version: str) -> Path:

@@ -26,6 +26,7 @@ import bench_kafka
 
 RELEASES = ("3.9.1", "4.1.1")
 TIMEOUT_S = 240
+BRING_TIMEOUT_S = 280
 GROUP = "org.apache.kafka"
 LOGGER = ("org.slf4j", "slf4j-simple", "1.7.36")
 """Writes warnings and errors to stderr."""
@@ -56,7 +57,8 @@ class Tools:
     def jars(self) -> Path:
         """Where the release's jars are; Maven brings them the first time."""
         wanted = hashlib.sha256(repr(self._artifacts).encode()).hexdigest()
-        return made_once(BUILT / f"kafka-{self.release}-{wanted[:12]}", self._make) / "jars"
+        directory = BUILT / f"kafka-{self.release}-{wanted[:12]}"
+        return made_once(directory, self._make, "mvn") / "jars"
 
     @property
     def _artifacts(self) -> list[tuple[str, str, str]]:
@@ -68,7 +70,7 @@ class Tools:
 
     def _make(self, made: Path) -> None:
         try:
-            bench_kafka.bring_jars(self.release, made, *self._artifacts)
+            bench_kafka.bring_jars(self.release, made, *self._artifacts, timeout_s=BRING_TIMEOUT_S)
         except FileNotFoundError as error:
             pytest.skip(f"the jars of Kafka {self.release} are not to be had: {error}")
         except bench_kafka.load.LoadError as error:

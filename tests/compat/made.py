@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import shutil
+import subprocess
 import tempfile
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
+RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
+"""Of all processes of a run of tests."""
 _STATUS = r"(?:401|403|407|429|5\d\d)"
 NOT_OURS = re.compile(
     r"[Cc]onnection (?:refused|reset|timed out|closed)|Connect timed out|Read timed out|i/o timeout"
@@ -36,23 +41,38 @@ def not_made(what: str, said: str) -> NoReturn:
     raise AssertionError(f"{what}: {said}")
 
 
-def made_once(directory: Path, make: Callable[[Path], None]) -> Path:
+def made_once(directory: Path, make: Callable[[Path], None], registry: str = "") -> Path:
     """Return a directory; it is filled by `make` the first time, and has its name once it is whole.
 
-    Of several that want it at once one makes it. Those of one parent directory are made one after
-    another: what makes them may share a cache that bears no more.
+    Of several that want it at once one makes it. Those of one parent directory and one registry,
+    named by the tool that asks it, are made one after another: what makes them may share a cache
+    that bears no more.
+
+    Where the tool takes too long (TimeoutExpired), its registry hangs: a reason to skip, for this
+    and whatever else a run wants of it. Who has waited for the lock until then has no time left to
+    find that out again.
     """
     if directory.is_dir():
         return directory
     directory.parent.mkdir(parents=True, exist_ok=True)
-    with (directory.parent / "lock").open("w") as lock:
+    with (directory.parent / f"lock{registry and '-'}{registry}").open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if directory.is_dir():
             return directory
+        lock.seek(0)
+        run, _, hung = lock.read().partition("\n")
+        if run == RUN:
+            pytest.skip(f"{directory.name} is not to be had: {hung}")
         made = Path(tempfile.mkdtemp(dir=directory.parent))
         try:
             make(made)
             made.rename(directory)
+        except subprocess.TimeoutExpired as error:
+            if not registry:
+                raise
+            lock.truncate(0)
+            lock.write(f"{RUN}\n{error}")
+            pytest.skip(f"{directory.name} is not to be had: {error}")
         finally:
             shutil.rmtree(made, ignore_errors=True)
     return directory

@@ -53,7 +53,7 @@ class Program(ABC):
     name: str
     sources: Sequence[Path]
     needs: Sequence[str]
-    """Commands that build it and run it."""
+    """Commands that build it and run it; the first has a registry."""
 
     @abstractmethod
     def build_command(self, made: Path) -> list[str]:
@@ -66,7 +66,7 @@ class Program(ABC):
     def built(self) -> Path:
         """Return the program's directory; build it there the first time."""
         state = hashlib.sha256(b"\0".join(path.read_bytes() for path in self.sources)).hexdigest()
-        return made_once(BUILT / f"{self.name}-{state[:12]}", self._build)
+        return made_once(BUILT / f"{self.name}-{state[:12]}", self._build, self.needs[0])
 
     def _build(self, made: Path) -> None:
         missing = [one for one in self.needs if shutil.which(one, path=ENVIRONMENT["PATH"]) is None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat import kafka_tools, programs, test_old_clients
+from tests.compat import kafka_tools, made, programs, test_old_clients
 from tests.compat.kafka_tools import Tools
+from tests.compat.made import made_once
 from tests.compat.programs import FranzGo, Java, Program
 from tests.compat.test_old_clients import OLD
 from tests.compat.test_other_clients import KafkaJs
@@ -24,6 +26,12 @@ MAKERS: dict[str, Callable[[], object]] = {
     "mvn, jars": lambda: Tools("3.9.1").jars,
     "pip": lambda: test_old_clients.installed(OLD[0]),
 }
+HANGS_S = 3
+TIMEOUTS = [
+    (programs, "BUILD_TIMEOUT_S"),
+    (kafka_tools, "BRING_TIMEOUT_S"),
+    (test_old_clients, "INSTALL_TIMEOUT_S"),
+]
 REFUSED = r"is not to be had: .*([Rr]efused|ECONNREFUSED)"
 UNKNOWN = {
     "go": "404 Not Found",
@@ -96,6 +104,13 @@ def refusing() -> Iterator[int]:
 
 
 @pytest.fixture
+def silent() -> Iterator[int]:
+    """A port where whoever comes is taken in, and answered never: as of a registry that hangs."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+@pytest.fixture
 def empty() -> Iterator[int]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Empty)
     thread = threading.Thread(target=server.serve_forever)
@@ -125,6 +140,44 @@ def test_registry_that_cannot_be_reached_skips_and_says_why(
     use(refusing)
     with pytest.raises(pytest.skip.Exception, match=REFUSED):
         MAKERS[tool]()
+
+
+@pytest.mark.parametrize("tool", MAKERS)
+def test_registry_that_never_answers_skips_and_says_why(
+    tool: str, use: Callable[[int], None], silent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs(*needs_of(tool))
+    use(silent)
+    for module, name in TIMEOUTS:
+        monkeypatch.setattr(module, name, HANGS_S)
+    with pytest.raises(pytest.skip.Exception, match=f"is not to be had: .*after {HANGS_S} seconds"):
+        MAKERS[tool]()
+
+
+def test_registry_that_never_answers_is_waited_for_once_in_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else who waits for its lock meanwhile, or comes later, has no time left to skip."""
+
+    def hang(_: Path) -> None:
+        raise subprocess.TimeoutExpired(["npm", "ci"], HANGS_S)
+
+    with pytest.raises(pytest.skip.Exception, match=r"^one is not to be had: .*npm"):
+        made_once(tmp_path / "one", hang, "npm")
+    with pytest.raises(pytest.skip.Exception, match=r"^other is not to be had: .*npm"):
+        made_once(tmp_path / "other", Path.touch, "npm")
+    made_once(tmp_path / "other", Path.touch, "go")
+    monkeypatch.setattr(made, "RUN", "the next")
+    made_once(tmp_path / "one", Path.touch, "npm")
+
+
+def test_what_asks_no_registry_fails_where_it_takes_too_long(tmp_path: Path) -> None:
+    def hang(_: Path) -> None:
+        raise subprocess.TimeoutExpired(["sleep"], HANGS_S)
+
+    with pytest.raises((subprocess.TimeoutExpired, pytest.skip.Exception)) as told:
+        made_once(tmp_path / "one", hang)
+    assert told.type is subprocess.TimeoutExpired
 
 
 @pytest.mark.parametrize("tool", MAKERS)

@@ -62,7 +62,7 @@ def installed(client: OldClient) -> Path:
         if done.returncode:
             not_made(client.requirement, done.stderr)
 
-    return made_once(OLD_CLIENTS / client.requirement, install)
+    return made_once(OLD_CLIENTS / client.requirement, install, "pip")
 
 
 @pytest.mark.parametrize("client", OLD, ids=lambda client: client.requirement)

@@ -45,7 +45,7 @@ class KafkaJs(Program):
         HERE / "kafkajs" / name
         for name in ("main.js", "group.js", "package.json", "package-lock.json")
     )
-    needs = ("node", "npm")
+    needs = ("npm", "node")
 
     def build_command(self, made: Path) -> list[str]:
         for source in self.sources:
