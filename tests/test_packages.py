@@ -27,6 +27,7 @@ from plog._native import batch
 from plog.client.admin import Admin
 from plog.protocol import record_batch
 from tests.compat.clients import CODECS, Confluent, Sent
+from tests.compat.made import STATUS
 from tests.conftest import ROOT
 from tests.servers import BrokerProcess, free_port
 from tests.units import EXPOSURE, INSTALLED, add_units_of_every_host, complaints, exposure
@@ -41,6 +42,20 @@ echo "$*" >>/asked
 case "$*" in *try-restart*) exit 1 ;; esac
 """
 MIRROR_TIMEOUT_S = 600
+HOST_NEEDS = ("debootstrap", "chroot")
+MIRROR: tuple[str, ...] = ()
+"""debootstrap's own for the distribution."""
+NOT_GOT = re.compile(r"\bE: (?:Failed getting release|Couldn't download)")
+"""debootstrap's words where it lacks a file; they are the same for one that the mirror has not."""
+ENDS = re.compile(
+    r"^(?:Resolving|Connecting to) .*|^No data received.*|.*Read error.*|.*Connection closed at .*"
+    r"|.* ERROR \d{3}: .*",
+    re.MULTILINE,
+)
+OUT_OF_REACH = re.compile(rf"failed: |^No data|Read error|closed at|ERROR {STATUS}: ")
+"""What wget says of each try, in debootstrap's log; which of it is of a mirror out of reach.
+
+The last counts: a mirror may have addresses that are out of reach, and one that is not."""
 MATCH = (
     "from plog.coordinator.topic_regex import Pattern; print(*Pattern('a+').matching(['aa', 'b']))"
 )
@@ -275,26 +290,39 @@ def package(tmp_path_factory: pytest.TempPathFactory, without_java: dict[str, st
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root directory with the distribution's essential packages and its Python."""
-    needs("debootstrap", "chroot")
+    root = tmp_path_factory.mktemp("host") / "root"
+    fill(root)
+    try:
+        run(*inside(root, "true"))
+    except AssertionError as error:
+        pytest.skip(f"no file system can be mounted here: {error}")
+    return root
+
+
+def fill(root: Path) -> None:
+    """Have debootstrap fill it; skip where its mirror cannot be reached, and only there."""
+    needs(*HOST_NEEDS)
     if os.geteuid() != 0:
         pytest.skip("a chroot needs root")
-    root = tmp_path_factory.mktemp("host") / "root"
     release = re.search(
         r"^VERSION_CODENAME=(\S+)", Path("/etc/os-release").read_text(), re.MULTILINE
     )
     assert release is not None
     try:
         run(
-            "debootstrap", "--variant=minbase", "--include=python3", release[1], root,
-            timeout=MIRROR_TIMEOUT_S,
+            "debootstrap", "--verbose", "--variant=minbase", "--include=python3",
+            release[1], root, *MIRROR,
+            timeout=MIRROR_TIMEOUT_S, env={**os.environ, "LC_ALL": "C"},
         )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        pytest.skip(f"a root directory is not to be had: {error}")
     except AssertionError as error:
-        pytest.skip(f"the distribution's packages are not to be had: {str(error)[-500:]}")
-    try:
-        run(*inside(root, "true"))
-    except AssertionError as error:
-        pytest.skip(f"no file system can be mounted here: {error}")
-    return root
+        log = root / "debootstrap" / "debootstrap.log"
+        told = log.read_text(errors="replace") if log.exists() else ""
+        ends = ENDS.findall(told)
+        if NOT_GOT.search(str(error)) and ends and OUT_OF_REACH.search(ends[-1]):
+            pytest.skip(f"a root directory is not to be had: {ends[-1]}")
+        raise AssertionError(f"{error}\n{told[-2000:]}") from None
 
 
 def inside(host: Path, *command: object, user: str = "root") -> list[str]:

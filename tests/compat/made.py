@@ -17,14 +17,15 @@ import pytest
 
 RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
 """Of all processes of a run of tests."""
-_STATUS = r"(?:401|403|407|429|5\d\d)"
+STATUS = r"(?:401|403|407|429|5\d\d)"
+"""What answers nobody, or nobody for now."""
 NOT_OURS = re.compile(
     r"[Cc]onnection (?:refused|reset|timed out|closed)|Connect timed out|Read timed out|i/o timeout"
     r"|TLS handshake timeout|[Uu]nreachable|No route to host|no such host|[Uu]nknown ?[Hh]ost"
     r"|Name or service not known|name resolution|x509:|certificate"
     r"|\bE(?:CONNREFUSED|CONNRESET|NOTFOUND|TIMEDOUT|AI_AGAIN|NETUNREACH|HOSTUNREACH)\b"
     r"|Could not transfer|failed to transfer"
-    rf"|code E{_STATUS}\b|: {_STATUS} [A-Z]|HTTP error {_STATUS}|too many {_STATUS} error"
+    rf"|code E{STATUS}\b|: {STATUS} [A-Z]|HTTP error {STATUS}|too many {STATUS} error"
     # Or what this machine has is too old.
     r"|requires go >=|requires Maven version|UnsupportedClassVersionError"
 )

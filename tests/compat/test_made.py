@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import test_packages
 from tests.compat import kafka_tools, made, programs, test_old_clients
 from tests.compat.kafka_tools import Tools
 from tests.compat.made import made_once
@@ -25,12 +27,14 @@ MAKERS: dict[str, Callable[[], object]] = {
     "mvn": lambda: Java("4.4.0").built(),
     "mvn, jars": lambda: Tools("3.9.1").jars,
     "pip": lambda: test_old_clients.installed(OLD[0]),
+    "debootstrap": lambda: test_packages.fill(programs.BUILT),
 }
 HANGS_S = 3
 TIMEOUTS = [
     (programs, "BUILD_TIMEOUT_S"),
     (kafka_tools, "BRING_TIMEOUT_S"),
     (test_old_clients, "INSTALL_TIMEOUT_S"),
+    (test_packages, "MIRROR_TIMEOUT_S"),
 ]
 REFUSED = r"is not to be had: .*([Rr]efused|ECONNREFUSED)"
 UNKNOWN = {
@@ -39,6 +43,7 @@ UNKNOWN = {
     "mvn": "Could not find artifact",
     "mvn, jars": "Could not find artifact",
     "pip": "No matching distribution",
+    "debootstrap": "ERROR 404",
 }
 """What they say of a name that the registry does not know."""
 
@@ -69,6 +74,7 @@ def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None
 
     def use(port: int) -> None:
         url = f"http://127.0.0.1:{port}"
+        monkeypatch.setattr(test_packages, "MIRROR", (url,))
         settings = tmp_path / ".m2" / "settings.xml"
         settings.parent.mkdir()
         settings.write_text(
@@ -125,11 +131,15 @@ def needs(*commands: str) -> None:
     for command in commands:
         if shutil.which(command, path=programs.ENVIRONMENT["PATH"]) is None:
             pytest.skip(f"there is no {command}")
+    if "chroot" in commands and os.geteuid() != 0:
+        pytest.skip("a chroot needs root")
 
 
 def needs_of(tool: str) -> tuple[str, ...]:
     command = tool.partition(",")[0]
-    return () if command == "pip" else (command, *Java.needs) if command == "mvn" else (command,)
+    return {"pip": (), "mvn": Java.needs, "debootstrap": test_packages.HOST_NEEDS}.get(
+        command, (command,)
+    )
 
 
 @pytest.mark.parametrize("tool", MAKERS)
