@@ -219,7 +219,7 @@ def _batch(file: _File, scanned: ScannedBatch) -> Found:
 
 def _records(file: _File, scanned: ScannedBatch) -> Iterator[Found]:
     try:
-        if scanned.header.is_control:
+        if scanned.header.is_control and scanned.header.records_count:
             yield from _marker(file, scanned)
             return
         for record in records.walk(scanned.data):

@@ -89,7 +89,7 @@ def read_marker(batch: bytes | memoryview) -> Marker | None:
     """Return what a control batch says; None for the kinds that no log of a topic should hold.
 
     Raises:
-        CorruptRecord: it does not hold a control record.
+        CorruptRecord: it does not hold a control record, as one that was emptied does not.
     """
     found = records.walk(batch)
     if not found or found[0].key is None or len(found[0].key) < 4:
@@ -142,6 +142,9 @@ def load_producers(
     for fd, position, header in _headers_from(fs, directory, segments, snapshot_offset):
         if not header.is_control:
             replay.on_batch(header)
+            continue
+        if not header.records_count:
+            replay.on_emptied_marker(header)
             continue
         marker = read_marker(fs.pread(fd, header.size_bytes, position))
         if marker is None:

@@ -330,6 +330,27 @@ class ProducerReplay:
         self.entries[header.producer_id] = entry
         return completed
 
+    def on_emptied_marker(self, header: BatchHeader) -> None:
+        """Take a control batch that a cleaner has left without its record.
+
+        No record of its transaction is left, so that it completes none: as in Kafka, whose
+        ProducerAppendInfo.append returns at once. Kafka forgets the epoch with that, for the sake
+        of which its cleaner keeps such a batch; here it fences. Of sequences nothing is known.
+        """
+        if not has_producer(header):
+            return
+        known = self.entries.get(header.producer_id)
+        if known is None:
+            known = _fresh(header.producer_id, header.producer_epoch, batches=())
+            known = known._replace(last_timestamp=header.max_timestamp)
+        elif header.producer_epoch > known.producer_epoch:
+            known = known._replace(
+                producer_epoch=header.producer_epoch,
+                batches=(),
+                last_timestamp=header.max_timestamp,
+            )
+        self.entries[header.producer_id] = known
+
     def first_unstable_offset(self) -> int | None:
         """Return where the earliest open transaction starts; None when none is open."""
         return min(

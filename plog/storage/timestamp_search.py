@@ -81,6 +81,8 @@ def _largest_from(segments: Sequence[Segment], log_start_offset: int) -> Timesta
         for position, header in _headers_from(segment, log_start_offset):
             if header.last_offset < log_start_offset or header.max_timestamp == NO_TIMESTAMP:
                 continue
+            if not header.records_count:  # what compaction has left of it
+                continue
             if best is None or header.max_timestamp > best[2].max_timestamp:
                 best = segment, position, header
     if best is None:

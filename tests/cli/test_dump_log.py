@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plog._native import records
+from plog._native import cleaning, records
 from plog.ops.dump_log import DAMAGE, UnknownFile, dump
 from plog.storage.durable_ends import SLOT_BYTES
 from plog.storage.transaction_index import AbortedTransaction, encode_aborted
@@ -210,6 +210,12 @@ def test_transaction_index_and_markers_are_read(tmp_path):
     )
     (marker,) = kinds(log, deep=True)["record"]
     assert (marker["marker"], marker["coordinator_epoch"]) == ("abort", 3)
+    # As a cleaner leaves it, for its producer's sake.
+    log.write_bytes(cleaning.empty_batch(log.read_bytes()))
+    found = kinds(log, deep=True)
+    assert DAMAGE not in found
+    assert "record" not in found
+    assert [(one["records"], one["control"]) for one in found["batch"]] == [(0, True)]
 
 
 def test_free_slots_are_no_damage_and_torn_ones_are(data):

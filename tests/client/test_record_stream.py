@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plog._native import records
+from plog._native import cleaning, records
 from plog._native.batch import HEADER_BYTES
 from plog.client.fetcher import Fetched, whole_batches
 from plog.client.record_stream import RecordStream
@@ -113,6 +113,20 @@ def test_aborted_transactions_are_left_out_and_committed_ones_not():
         (6, b"committed later"),
         (10, b"the last"),
     ]
+
+
+def test_marker_that_was_emptied_ends_no_transaction():
+    data = b"".join(
+        [
+            cleaning.empty_batch(marker(0, 2, abort=True)),
+            transactional(1, 2, b"aborted"),
+            cleaning.empty_batch(marker(2, 3, abort=True)),
+            marker(3, 2, abort=True),
+            batch_of([b"4"], 4),
+        ]
+    )
+    stream = RecordStream(fetched(data, aborted=[(2, 0), (3, 0)]), 0)
+    assert read(stream) == [(4, b"4")]
 
 
 def test_transaction_that_was_aborted_before_the_start_is_left_out():

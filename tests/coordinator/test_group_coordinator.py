@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from plog._native.batch import read_header
+from plog._native.cleaning import empty_batch
 from plog._native.records import build_batch, control_batch
 from plog.cluster.own_appends import Pair, Writer, ignore
 from plog.coordinator import group_log
@@ -223,6 +224,10 @@ class Written:
             )
         )
 
+    def clean(self) -> None:
+        """Leave the last batch without its record, as Kafka's cleaner does."""
+        self.batches[-1] = empty_batch(self.batches[-1])
+
     def read(self) -> Shard:
         replayed = Replayed()
         for data in self.batches:
@@ -297,6 +302,24 @@ def test_what_a_transaction_commits_after_the_group_was_deleted_stands(restarts:
         group = groups.find("g")
         assert group is not None
         assert group.offsets.get(AT) == CommittedOffset(11)
+        groups.close()
+
+    asyncio.run(run())
+
+
+def test_marker_that_was_emptied_is_passed_by() -> None:
+    async def run() -> None:
+        written = Written()
+        groups = made(written)
+        groups.shards.serve(Shard(0, 1))
+        assert await commit_with_transaction(groups) is ErrorCode.NONE
+        written.mark()
+        written.mark(abort=True)
+        written.clean()
+        groups.shards.serve(written.read())
+        group = groups.find("g")
+        assert group is not None
+        assert group.offsets.get(AT) == CommittedOffset(9)
         groups.close()
 
     asyncio.run(run())

@@ -9,6 +9,7 @@ import pytest
 
 from plog._native import compression, faults
 from plog._native.batch import read_header, restamp_append_time, scan
+from plog._native.cleaning import empty_batch
 from plog._native.faults import Fault
 from plog._native.partition_log import APPENDED, DUPLICATE, NOT_WRITABLE
 from plog._native.records import walk
@@ -362,6 +363,21 @@ def test_max_timestamp_below_the_log_start_is_not_told(directory: Path) -> None:
     assert log.max_timestamp_offset() == (1, NOW_MS + 5001, 0)
     log.delete_records_before(3)
     assert log.max_timestamp_offset() == (5, NOW_MS + 3, 0)
+
+
+def test_batch_without_records_is_not_found_by_time(directory: Path) -> None:
+    log = open_log(directory)
+    log.append_as_leader(batch(2, timestamp=NOW_MS), now_ms=NOW_MS)
+    log.append_as_leader(batch(1, timestamp=NOW_MS + 5000), now_ms=NOW_MS)
+    log.close()
+    path = directory / "00000000000000000000.log"
+    data = path.read_bytes()
+    last = scan(data)[-1].position
+    path.write_bytes(data[:last] + empty_batch(data[last:]))
+    log = open_log(directory)
+    assert log.offset_for_timestamp(NOW_MS + 2) is None
+    assert log.max_timestamp_offset() == (1, NOW_MS + 1, 0)
+    log.close()
 
 
 def test_search_of_an_empty_log_finds_nothing(directory: Path) -> None:

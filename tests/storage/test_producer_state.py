@@ -332,6 +332,32 @@ def test_marker_without_data_completes_nothing() -> None:
     assert replay.entries[PID].coordinator_epoch == 2
 
 
+def test_emptied_marker_tells_the_epoch_and_completes_nothing() -> None:
+    replay = ProducerReplay()
+    replay.on_batch(header(0, transactional=True, base=40))
+    replay.on_emptied_marker(header(-1, epoch=4, base=50)._replace(records_count=0))
+    after = replay.entries[PID]
+    assert (after.producer_epoch, after.batches) == (4, ())
+    assert after.current_txn_first_offset == 40
+    # Of an epoch that is known already it tells nothing, and what is known stays.
+    replay.on_batch(header(0, epoch=4, base=51))
+    before = replay.entries[PID]
+    replay.on_emptied_marker(header(-1, epoch=4, base=61)._replace(records_count=0))
+    assert replay.entries[PID] == before
+    nobodys = header(-1, base=62)._replace(producer_id=-1, records_count=0)
+    replay.on_emptied_marker(nobodys)
+    assert list(replay.entries) == [PID]
+
+
+def test_emptied_marker_is_enough_to_fence_a_producer() -> None:
+    replay = ProducerReplay()
+    replay.on_emptied_marker(header(-1, epoch=4, base=50)._replace(records_count=0))
+    known = replay.entries[PID]
+    with pytest.raises(InvalidProducerEpoch):
+        decide(known, header(0, epoch=3))
+    assert check(known, header(0, epoch=4))[0] is Verdict.ORDINARY
+
+
 def test_replay_knows_the_first_unstable_offset() -> None:
     replay = ProducerReplay()
     assert replay.first_unstable_offset() is None

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from plog._native.batch import scan
+from plog._native.cleaning import empty_batch
 from plog.errors import LogDamaged
 from plog.storage.filesystem import Filesystem
 from plog.storage.leader_epochs import EpochStart, LeaderEpochs
@@ -607,6 +609,25 @@ def test_aborted_transactions_are_indexed_again(tmp_path: Path) -> None:
     assert states[1].current_txn_first_offset == -1
     assert states[1].coordinator_epoch == 4
     assert states[2].current_txn_first_offset == 10
+
+
+@pytest.mark.parametrize("known", [UNCLEAN, Known(clean_shutdown=True)])
+def test_control_batch_that_was_emptied_is_no_damage(tmp_path: Path, known: Known) -> None:
+    """Kafka's cleaner leaves such for their producers, and at the end of what it has cleaned."""
+    directory = tmp_path / "flights-0"
+    directory.mkdir()
+    ended = {"timestamp": NOW_MS, "producer_id": 1, "coordinator_epoch": 4}
+    written = batch(3, producer_id=1, epoch=0, sequence=0, transactional=True) + b"".join(
+        control_batch(abort=True, offset=offset, producer_epoch=epoch, **ended)
+        for offset, epoch in ((3, 0), (4, 1))
+    )
+    end = scan(written)[2].position
+    path = directory / "00000000000000000000.log"
+    path.write_bytes(written[:end] + empty_batch(bytes(written[end:])))
+    found = recovered(directory, known._replace(gaps_legal_below=ANY_OFFSET))
+    (entry,) = found.producers
+    assert (entry.producer_epoch, entry.current_txn_first_offset) == (1, -1)
+    assert found.log_end_offset == 5
 
 
 def test_leader_epochs_come_from_the_file_and_the_batches(tmp_path: Path) -> None:
