@@ -20,6 +20,7 @@ from tests.compat.clients import Confluent, Sent
 from tests.compat.committed import TELLS_NO_EPOCH, as_committed, exchange
 from tests.compat.groups import CLIENTS, GroupSettings, Members, name_of
 from tests.compat.programs import FRANZ_GO, JAVA, FranzGo, Java
+from tests.compat.test_kafka_tools import codecs_on_disk
 from tests.compat.test_other_clients import KafkaJs, Sarama, run
 from tests.servers import BrokerProcess
 from tests.waiting import until
@@ -190,11 +191,28 @@ def test_program_goes_on_where_its_group_left_off(
 ) -> None:
     topic, each = new_topic(2), 10
     command = [*client.group_command(client.built()), broker.bootstrap, topic, f"go-on-{topic}"]
-    for round_ in range(2):
-        records = [Sent(b"k", b"%d" % n) for n in range(each)]
-        for partition in range(2):
-            Confluent().produce(broker.bootstrap, topic, records, partition=partition)
-        told = [line.split("\t") for line in run([*command, str(2 * each)]).splitlines()]
-        assert sorted((int(partition), int(offset)) for partition, offset in told) == [
-            (partition, round_ * each + n) for partition in range(2) for n in range(each)
+    for round_, codec in enumerate(("none", "gzip")):
+        records = [
+            # Of a size that is worth compressing: else librdkafka does not.
+            Sent(
+                b"k%d" % n if n % 2 else None,
+                b"%d" % n * 100 if n % 3 else None,
+                (("n", b"%d" % n), ("n", b"again"), ("codec", codec.encode())),
+            )
+            for n in range(each)
         ]
+        for partition in range(2):
+            Confluent().produce(broker.bootstrap, topic, records, codec=codec, partition=partition)
+        assert codecs_on_disk(broker, topic) == set(range(round_ + 1))
+        assert sorted(run([*command, str(2 * each)]).splitlines()) == sorted(
+            "\t".join(
+                [
+                    f"{partition}\t{round_ * each + n}",
+                    f"k{n}" if n % 2 else "NULL",
+                    str(n) * 100 if n % 3 else "NULL",
+                    f"n={n},n=again,codec={codec}",
+                ]
+            )
+            for partition in range(2)
+            for n in range(each)
+        )

@@ -12,8 +12,9 @@ import pytest
 
 from plog.client.admin import TOPIC, Admin
 from plog.types import TopicPartition
-from tests.compat.clients import Confluent, Sent
+from tests.compat.clients import CODECS, Confluent, Sent
 from tests.compat.programs import HERE, RUN_TIMEOUT_S, Program
+from tests.compat.test_kafka_tools import codecs_on_disk
 from tests.servers import BrokerProcess
 
 COUNT = 20
@@ -92,7 +93,11 @@ def test_kafkajs_makes_a_topic_and_writes(broker: BrokerProcess, codec: str) -> 
     said = run([*command, broker.bootstrap, topic, str(COUNT), codec]).split()
     assert said == [*map(str, range(COUNT)), "0", str(COUNT), "2"]
     found = Confluent().consume(broker.bootstrap, topic, COUNT - 2, offset=2)
-    assert [(one.key, one.value) for one in found] == RECORDS[2:]
+    assert [one[:3] for one in found] == [
+        (key, value, (("n", b"%d" % n), ("twice", b"a"), ("twice", b"b"), ("bytes", b"\0\xff")))
+        for n, (key, value) in enumerate(RECORDS)
+    ][2:]
+    assert codecs_on_disk(broker, topic) == {CODECS.index(codec)}
     with Admin(broker.bootstrap) as admin:
         assert admin.delete_records({TopicPartition(topic, 0): 2}) == {TopicPartition(topic, 0): 2}
 

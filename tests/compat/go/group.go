@@ -4,12 +4,20 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
+func shown(bytes []byte) string {
+	if bytes == nil {
+		return "NULL"
+	}
+	return string(bytes)
+}
+
 // Consumes so many records of a topic as a member of a group, commits each poll's, prints their
-// partitions and offsets, and leaves.
+// partitions, offsets, keys, values and headers, and leaves.
 func consumeInGroup(bootstrap, topic, group, records string) error {
 	count, err := strconv.Atoi(records)
 	if err != nil {
@@ -37,7 +45,12 @@ func consumeInGroup(bootstrap, topic, group, records string) error {
 			return err
 		}
 		for _, record := range fetches.Records() {
-			fmt.Printf("%d\t%d\n", record.Partition, record.Offset)
+			headers := make([]string, len(record.Headers))
+			for n, header := range record.Headers {
+				headers[n] = header.Key + "=" + shown(header.Value)
+			}
+			fmt.Printf("%d\t%d\t%s\t%s\t%s\n", record.Partition, record.Offset,
+				shown(record.Key), shown(record.Value), strings.Join(headers, ","))
 			read++
 		}
 	}

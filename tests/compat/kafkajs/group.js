@@ -1,10 +1,18 @@
 // Consumes as a member of a group: what tests/compat/test_consumer_groups.py has kafkajs do.
 //
 // Arguments: bootstrap, topic, group, number of records. Commits each record and then prints its
-// partition and offset, with a tab between; leaves when all have come.
+// partition, offset, key, value and headers, with tabs between; leaves when all have come.
 const { Kafka, logLevel } = require("kafkajs");
 
 const PATIENCE_MS = 120000;
+
+const shown = (bytes) => (bytes === null ? "NULL" : bytes.toString());
+
+// A name that comes twice has a list of values.
+const shownHeaders = (headers) =>
+  Object.entries(headers)
+    .flatMap(([name, values]) => [values].flat().map((value) => `${name}=${shown(value)}`))
+    .join(",");
 
 async function main([bootstrap, topic, groupId, count]) {
   const kafka = new Kafka({ clientId: "plog-test", brokers: [bootstrap], logLevel: logLevel.WARN });
@@ -21,7 +29,9 @@ async function main([bootstrap, topic, groupId, count]) {
         eachMessage: async ({ partition, message }) => {
           const offset = String(BigInt(message.offset) + 1n);
           await consumer.commitOffsets([{ topic, partition, offset }]);
-          console.log(`${partition}\t${message.offset}`);
+          const { key, value, headers } = message;
+          const told = [partition, message.offset, shown(key), shown(value), shownHeaders(headers)];
+          console.log(told.join("\t"));
           if (++read === Number(count)) resolve();
         },
       })

@@ -24,7 +24,12 @@ async function main([bootstrap, topic, count, codec]) {
       acks: -1,
       compression: codec === "gzip" ? CompressionTypes.GZIP : CompressionTypes.None,
       messages: [
-        { partition: 0, key: `k${n}`, value: `value ${n}`, headers: { n: String(n) } },
+        {
+          partition: 0,
+          key: `k${n}`,
+          value: `value ${n}`,
+          headers: { n: String(n), twice: ["a", "b"], bytes: Buffer.from([0, 255]) },
+        },
       ],
     });
     console.log(sent.baseOffset);

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -34,8 +35,15 @@ func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 	}
 }
 
-// Consumes so many records of a topic as a member of a group, prints their partitions and offsets,
-// and leaves.
+func shown(bytes []byte) string {
+	if bytes == nil {
+		return "NULL"
+	}
+	return string(bytes)
+}
+
+// Consumes so many records of a topic as a member of a group, prints their partitions, offsets, keys,
+// values and headers, and leaves.
 func consumeInGroup(bootstrap, topic, group, records string) {
 	count, err := strconv.Atoi(records)
 	check(err)
@@ -53,7 +61,12 @@ func consumeInGroup(bootstrap, topic, group, records string) {
 	for range count {
 		select {
 		case message := <-reads.read:
-			fmt.Printf("%d\t%d\n", message.Partition, message.Offset)
+			headers := make([]string, len(message.Headers))
+			for n, header := range message.Headers {
+				headers[n] = string(header.Key) + "=" + shown(header.Value)
+			}
+			fmt.Printf("%d\t%d\t%s\t%s\t%s\n", message.Partition, message.Offset,
+				shown(message.Key), shown(message.Value), strings.Join(headers, ","))
 		case err := <-consumer.Errors():
 			log.Fatal(err)
 		case <-time.After(patience):
