@@ -21,7 +21,12 @@ from plog.client.offsets import Offsets
 from plog.client.partitioner import Partitioner, StickyPartitioner
 from plog.client.producer_batch import Delivery, DeliveryCallback, Header, RecordMetadata
 from plog.client.sender import Rules, Sender
-from plog.client.transaction_states import ASKED, Call, TransactionAborted
+from plog.client.transaction_states import (
+    ASKED,
+    Call,
+    PreparedTransaction,
+    TransactionAborted,
+)
 from plog.client.transactions import Transactions
 from plog.errors import InvalidConfig, InvalidTxnState, PlogError
 from plog.protocol.record_batch import CODECS
@@ -30,6 +35,7 @@ __all__ = [
     "Delivery",
     "DeliveryCallback",
     "Header",
+    "PreparedTransaction",
     "Producer",
     "ProducerClosed",
     "RecordMetadata",
@@ -287,6 +293,20 @@ class Producer:
         """
         self._transactional(Call.COMMIT).commit(self.flush)
 
+    def prepare_transaction(self) -> PreparedTransaction | None:
+        """Wait for every record of the transaction to be acknowledged, and leave its end to others.
+
+        The first half of a commit in two phases (KIP-939): with what it returns anybody ends the
+        transaction by `TransactionAdmin.end`, once it is decided, and `close` leaves it open. Until
+        then its coordinator would abort it after transaction_timeout_ms, and the next producer of
+        the transactional id at once. None: it has no records, and nothing is to be ended.
+
+        Raises:
+            KafkaError: the first failure of the transaction, which can only be aborted.
+            ProducerFenced: another producer has the transactional id now; close this one.
+        """
+        return self._transactional(Call.PREPARE).prepare(self.flush)
+
     def abort_transaction(self) -> None:
         """Drop what has not been sent, wait for what has, and abort the transaction.
 
@@ -338,8 +358,9 @@ class Producer:
         delivery_timeout_ms bounds) fail with ProducerClosed. From a delivery callback it only
         says that no more records come. May be called again.
 
-        A transaction that is open is aborted; with `timeout_s` 0, or from a delivery callback, it
-        is left to the coordinator's clock, or to the next producer of the transactional id.
+        A transaction that is open is aborted, unless it is prepared; with `timeout_s` 0, or from a
+        delivery callback, it is left to the coordinator's clock, or to the next producer of the
+        transactional id.
         """
         if (
             self._transactions is not None

@@ -8,6 +8,7 @@ wait before it for good.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -23,10 +24,12 @@ from plog.client.partition_producers import (
     describe_producers,
     write_abort_marker,
 )
+from plog.client.transaction_states import FENCED, PreparedTransaction
 from plog.errors import (
     ErrorCode,
     InvalidTxnState,
     KafkaError,
+    ProducerFenced,
     TransactionalIdNotFound,
     UnknownTopicOrPartition,
     error_for,
@@ -34,6 +37,8 @@ from plog.errors import (
 from plog.protocol.messages.transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
     TransactionState,
@@ -142,6 +147,41 @@ class TransactionAdmin(Administration):
             return _description(state, coordinator)
 
         return self._coordinators.ask(transactional_id, ask)
+
+    def end(self, transaction: PreparedTransaction, *, commit: bool) -> None:
+        """End a transaction that its producer has prepared; done again, it says the same.
+
+        Its markers follow by themselves. Another transaction of the transactional id is never
+        touched: it has another epoch.
+
+        Raises:
+            ProducerFenced: the transaction has ended otherwise (its time was over), or another
+                producer has the transactional id by now.
+            InvalidTxnState: it has ended the other way, or has not begun.
+            KafkaError: another refusal, or no answer in time; it may have ended.
+        """
+        request = EndTxnRequest(
+            transactional_id=transaction.transactional_id,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            committed=commit,
+        )
+
+        def ask(coordinator: Node, connection: Connection) -> None:
+            code = connection.call(request, EndTxnResponse).error_code
+            what = f"transactional id {transaction.transactional_id!r}"
+            if code in FENCED:
+                raise ProducerFenced(f"{what}: not at epoch {transaction.producer_epoch} any more")
+            _check(code, what)
+
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        while True:
+            try:
+                return self._coordinators.ask(transaction.transactional_id, ask)
+            except KafkaError as fault:
+                if not fault.retriable or time.monotonic() >= deadline:
+                    raise
+            time.sleep(coordinators.RETRY_BACKOFF_S)
 
     # -- as partitions know them -----------------------------------------------------------------
 

@@ -11,6 +11,8 @@ application's and the sender's, under a lock of its own.
                                |  |           ABORTABLE_ERROR -- abort ----'        |       |
                                |  '-------------------------------------------------'       |
                                '------------------------------------------------------------'
+    IN_TRANSACTION -- prepare --> PREPARED: everything is written, and whoever has the producer's
+    numbers may end the transaction (KIP-939); from there commit, abort and failures go as above.
     From each of them a producer that is fenced, or refused for good, goes to FATAL_ERROR.
 """
 
@@ -31,6 +33,7 @@ class State(Enum):
     UNINITIALIZED = "uninitialized"
     READY = "ready"
     IN_TRANSACTION = "in transaction"
+    PREPARED = "prepared"
     COMMITTING = "committing"
     ABORTING = "aborting"
     ABORTABLE_ERROR = "abortable error"
@@ -44,6 +47,7 @@ class Call(Enum):
     BEGIN = "begin_transaction"
     SEND = "send"
     SEND_OFFSETS = "send_offsets_to_transaction"
+    PREPARE = "prepare_transaction"
     COMMIT = "commit_transaction"
     ABORT = "abort_transaction"
 
@@ -62,8 +66,11 @@ ASKED: Mapping[tuple[State, Call], State] = {
     (State.READY, Call.BEGIN): State.IN_TRANSACTION,
     (State.IN_TRANSACTION, Call.SEND): State.IN_TRANSACTION,
     (State.IN_TRANSACTION, Call.SEND_OFFSETS): State.IN_TRANSACTION,
+    (State.IN_TRANSACTION, Call.PREPARE): State.PREPARED,
     (State.IN_TRANSACTION, Call.COMMIT): State.COMMITTING,
     (State.IN_TRANSACTION, Call.ABORT): State.ABORTING,
+    (State.PREPARED, Call.COMMIT): State.COMMITTING,
+    (State.PREPARED, Call.ABORT): State.ABORTING,
     (State.ABORTABLE_ERROR, Call.ABORT): State.ABORTING,
     # Once more, after no answer came in time. What was asked for may have happened, so the other
     # thing cannot be asked for any more.
@@ -77,6 +84,7 @@ HEARD: Mapping[tuple[State, News], State] = {
     (State.COMMITTING, News.ENDED): State.READY,
     (State.ABORTING, News.ENDED): State.READY,
     (State.IN_TRANSACTION, News.FAILED): State.ABORTABLE_ERROR,
+    (State.PREPARED, News.FAILED): State.ABORTABLE_ERROR,
     (State.COMMITTING, News.FAILED): State.ABORTABLE_ERROR,
     **{(state, News.REFUSED): State.FATAL_ERROR for state in State},
 }
@@ -104,6 +112,14 @@ class ProducerIdentity(NamedTuple):
 
     id: int = NO_PRODUCER_ID
     epoch: int = NO_EPOCH
+
+
+class PreparedTransaction(NamedTuple):
+    """A transaction that is written, and ends as whoever has these numbers decides (KIP-939)."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
 
 
 class Progress:
@@ -137,7 +153,7 @@ class Progress:
 
         Raises:
             InvalidTxnState: that cannot be asked for now. In an error state its cause is the first
-                failure; `commit` raises that failure itself, and every call a fatal one.
+                failure; `prepare` and `commit` raise that itself, and every call a fatal one.
         """
         with self._lock:
             following = ASKED.get((self.state, call))
@@ -158,7 +174,7 @@ class Progress:
         error = self.error
         if error is not None and (
             self.state is State.FATAL_ERROR
-            or (self.state is State.ABORTABLE_ERROR and call is Call.COMMIT)
+            or (self.state is State.ABORTABLE_ERROR and call in (Call.PREPARE, Call.COMMIT))
         ):
             return error
         what = f"{call.value}: transactional id {self.transactional_id!r} is at"

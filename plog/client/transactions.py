@@ -23,6 +23,7 @@ from plog.client.offsets import Offsets, with_metadata
 from plog.client.transaction_states import (
     ASKED,
     Call,
+    PreparedTransaction,
     ProducerIdentity,
     Progress,
     State,
@@ -144,18 +145,39 @@ class Transactions:
                 self._end(commit=True, deadline=self._deadline())
             progress.ended()
 
+    def prepare(self, flush: Callable[[], None]) -> PreparedTransaction | None:
+        """Leave the end to others, after `flush`; None where nothing has joined that would end."""
+        with self._calls:
+            progress = self.progress
+            progress.ask(Call.PREPARE)
+            try:
+                flush()
+            except BaseException as stop:
+                progress.fail(_interrupted(stop), is_unsure=False)
+                raise
+            if progress.state is not State.PREPARED:
+                assert progress.error is not None
+                raise progress.error
+            if not progress.is_open:
+                return None
+            return PreparedTransaction(self.transactional_id, *progress.producer)
+
     def abort(self, drain: Drain) -> None:
         """Abort, once `drain` has dropped what was not sent and waited for what was."""
         with self._calls:
             self._abort(drain, self._block_s)
 
     def abort_at_close(self, drain: Drain, timeout_s: float | None) -> None:
-        """Abort a transaction that nobody has ended, if there is one; failures are only told."""
+        """Abort a transaction that nobody has ended, if there is one; failures are only told.
+
+        One that is prepared is left as it is.
+        """
         most_s = self._block_s if timeout_s is None else min(timeout_s, self._block_s)
         if not self._calls.acquire(timeout=most_s):
             return
         try:
-            if (self.progress.state, Call.ABORT) in ASKED:
+            state = self.progress.state
+            if state is not State.PREPARED and (state, Call.ABORT) in ASKED:
                 log.warning("%s is closed in a transaction, which is aborted", self)
                 self._abort(drain, most_s)
         except PlogError as fault:

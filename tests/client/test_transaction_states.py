@@ -28,8 +28,8 @@ from plog.errors import (
 )
 from plog.types import TopicPartition
 
-U, R, T, C, A, E, F = State
-"""Uninitialized, ready, in transaction, committing, aborting, abortable error, fatal error."""
+U, R, T, P, C, A, E, F = State
+"""Uninitialized, ready, in transaction, prepared, committing, aborting, abortable error, fatal."""
 
 # What is there to do in each state, and what then; every other call is refused.
 TABLE = {
@@ -37,8 +37,11 @@ TABLE = {
     (R, Call.BEGIN): T,
     (T, Call.SEND): T,
     (T, Call.SEND_OFFSETS): T,
+    (T, Call.PREPARE): P,
     (T, Call.COMMIT): C,
     (T, Call.ABORT): A,
+    (P, Call.COMMIT): C,
+    (P, Call.ABORT): A,
     (C, Call.COMMIT): C,
     (A, Call.ABORT): A,
     (E, Call.ABORT): A,
@@ -93,6 +96,7 @@ def test_no_news_but_those_of_the_table_change_anything() -> None:
         (C, News.ENDED),
         (A, News.ENDED),
         (T, News.FAILED),
+        (P, News.FAILED),
         (C, News.FAILED),
     }
 

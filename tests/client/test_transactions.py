@@ -22,6 +22,7 @@ from plog.client.group_consumer import (
     OffsetAndMetadata,
 )
 from plog.client.producer import Producer, ProducerClosed, TransactionAborted
+from plog.client.transaction_admin import ONGOING, TransactionAdmin
 from plog.errors import (
     ErrorCode,
     InvalidConfig,
@@ -123,6 +124,85 @@ def test_open_transaction_is_not_seen(bootstrap: str, make: Make, new_topic: New
             producer.send(topic, b"v").result(WAIT_S)
             assert consumer.poll(300) == []
         until(lambda: [one.value for one in consumer.poll(100)] == [b"v"])
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_prepared_transaction_outlives_its_producer_and_ends_as_others_decide(
+    bootstrap: str, make: Make, new_topic: NewTopic, commit: bool
+) -> None:
+    topic = new_topic(PARTITIONS)
+    producer = make()
+    producer.begin_transaction()
+    for n in range(30):
+        producer.send(topic, b"%d" % n, partition=n % PARTITIONS)
+    prepared = producer.prepare_transaction()
+    assert prepared is not None
+    with pytest.raises(InvalidTxnState, match=r"send.*prepared"):
+        producer.send(topic, b"too late")
+    producer.close(WAIT_S)
+    with TransactionAdmin(bootstrap) as admin:
+        assert admin.describe(prepared.transactional_id).state == ONGOING
+        for _ in range(2):  # whoever is not sure that it has asked asks again
+            admin.end(prepared, commit=commit)
+        with pytest.raises(InvalidTxnState):
+            admin.end(prepared, commit=not commit)
+        assert sum(map(len, read_all(bootstrap, topic).values())) == 30 * commit
+        # The next one of the transactional id is another producer's.
+        again = make(prepared.transactional_id)
+        again.begin_transaction()
+        again.send(topic, b"next", partition=0)
+        again.flush()
+        with pytest.raises(ProducerFenced, match=prepared.transactional_id):
+            admin.end(prepared, commit=commit)
+        again.commit_transaction()
+    assert read_all(bootstrap, topic)[0][-1] == b"next"
+
+
+def test_next_producer_aborts_what_is_prepared(
+    bootstrap: str, make: Make, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    producer = make()
+    producer.begin_transaction()
+    producer.send(topic, b"v")
+    prepared = producer.prepare_transaction()
+    assert prepared is not None
+    make(prepared.transactional_id)
+    with TransactionAdmin(bootstrap) as admin, pytest.raises(ProducerFenced):
+        admin.end(prepared, commit=True)
+    assert read_all(bootstrap, topic) == {}
+
+
+def test_what_is_prepared_may_be_ended_by_its_own_producer(
+    bootstrap: str, make: Make, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    producer = make()
+    for n, end in enumerate((producer.commit_transaction, producer.abort_transaction) * 2):
+        producer.begin_transaction()
+        producer.send(topic, b"%d" % n)
+        producer.prepare_transaction()
+        end()
+    assert read_all(bootstrap, topic) == {0: [b"0", b"2"]}
+
+
+def test_transaction_without_records_has_nothing_to_prepare(make: Make) -> None:
+    producer = make()
+    producer.begin_transaction()
+    assert producer.prepare_transaction() is None
+    producer.commit_transaction()
+
+
+def test_transaction_that_failed_cannot_be_prepared(
+    bootstrap: str, make: Make, new_topic: NewTopic
+) -> None:
+    topic = new_topic(cleanup_policy="compact")
+    producer = make()
+    producer.begin_transaction()
+    producer.send(topic, b"without a key")
+    with pytest.raises(InvalidRecord):
+        producer.prepare_transaction()
+    producer.abort_transaction()
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
