@@ -59,7 +59,7 @@ from plog.storage.segment import SegmentNumbers
 from plog.storage.timestamp_search import TimestampedOffset
 from plog.storage.transaction_index import AbortedTransaction, AbortedTransactions
 from plog.storage.verification import Verification
-from plog.types import TopicPartition
+from plog.types import NO_OFFSET, TopicPartition
 
 COMPACT, DELETE = "compact", "delete"
 """Of `cleanup.policy`."""
@@ -531,12 +531,17 @@ class Log:
             )
 
     def last_offsets_of_producers(self) -> dict[int, tuple[int, int | None]]:
-        """Return each producer's epoch and the last offset of its last batch, None without one."""
+        """Return each producer's epoch and the last offset of its last batch.
+
+        None without a batch of that epoch: a marker has raised it, or nothing else came.
+        """
+
+        def last_offset(entry: ProducerEntry) -> int | None:
+            newest = entry.batches[-1].last_offset if entry.batches else NO_OFFSET
+            return None if newest == NO_OFFSET else newest
+
         return {
-            entry.producer_id: (
-                entry.producer_epoch,
-                entry.batches[-1].last_offset if entry.batches else None,
-            )
+            entry.producer_id: (entry.producer_epoch, last_offset(entry))
             for entry in self.native.producers()
         }
 

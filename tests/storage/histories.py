@@ -106,6 +106,14 @@ class History:
         firsts = [self._first_offsets[one] for one in still_open if one is not None]
         return min([log.log_end_offset, *firsts])
 
+    def producers(self) -> dict[int, tuple[int, int]]:
+        """Return the epoch and the next sequence of each producer that has begun a transaction."""
+        return {
+            producer_id: (its.epoch, its.sequence)
+            for producer_id, its in self._producers.items()
+            if its.sequence or its.epoch
+        }
+
     def table(self, log: Log) -> Table:
         """Return what a reader of committed records must know in the end."""
         found: Table = {}

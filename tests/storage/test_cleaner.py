@@ -12,7 +12,7 @@ import pytest
 
 from plog._native.batch import scan
 from plog._native.records import Record, build_batch, control_batch, walk
-from plog.errors import KafkaStorageError
+from plog.errors import InvalidProducerEpoch, KafkaStorageError
 from plog.storage.cleaner import Abandoned, Cleaner, Cleaning, TooManyKeys
 from plog.storage.log import Log
 from plog.storage.producer_state import Marker
@@ -374,6 +374,31 @@ def test_what_a_producer_commits_outlives_its_aborted_transaction_and_that_ones_
     log.close()
 
 
+def test_the_epoch_of_a_marker_outlives_its_transaction(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log", SETTINGS)
+    numbers = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    put(log, (b"a", b"aborted"), **numbers, transactional=True)
+    fences = Marker(abort=True, coordinator_epoch=0)
+    log.transactions.append_marker(7, 3, fences, now_ms=NOW_MS)
+    put(log, (b"b", b"1"))
+    log.roll()
+    for late_ms in (0, 1001, 2002):
+        clean(log, now_ms=NOW_MS + late_ms)
+    left = [(one.base_offset, one.records_count) for one in scan(read_all(log))]
+    assert left == [(1, 0), (2, 1)]
+    assert not log.transactions.aborted_between(0, log.log_end_offset)
+    log.close()
+    log = reopened(tmp_path / "log", by_log_alone=True)
+    with pytest.raises(InvalidProducerEpoch):
+        put(log, (b"a", b"of who is fenced"), **numbers)
+    # What comes of the epoch has its batches kept instead.
+    put(log, (b"b", b"2"), producer_id=7, producer_epoch=3, base_sequence=0)
+    log.roll()
+    clean(log, now_ms=NOW_MS + 3003)
+    assert [one.base_offset for one in scan(read_all(log))] == [3]
+    log.close()
+
+
 def test_an_open_transaction_is_left_alone_with_all_behind_it(tmp_path: Path) -> None:
     log = open_log(tmp_path, SETTINGS)
     put(log, (b"a", b"1"), (b"a", b"2"))
@@ -443,9 +468,21 @@ def reopened(directory: Path, *, by_log_alone: bool = False, **options: object) 
 
 
 def check_readers(log: Log, history: History, where: str = "") -> None:
-    """Check how far readers of committed records get, and what they know then."""
+    """Check how far readers of committed records get, and what they and the log know then."""
     assert log.last_stable_offset == history.stable_end(log), where
     assert told(log) == history.table(log), where
+    assert producers_of(log) == history.producers(), where
+
+
+def producers_of(log: Log) -> dict[int, tuple[int, int]]:
+    """Return the epoch of each producer, and the sequence that has to come next."""
+    return {
+        entry.producer_id: (
+            entry.producer_epoch,
+            entry.batches[-1].last_sequence + 1 if entry.batches else 0,
+        )
+        for entry in log.native.producers()
+    }
 
 
 @pytest.mark.parametrize("seed", range(6))
