@@ -106,7 +106,11 @@ def replay(
     while found.end_offset < end and not abandoned():
         at = found.end_offset
         span = log.read(at, chunk_bytes, end, whole_first_batch=True)
-        data = memoryview(b"" if span is None else span.read())
+        if span is None:
+            # No batch is there: compaction may have left that of a segment's end.
+            found.end_offset = end
+            break
+        data = memoryview(span.read())
         try:
             for header in _whole_batches(data):
                 if header.last_offset >= at:

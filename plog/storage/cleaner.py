@@ -101,6 +101,7 @@ class Cleaner:
             # Of all segments: a marker may lie in a later one than the records that it is of.
             end = cleanable[-1].next_offset if cleanable else 0
             transactions = EndedTransactions(log.transactions.aborted_between(0, end))
+            keep_last = next((one.next_offset for one in reversed(cleanable) if one.size_bytes), 0)
             for group in group_segments(
                 [_sizes(one) for one in cleanable],
                 most_log_bytes=settings.segment_bytes,
@@ -108,7 +109,7 @@ class Cleaner:
             ):
                 members = [by_base[sizes.base_offset] for sizes in group]
                 _Group(
-                    self._fs, log, members, latest, transactions, done, now_ms, throttle
+                    self._fs, log, members, latest, transactions, done, keep_last, now_ms, throttle
                 ).replace()
         return done
 
@@ -159,7 +160,13 @@ class Cleaner:
 
 
 class _Group:
-    """Segments that become one."""
+    """Segments that become one.
+
+    Args:
+        keep_last: where the last batch ends of what the pass cleans, which stays without records
+            rather than not at all, as in Kafka: the active segment may be empty, and a log has to
+            have a batch that ends where it does.
+    """
 
     def __init__(
         self,
@@ -169,6 +176,7 @@ class _Group:
         latest: OffsetMap,
         transactions: EndedTransactions,
         done: Cleaning,
+        keep_last: int,
         now_ms: int,
         throttle: Throttle,
     ) -> None:
@@ -177,6 +185,7 @@ class _Group:
         self._segments = segments
         self._latest = latest
         self._done = done
+        self._keep_last = keep_last
         self._now_ms = now_ms
         self._throttle = throttle
         self._base = segments[0].base_offset
@@ -269,8 +278,8 @@ class _Group:
                 self._done.read_bytes += header.size_bytes
                 self._done.records += header.records_count
                 left = self._judge(scanned)
-                if left is None and self._keeps_a_producer(header):
-                    # Its sequence or epoch must still be found when the log is read again.
+                is_last = header.next_offset == self._keep_last
+                if left is None and (is_last or self._keeps_a_producer(header)):
                     left = cleaning.empty_batch(scanned.data)
                 if left is not None:
                     yield left
@@ -306,6 +315,7 @@ class _Group:
         return cleaned.data or None
 
     def _keeps_a_producer(self, header: BatchHeader) -> bool:
+        """Tell whether its sequence or epoch has to be found when the log is read again."""
         if header.producer_id < 0:
             return False
         last = self._last_of_producer.get(header.producer_id)

@@ -399,6 +399,40 @@ def test_the_epoch_of_a_marker_outlives_its_transaction(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.parametrize("last", ["marker", "tombstone"])
+def test_the_last_batch_of_what_is_cleaned_stays_without_its_records(
+    tmp_path: Path, last: str
+) -> None:
+    """Else a log whose active segment is empty ends with offsets that nothing is at."""
+
+    def left() -> list[tuple[int, int]]:
+        return [(one.base_offset, one.records_count) for one in scan(read_all(log))]
+
+    log = open_log(tmp_path / "log", SETTINGS)
+    put(log, (b"a", b"1"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    put(log, (b"b", b"1"))
+    put(log, (b"a", b"2"))
+    ends = Marker(abort=False, coordinator_epoch=0)
+    log.transactions.append_marker(7, 0, ends, now_ms=NOW_MS)
+    if last == "tombstone":
+        put(log, (b"a", None))
+    end = log.log_end_offset
+    for _ in range(2):  # the second look finds that it has not written since the first
+        log.expire_producers(NOW_MS, 0)
+    log.roll()
+    for late_ms in (0, 1001, 2002, 3003):
+        clean(log, now_ms=NOW_MS + late_ms)
+    log.drop()  # as after kill -9 between the roll and the batch that it was for
+    log = reopened(tmp_path / "log")
+    assert log.log_end_offset == end
+    assert left()[-1] == (end - 1, 0)
+    put(log, (b"c", b"1"))
+    log.roll()
+    clean(log, now_ms=NOW_MS + 4004)
+    assert left()[-2:] == [(1 if last == "tombstone" else 2, 1), (end, 1)]
+    log.close()
+
+
 def test_an_open_transaction_is_left_alone_with_all_behind_it(tmp_path: Path) -> None:
     log = open_log(tmp_path, SETTINGS)
     put(log, (b"a", b"1"), (b"a", b"2"))
