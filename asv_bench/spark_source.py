@@ -42,7 +42,8 @@ from plog.protocol.messages.produce import (  # noqa: E402
 from plog.spark import offsets  # noqa: E402
 from plog.spark.options import parse  # noqa: E402
 from plog.spark.range_reader import RangeReader  # noqa: E402
-from plog.spark.source import PlogDataSource, PlogReader, TaskRanges, settle_worker  # noqa: E402
+from plog.spark.source import PlogDataSource, PlogReader  # noqa: E402
+from plog.spark.task_reader import TaskRanges, settle_worker  # noqa: E402
 from tests.servers import BrokerProcess  # noqa: E402
 
 PARTITIONS = 4

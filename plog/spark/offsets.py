@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from plog.client.metadata import Cluster
 from plog.client.offsets import OffsetAndTimestamp, list_offsets
@@ -18,9 +18,15 @@ from plog.errors import UnknownTopicOrPartition as UnknownPartition
 from plog.spark.options import EARLIEST, LATEST, Bound, SourceOptions
 from plog.types import TopicPartition
 
+T = TypeVar("T")
+
 
 class NoLaterRecord(PlogError):
     """A partition has no record as late as the starting timestamp, and that is to be an error."""
+
+
+class DataLoss(PlogError):
+    """Records that a stream has still to read are gone, and failOnDataLoss is set."""
 
 
 class OffsetRange(NamedTuple):
@@ -52,11 +58,20 @@ def plan(options: SourceOptions) -> list[OffsetRange]:
         OffsetOutOfRange: offsets asked for are not there, and failOnDataLoss is set.
         NoLaterRecord: see there.
     """
+
+    def step() -> list[OffsetRange]:
+        with open_cluster(options) as cluster:
+            return resolve(cluster, options, find_partitions(cluster, options))
+
+    return with_attempts(options, step)
+
+
+def with_attempts(options: SourceOptions, step: Callable[[], T]) -> T:
+    """Return what a step returns; try it again after errors that may pass, as `plan` does."""
     attempt = 1
     while True:
         try:
-            with open_cluster(options) as cluster:
-                return resolve(cluster, options, find_partitions(cluster, options))
+            return step()
         except KafkaError as fault:
             if not fault.retriable or attempt >= options.plan_attempts:
                 raise
@@ -70,6 +85,21 @@ def find_partitions(cluster: Cluster, options: SourceOptions) -> list[TopicParti
     Raises:
         UnknownTopicOrPartition: a named topic or partition does not exist.
     """
+    found = partitions_there(cluster, options)
+    for name in {*options.topics, *(partition.topic for partition in options.assigned)}:
+        cluster.topic(name)
+    missing = set(options.assigned) - set(found)
+    if missing:
+        raise UnknownPartition(f"no such partition: {_names(missing)}")
+    return found
+
+
+def partitions_there(cluster: Cluster, options: SourceOptions) -> list[TopicPartition]:
+    """Return those partitions of the query that exist; asks the cluster.
+
+    Raises:
+        KafkaError: the cluster refuses to speak of a named topic.
+    """
     if options.pattern is not None:
         cluster.refresh(None)
         wanted = re.compile(options.pattern)
@@ -82,17 +112,41 @@ def find_partitions(cluster: Cluster, options: SourceOptions) -> list[TopicParti
     else:
         topics = set(options.topics) | {partition.topic for partition in options.assigned}
         cluster.refresh(sorted(topics))
-    found = [
+        for name in sorted(topics & cluster.errors.keys()):
+            raise cluster.errors[name]
+    there = [
         TopicPartition(name, index)
-        for name in sorted(topics)
-        for index in sorted(cluster.topic(name).partitions)
+        for name in sorted(topics & cluster.topics.keys())
+        for index in sorted(cluster.topics[name].partitions)
     ]
-    if not options.assigned:
-        return found
-    missing = set(options.assigned) - set(found)
-    if missing:
-        raise UnknownPartition(f"no such partition: {_names(missing)}")
-    return sorted(options.assigned)
+    return [p for p in there if p in options.assigned] if options.assigned else there
+
+
+def first_offsets(
+    cluster: Cluster, options: SourceOptions, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return where a stream begins in each partition (see `plan` for errors)."""
+    if not partitions:
+        return {}
+    first, last = named_ends(cluster, options, partitions)
+    return _bound(cluster, options, options.start, first, last, is_start=True)
+
+
+def named_ends(
+    cluster: Cluster, options: SourceOptions, partitions: Iterable[TopicPartition]
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Return the earliest and the latest offset of each partition."""
+    asked = list(partitions)
+    first, last = (end_of(cluster, options, asked, named) for named in (EARLIEST, LATEST))
+    return first, last
+
+
+def end_of(
+    cluster: Cluster, options: SourceOptions, partitions: Iterable[TopicPartition], named: int
+) -> dict[TopicPartition, int]:
+    """Return the EARLIEST or the LATEST offset of each partition."""
+    found = _ask(cluster, options, dict.fromkeys(partitions, named))
+    return {partition: at.offset for partition, at in found.items()}
 
 
 def resolve(
@@ -101,13 +155,7 @@ def resolve(
     """Return the range of each partition; empty ones are left out (see `plan` for errors)."""
     if not partitions:
         return []
-    first, last = (
-        {
-            partition: at.offset
-            for partition, at in _ask(cluster, options, dict.fromkeys(partitions, named)).items()
-        }
-        for named in (EARLIEST, LATEST)
-    )
+    first, last = named_ends(cluster, options, partitions)
     starts = _bound(cluster, options, options.start, first, last, is_start=True)
     ends = _bound(cluster, options, options.end, first, last, is_start=False)
     ranges = []

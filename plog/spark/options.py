@@ -60,10 +60,30 @@ class SourceOptions:
     fetch_max_wait_ms: int = 500
     request_timeout_ms: int = 60_000
     retry_backoff_ms: int = 100
+    # Of streams alone.
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 15 * 60 * 1000
+    commit_group: str | None = None
 
 
-def parse(options: Mapping[str, str]) -> SourceOptions:
-    """Read the options of a batch query.
+def wants_headers(options: Mapping[str, str]) -> bool:
+    """Tell whether the schema has headers, before it is known what kind of query this will be.
+
+    Raises:
+        ConfigError: includeHeaders is neither true nor false.
+    """
+    for key, value in options.items():
+        if key.lower() == "includeheaders":
+            try:
+                return bool(_BOOLEAN(value))
+            except ValueError as fault:
+                raise ConfigError(f"plog source: includeHeaders: {fault}") from fault
+    return False
+
+
+def parse(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
+    """Read the options of a batch query, or of a stream.
 
     Of several options for the same end of the range, one counts, in the order of Spark's Kafka
     source: the timestamp, the timestamps per partition, the offsets; the others are not looked at.
@@ -72,8 +92,11 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         ConfigError: all faults at once, each naming its option.
     """
     given = {key.lower(): value for key, value in options.items()}
-    faults = [_refusal(key) for key in given if key not in _KNOWN]
-    values: dict[str, Any] = {}
+    served, bounds = served_by(streaming=streaming)
+    refused = REFUSED | (REFUSED_IN_STREAMS if streaming else REFUSED_IN_BATCHES)
+    known = {option.lower() for option in (*served, *(o for by in bounds.values() for o in by))}
+    faults = [_refusal(key, refused) for key in given if key not in known]
+    values: dict[str, Any] = {"start": Bound(named=LATEST)} if streaming else {}
 
     def take(option: str, field: str, convert: Callable[[str], Any]) -> None:
         try:
@@ -81,10 +104,10 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         except ValueError as fault:
             faults.append(f"{option}: {fault}")
 
-    for option, (field, convert) in OPTIONS.items():
+    for option, (field, convert) in served.items():
         if option.lower() in given:
             take(option, field, convert)
-    for field, by_preference in BOUNDS.items():
+    for field, by_preference in bounds.items():
         present = [option for option in by_preference if option.lower() in given]
         if present:
             take(present[0], field, by_preference[present[0]])
@@ -95,6 +118,9 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     start, end = values.get("start", Bound()), values.get("end", Bound())
     faults += _crossed("offset", start.offsets, end.offsets)
     faults += _crossed("timestamp", start.timestamps, end.timestamps)
+    least, most = values.get("min_offsets_per_trigger"), values.get("max_offsets_per_trigger")
+    if least is not None and most is not None and least > most:
+        faults.append(f"minOffsetsPerTrigger {least} is above maxOffsetsPerTrigger {most}")
     if faults:
         raise ConfigError("plog source: " + "; ".join(faults))
     values.pop("security_protocol", None)
@@ -113,9 +139,20 @@ def _crossed(
     ]
 
 
-def _refusal(key: str) -> str:
-    if key in REFUSED:
-        return f"{key} {REFUSED[key]}"
+def served_by(
+    *, streaming: bool
+) -> tuple[
+    dict[str, tuple[str, Callable[[str], Any]]], dict[str, dict[str, Callable[[str], Bound]]]
+]:
+    """Return the options that a kind of query has, as OPTIONS and BOUNDS list them."""
+    if streaming:
+        return OPTIONS | STREAM_OPTIONS, STREAM_BOUNDS
+    return OPTIONS, BOUNDS
+
+
+def _refusal(key: str, refused: Mapping[str, str]) -> str:
+    if key in refused:
+        return f"{key} {refused[key]}"
     if key.startswith("kafka."):
         served = ", ".join(option for option in OPTIONS if option.startswith("kafka."))
         return f"{key} is not supported; of the client's settings there are {served}"
@@ -158,6 +195,28 @@ def _one_of(**choices: Any) -> Callable[[str], Any]:
         return choices[word]
 
     return convert
+
+
+_BOOLEAN = _one_of(true=True, false=False)
+
+_UNIT_MS: dict[str, float] = {
+    "": 1,
+    "us": 0.001,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+
+
+def _duration(text: str) -> int:
+    """Read a time as Spark writes it (15m, 90s, 250); without a unit it is ms."""
+    found = re.fullmatch(r"(\d+)([a-z]*)", text.strip().lower(), re.ASCII)
+    if found is None or found[2] not in _UNIT_MS:
+        raise ValueError(f"{text!r} is no time; expected is a whole number of us, ms, s, m, h or d")
+    return int(int(found[1]) * _UNIT_MS[found[2]])
 
 
 def _not_empty(text: str) -> str:
@@ -233,6 +292,17 @@ def _offsets(name: str, allowed: int, forbidden: int) -> Callable[[str], Bound]:
     return convert
 
 
+def _stream_start(text: str) -> Bound:
+    word = text.strip().lower()
+    if word in ("latest", "earliest"):
+        return Bound(named=LATEST if word == "latest" else EARLIEST)
+    offsets = _per_partition(text)
+    for partition, offset in offsets.items():
+        if offset < EARLIEST:
+            raise ValueError(f"a stream cannot start at {offset} of {partition}")
+    return Bound(offsets=offsets)
+
+
 def _timestamp(text: str) -> Bound:
     return Bound(timestamp=_not_negative(text))
 
@@ -259,6 +329,11 @@ BOUNDS: dict[str, dict[str, Callable[[str], Bound]]] = {
 }
 """The options of each end of the range, in the order of their precedence."""
 
+STREAM_BOUNDS: dict[str, dict[str, Callable[[str], Bound]]] = {
+    "start": BOUNDS["start"] | {"startingOffsets": _stream_start}
+}
+"""The same of streams, which have no end."""
+
 OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "subscribe": ("topics", _topics),
     "subscribePattern": ("pattern", _pattern),
@@ -267,8 +342,8 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
         "latest_if_no_later_record",
         _one_of(error=False, latest=True),
     ),
-    "failOnDataLoss": ("fail_on_data_loss", _one_of(true=True, false=False)),
-    "includeHeaders": ("include_headers", _one_of(true=True, false=False)),
+    "failOnDataLoss": ("fail_on_data_loss", _BOOLEAN),
+    "includeHeaders": ("include_headers", _BOOLEAN),
     "minPartitions": ("min_partitions", _positive),
     "maxRecordsPerPartition": ("max_records_per_partition", _positive),
     "fetchOffset.numRetries": ("plan_attempts", _positive),
@@ -289,19 +364,31 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 """By option: the field of SourceOptions it sets, and how its text is read."""
 
+STREAM_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _positive),
+    "minOffsetsPerTrigger": ("min_offsets_per_trigger", _positive),
+    "maxTriggerDelay": ("max_trigger_delay_ms", _duration),
+    "commitOffsetsToGroup": ("commit_group", _not_empty),
+}
+"""What only streams have."""
+
+_NO_GROUP = (
+    "is not supported: this source reads without a consumer group; commitOffsetsToGroup names one "
+    "that a stream's offsets are committed to"
+)
 REFUSED = {
     "path": "is not served: name topics by subscribe, not by load(path)",
-    "maxoffsetspertrigger": "has a meaning for streaming queries only",
-    "minoffsetspertrigger": "has a meaning for streaming queries only",
-    "maxtriggerdelay": "has a meaning for streaming queries only",
-    "groupidprefix": "is not supported: this source reads without a consumer group",
-    "kafka.group.id": "is not supported: this source reads without a consumer group",
+    "groupidprefix": _NO_GROUP,
+    "kafka.group.id": _NO_GROUP,
     "kafka.auto.offset.reset": "is not supported: say startingOffsets",
-    "kafka.enable.auto.commit": "is not supported: this source commits no offsets",
+    "kafka.enable.auto.commit": "is not supported: Spark keeps the offsets",
     "kafka.key.deserializer": "is not supported: keys are binary, cast them",
     "kafka.value.deserializer": "is not supported: values are binary, cast them",
 }
 
-_KNOWN = {option.lower() for option in OPTIONS} | {
-    option.lower() for by_preference in BOUNDS.values() for option in by_preference
+REFUSED_IN_BATCHES = {
+    option.lower(): "has a meaning for streaming queries only" for option in STREAM_OPTIONS
+}
+REFUSED_IN_STREAMS = {
+    option.lower(): "has a meaning for batch queries only" for option in BOUNDS["end"]
 }

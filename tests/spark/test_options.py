@@ -14,9 +14,11 @@ from plog.spark.options import (
     LATEST,
     OPTIONS,
     REFUSED,
+    STREAM_OPTIONS,
     Bound,
     SourceOptions,
     parse,
+    wants_headers,
 )
 from plog.types import TopicPartition
 from tests.spark.conftest import ROOT
@@ -138,7 +140,13 @@ BAD = [
     ("maxOffsetsPerTrigger", "5", "maxoffsetspertrigger has a meaning for streaming queries only"),
     ("minOffsetsPerTrigger", "5", "minoffsetspertrigger has a meaning for streaming queries only"),
     ("maxTriggerDelay", "5m", "maxtriggerdelay has a meaning for streaming queries only"),
-    ("groupIdPrefix", "g", "groupidprefix is not supported: this source reads without"),
+    ("commitOffsetsToGroup", "g", "commitoffsetstogroup has a meaning for streaming queries only"),
+    (
+        "groupIdPrefix",
+        "g",
+        "groupidprefix is not supported: this source reads without a consumer group; "
+        "commitOffsetsToGroup names one",
+    ),
     ("kafka.group.id", "g", "kafka.group.id is not supported: this source reads without"),
     ("kafka.auto.offset.reset", "latest", "kafka.auto.offset.reset is not supported: say"),
     ("kafka.ssl.keystore.location", "k", "kafka.ssl.keystore.location is not supported; of the"),
@@ -181,6 +189,95 @@ def test_options_that_do_not_go_together_are_refused(options, message):
         parse(options)
 
 
+def test_least_options_of_a_stream_begin_at_its_end():
+    assert parse(NEEDED, streaming=True) == SourceOptions(
+        bootstrap_servers="h:1",
+        topics=("t",),
+        start=Bound(named=LATEST),
+        max_offsets_per_trigger=None,
+        min_offsets_per_trigger=None,
+        max_trigger_delay_ms=900_000,
+        commit_group=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "field", "value"),
+    [
+        *(case for case in ACCEPTED if not case[0].startswith("ending")),
+        ("startingOffsets", "latest", "start", Bound(named=LATEST)),
+        (
+            "startingOffsets",
+            '{"t": {"0": -1, "1": -2}}',
+            "start",
+            Bound(offsets={T0: LATEST, T1: EARLIEST}),
+        ),
+        ("maxOffsetsPerTrigger", "700", "max_offsets_per_trigger", 700),
+        ("minOffsetsPerTrigger", "7", "min_offsets_per_trigger", 7),
+        ("maxTriggerDelay", "90s", "max_trigger_delay_ms", 90_000),
+        ("maxTriggerDelay", " 2H ", "max_trigger_delay_ms", 7_200_000),
+        ("maxTriggerDelay", "3min", "max_trigger_delay_ms", 180_000),
+        ("maxTriggerDelay", "3m", "max_trigger_delay_ms", 180_000),
+        ("maxTriggerDelay", "1d", "max_trigger_delay_ms", 86_400_000),
+        ("maxTriggerDelay", "250", "max_trigger_delay_ms", 250),
+        ("maxTriggerDelay", "250ms", "max_trigger_delay_ms", 250),
+        ("maxTriggerDelay", "2500us", "max_trigger_delay_ms", 2),
+        ("commitOffsetsToGroup", "lag", "commit_group", "lag"),
+    ],
+)
+def test_option_of_a_stream_sets_its_field(option, text, field, value):
+    parsed = parse(NEEDED | {option: text}, streaming=True)
+    assert getattr(parsed, field) == value
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "message"),
+    [
+        *(
+            case
+            for case in BAD
+            if not case[0].startswith("ending")
+            and "streaming queries only" not in case[2]
+            and "a batch query" not in case[2]
+        ),
+        (
+            "startingOffsets",
+            '{"t": {"0": -3}}',
+            "startingOffsets: a stream cannot start at -3 of t-0",
+        ),
+        ("endingOffsets", "latest", "endingoffsets has a meaning for batch queries only"),
+        ("endingTimestamp", "1", "endingtimestamp has a meaning for batch queries only"),
+        (
+            "endingOffsetsByTimestamp",
+            "{}",
+            "endingoffsetsbytimestamp has a meaning for batch queries",
+        ),
+        ("maxOffsetsPerTrigger", "0", "maxOffsetsPerTrigger: 0 is not above 0"),
+        ("minOffsetsPerTrigger", "x", "minOffsetsPerTrigger: 'x' is not a whole number"),
+        ("maxTriggerDelay", "soon", "maxTriggerDelay: 'soon' is no time"),
+        ("maxTriggerDelay", "5 m", "maxTriggerDelay: '5 m' is no time"),
+        ("maxTriggerDelay", "5w", "maxTriggerDelay: '5w' is no time"),
+        ("commitOffsetsToGroup", " ", "commitOffsetsToGroup: is empty"),
+    ],
+)
+def test_bad_option_of_a_stream_is_refused_by_name(option, text, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        parse(NEEDED | {option: text}, streaming=True)
+
+
+def test_least_of_a_batch_is_not_above_the_most():
+    limits = {"minOffsetsPerTrigger": "8", "maxOffsetsPerTrigger": "7"}
+    with pytest.raises(ConfigError, match="minOffsetsPerTrigger 8 is above maxOffsetsPerTrigger 7"):
+        parse(NEEDED | limits, streaming=True)
+
+
+def test_headers_are_wanted_whatever_else_is_said():
+    assert wants_headers({"INCLUDEHEADERS": "True", "maxOffsetsPerTrigger": "1"})
+    assert not wants_headers({"subscribe": "t"})
+    with pytest.raises(ConfigError, match="includeHeaders: 'yes' is none of true, false"):
+        wants_headers({"includeHeaders": "yes"})
+
+
 def test_all_faults_are_told_at_once():
     with pytest.raises(ConfigError) as told:
         parse({"subscribe": "t", "minPartitions": "0", "colour": "red"})
@@ -213,6 +310,7 @@ def test_documentation_lists_every_option():
     table = text[text.index("## Options") : text.index("## What differs")]
     told = re.findall(r"^\| `([\w.]+)` \|", table, re.M)
     served = [*OPTIONS, *(option for options in BOUNDS.values() for option in options)]
+    served += STREAM_OPTIONS
     assert sorted(told) == sorted(served)
     for refused in set(REFUSED) - {"path"}:
         assert f"`{refused}`" in text.lower()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -35,10 +36,19 @@ def filled(broker):
 
 @pytest.mark.parametrize(("page", "shown"), [("README.md", "pasted"), ("docs/SPARK.md", "count")])
 def test_snippet_runs_as_it_stands(spark, filled, capsys, page, shown):
-    (snippet,) = snippets(page, "python")
+    snippet, *_ = snippets(page, "python")
     assert ADDRESS in snippet
     exec(snippet.replace(ADDRESS, filled), {})
     assert shown in capsys.readouterr().out
+
+
+def test_stream_runs_as_it_stands(spark, filled, tmp_path):
+    _, snippet = snippets("docs/SPARK.md", "python")
+    assert ADDRESS in snippet
+    names: dict[str, Any] = {}
+    exec(snippet.replace(ADDRESS, filled).replace("checkpoints/", f"{tmp_path}/"), names)
+    assert names["query"].exception() is None
+    assert names["query"].recentProgress[0].numInputRows == 1
 
 
 def test_view_in_sql_runs_as_it_stands(spark, filled):

@@ -26,7 +26,8 @@ from plog.spark.arrow import FULL_SCHEMA
 from plog.spark.offsets import OffsetRange
 from plog.spark.options import SourceOptions
 from plog.spark.range_reader import MOST_ASKS, RangeReader
-from plog.spark.source import BATCH_BYTES, BATCH_ROWS, PlogReader, TaskRanges
+from plog.spark.source import PlogReader
+from plog.spark.task_reader import BATCH_BYTES, BATCH_ROWS, TaskRanges
 from plog.types import TopicPartition
 from tests.spark.fake_cluster import TOPIC_ID, FakeCluster, FakeLog, whole_range
 

@@ -31,7 +31,8 @@ from plog.spark import range_reader
 from plog.spark.arrow import BASE_SCHEMA, FULL_SCHEMA
 from plog.spark.offsets import NoLaterRecord, OffsetRange, split
 from plog.spark.options import SourceOptions, parse
-from plog.spark.source import BATCH_ROWS, PlogDataSource, PlogReader
+from plog.spark.source import PlogDataSource, PlogReader
+from plog.spark.task_reader import BATCH_ROWS
 from plog.types import ZERO_UUID, TopicPartition
 from tests.compat.clients import CODECS, Confluent, Sent
 from tests.servers import BrokerProcess

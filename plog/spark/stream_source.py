@@ -1,0 +1,395 @@
+"""Streams: how far each batch goes, and what it reads; the same again when Spark asks again.
+
+Runs in one process of the driver for each query, which Spark keeps. Owns what becomes of topics
+that grow, go or come anew under a query. The offsets are Spark's, in its checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from plog.client.group_admin import GroupAdmin
+from plog.errors import KafkaError, PlogError, UnknownTopicOrPartition
+from plog.spark import offsets
+from plog.spark.offsets import DataLoss, OffsetRange
+from plog.spark.options import LATEST, SourceOptions
+from plog.spark.range_reader import UNKNOWN_TOPIC_PATIENCE_S
+from plog.spark.stream_offsets import (
+    Delay,
+    Offsets,
+    between,
+    from_json,
+    limited,
+    to_json,
+    waiting,
+)
+from plog.spark.task_reader import TaskRanges, TaskReader
+from plog.spark.topic_watch import TopicWatch
+from plog.types import TopicPartition
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+IDLE_WAIT_S = 0.5
+"""Spark asks for the latest offset a hundred times a second; an answer of nothing takes so long."""
+COMMIT_TIMEOUT_MS = 5_000
+"""A group's coordinator that is away holds the query up no longer."""
+NO_LIMIT = ReadMaxRows(2**63 - 1)
+"""Unlike ReadAllAvailable, which is Trigger.Once's alone then: that trigger is not to wait."""
+
+
+class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans the batches of a stream and reads the ranges of a task."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        # Made when it is needed: readers are pickled for the executors before that.
+        self._watch: TopicWatch | None = None
+        self._delay: Delay | None = None
+        if options.min_offsets_per_trigger is not None:
+            self._delay = Delay(options.min_offsets_per_trigger, options.max_trigger_delay_ms)
+        self._frozen: Offsets | None = None
+        """Where Trigger.AvailableNow ends."""
+        self._pinned: set[TopicPartition] = set()
+        """Partitions that the first batch leaves at their start (see `initialOffset`)."""
+        self._latest: Offsets = {}
+        """The last ends seen."""
+        self._nothing_after: Offsets | None = None
+        """Offsets after which there was nothing when last asked."""
+        self._missing_since: dict[TopicPartition, float] = {}
+        self._faulty_since: float | None = None
+        self._turn = 0
+
+    @property
+    def watch(self) -> TopicWatch:
+        """Return this run's view of the topics."""
+        if self._watch is None:
+            self._watch = TopicWatch(self.options)
+        return self._watch
+
+    # -- what Spark calls
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit of the options; a batch is held to all of them, whatever is returned."""
+        if self.options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self.options.max_offsets_per_trigger)
+        if self.options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self.options.min_offsets_per_trigger)
+        return NO_LIMIT
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix where the run ends: at what is there now."""
+
+        def step() -> Offsets:
+            self.watch.look(0)
+            return self.watch.ends(self.watch.found)
+
+        self._frozen = self._patiently(step)
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802
+        """Return where the options have the query begin.
+
+        Spark does not write this down: should the first batch be interrupted, it asks again. What
+        is latest would be later by then, so that batch reads nothing of such a partition; its end
+        is written down, and the next batch begins there.
+        """
+
+        def step() -> Offsets:
+            try:
+                return self.watch.first_offsets()
+            except KafkaError:
+                self.watch.start_over()
+                raise
+
+        starts = offsets.with_attempts(self.options, step)
+        bound = self.options.start
+        for partition in starts:
+            if (
+                bound.named == LATEST
+                or (bound.offsets or {}).get(partition) == LATEST
+                or self.options.latest_if_no_later_record
+            ):
+                self._pinned.add(partition)
+        return to_json(starts)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
+        """Return where the next batch ends; `start`, if nothing is there."""
+        begin = from_json(start)
+        if isinstance(limit, ReadAllAvailable):
+            end = self._patiently(lambda: self._survey(begin, may_wait=False))
+        elif self._frozen is not None:
+            now = self._patiently(lambda: self._survey(begin, may_wait=False))
+            end = self._cut(begin, self._up_to_frozen(begin, now))
+        else:
+            end = self._cut(begin, self._hold_back(begin, self._await_news(begin)))
+        for partition in self._pinned & begin.keys() & end.keys():
+            end[partition] = begin[partition]
+        self._pinned.clear()
+        return to_json(end)
+
+    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802
+        """Return the ends last seen, for the query's progress."""
+        return to_json(self._latest) or None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[TaskRanges]:
+        """Share out what is between two offsets; the same each time, if nothing was lost."""
+        begin, until = from_json(start), from_json(end)
+        ranges = self._patiently(lambda: self._ranges(begin, until))
+        shares = offsets.split(ranges, self.options, os.cpu_count() or 1)
+        return [TaskRanges(share) for share in shares]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Commit to the group of commitOffsetsToGroup, for tools that show how far readers are.
+
+        Spark calls this when the next batch is planned. A failure is logged; the checkpoint
+        alone says where the query goes on.
+        """
+        group = self.options.commit_group
+        if group is None:
+            return
+        try:
+            with GroupAdmin(
+                self.options.bootstrap_servers,
+                client_id=self.options.client_id,
+                request_timeout_ms=min(self.options.request_timeout_ms, COMMIT_TIMEOUT_MS),
+            ) as admin:
+                admin.commit(group, from_json(end))
+        except PlogError as fault:
+            log.warning("plog source: offsets are not committed to group %r: %s", group, fault)
+
+    def stop(self) -> None:
+        """Close the connections; Spark may end the process without this."""
+        if self._watch is not None:
+            self._watch.start_over()
+
+    # -- how far a batch goes
+
+    def _await_news(self, begin: Offsets) -> Offsets:
+        """Return the ends, as soon as there is something new or the idle wait is over."""
+        try:
+            if self._nothing_after == begin:
+                there = set(self.watch.found)
+                at = {p: offset for p, offset in begin.items() if p in there}
+                if not self.watch.wait(at, IDLE_WAIT_S) and not self._has_changed(begin):
+                    return begin
+            end = self._survey(begin, may_wait=True)
+        except KafkaError as fault:
+            self.watch.start_over()
+            now_s = time.monotonic()
+            if self._faulty_since is None:
+                log.warning("plog source: the next batch waits: %s", fault)
+                self._faulty_since = now_s
+            if not self._may_pass(fault, now_s - self._faulty_since):
+                raise
+            time.sleep(self.options.retry_backoff_ms / 1000)
+            return dict(begin)  # short, so that the query can be stopped meanwhile
+        self._faulty_since = None
+        self._nothing_after = begin if end == begin else None
+        return end
+
+    def _has_changed(self, begin: Offsets) -> bool:
+        self.watch.look()
+        return bool(self.watch.recreated) or set(self.watch.found) != begin.keys()
+
+    def _survey(self, begin: Offsets, *, may_wait: bool) -> Offsets:
+        """Return how far each partition goes now, after `begin`; all of `begin` but what is lost.
+
+        Args:
+            may_wait: whether a topic that is missing may be passed over until it is sure that it
+                was deleted; else that is awaited here.
+
+        Raises:
+            DataLoss: records are lost, and failOnDataLoss is set.
+        """
+        self.watch.look()
+        found = set(self.watch.found)
+        ends = self.watch.ends(sorted(found))
+        if any(end < begin.get(partition, 0) for partition, end in ends.items()):
+            self.watch.look(0)
+        for partition in sorted(ends.keys() & begin.keys()):
+            if partition.topic not in self.watch.recreated and ends[partition] < begin[partition]:
+                self._lose(
+                    f"{partition} ends at offset {ends[partition]}, and the query goes on at "
+                    f"{begin[partition]}: the log lost its end, or the topic was deleted and "
+                    "created anew while no query ran",
+                    "goes on at its end",
+                )
+        for topic in sorted(self.watch.recreated):
+            if all(partition.topic != topic for partition in begin):
+                self.watch.accept(topic)
+                continue
+            self._lose(
+                f"topic {topic!r} was deleted and created anew while the query ran; the offsets "
+                "that were read say nothing of its records",
+                "reads it from its start",
+            )
+            self.watch.accept(topic)
+            for partition, first in self.watch.starts(p for p in ends if p.topic == topic).items():
+                ends[partition] = first
+        for partition in sorted(begin.keys() - found):
+            if self._is_deleted(partition, may_wait=may_wait):
+                self._lose(
+                    f"{partition} is gone, which the query has read up to offset "
+                    f"{begin[partition]}: its topic was deleted",
+                    "goes on without it",
+                )
+                if all(other.topic != partition.topic for other in found):
+                    self.watch.forget(partition.topic)
+            else:
+                ends[partition] = begin[partition]
+        for partition in found:
+            self._missing_since.pop(partition, None)
+        self._latest = ends
+        return dict(ends)
+
+    def _is_deleted(self, partition: TopicPartition, *, may_wait: bool) -> bool:
+        """Tell whether a partition has been missing for long enough to believe that it is gone."""
+        now_s = time.monotonic()
+        since_s = self._missing_since.setdefault(partition, now_s)
+        if now_s - since_s > UNKNOWN_TOPIC_PATIENCE_S:
+            return True
+        if not may_wait:
+            raise UnknownTopicOrPartition(f"partition {partition} does not exist")
+        return False
+
+    def _up_to_frozen(self, begin: Offsets, now: Offsets) -> Offsets:
+        """Return the ends for Trigger.AvailableNow: of what was there when the run began."""
+        assert self._frozen is not None
+        frozen = self._frozen
+        return {
+            partition: min(end, max(frozen.get(partition, 0), begin.get(partition, 0)))
+            for partition, end in now.items()
+            if partition in frozen or partition in begin
+        }
+
+    def _hold_back(self, begin: Offsets, end: Offsets) -> Offsets:
+        """Return `begin` instead of an end that is less than minOffsetsPerTrigger away."""
+        if self._delay is None:
+            return end
+        if any(end.get(partition, -1) < offset for partition, offset in begin.items()):
+            return end  # something was lost, and the next batch has to know
+        count = sum(max(offset - begin.get(p, 0), 0) for p, offset in end.items())
+        if count == 0:
+            return end
+        left_s = self._delay.left_s(count, time.monotonic())
+        if left_s <= 0:
+            return end
+        time.sleep(min(left_s, IDLE_WAIT_S))
+        return dict(begin)
+
+    def _cut(self, begin: Offsets, end: Offsets) -> Offsets:
+        """Return the end of a batch of no more than maxOffsetsPerTrigger."""
+        limit = self.options.max_offsets_per_trigger
+        if limit is None:
+            return end
+        new = end.keys() - begin.keys()
+        starts = begin | (self._patiently(lambda: self.watch.starts(sorted(new))) if new else {})
+        if sum(waiting(starts, end).values()) > limit:
+            self._turn += 1
+        return limited(starts, end, limit, self._turn)
+
+    # -- what a batch reads
+
+    def _ranges(self, begin: Offsets, until: Offsets) -> list[OffsetRange]:
+        """Return what is between two offsets and still there.
+
+        Raises:
+            DataLoss: something is not, and failOnDataLoss is set.
+        """
+        pieces = between(begin, until)
+        if not pieces:
+            return []
+        self.watch.look()
+        found = set(self.watch.found)
+        for piece in list(pieces):
+            partition = piece.partition
+            if partition not in found:
+                if not self._is_deleted(partition, may_wait=False):
+                    continue
+                why = "its topic was deleted"
+            elif partition.topic in self.watch.recreated:
+                why = "its topic was deleted and created anew while the query ran"
+            else:
+                continue
+            self._lose(
+                f"{partition} cannot be read up to offset {piece.end}: {why}", "goes on without it"
+            )
+            pieces.remove(piece)
+        firsts = self.watch.starts(piece.partition for piece in pieces)
+        # A batch of an earlier run may end where the log does not reach any more.
+        unsure = [p.partition for p in pieces if p.end > self._latest.get(p.partition, -1)]
+        lasts = self.watch.ends(unsure)
+        ranges = []
+        for partition, start, end in pieces:
+            first, last = firsts[partition], lasts.get(partition, end)
+            if start is None:
+                if first > 0:
+                    log.warning("plog source: %s joins the query at offset %d", partition, first)
+                start = first
+            if start < first:
+                self._lose(
+                    f"records of {partition} from offset {start} to {min(first, end)} were deleted "
+                    f"(by retention, say) before the query read them; its log begins at {first}",
+                    "goes on with those that are there",
+                )
+            if end > last:
+                self._lose(
+                    f"{partition} ends at offset {last}, and a batch that is repeated goes from "
+                    f"{start} to {end}: the log lost its end, or the topic was deleted and "
+                    "created anew while no query ran",
+                    "goes on with what is there",
+                )
+            low, high = max(start, first), min(end, last)
+            if low < high:
+                topic_id = self.watch.topic_id(partition.topic)
+                ranges.append(OffsetRange(partition, low, high, topic_id))
+        return ranges
+
+    def _lose(self, what: str, otherwise: str) -> None:
+        """Say that records are lost; an error if the user wants that.
+
+        Raises:
+            DataLoss: failOnDataLoss is set.
+        """
+        if self.options.fail_on_data_loss:
+            raise DataLoss(
+                f"{what}. The query cannot go on without losing records: failOnDataLoss=false "
+                f"{otherwise}, a new checkpoint begins at startingOffsets"
+            )
+        log.warning("plog source: %s; the query %s (failOnDataLoss=false)", what, otherwise)
+
+    # -- faults
+
+    def _patiently(self, step: Callable[[], T]) -> T:
+        """Return what a step returns; after faults that may pass, try again for a while."""
+        began_s = time.monotonic()
+        while True:
+            try:
+                return step()
+            except KafkaError as fault:
+                self.watch.start_over()
+                if not self._may_pass(fault, time.monotonic() - began_s):
+                    raise
+            time.sleep(self.options.retry_backoff_ms / 1000)
+
+    def _may_pass(self, fault: KafkaError, waited_s: float) -> bool:
+        """Tell whether a fault that has lasted for so long is to be waited out."""
+        patience_s = self.options.poll_timeout_ms / 1000
+        if isinstance(fault, UnknownTopicOrPartition):
+            # A little more than what makes a topic count as deleted.
+            patience_s = min(patience_s, UNKNOWN_TOPIC_PATIENCE_S) + 1
+        return fault.retriable and waited_s <= patience_s

@@ -1,0 +1,106 @@
+"""What a task does, of a batch query or of a stream: the records of its ranges as record batches.
+
+Runs on the executors. Rows never exist in Python: record sets go straight into the buffers of
+Arrow record batches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from plog._native.columns import ColumnBuilder
+from plog.client.fetcher import Fetched
+from plog.errors import CorruptRecord
+from plog.spark import offsets
+from plog.spark.arrow import arrow_schema, take_batch
+from plog.spark.offsets import OffsetRange
+from plog.spark.options import SourceOptions
+from plog.spark.range_reader import RangeReader
+from plog.types import TopicPartition
+
+BATCH_ROWS = 5_000
+BATCH_BYTES = 4 * 1024 * 1024
+"""A record batch ends at whichever comes first; the best of a sweep is broad around these."""
+
+
+@dataclass
+class TaskRanges(InputPartition):
+    """What one task reads; no partition is in it twice."""
+
+    ranges: list[OffsetRange]
+
+
+class TaskReader:
+    """Reads the ranges of a task. Picklable: it travels to the executors."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self.options = options
+        self.arrow_schema = arrow_schema(schema)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of the task's ranges as record batches."""
+        assert isinstance(partition, TaskRanges)
+        settle_worker()
+        with offsets.open_cluster(self.options) as cluster:
+            yield from self.decode(RangeReader(cluster, partition.ranges, self.options))
+
+    def decode(self, pieces: Iterable[tuple[OffsetRange, Fetched]]) -> Iterator[pa.RecordBatch]:
+        """Yield record batches of the rows in these pieces of ranges, as full as they come."""
+        names = frozenset(self.arrow_schema.names)
+        reading: TopicPartition | None = None
+        builder = ColumnBuilder(names, "", 0)
+        for wanted, fetched in pieces:
+            if wanted.partition != reading:
+                if len(builder) > 0:
+                    yield take_batch(builder, self.arrow_schema)
+                reading = wanted.partition
+                builder = ColumnBuilder(names, *reading)
+            aborted = fetched.aborted if self.options.read_committed else None
+            position, end = wanted.start, min(wanted.end, fetched.next_offset)
+            while position < end:
+                before = position
+                try:
+                    position = builder.append(
+                        fetched.records, position, end, BATCH_ROWS, aborted, BATCH_BYTES
+                    )
+                except CorruptRecord as fault:
+                    raise CorruptRecord(f"{reading}, after offset {before}: {fault}") from fault
+                full = len(builder) >= BATCH_ROWS or builder.data_bytes >= BATCH_BYTES
+                if full or (position < end and len(builder) > 0):
+                    yield take_batch(builder, self.arrow_schema)
+                elif position < end:
+                    raise CorruptRecord(f"{reading}: no record from offset {position} to {end}")
+        if len(builder) > 0:
+            yield take_batch(builder, self.arrow_schema)
+
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's mallopt(3)."""
+
+_settled = False
+
+
+def settle_worker() -> None:
+    """Set up the process for reading; once, however often it is called.
+
+    Spark's worker collects garbage after every task, which walks every module of Spark and Arrow,
+    tens of milliseconds a task: what is imported by now is taken out of the collector's sight.
+    And malloc is told to keep the buffers of answers and batches, some megabytes each, instead of
+    returning them to the system only to fault in every page anew: a quarter of the reader's time.
+    """
+    global _settled
+    if _settled:
+        return
+    _settled = True
+    gc.freeze()
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # glibc; other libraries decide for themselves
+        libc.mallopt(M_MMAP_THRESHOLD, 32 * 1024 * 1024)
+        libc.mallopt(M_TRIM_THRESHOLD, 128 * 1024 * 1024)

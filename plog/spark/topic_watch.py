@@ -1,0 +1,186 @@
+"""What a stream sees of its topics: partitions, their ends, and that something new is there.
+
+Owns the connections of the planning process and the ids that the topics had when the run first
+saw them. Decides nothing: what a change means is the stream's business.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+
+from plog.client.connection import Connection
+from plog.client.fetcher import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Ask,
+    Limits,
+    receive_fetch,
+    send_fetch,
+)
+from plog.errors import KafkaError
+from plog.spark import offsets
+from plog.spark.options import EARLIEST, LATEST, SourceOptions
+from plog.types import TopicPartition
+
+LOOK_EVERY_S = 1.0
+"""How old the list of partitions may be: new ones join, and deletions are noticed, that late."""
+
+
+class TopicWatch:
+    """The topics of one run of a stream. Not thread-safe, and not to be pickled."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._cluster = offsets.open_cluster(options)
+        self._looked_s: float | None = None
+        self._ids: dict[str, uuid.UUID] = {}
+        # Parked fetches, each on a connection of its own, with the offsets it asks from.
+        self._parked: dict[int, tuple[Connection, dict[TopicPartition, int]]] = {}
+        self.found: list[TopicPartition] = []
+        """The partitions that were there at the last look."""
+        self.recreated: set[str] = set()
+        """Topics whose id is another than that which was accepted."""
+
+    def start_over(self) -> None:
+        """Drop connections and all that was learnt about leaders, after a fault."""
+        for leader_id in list(self._parked):
+            self._drop(leader_id)
+        self._cluster.close()
+        for topic in list(self._cluster.topics):
+            self._cluster.forget(topic)
+        self._looked_s = None
+
+    def look(self, max_age_s: float = LOOK_EVERY_S) -> None:
+        """Learn which partitions there are, unless that is known well enough."""
+        now_s = time.monotonic()
+        if self._looked_s is not None and now_s - self._looked_s < max_age_s:
+            return
+        self.found = offsets.partitions_there(self._cluster, self._options)
+        self._looked_s = now_s
+        self._compare_ids(self.found)
+
+    def topic_id(self, topic: str) -> uuid.UUID:
+        """Return the id that was accepted for a topic."""
+        return self._ids[topic]
+
+    def accept(self, topic: str) -> None:
+        """Take a topic that was created anew for what it is."""
+        self.recreated.discard(topic)
+        self._ids[topic] = self._cluster.topic(topic).topic_id
+
+    def forget(self, topic: str) -> None:
+        """Forget a topic that was deleted: should it come again, it is new."""
+        self.recreated.discard(topic)
+        self._ids.pop(topic, None)
+
+    def first_offsets(self) -> dict[TopicPartition, int]:
+        """Return where the options have the stream begin (see `offsets.plan` for errors)."""
+        found = offsets.find_partitions(self._cluster, self._options)
+        starts = offsets.first_offsets(self._cluster, self._options, found)
+        self._compare_ids(found)
+        return starts
+
+    def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the earliest offset of each partition."""
+        return self._ask(partitions, EARLIEST)
+
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the latest offset of each partition; with read_committed, the last stable one."""
+        return self._ask(partitions, LATEST)
+
+    def wait(self, at: Mapping[TopicPartition, int], wait_s: float) -> bool:
+        """Wait until a partition may have records at its offset or beyond; tell whether one may.
+
+        A fetch that waits at its broker asks for them. It stays there when the time is over, and
+        is asked after next time.
+        """
+        deadline_s = time.monotonic() + wait_s
+        if not at:
+            time.sleep(wait_s)
+            return False
+        while True:
+            self._park_all(at, wait_s)
+            poll = select.poll()
+            by_descriptor = {}
+            for leader_id, (connection, _) in self._parked.items():
+                by_descriptor[connection.fileno()] = leader_id
+                poll.register(connection.fileno(), select.POLLIN)
+            left_s = deadline_s - time.monotonic()
+            ready = poll.poll(max(left_s, 0) * 1000)
+            # All are read: those left would tell of what is known by the next time.
+            news = [self._brings_news(by_descriptor[number], at) for number, _ in ready]
+            if any(news):
+                return True
+            if not ready or left_s <= 0:
+                return False
+
+    def _ask(self, partitions: Iterable[TopicPartition], named: int) -> dict[TopicPartition, int]:
+        asked = list(partitions)
+        if not asked:
+            return {}
+        found = offsets.end_of(self._cluster, self._options, asked, named)
+        # A leader that moved has had the cluster asked again, for ids too.
+        self._compare_ids(asked)
+        return found
+
+    def _compare_ids(self, partitions: Iterable[TopicPartition]) -> None:
+        for name in {partition.topic for partition in partitions}:
+            topic_id = self._cluster.topic(name).topic_id
+            if self._ids.setdefault(name, topic_id) != topic_id:
+                self.recreated.add(name)
+
+    def _by_leader(self, at: Mapping[TopicPartition, int]) -> dict[int, dict[TopicPartition, int]]:
+        found: dict[int, dict[TopicPartition, int]] = {}
+        for partition, offset in at.items():
+            found.setdefault(self._cluster.leader(partition).leader_id, {})[partition] = offset
+        return found
+
+    def _park_all(self, at: Mapping[TopicPartition, int], wait_s: float) -> None:
+        """Have a fetch wait at every leader; one that waits already stays, whatever it asks."""
+        by_leader = self._by_leader(at)
+        for leader_id, (connection, _) in list(self._parked.items()):
+            if not connection.is_usable or (leader_id not in by_leader):
+                self._drop(leader_id)
+        limits = Limits(
+            max_wait_ms=round(wait_s * 1000),
+            # One batch comes all the same (KIP-74), and is not looked at.
+            max_bytes=1,
+            partition_max_bytes=1,
+            isolation_level=READ_COMMITTED if self._options.read_committed else READ_UNCOMMITTED,
+        )
+        for leader_id, asked in by_leader.items():
+            if leader_id not in self._parked:
+                self._parked[leader_id] = (self._cluster.open(leader_id), {})
+            connection, _ = self._parked[leader_id]
+            if connection.in_flight:
+                continue
+            self._parked[leader_id] = (connection, asked)
+            try:
+                send_fetch(connection, [Ask(p, offset) for p, offset in asked.items()], limits)
+            except KafkaError:
+                self._drop(leader_id)
+                raise
+
+    def _brings_news(self, leader_id: int, at: Mapping[TopicPartition, int]) -> bool:
+        """Read a parked fetch's answer; tell whether it is a reason to look at the ends."""
+        connection, asked = self._parked[leader_id]
+        try:
+            answers = receive_fetch(connection, asked)
+        except KafkaError:
+            self._drop(leader_id)
+            return True
+        for answer in answers:
+            end = answer.high_watermark
+            if self._options.read_committed:
+                end = min(end, answer.last_stable_offset)
+            # It may have been asked from an earlier offset: only what is beyond this one is new.
+            if answer.error is not None or end > at.get(answer.partition, end):
+                return True
+        return False
+
+    def _drop(self, leader_id: int) -> None:
+        connection, _ = self._parked.pop(leader_id)
+        connection.close()
