@@ -122,16 +122,17 @@ class LogCleaner:
 
     def _run(self, number: int) -> None:
         while True:
-            settings = self._settings()
             with self._lock:
                 if self._stopping:
                     return
-            turn = None
-            if settings.log_cleaner_enable and number < settings.log_cleaner_threads:
-                turn = self._take_turn()
-            if turn is not None:
-                self._clean(turn)
-                continue
+            settings = self._settings()
+            is_at_work = settings.log_cleaner_enable and number < settings.log_cleaner_threads
+            try:
+                if is_at_work and (turn := self._take_turn()) is not None:
+                    self._clean(turn)
+                    continue
+            except Exception:  # noqa: BLE001 - whatever it is, the next look needs the thread
+                _log.exception("a log cleaner's thread met a bug, and goes on")
             with self._lock:
                 if not self._stopping:
                     self._lock.wait(settings.log_cleaner_backoff_ms / 1000)
@@ -161,13 +162,14 @@ class LogCleaner:
         return None
 
     def _failed_lately(self, log: Log) -> bool:
-        failed, until_ms = self._not_before_ms.get(log.topic_partition, (None, 0))
-        if failed is None:
+        with self._lock:  # the other threads look, too, and put logs off
+            failed, until_ms = self._not_before_ms.get(log.topic_partition, (None, 0))
+            if failed is None:
+                return False
+            if failed is log and self._clock.monotonic_ms() < until_ms:
+                return True
+            del self._not_before_ms[log.topic_partition]
             return False
-        if failed is log and self._clock.monotonic_ms() < until_ms:
-            return True
-        del self._not_before_ms[log.topic_partition]
-        return False
 
     def _dirty(self, log: Log, now_ms: int) -> DirtyRange | None:
         try:
@@ -179,9 +181,9 @@ class LogCleaner:
 
     def _clean(self, turn: _Turn) -> None:
         log, at = turn.log, turn.log.topic_partition
-        settings = self._settings()
         begun = time.monotonic()
         try:
+            settings = self._settings()
             cleaner = Cleaner(
                 self._fs,
                 key_memory_bytes=settings.log_cleaner_dedupe_buffer_size
@@ -211,7 +213,8 @@ class LogCleaner:
     def _put_off(self, log: Log, why: str) -> None:
         # It would fail again at once; a full disk has room one day.
         at = log.topic_partition
-        self._not_before_ms[at] = log, self._clock.monotonic_ms() + FAILED_PAUSE_MS
+        with self._lock:
+            self._not_before_ms[at] = log, self._clock.monotonic_ms() + FAILED_PAUSE_MS
         _log.error("%s is not compacted for %d s: %s", at, FAILED_PAUSE_MS // 1000, why)
 
     def _throttle_for(self, at: TopicPartition) -> Callable[[int], None]:

@@ -1,4 +1,4 @@
-"""Partitions of internal topics as they are read at a start: logs that compaction has been through."""
+"""Partitions of internal topics as a start reads them: logs that compaction has been through."""
 
 from __future__ import annotations
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -250,6 +252,54 @@ def test_a_pass_that_fails_for_an_unknown_reason_ends_no_thread(
         until(lambda: "a-0 is not compacted for 300 s: MemoryError" in caplog.text)
     clock.advance(300_000)
     until(lambda: checkpoint(manager, logs[0]) == 10)
+    manager.shutdown()
+
+
+def test_threads_that_see_the_end_of_a_pause_at_once_go_on(
+    start: Start, clock: ManualClock
+) -> None:
+    manager = start()
+    log = make(manager, A0)
+    dirty(log)
+    cleaner = manager.cleaner
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Cleaner, "clean", full_disk)
+        assert cleaner.clean_now() == 1
+    clock.advance(300_000)
+    both = threading.Barrier(2)
+
+    class Together:
+        """Has both threads look at the time before either goes on, unless a lock is held."""
+
+        def monotonic_ms(self) -> int:
+            with suppress(threading.BrokenBarrierError):
+                both.wait(1)
+            return clock.monotonic_ms()
+
+    cleaner._clock = Together()  # type: ignore[assignment]
+    with ThreadPoolExecutor(2) as threads:
+        assert sum(threads.map(lambda _: cleaner.clean_now(), range(2))) == 1
+    assert checkpoint(manager, log) == 10
+    manager.shutdown()
+
+
+def test_a_bug_in_the_choice_of_a_log_ends_no_thread(start: Start, caplog) -> None:
+    manager = start(log_cleaner_backoff_ms=10)
+    log = make(manager, A0)
+    dirty(log)
+    cleaner = manager.cleaner
+    logs, failures = cleaner._logs, iter([RuntimeError("changed size during iteration")])
+
+    def fail_first() -> Sequence[Log]:
+        for failure in failures:
+            raise failure
+        return logs()
+
+    cleaner._logs = fail_first
+    cleaner.start()
+    until(lambda: checkpoint(manager, log) == 10)
+    assert "a log cleaner's thread met a bug, and goes on" in caplog.text
+    assert "changed size during iteration" in caplog.text
     manager.shutdown()
 
 
