@@ -1,0 +1,165 @@
+"""The topic of decisions: a query's last record, and who may write the next one.
+
+Owns reading a query's last record, whatever others write beside it, and writing as its driver. What
+records say is `decisions`'.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Self
+
+from plog._native.murmur2 import murmur2
+from plog.client.admin import Admin
+from plog.client.consumer import Consumer
+from plog.client.producer import Producer
+from plog.errors import (
+    ConfigError,
+    RequestTimedOut,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from plog.spark.decisions import Decision, driver_id
+from plog.spark.sink_options import SinkOptions
+from plog.types import TopicPartition
+
+PARTITIONS = 16
+"""A query's records are in the one that its hash says; the number of partitions never counts."""
+CONFIGS = {
+    "cleanup.policy": "compact",
+    # Small segments, cleaned soon: of a query its last record counts.
+    "segment.bytes": str(1 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+NEAR_THE_END = 200
+"""Offsets from the end where a query's last record mostly is; each takes two, with its marker."""
+DRIVER_TIMEOUT_MS = 30_000
+"""A driver that dies while it decides keeps who reads its partition waiting for so long at most."""
+LOOK_AGAIN_S = 0.02
+
+
+class DecisionLog:
+    """The decisions of one query.
+
+    Args:
+        options: where the brokers are, and how the topic is called.
+        query: the query's id, which it keeps over runs.
+    """
+
+    def __init__(self, options: SinkOptions, query: str) -> None:
+        self._options, self.query = options, query
+        self._key = query.encode()
+        self.at = TopicPartition(options.decisions_topic, murmur2(self._key) % PARTITIONS)
+
+    def create_topic(self) -> None:
+        """Make the topic, unless it is there.
+
+        Raises:
+            ConfigError: it is there, with fewer partitions than it must have.
+        """
+        with Admin(self._options.bootstrap_servers) as admin:
+            with contextlib.suppress(TopicAlreadyExists):
+                admin.create_topic(self.at.topic, partitions=PARTITIONS, configs=CONFIGS)
+            found = len(admin.topic(self.at.topic).partitions)
+        if found < PARTITIONS:
+            raise ConfigError(
+                f"plog sink: {self.at.topic} has {found} partitions, and is no topic of decisions: "
+                f"those have {PARTITIONS}; name another one by decisionsTopic"
+            )
+
+    def last(self) -> Decision | None:
+        """Return the query's last record; None before it has any.
+
+        Waits for whoever is writing into the partition, so that nothing is behind what was read.
+
+        Raises:
+            RequestTimedOut: somebody's transaction there does not end in time.
+            DamagedDecision: the record is none.
+        """
+        return self._last(waits=True)
+
+    def last_known(self) -> Decision | None:
+        """Return the last record behind which nobody was writing, at once.
+
+        Later ones may be there already, of a driver that died while it wrote, say. Those of a run
+        that has entered are behind its own. Raises as `last`.
+        """
+        return self._last(waits=False)
+
+    def _last(self, *, waits: bool) -> Decision | None:
+        servers, client_id = self._options.bootstrap_servers, self._options.client_id
+        with (
+            Consumer(servers, client_id=client_id) as everything,
+            Consumer(servers, client_id=client_id, isolation_level="read_committed") as committed,
+        ):
+            try:
+                end = everything.end_offsets([self.at])[self.at]
+            except UnknownTopicOrPartition:
+                return None  # no query has written one yet
+            deadline = time.monotonic() + 2 * DRIVER_TIMEOUT_MS / 1000
+            while (stable := committed.end_offsets([self.at])[self.at]) < end and waits:
+                if time.monotonic() > deadline:
+                    raise RequestTimedOut(f"a transaction in {self.at} does not end")
+                time.sleep(LOOK_AGAIN_S)
+            end = min(stable, end)
+            begin = committed.beginning_offsets([self.at])[self.at]
+            committed.assign([self.at])
+            span = NEAR_THE_END
+            while True:
+                first = max(begin, end - span)
+                found = self._scan(committed, first, end)
+                if found is not None or first == begin:
+                    return found
+                span *= 16
+
+    def _scan(self, consumer: Consumer, first: int, end: int) -> Decision | None:
+        """Return the last of the query's records within these offsets."""
+        value: bytes | None = None
+        consumer.seek(self.at, first)
+        deadline = time.monotonic() + self._options.request_timeout_ms / 1000
+        while consumer.position(self.at) < end:
+            if time.monotonic() > deadline:
+                raise RequestTimedOut(f"{self.at} is not read to offset {end} in time")
+            for record in consumer.poll(int(LOOK_AGAIN_S * 1000)):
+                if record.key == self._key and record.offset < end:
+                    value = record.value
+        return None if value is None else Decision.decode(value)
+
+
+class Driver:
+    """Who decides for a query from now on: all before it are fenced, and have decided or have not.
+
+    Raises (on entering the block, and from `write`):
+        ProducerFenced: there is another one by now.
+        KafkaError: the coordinator refuses, or does not answer; `write` may have written then.
+    """
+
+    def __init__(self, log: DecisionLog, options: SinkOptions) -> None:
+        self._log = log
+        self._producer = Producer(
+            options.bootstrap_servers,
+            client_id=options.client_id,
+            transactional_id=driver_id(options.id_prefix, log.query),
+            transaction_timeout_ms=DRIVER_TIMEOUT_MS,
+            request_timeout_ms=options.request_timeout_ms,
+            linger_ms=0,
+        )
+
+    def __enter__(self) -> Self:
+        try:
+            self._producer.init_transactions()
+        except BaseException:
+            self._producer.close(0)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._producer.close(None if kind is None else 0)
+
+    def write(self, decision: Decision) -> None:
+        """Make a decision the query's last."""
+        topic, partition = self._log.at
+        key = self._log.query.encode()
+        with self._producer.transaction():
+            self._producer.send(topic, decision.encode(), key=key, partition=partition)

@@ -1,0 +1,162 @@
+"""What a streaming query has decided, as a record, and the rules by which it goes on.
+
+A batch is written by many tasks, each in a transaction that it leaves open (`prepare_transaction`).
+It stands, as a whole, once one record says so: the query's decision, which names the batch and its
+transactions. Only then are they committed, by the driver or by whoever comes after it.
+
+    task:   has my run entered? no: enter it     (fence who decided before; finish what is decided;
+                                                  abort what is open; write the run's record)
+            is my batch decided? yes: write nothing
+            no: write in a transaction, and leave it open
+    driver: is my run still the one? no: give up
+            write the decision; commit what it names; abort what else is open
+
+Nobody's life is relied upon: who decides has the transactional id of the query's driver, and
+entering takes it away from whoever had it, so that of two runs one decides, and of one batch there
+is one decision. Pure: records in, what is to be done out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from plog.client.transaction_states import PreparedTransaction
+from plog.errors import PlogError
+
+VERSION = 1
+MOST_EARLIER_RUNS = 20
+NO_BATCH = -1
+
+
+class TakenOver(PlogError):
+    """Another run of the query decides now; this one writes nothing more."""
+
+
+class DamagedDecision(PlogError):
+    """A record in the topic of decisions that is none; whose batch stands is not known."""
+
+
+class Standing(Enum):
+    """Where a batch is for somebody of a run."""
+
+    ENTER = auto()
+    """The run has not entered yet: first it must."""
+    WRITE = auto()
+    """The batch is not decided: it is to be written."""
+    DECIDED = auto()
+    """The batch stands already."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The last record of a query.
+
+    Attributes:
+        run: who decides: the run (Spark's runId) that entered last.
+        batch: the last batch that stands; NO_BATCH for none.
+        transactions: what makes it, committed or still to be; none once a later run has seen to it.
+        earlier: runs before, the latest first; one of them that turns up late enters no more.
+    """
+
+    run: str
+    batch: int = NO_BATCH
+    transactions: tuple[PreparedTransaction, ...] = ()
+    earlier: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        """Return the record's value: JSON, for whoever looks at the topic."""
+        return json.dumps(
+            {
+                "version": VERSION,
+                "run": self.run,
+                "batch": self.batch,
+                "transactions": [list(one) for one in self.transactions],
+                "earlier": list(self.earlier),
+            }
+        ).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> Decision:
+        """Read a record's value.
+
+        Raises:
+            DamagedDecision: it is none, or of a version that is not known here.
+        """
+        try:
+            told = json.loads(value)
+            if told["version"] != VERSION:
+                raise DamagedDecision(f"a decision of version {told['version']!r}")
+            transactions = tuple(
+                PreparedTransaction(str(name), int(producer), int(epoch))
+                for name, producer, epoch in told["transactions"]
+            )
+            return cls(
+                str(told["run"]),
+                int(told["batch"]),
+                transactions,
+                tuple(str(run) for run in told["earlier"]),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as fault:
+            raise DamagedDecision(f"{value[:200]!r} is no decision: {fault!r}") from fault
+
+
+def standing(last: Decision | None, run: str, batch: int) -> Standing:
+    """Tell where a batch is for somebody of this run.
+
+    Raises:
+        TakenOver: a later run has entered.
+    """
+    if last is None or (run != last.run and run not in last.earlier):
+        return Standing.ENTER
+    if run != last.run:
+        raise TakenOver(f"run {run} of the query has ended, {last.run} goes on")
+    return Standing.DECIDED if batch <= last.batch else Standing.WRITE
+
+
+def entered(last: Decision | None, run: str) -> Decision:
+    """Return what a run writes that enters, once all that was decided has been committed."""
+    if last is None:
+        return Decision(run)
+    return Decision(run, last.batch, (), (last.run, *last.earlier)[:MOST_EARLIER_RUNS])
+
+
+def decided(last: Decision, batch: int, transactions: Iterable[PreparedTransaction]) -> Decision:
+    """Return what makes a batch stand."""
+    assert batch > last.batch
+    return Decision(last.run, batch, tuple(transactions), last.earlier)
+
+
+class Slots:
+    """Transactional ids for the tasks of one process: few, and none that may still be needed.
+
+    The transactions of the last decision may have to be committed again, and then nobody may have
+    begun another by their ids. So ids go by whether a batch's number is even, and are used again
+    two batches later, when there is another decision.
+
+    Args:
+        process: something that no other process is called.
+    """
+
+    def __init__(self, process: str) -> None:
+        self._process = process
+        self._of: dict[str, tuple[str, int, int]] = {}  # by query: run, batch, how many
+
+    def next_id(self, prefix: str, query: str, run: str, batch: int) -> str:
+        """Return an id for one more attempt at a task of a batch."""
+        last_run, last_batch, count = self._of.get(query, ("", NO_BATCH, 0))
+        count = count + 1 if (last_run, last_batch) == (run, batch) else 0
+        self._of[query] = run, batch, count
+        return f"{tasks_prefix(prefix, query)}{self._process}-{batch % 2}-{count}"
+
+
+def tasks_prefix(prefix: str, query: str) -> str:
+    """Return what the transactional ids of all tasks of a query begin with."""
+    return f"{prefix}{query}-task-"
+
+
+def driver_id(prefix: str, query: str) -> str:
+    """Return the transactional id of who decides for a query."""
+    return f"{prefix}{query}-driver"

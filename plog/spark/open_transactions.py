@@ -1,0 +1,107 @@
+"""The transactions that tasks leave open: which there are, and how they are ended by others.
+
+Owns the requests. Who may end which, and when, `two_phases` says.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+
+from plog.client.transaction_admin import ONGOING, TransactionAdmin
+from plog.client.transaction_states import PreparedTransaction
+from plog.errors import (
+    ErrorCode,
+    InvalidTxnState,
+    KafkaError,
+    PlogError,
+    ProducerFenced,
+    TransactionalIdNotFound,
+)
+from plog.spark.sink_options import SinkOptions
+
+log = logging.getLogger(__name__)
+
+
+class TransactionLost(PlogError):
+    """A task's transaction is not open any more, so that its batch cannot stand."""
+
+
+class OpenTransactions:
+    """Those of the tasks of one query.
+
+    Args:
+        prefix: what their transactional ids begin with.
+    """
+
+    def __init__(self, options: SinkOptions, prefix: str) -> None:
+        self._options, self._prefix = options, prefix
+
+    def listed(self) -> set[PreparedTransaction]:
+        """Return those that nobody has decided to end."""
+        found = set()
+        with self._admin() as admin:
+            for listed in admin.transactions(states=[ONGOING]):
+                if not listed.transactional_id.startswith(self._prefix):
+                    continue
+                try:
+                    now = admin.describe(listed.transactional_id)
+                except TransactionalIdNotFound:
+                    continue
+                if now.state == ONGOING:
+                    one = now.transactional_id, now.producer_id, now.producer_epoch
+                    found.add(PreparedTransaction(*one))
+        return found
+
+    def check(self, wanted: Iterable[PreparedTransaction], listed: Collection[object]) -> None:
+        """Look whether all of these are among those that are open.
+
+        Raises:
+            TransactionLost: one is not.
+        """
+        for one in wanted:
+            if one not in listed:
+                raise TransactionLost(
+                    f"the transaction of {one.transactional_id} is not open any more; a batch has"
+                    " to be written and committed within kafka.transaction.timeout.ms="
+                    f"{self._options.transaction_timeout_ms}"
+                )
+
+    def commit(
+        self, transactions: Iterable[PreparedTransaction]
+    ) -> list[tuple[PreparedTransaction, KafkaError]]:
+        """Commit these; done again, it changes nothing.
+
+        Returns those that ended otherwise before, with what their coordinator said.
+
+        Raises:
+            KafkaError: a coordinator does not answer; some may be committed.
+        """
+        torn: list[tuple[PreparedTransaction, KafkaError]] = []
+        with self._admin() as admin:
+            for one in transactions:
+                try:
+                    admin.end(one, commit=True)
+                except (ProducerFenced, InvalidTxnState) as fault:
+                    torn.append((one, fault))
+                except KafkaError as fault:
+                    # Ids that nobody uses are forgotten after days, when nothing of them is open.
+                    if fault.code != ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+                        raise
+        return torn
+
+    def abort(self, transactions: Iterable[PreparedTransaction]) -> None:
+        """Abort these, unless they have ended; their timeout does, where that cannot be asked."""
+        with self._admin() as admin:
+            for one in transactions:
+                try:
+                    admin.end(one, commit=False)
+                except KafkaError as fault:
+                    log.info("%s is not aborted: %s", one.transactional_id, fault)
+
+    def _admin(self) -> TransactionAdmin:
+        return TransactionAdmin(
+            self._options.bootstrap_servers,
+            client_id=self._options.client_id,
+            request_timeout_ms=self._options.request_timeout_ms,
+        )

@@ -1,0 +1,54 @@
+"""How the text of an option is read; each raises ValueError, which says what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def whole(text: str) -> int:
+    """Read a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a whole number") from None
+
+
+def positive(text: str) -> int:
+    """Read a whole number above 0."""
+    value = whole(text)
+    if value <= 0:
+        raise ValueError(f"{value} is not above 0")
+    return value
+
+
+def at_least_0(text: str) -> int:
+    """Read a whole number that is not below 0."""
+    value = whole(text)
+    if value < 0:
+        raise ValueError(f"{value} is below 0")
+    return value
+
+
+def not_empty(text: str) -> str:
+    """Read a text, without the blanks around it."""
+    if not text.strip():
+        raise ValueError("is empty")
+    return text.strip()
+
+
+def one_of(choices: Mapping[str, T]) -> Callable[[str], T]:
+    """Return what reads one of these words, in any case, as the value behind it."""
+
+    def read(text: str) -> T:
+        word = text.strip().lower()
+        if word not in choices:
+            raise ValueError(f"{text!r} is none of {', '.join(choices)}")
+        return choices[word]
+
+    return read
+
+
+boolean: Callable[[str], Any] = one_of({"true": True, "false": False})

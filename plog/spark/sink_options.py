@@ -1,0 +1,126 @@
+"""The options of the sink, by the names that Spark's own Kafka sink gives them, and a few more.
+
+Owns parsing and the refusal of what is unknown or not served; talks to no broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from plog.errors import ConfigError
+from plog.protocol.record_batch import CODECS
+from plog.spark.option_values import at_least_0, boolean, not_empty, one_of, positive
+from plog.types import is_legal_topic_name
+
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
+DECISIONS_TOPIC = "__plog_spark_decisions"
+ID_PREFIX = "plog-spark-"
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What the user asked for, parsed. Picklable: tasks carry it.
+
+    `producer` are arguments of `plog.client.Producer`.
+    """
+
+    bootstrap_servers: str
+    topic: str | None = None
+    delivery: str = EXACTLY_ONCE
+    fail_on_torn_batch: bool = True
+    decisions_topic: str = DECISIONS_TOPIC
+    id_prefix: str = ID_PREFIX
+    client_id: str = "plog-spark"
+    request_timeout_ms: int = 30_000
+    # The most that brokers allow by default: it must outlive the other tasks of its batch.
+    transaction_timeout_ms: int = 900_000
+    producer: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _topic(text: str) -> str:
+    name = not_empty(text)
+    if not is_legal_topic_name(name):
+        raise ValueError(f"{name!r} is no topic name")
+    return name
+
+
+class Option(NamedTuple):
+    """How an option is read, and what of SinkOptions or of the producer's arguments it becomes."""
+
+    read: Callable[[str], Any]
+    field: str = ""
+    is_producers: bool = False
+
+
+def _producers(read: Callable[[str], Any], argument: str) -> Option:
+    return Option(read, argument, is_producers=True)
+
+
+OPTIONS = {
+    "topic": Option(_topic, "topic"),
+    "includeHeaders": Option(boolean),  # a column of headers is written anyway
+    "delivery": Option(one_of({one: one for one in (EXACTLY_ONCE, AT_LEAST_ONCE)}), "delivery"),
+    "failOnTornBatch": Option(boolean, "fail_on_torn_batch"),
+    "decisionsTopic": Option(_topic, "decisions_topic"),
+    "transactionalIdPrefix": Option(not_empty, "id_prefix"),
+    "kafka.bootstrap.servers": Option(not_empty, "bootstrap_servers"),
+    "kafka.client.id": Option(not_empty, "client_id"),
+    "kafka.request.timeout.ms": Option(positive, "request_timeout_ms"),
+    "kafka.transaction.timeout.ms": Option(positive, "transaction_timeout_ms"),
+    "kafka.security.protocol": Option(one_of({"plaintext": "PLAINTEXT"})),
+    "kafka.acks": _producers(one_of({"all": "all", "-1": "all", "1": "1", "0": "0"}), "acks"),
+    "kafka.batch.size": _producers(at_least_0, "batch_size"),
+    "kafka.buffer.memory": _producers(positive, "buffer_memory"),
+    "kafka.compression.type": _producers(one_of({one: one for one in CODECS}), "compression_type"),
+    "kafka.delivery.timeout.ms": _producers(positive, "delivery_timeout_ms"),
+    "kafka.enable.idempotence": _producers(boolean, "enable_idempotence"),
+    "kafka.linger.ms": _producers(at_least_0, "linger_ms"),
+    "kafka.max.block.ms": _producers(at_least_0, "max_block_ms"),
+    "kafka.max.request.size": _producers(positive, "max_request_size"),
+    "kafka.metadata.max.age.ms": _producers(at_least_0, "metadata_max_age_ms"),
+    "kafka.retry.backoff.ms": _producers(at_least_0, "retry_backoff_ms"),
+}
+REFUSED = {
+    "kafka.transactional.id": "is the sink's own; transactionalIdPrefix begins it",
+    "kafka.key.serializer": "is always that of bytes",
+    "kafka.value.serializer": "is always that of bytes",
+    "kafka.partitioner.class": "is not supported: keys go where Java's default partitioner has "
+    "them, and a column `partition` says otherwise",
+    "path": "is not for topics; the option topic, or a column topic, says where to write",
+}
+
+
+def parse(options: Mapping[str, str]) -> SinkOptions:
+    """Read the options of a sink.
+
+    Raises:
+        ConfigError: all faults at once, each naming its option.
+    """
+    known = {name.lower(): (name, option) for name, option in OPTIONS.items()}
+    values: dict[str, Any] = {}
+    producer: dict[str, Any] = {}
+    faults: list[str] = []
+    for key, text in options.items():
+        if key.lower() not in known:
+            faults.append(f"{key} {REFUSED.get(key.lower(), 'is not an option of this sink')}")
+            continue
+        name, option = known[key.lower()]
+        try:
+            value = option.read(text)
+        except ValueError as fault:
+            faults.append(f"{name}: {fault}")
+            continue
+        if option.field:
+            (producer if option.is_producers else values)[option.field] = value
+    if "kafka.bootstrap.servers" not in {key.lower() for key in options}:
+        faults.append("kafka.bootstrap.servers must be set, to host:port of a broker")
+    if values.get("delivery", EXACTLY_ONCE) == EXACTLY_ONCE:
+        if producer.get("acks", "all") != "all":
+            faults.append(f"kafka.acks={producer['acks']} is not {EXACTLY_ONCE}, which takes all")
+        if not producer.get("enable_idempotence", True):
+            faults.append(f"kafka.enable.idempotence=false is not {EXACTLY_ONCE}")
+    if faults:
+        raise ConfigError("plog sink: " + "; ".join(faults))
+    return SinkOptions(**values, producer=producer)

@@ -1,0 +1,203 @@
+"""Batches that stand as a whole: who enters, decides, commits and gives up, on real brokers.
+
+Owns the order of the steps, by which nothing that is decided is aborted and nothing that is not is
+committed, whoever dies in between; what follows from a record is `decisions`'. Knows neither Spark
+nor rows.
+
+Why nothing that somebody still writes is aborted by who cleans up: what is open is listed before
+the one who decides is replaced, when no task of the new run can have begun, and each transaction is
+ended by its own numbers. One that its transactional id's next producer has begun has others.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+from plog.client.transaction_states import PreparedTransaction
+from plog.errors import PlogError, ProducerFenced
+from plog.spark.decision_log import DecisionLog, Driver
+from plog.spark.decisions import Decision, Standing, decided, entered, standing, tasks_prefix
+from plog.spark.open_transactions import OpenTransactions, TransactionLost
+from plog.spark.sink_options import SinkOptions
+
+log = logging.getLogger(__name__)
+
+ENTER_PATIENCE_S = 120.0
+"""How long a task tries to enter its run while others of it do."""
+
+
+class TornBatch(PlogError):
+    """A batch stands, but a transaction of it was aborted before anybody committed it.
+
+    It takes everybody who could have committed it to be away for the transaction's timeout.
+    """
+
+
+class Phases(Protocol):
+    """How tasks and the driver go about a batch."""
+
+    def begin(self, batch: int) -> bool:
+        """Tell a task whether it is to write its part; else the batch stands already."""
+
+    def decide(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
+        """Make a batch stand that its tasks have written."""
+
+    def give_up(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
+        """Abort what was written of a batch, unless it stands."""
+
+
+class StreamPhases:
+    """The batches of one streaming query, for a task or for the driver. Not thread-safe.
+
+    Args:
+        query: the query's id, which it keeps over runs.
+        run: the id of this run of it.
+    """
+
+    def __init__(self, options: SinkOptions, query: str, run: str) -> None:
+        self._options, self._query, self._run = options, query, run
+        self._log = DecisionLog(options, query)
+        self._open = OpenTransactions(options, tasks_prefix(options.id_prefix, query))
+
+    def begin(self, batch: int) -> bool:
+        """Tell a task whether it is to write its part of a batch; else the batch stands already.
+
+        Raises:
+            TakenOver: a later run of the query has entered.
+            TornBatch: as for `decide`, of the batch before.
+            KafkaError: the brokers do not say.
+        """
+        # Behind the record of a run that has entered only its own driver writes, between batches:
+        # nobody has to be waited for.
+        where = standing(self._log.last_known(), self._run, batch)
+        if where is Standing.ENTER:
+            where = self._enter(batch)
+        if where is Standing.DECIDED:
+            log.info("batch %d of query %s stands already", batch, self._query)
+        return where is Standing.WRITE
+
+    def _enter(self, batch: int) -> Standing:
+        self._log.create_topic()
+        deadline = time.monotonic() + ENTER_PATIENCE_S
+        while True:
+            leftovers = self._open.listed()
+            where = standing(self._log.last_known(), self._run, batch)
+            if where is not Standing.ENTER:
+                return where
+            try:
+                with Driver(self._log, self._options) as driver:
+                    last = self._log.last()
+                    where = standing(last, self._run, batch)
+                    if where is not Standing.ENTER:
+                        return where
+                    if last is not None:
+                        self._commit(last)
+                    self._open.abort(leftovers)
+                    now = entered(last, self._run)
+                    driver.write(now)
+            except ProducerFenced:
+                # Another task of this run enters, most likely, or another run.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(random.uniform(0.01, 0.2))
+            else:
+                log.info("run %s of query %s has entered", self._run, self._query)
+                return standing(now, self._run, batch)
+
+    def decide(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
+        """Make a batch stand that its tasks have written, and commit it.
+
+        Raises:
+            TransactionLost: one of them has ended already; nothing stands.
+            TakenOver: another run of the query has entered; nothing stands.
+            TornBatch: it stands, but for a transaction that was aborted meanwhile.
+            KafkaError: a broker refuses or does not answer; the next run finds out whether it
+                stands, and finishes it.
+        """
+        listed = self._open.listed()
+        self._open.check(transactions, listed)
+        self._decidable(self._log.last_known(), batch)  # who comes too late disturbs nobody
+        with Driver(self._log, self._options) as driver:
+            decision = decided(self._decidable(self._log.last(), batch), batch, transactions)
+            driver.write(decision)
+        self._commit(decision)
+        self._open.abort(listed - set(transactions))
+
+    def _decidable(self, last: Decision | None, batch: int) -> Decision:
+        """Return the last decision; behind it a batch may be decided by this run."""
+        where = standing(last, self._run, batch)
+        what = f"batch {batch} of query {self._query}"
+        if last is None or where is Standing.ENTER:
+            raise TransactionLost(f"{what}: {self._log.at} has lost what its tasks wrote there")
+        if where is Standing.DECIDED:
+            raise TransactionLost(f"{what} has been decided already")
+        return last
+
+    def give_up(self, batch: int, transactions: Iterable[PreparedTransaction]) -> None:
+        """Abort what was written of a batch, unless it has been decided, which is finished then.
+
+        Raises: as `decide`.
+        """
+        standing(self._log.last_known(), self._run, batch)  # who comes too late disturbs nobody
+        with Driver(self._log, self._options):
+            last = self._log.last()
+            if last is not None and standing(last, self._run, batch) is Standing.DECIDED:
+                self._commit(last)
+            else:
+                self._open.abort(transactions)
+
+    def _commit(self, decision: Decision) -> None:
+        torn = self._open.commit(decision.transactions)
+        if not torn:
+            return
+        if self._log.last() != decision:
+            # Somebody has gone on, and may use an id for a later batch: then this one is finished.
+            raise ProducerFenced(f"query {self._query} has another driver by now")
+        lost = ", ".join(one.transactional_id for one, _ in torn)
+        text = (
+            f"batch {decision.batch} of query {self._query} stands, but the records of {lost} are "
+            f"lost: they were aborted before anybody could commit them ({torn[0][1]})"
+        )
+        if self._options.fail_on_torn_batch:
+            raise TornBatch(f"{text}; failOnTornBatch=false goes on without them")
+        log.error("%s", text)
+
+
+class BatchPhases:
+    """The only batch of a query that is none of a stream: nobody comes back to finish it.
+
+    It stands from the first commit to the last, some milliseconds apart. A driver that dies between
+    them leaves the rest to its timeout.
+    """
+
+    def __init__(self, options: SinkOptions, query: str) -> None:
+        self._query = query
+        self._open = OpenTransactions(options, tasks_prefix(options.id_prefix, query))
+
+    def begin(self, batch: int) -> bool:
+        """Tell that a task is to write."""
+        return True
+
+    def decide(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
+        """Commit what tasks have written.
+
+        Raises:
+            TransactionLost: one of their transactions has ended already; nothing stands.
+            TornBatch: one has ended in this very moment; the others stand.
+            KafkaError: a broker refuses or does not answer; some may stand.
+        """
+        listed = self._open.listed()
+        self._open.check(transactions, listed)
+        torn = self._open.commit(transactions)
+        if torn:
+            lost = ", ".join(one.transactional_id for one, _ in torn)
+            raise TornBatch(f"the records of {lost} are lost, others were written ({torn[0][1]})")
+        self._open.abort(listed - set(transactions))
+
+    def give_up(self, batch: int, transactions: Iterable[PreparedTransaction]) -> None:
+        """Abort what is still open; what has been committed stays."""
+        self._open.abort(transactions)

@@ -1,0 +1,135 @@
+"""What a query's records say, and what follows from them for a batch of a run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plog.client.transaction_states import PreparedTransaction
+from plog.spark.decisions import (
+    MOST_EARLIER_RUNS,
+    NO_BATCH,
+    DamagedDecision,
+    Decision,
+    Slots,
+    Standing,
+    TakenOver,
+    decided,
+    driver_id,
+    entered,
+    standing,
+    tasks_prefix,
+)
+
+names = st.text(min_size=1, max_size=20)
+transactions = st.builds(
+    PreparedTransaction, names, st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1)
+)
+decisions = st.builds(
+    Decision,
+    run=names,
+    batch=st.integers(-1, 2**63 - 1),
+    transactions=st.lists(transactions, max_size=3).map(tuple),
+    earlier=st.lists(names, max_size=3).map(tuple),
+)
+ONE = PreparedTransaction("id", 7, 3)
+
+
+@given(decisions)
+def test_record_is_read_as_it_was_written(decision: Decision) -> None:
+    assert Decision.decode(decision.encode()) == decision
+
+
+GOLDEN = {
+    "version": 1,
+    "run": "r",
+    "batch": 4,
+    "transactions": [["id", 7, 3]],
+    "earlier": ["q"],
+}
+
+
+def test_record_stays_what_it_is() -> None:
+    """Those of an older release decide for queries that go on with a newer one."""
+    value = json.dumps(GOLDEN).encode()
+    assert Decision("r", 4, (ONE,), ("q",)).encode() == value
+    assert Decision.decode(value) == Decision("r", 4, (ONE,), ("q",))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b"\xff",
+        *(json.dumps({k: v for k, v in GOLDEN.items() if k != key}).encode() for key in GOLDEN),
+        *(json.dumps({**GOLDEN, key: None}).encode() for key in GOLDEN if key != "run"),
+        json.dumps({**GOLDEN, "version": 2}).encode(),
+        json.dumps({**GOLDEN, "batch": "four"}).encode(),
+        json.dumps({**GOLDEN, "transactions": [["id", 7]]}).encode(),
+        json.dumps({**GOLDEN, "transactions": [["id", "seven", 3]]}).encode(),
+    ],
+)
+def test_what_is_no_record_is_refused(value: bytes) -> None:
+    with pytest.raises(DamagedDecision):
+        Decision.decode(value)
+
+
+def test_run_enters_once_and_batches_are_decided_once() -> None:
+    assert standing(None, "r1", 0) is Standing.ENTER
+    last = entered(None, "r1")
+    assert last == Decision("r1", NO_BATCH)
+    assert standing(last, "r1", 0) is Standing.WRITE
+    last = decided(last, 0, [ONE])
+    assert last == Decision("r1", 0, (ONE,))
+    assert standing(last, "r1", 0) is Standing.DECIDED
+    assert standing(last, "r1", 1) is Standing.WRITE
+
+
+def test_next_run_takes_over_and_remembers_what_stands() -> None:
+    before = decided(entered(None, "r1"), 5, [ONE])
+    assert standing(before, "r2", 5) is Standing.ENTER
+    last = entered(before, "r2")
+    # Whoever enters has committed what was decided.
+    assert last == Decision("r2", 5, (), ("r1",))
+    assert standing(last, "r2", 5) is Standing.DECIDED
+    assert standing(last, "r2", 6) is Standing.WRITE
+    with pytest.raises(TakenOver, match="run r1 of the query has ended, r2 goes on"):
+        standing(last, "r1", 6)
+
+
+def test_as_many_runs_as_may_still_have_tasks_are_remembered() -> None:
+    last = entered(None, "r0")
+    for n in range(1, 100):
+        last = entered(last, f"r{n}")
+    assert last.earlier == tuple(f"r{n}" for n in range(98, 98 - MOST_EARLIER_RUNS, -1))
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=60))
+def test_ids_of_what_may_be_committed_again_are_not_used(attempts: list[int]) -> None:
+    """The last decision names ids of one batch; tasks of the next one write meanwhile."""
+    slots = Slots("process")
+    used: dict[int, list[str]] = {}
+    for batch, more in enumerate(attempts):
+        used[batch] = [slots.next_id("p-", "q", "run", batch) for _ in range(more + 1)]
+        assert len(set(used[batch])) == more + 1
+        if batch:
+            assert not set(used[batch]) & set(used[batch - 1])
+    # And yet they are few.
+    assert len(set(itertools.chain(*used.values()))) <= 2 * (max(attempts) + 1)
+
+
+def test_next_run_of_a_batch_uses_the_ids_again_and_others_have_their_own() -> None:
+    slots = Slots("process")
+    ids = [slots.next_id("p-", "q", "r1", 4) for _ in range(2)]
+    assert ids == [f"{tasks_prefix('p-', 'q')}process-0-{n}" for n in range(2)]
+    assert slots.next_id("p-", "q", "r2", 4) == ids[0]
+    assert slots.next_id("p-", "other", "r2", 4) not in ids
+    assert Slots("another").next_id("p-", "q", "r1", 4) not in ids
+    assert not driver_id("p-", "q").startswith(tasks_prefix("p-", "q"))

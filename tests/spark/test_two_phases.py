@@ -1,0 +1,415 @@
+"""Batches of a query on a real broker, with tasks and drivers that die wherever they are.
+
+No Spark here: tasks are calls, and a run that has died is one that is not heard of any more, or
+that turns up late.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from plog.client.connection import Connection
+from plog.client.consumer import Consumer
+from plog.client.producer import Producer
+from plog.client.transaction_admin import TransactionAdmin
+from plog.client.transaction_states import PreparedTransaction
+from plog.errors import ProducerFenced
+from plog.spark import decision_log
+from plog.spark.decision_log import DecisionLog, Driver
+from plog.spark.decisions import Decision, Slots, TakenOver, decided
+from plog.spark.open_transactions import TransactionLost
+from plog.spark.sink_options import SinkOptions
+from plog.spark.two_phases import BatchPhases, StreamPhases, TornBatch
+from plog.types import TopicPartition
+from tests.servers import BrokerProcess
+from tests.waiting import until
+
+TASKS = 2
+_numbers = itertools.count()
+NewTopic = Callable[..., str]
+
+
+class Run:
+    """A run of a streaming query, and the process that its tasks are in."""
+
+    def __init__(self, options: SinkOptions, query: str, topic: str, name: str) -> None:
+        self.options, self.query, self.topic, self.name = options, query, topic, name
+        self.slots = Slots(f"{name}-process")
+
+    def phases(self) -> StreamPhases:
+        return StreamPhases(self.options, self.query, self.name)
+
+    def task(self, batch: int, number: int) -> PreparedTransaction | None:
+        """Write a task's records of a batch; None where it stands already."""
+        if not self.phases().begin(batch):
+            return None
+        producer = Producer(
+            self.options.bootstrap_servers,
+            linger_ms=0,
+            transactional_id=self.slots.next_id("plog-spark-", self.query, self.name, batch),
+        )
+        producer.init_transactions()
+        producer.begin_transaction()
+        for n in range(3):
+            producer.send(self.topic, b"%d-%d-%d" % (batch, number, n), partition=number)
+        prepared = producer.prepare_transaction()
+        producer.close()
+        assert prepared is not None
+        return prepared
+
+    def write(self, batch: int) -> list[PreparedTransaction]:
+        written = [self.task(batch, number) for number in range(TASKS)]
+        return [one for one in written if one is not None]
+
+    def run(self, batch: int) -> None:
+        """Write a batch and have it stand, unless it does."""
+        if written := self.write(batch):
+            self.phases().decide(batch, written)
+
+
+@pytest.fixture
+def options(broker: BrokerProcess) -> SinkOptions:
+    return SinkOptions(broker.bootstrap)
+
+
+@pytest.fixture
+def start(options: SinkOptions, new_topic: NewTopic) -> Callable[[], Run]:
+    """Start runs of one new query, one after the other."""
+    query, topic = f"query-{next(_numbers)}", new_topic(TASKS)
+    names = (f"run-{n}" for n in itertools.count())
+    return lambda: Run(options, query, topic, next(names))
+
+
+def read(broker: BrokerProcess, topic: str) -> list[bytes]:
+    """Return what readers of committed records see, once nobody's transaction is open."""
+    values = []
+    at = [TopicPartition(topic, number) for number in range(TASKS)]
+    with (
+        Consumer(broker.bootstrap) as everything,
+        Consumer(broker.bootstrap, isolation_level="read_committed") as committed,
+    ):
+        until(lambda: committed.end_offsets(at) == everything.end_offsets(at), "nothing open")
+        ends = everything.end_offsets(at)
+        committed.assign(at)
+        committed.seek_to_beginning()
+        while any(committed.position(one) < ends[one] for one in at):
+            values += [one.value for one in committed.poll(100)]
+    return values
+
+
+def batches(*numbers: int) -> list[bytes]:
+    return sorted(
+        b"%d-%d-%d" % (batch, task, n)
+        for batch in numbers
+        for task in range(TASKS)
+        for n in range(3)
+    )
+
+
+def test_batches_stand_as_they_are_decided(broker: BrokerProcess, start: Callable[[], Run]) -> None:
+    run = start()
+    for batch in range(4):
+        run.run(batch)
+    assert sorted(read(broker, run.topic)) == batches(0, 1, 2, 3)
+
+
+def test_batch_that_stands_is_not_written_again(
+    broker: BrokerProcess, start: Callable[[], Run]
+) -> None:
+    first, again = start(), start()
+    first.run(0)
+    first.run(1)
+    assert first.write(1) == []
+    assert again.write(1) == []
+    again.run(2)
+    assert sorted(read(broker, first.topic)) == batches(0, 1, 2)
+
+
+def test_batch_of_a_driver_that_died_before_it_decided_is_written_anew(
+    broker: BrokerProcess, start: Callable[[], Run]
+) -> None:
+    dead, again = start(), start()
+    dead.run(0)
+    left = dead.write(1)
+    again.run(1)
+    assert sorted(read(broker, dead.topic)) == batches(0, 1)
+    # It was not dead, only late.
+    with pytest.raises((TakenOver, TransactionLost)):
+        dead.phases().decide(1, left)
+    with pytest.raises(TakenOver):
+        dead.phases().give_up(1, left)
+    with pytest.raises(TakenOver):
+        dead.task(1, 0)
+    again.run(2)
+    assert sorted(read(broker, dead.topic)) == batches(0, 1, 2)
+
+
+@pytest.mark.parametrize("committed", range(TASKS + 1))
+def test_batch_of_a_driver_that_died_after_it_decided_is_finished_by_the_next(
+    broker: BrokerProcess, start: Callable[[], Run], options: SinkOptions, committed: int
+) -> None:
+    dead, again = start(), start()
+    dead.run(0)
+    left = dead.write(1)
+    log = DecisionLog(options, dead.query)
+    with Driver(log, options) as driver:
+        last = log.last()
+        assert last is not None
+        driver.write(decided(last, 1, left))
+    with TransactionAdmin(broker.bootstrap) as admin:
+        for one in left[:committed]:
+            admin.end(one, commit=True)
+    assert again.write(1) == []
+    assert sorted(read(broker, dead.topic)) == batches(0, 1)
+    again.run(2)
+    assert sorted(read(broker, dead.topic)) == batches(0, 1, 2)
+
+
+def test_driver_that_decided_too_late_for_the_next_run_has_not_decided(
+    broker: BrokerProcess, start: Callable[[], Run], options: SinkOptions
+) -> None:
+    """It has read that it may, and stands still before it writes."""
+    late, again = start(), start()
+    late.run(0)
+    left = late.write(1)
+    log = DecisionLog(options, late.query)
+    with Driver(log, options) as driver:
+        last = log.last()
+        assert last is not None
+        written = again.write(1)
+        with pytest.raises(ProducerFenced):
+            driver.write(decided(last, 1, left))
+    again.phases().decide(1, written)
+    assert sorted(read(broker, late.topic)) == batches(0, 1)
+
+
+def test_tasks_that_enter_together_let_each_other_write(
+    broker: BrokerProcess, start: Callable[[], Run]
+) -> None:
+    before, run = start(), start()
+    before.run(0)
+    before.write(1)  # to be aborted by who enters
+    written: list[PreparedTransaction | None] = [None] * TASKS
+
+    def task(number: int) -> None:
+        written[number] = run.task(1, number)
+
+    threads = [threading.Thread(target=task, args=(number,)) for number in range(TASKS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert None not in written
+    run.phases().decide(1, [one for one in written if one is not None])
+    assert sorted(read(broker, run.topic)) == batches(0, 1)
+
+
+def test_what_a_task_wrote_whose_twin_won_is_aborted(
+    broker: BrokerProcess, start: Callable[[], Run]
+) -> None:
+    run = start()
+    run.run(0)
+    written = run.write(1)
+    twin = run.task(1, 0)
+    assert twin not in written
+    run.phases().decide(1, written)
+    assert sorted(read(broker, run.topic)) == batches(0, 1)
+
+
+def test_batch_without_one_of_its_transactions_does_not_stand(
+    broker: BrokerProcess, start: Callable[[], Run]
+) -> None:
+    run = start()
+    written = run.write(0)
+    with TransactionAdmin(broker.bootstrap) as admin:
+        admin.end(written[0], commit=False)
+    with pytest.raises(TransactionLost, match=written[0].transactional_id):
+        run.phases().decide(0, written)
+    run.phases().give_up(0, written)
+    assert read(broker, run.topic) == []
+    run.run(0)
+    assert sorted(read(broker, run.topic)) == batches(0)
+
+
+def test_batch_that_is_given_up_is_aborted_unless_it_stands(
+    broker: BrokerProcess, start: Callable[[], Run]
+) -> None:
+    run = start()
+    written = run.write(0)
+    run.phases().give_up(0, written)
+    assert read(broker, run.topic) == []
+    written = run.write(0)
+    run.phases().decide(0, written)
+    run.phases().give_up(0, written)
+    assert sorted(read(broker, run.topic)) == batches(0)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_batch_that_is_torn_is_told_of(
+    broker: BrokerProcess,
+    start: Callable[[], Run],
+    options: SinkOptions,
+    fails: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It takes everybody to be away for as long as transactions may take; here one is aborted."""
+    dead, again = start(), start()
+    again.options = replace(options, fail_on_torn_batch=fails)
+    left = dead.write(0)
+    log = DecisionLog(options, dead.query)
+    with Driver(log, options) as driver:
+        last = log.last()
+        assert last is not None
+        driver.write(decided(last, 0, left))
+    with TransactionAdmin(broker.bootstrap) as admin:
+        admin.end(left[1], commit=False)
+    words = f"batch 0 of query {dead.query} stands, but the records of {left[1].transactional_id}"
+    if fails:
+        with pytest.raises(TornBatch, match=words):
+            again.task(0, 0)
+    else:
+        assert again.task(0, 0) is None
+        assert words in caplog.text
+        again.run(1)
+        half = [value for value in batches(0, 1) if not value.startswith(b"0-1")]
+        assert sorted(read(broker, dead.topic)) == half
+
+
+def test_batch_query_stands_or_not(broker: BrokerProcess, start: Callable[[], Run]) -> None:
+    run = start()
+    phases = BatchPhases(run.options, run.query)
+
+    class Once(Run):
+        def phases(self) -> BatchPhases:  # type: ignore[override]
+            return phases
+
+    once = Once(run.options, run.query, run.topic, "once")
+    written, twin = once.write(0), once.task(0, 0)
+    assert twin is not None
+    phases.decide(0, written)
+    assert sorted(read(broker, run.topic)) == batches(0)
+    phases.give_up(0, once.write(0))
+    assert sorted(read(broker, run.topic)) == batches(0)
+    written = once.write(0)
+    phases.give_up(0, written[:1])
+    with pytest.raises(TransactionLost):
+        phases.decide(0, written)
+    phases.give_up(0, written)
+
+
+# -- the topic of decisions ------------------------------------------------------------------------
+
+
+def test_last_decision_is_found_behind_those_of_others(
+    broker: BrokerProcess, start: Callable[[], Run], options: SinkOptions
+) -> None:
+    run = start()
+    run.run(0)
+    log = DecisionLog(options, run.query)
+    found = log.last()
+    assert found is not None
+    with Producer(broker.bootstrap) as producer:
+        for n in range(5 * decision_log.NEAR_THE_END):
+            producer.send(
+                log.at.topic,
+                Decision("another's").encode(),
+                key=b"other %d" % n,
+                partition=log.at.partition,
+            )
+    assert log.last() == found
+    assert DecisionLog(options, "nobody's").last() is None
+
+
+def test_decision_is_not_missed_behind_a_transaction_that_is_open(
+    broker: BrokerProcess, start: Callable[[], Run], options: SinkOptions
+) -> None:
+    """Readers of committed records would not come so far."""
+    run = start()
+    run.run(0)
+    log = DecisionLog(options, run.query)
+    with Producer(broker.bootstrap, transactional_id=f"of another {run.query}") as other:
+        other.init_transactions()
+        other.begin_transaction()
+        other.send(log.at.topic, b"{}", key=b"another's", partition=log.at.partition)
+        other.flush()
+        later = Decision(run.name, 1, (), ())
+        with Producer(broker.bootstrap) as producer:
+            producer.send(
+                log.at.topic, later.encode(), key=run.query.encode(), partition=log.at.partition
+            )
+        found: list[Decision | None] = []
+        reader = threading.Thread(target=lambda: found.append(log.last()))
+        reader.start()
+        reader.join(0.5)
+        assert not found
+        other.commit_transaction()
+        reader.join()
+    assert found == [later]
+
+
+# -- dying at every step ---------------------------------------------------------------------------
+
+
+class Died(BaseException):
+    """The process has gone; nothing catches it."""
+
+
+@contextmanager
+def dying_at(step: int, patch: pytest.MonkeyPatch, *, sent: bool) -> Iterator[list[int]]:
+    """Have the process die at a request that this thread makes: before it is sent, or after.
+
+    What the producer's own thread has sent is on its way all the same.
+    """
+    call, here = Connection.call, threading.get_ident()
+    count = [0]
+
+    def counted(self: Connection, *arguments: object, **options: object) -> object:
+        if threading.get_ident() != here:
+            return call(self, *arguments, **options)  # type: ignore[arg-type]
+        count[0] += 1
+        if count[0] > step or (count[0] == step and not sent):
+            raise Died
+        answer = call(self, *arguments, **options)  # type: ignore[arg-type]
+        if count[0] == step:
+            raise Died
+        return answer
+
+    with patch.context() as patched:
+        patched.setattr(Connection, "call", counted)
+        yield count
+
+
+def rounds(
+    start: Callable[[], Run], patch: pytest.MonkeyPatch, steps: Iterator[tuple[int, bool]]
+) -> tuple[Run, int]:
+    """Write a batch for each step, which the first run of it dies at, and the next one finishes."""
+    run = start()
+    run.run(0)
+    batch = 0
+    for batch, (step, sent) in enumerate(steps, start=1):
+        with dying_at(step, patch, sent=sent) as count:
+            try:
+                run.run(batch)
+            except Died:
+                pass
+            else:
+                assert count[0] < step, "there are no more steps"
+                return run, batch
+        run = start()
+        run.run(batch)
+    return run, batch
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_whoever_dies_at_whichever_step_each_batch_is_there_once(
+    broker: BrokerProcess, start: Callable[[], Run], monkeypatch: pytest.MonkeyPatch, sent: bool
+) -> None:
+    run, last = rounds(start, monkeypatch, ((step, sent) for step in itertools.count(1)))
+    assert last > 10
+    assert sorted(read(broker, run.topic)) == batches(*range(last + 1))
