@@ -66,6 +66,18 @@ def plan(options: SourceOptions) -> list[OffsetRange]:
     return with_attempts(options, step)
 
 
+def plan_offsets_at(
+    options: SourceOptions, partitions: Sequence[TopicPartition], at_ms: int
+) -> dict[TopicPartition, int]:
+    """Return the first offset of this time or later in each partition, -1 where there is none."""
+
+    def step() -> dict[TopicPartition, int]:
+        with open_cluster(options) as cluster:
+            return offsets_at(cluster, options, partitions, at_ms)
+
+    return with_attempts(options, step)
+
+
 def with_attempts(options: SourceOptions, step: Callable[[], T]) -> T:
     """Return what a step returns; try it again after errors that may pass, as `plan` does."""
     attempt = 1
@@ -137,15 +149,15 @@ def named_ends(
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """Return the earliest and the latest offset of each partition."""
     asked = list(partitions)
-    first, last = (end_of(cluster, options, asked, named) for named in (EARLIEST, LATEST))
+    first, last = (offsets_at(cluster, options, asked, named) for named in (EARLIEST, LATEST))
     return first, last
 
 
-def end_of(
-    cluster: Cluster, options: SourceOptions, partitions: Iterable[TopicPartition], named: int
+def offsets_at(
+    cluster: Cluster, options: SourceOptions, partitions: Iterable[TopicPartition], at: int
 ) -> dict[TopicPartition, int]:
-    """Return the EARLIEST or the LATEST offset of each partition."""
-    found = _ask(cluster, options, dict.fromkeys(partitions, named))
+    """Return the EARLIEST or the LATEST offset of each partition, or the first of a time (ms)."""
+    found = _ask(cluster, options, dict.fromkeys(partitions, at))
     return {partition: at.offset for partition, at in found.items()}
 
 

@@ -7,14 +7,17 @@ both.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter
 from pyspark.sql.types import StructType
 
 from plog.spark import offsets
 from plog.spark.arrow import BASE_SCHEMA, FULL_SCHEMA
-from plog.spark.options import parse, wants_headers
+from plog.spark.filters import from_offsets, is_answered, least_timestamp, narrow
+from plog.spark.offsets import OffsetRange
+from plog.spark.options import SourceOptions, parse, wants_headers
 from plog.spark.stream_source import PlogStreamReader
 from plog.spark.task_reader import TaskRanges, TaskReader
 
@@ -37,7 +40,10 @@ class PlogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> PlogReader:
         """Return a reader of a batch query."""
-        return PlogReader(parse(self.options), schema)
+        # A reader that overrides pushFilters fails where spark.sql.python.filterPushdown.enabled is
+        # not set: so one that does is for the process that asks for it alone.
+        pushes = sys.argv[-1].endswith("data_source_pushdown_filters")
+        return (FilteringReader if pushes else PlogReader)(parse(self.options), schema)
 
     def streamReader(self, schema: StructType) -> PlogStreamReader:  # noqa: N802
         """Return a reader of a streaming query."""
@@ -52,7 +58,34 @@ class PlogReader(TaskReader, DataSourceReader):
 
         Spark asks once for each DataFrame, so that its actions all see the same records.
         """
-        ranges = offsets.plan(self.options)
+        ranges = self.plan()
         shares = offsets.split(ranges, self.options, os.cpu_count() or 1)
         # Spark wants at least one task, if only to learn that there is nothing.
         return [TaskRanges(share) for share in shares] or [TaskRanges([])]
+
+    def plan(self) -> list[OffsetRange]:
+        """Return what is to be read."""
+        return offsets.plan(self.options)
+
+
+class FilteringReader(PlogReader):
+    """Leaves out what the query's filters on topic, partition, offset and timestamp exclude."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self.filters: list[Filter] = []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
+        """Take the filters; yield those that Spark has to apply all the same."""
+        self.filters = filters
+        return (wanted for wanted in filters if not is_answered(wanted))
+
+    def plan(self) -> list[OffsetRange]:
+        """Return what is to be read, without what the filters exclude."""
+        ranges = narrow(super().plan(), self.filters)
+        at_ms = least_timestamp(self.filters)
+        if at_ms is None or at_ms <= 0 or not ranges:
+            return ranges
+        # The first record of that time or later: all before it are earlier, in whatever order.
+        first = offsets.plan_offsets_at(self.options, [r.partition for r in ranges], at_ms)
+        return from_offsets(ranges, first)

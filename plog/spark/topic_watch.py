@@ -121,7 +121,7 @@ class TopicWatch:
         asked = list(partitions)
         if not asked:
             return {}
-        found = offsets.end_of(self._cluster, self._options, asked, named)
+        found = offsets.offsets_at(self._cluster, self._options, asked, named)
         # A leader that moved has had the cluster asked again, for ids too.
         self._compare_ids(asked)
         return found
