@@ -20,6 +20,7 @@ from plog.coordinator.group_events import (
 from plog.errors import (
     ErrorCode,
     InconsistentGroupProtocol,
+    InvalidRequest,
     InvalidSessionTimeout,
     KafkaError,
 )
@@ -38,6 +39,7 @@ from plog.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from plog.protocol.schema import LONGEST_STRING
 
 MUST_KNOW_ID_SINCE = 4
 """From this version of JoinGroup on a member is told its id before it is one (KIP-394)."""
@@ -89,12 +91,10 @@ def _join(ctx: Context, request: JoinGroupRequest) -> Join:
         raise InvalidSessionTimeout(f"{request.session_timeout_ms} is not within {least} .. {most}")
     rebalance_timeout_ms = request.rebalance_timeout_ms
     client_id = ctx.header.client_id or ""
-    # A static member is known by its instance, and its ids tell which one it was (KIP-345).
-    prefix = client_id if request.group_instance_id is None else request.group_instance_id
     return Join(
         token=ctx.services.groups.token(),
         member_id=request.member_id,
-        new_member_id=f"{prefix}-{uuid.uuid4()}",
+        new_member_id=_new_member_id(request, client_id),
         instance_id=request.group_instance_id,
         client_id=client_id,
         client_host=f"/{ctx.connection.host}",
@@ -109,6 +109,22 @@ def _join(ctx: Context, request: JoinGroupRequest) -> Join:
         capacity=settings.group_max_size,
         reason=request.reason or "",
     )
+
+
+def _new_member_id(request: JoinGroupRequest, client_id: str) -> str:
+    """Return the id that a member without one is given.
+
+    Raises:
+        InvalidRequest: no answer could tell it, to the member or to its group's leader. Clients
+            bound an instance's name to 249 bytes, Kafka's coordinator does not.
+    """
+    # A static member is known by its instance, and its ids tell which one it was (KIP-345).
+    prefix = client_id if request.group_instance_id is None else request.group_instance_id
+    made = f"{prefix}-{uuid.uuid4()}"
+    if not request.member_id and (size := len(made.encode())) > LONGEST_STRING:
+        name = "client id" if request.group_instance_id is None else "group.instance.id"
+        raise InvalidRequest(f"the {name} makes a member's id of {size} bytes")
+    return made
 
 
 @handles(SyncGroupRequest, versions="0-5")

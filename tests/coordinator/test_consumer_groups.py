@@ -92,6 +92,18 @@ def test_coordinator_names_the_members_of_version_0(member: Enter, topic: str) -
     assert other.join(1).error_code == ErrorCode.INVALID_REQUEST
 
 
+def test_names_may_be_as_long_as_a_request_can_tell(
+    member: Enter, wire: Speaker, topic: str
+) -> None:
+    """No other is made of them: members bring their ids."""
+    longest = "x" * 32767
+    alone = member(fresh_name(), topic, instance=longest, member_id=longest)
+    assert alone.join().error_code == ErrorCode.NONE
+    (only,) = described(wire, alone.group).members
+    assert (only.member_id, only.instance_id) == (longest, longest)
+    assert alone.beat().error_code == ErrorCode.NONE
+
+
 def test_partitions_go_from_one_to_the_other(member: Enter, topic: str) -> None:
     group = fresh_name()
     first, second = member(group, topic), member(group, topic)

@@ -170,6 +170,47 @@ def test_an_assignor_that_is_named_twice_counts_once(wire: Speaker) -> None:
     assert (answer.error_code, answer.protocol_name) == (ErrorCode.NONE, "range")
 
 
+LONGEST_PREFIX = "i" * (32767 - 37)
+"""What stands before the UUID in a member's id, where that is as long as an answer can hold."""
+
+
+@pytest.mark.parametrize("version", [5, 9])
+def test_instance_that_leaves_no_room_in_its_members_id_is_refused(
+    member: Enter, wire: Speaker, version: int
+) -> None:
+    group = fresh_name()
+    longest = member(group, instance=LONGEST_PREFIX)
+    longest.enter()
+    too_long = member(group, instance=LONGEST_PREFIX + "i")
+    assert too_long.join(version).error_code == ErrorCode.INVALID_REQUEST
+    # Nobody but who was let in is in the group, and it goes on.
+    (described,) = wire.ask(DescribeGroupsRequest(groups=[group]), 5).groups
+    assert [one.group_instance_id for one in described.members] == [LONGEST_PREFIX]
+    assert longest.beat() is ErrorCode.NONE
+    assert longest.join(version).error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("version", [0, 3, 4, 9])
+@pytest.mark.parametrize("length", [len(LONGEST_PREFIX), len(LONGEST_PREFIX) + 1])
+def test_client_that_leaves_no_room_in_its_members_id_is_refused(
+    broker: BrokerProcess, version: int, length: int
+) -> None:
+    request = JoinGroupRequest(
+        group_id=fresh_name(),
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=30_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"m")],
+    )
+    with closing(speak(broker.port, client_id="c" * length)) as wire:
+        error = wire.ask(request, version).error_code
+    if length > len(LONGEST_PREFIX):
+        assert error == ErrorCode.INVALID_REQUEST
+    else:
+        assert error in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED)
+
+
 def test_nobodys_groups(member: Enter) -> None:
     stranger = member(fresh_name(), member_id="x")
     assert stranger.join().error_code == ErrorCode.UNKNOWN_MEMBER_ID
