@@ -108,6 +108,8 @@ ctypedef struct Connection:
     int64_t muted_until_us
     int64_t received_us    # when it was last read: when the frames that are whole since then came
     int64_t active_us      # when bytes last passed, or an answer was queued
+    int64_t came_on_us     # when its request began or had come on by much, or an answer was queued
+    int64_t slow_bytes     # that have come since then
     char reason[REASON_BYTES]
     # What Python hears of its beginning and its end, allocated while there was memory for it.
     void* opened
@@ -131,12 +133,14 @@ cdef Connection* connection_new(int fd, int64_t id, int listener_id, const uint8
 cdef void connection_shut(Connection* c, Scratch* scratch, Budget* budget) noexcept nogil
 
 # Read once: bytes, 0 at the end of the stream, -errno (-ENOMEM: no memory for the frame that is coming).
-# To be called only after `next_frame` said FRAME_PARTIAL.
-cdef int64_t receive(Connection* c, Scratch* scratch, Budget* budget) noexcept nogil
+# No more than `most`. To be called only after `next_frame` said FRAME_PARTIAL.
+cdef int64_t receive(Connection* c, Scratch* scratch, Budget* budget, int64_t most) noexcept nogil
 # What has come and is not read yet.
 cdef int64_t bytes_in_socket(const Connection* c) noexcept nogil
 # Has a whole frame come, read or not? If that cannot be told, it has.
 cdef bint holds_whole_frame(const Connection* c) noexcept nogil
+# What is unread of the frame at the buffer's start, if it is a small one that has come whole; else 0.
+cdef int64_t rest_of_small_frame(const Connection* c) noexcept nogil
 # Is a whole frame in the buffer? `size` is its size without the prefix.
 cdef int next_frame(Connection* c, int64_t max_request_bytes, int64_t* size) noexcept nogil
 # Cut the frame that `next_frame` found: `data` and its size lie in `base`, malloc'ed memory of `capacity` bytes,

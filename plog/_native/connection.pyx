@@ -41,6 +41,8 @@ cdef enum:
     FEW_BYTES = 16 * 1024
     # Requests of such a size are read one by one, each with the beginning of the next: more of that would be moved.
     LARGE_REQUEST_BYTES = 128 * 1024
+    # A socket that has never held more takes such a request whole.
+    SMALL_REQUEST_BYTES = 32 * 1024
     AHEAD_BYTES = 4096
     # A request that is partly there has a buffer of no more than so many times what has come.
     MOST_SPACIOUS = 4
@@ -261,7 +263,7 @@ cdef int64_t worth_asking(Connection* c) noexcept nogil:
     return min(room, c.start + needed - c.end + AHEAD_BYTES) if c.reads_large else room
 
 
-cdef int64_t receive(Connection* c, Scratch* scratch, Budget* budget) noexcept nogil:
+cdef int64_t receive(Connection* c, Scratch* scratch, Budget* budget, int64_t most) noexcept nogil:
     cdef int64_t asked
     cdef int64_t n
     # Most requests come whole and leave at once: they pass through memory that is shared and warm.
@@ -272,7 +274,7 @@ cdef int64_t receive(Connection* c, Scratch* scratch, Budget* budget) noexcept n
         move_to_front(c)
     elif c.end == c.capacity and make_room(c, scratch, budget) < 0:
         return -ENOMEM
-    asked = worth_asking(c)
+    asked = min(worth_asking(c), most)
     n = c.transport.receive(c, c.buffer + c.end, asked)
     if n > 0:
         c.end += n
@@ -300,6 +302,19 @@ cdef bint holds_whole_frame(const Connection* c) noexcept nogil:
             return True
         return come >= PREFIX_BYTES + <int64_t>be32(prefix)
     return c.end - c.start < PREFIX_BYTES or come >= bytes_needed(c)
+
+
+cdef int64_t rest_of_small_frame(const Connection* c) noexcept nogil:
+    cdef int64_t come = c.end - c.start
+    cdef int64_t needed
+    cdef uint8_t[PREFIX_BYTES] prefix
+    if come >= PREFIX_BYTES:
+        needed = bytes_needed(c)
+    elif come == 0 and recv(c.fd, prefix, PREFIX_BYTES, MSG_PEEK | MSG_DONTWAIT) == PREFIX_BYTES:
+        needed = PREFIX_BYTES + <int64_t>be32(prefix)
+    else:
+        return 0
+    return needed - come if needed <= SMALL_REQUEST_BYTES and bytes_in_socket(c) >= needed - come else 0
 
 
 cdef int next_frame(Connection* c, int64_t max_request_bytes, int64_t* size) noexcept nogil:

@@ -1,21 +1,26 @@
 """Who reads on while the memory for requests (queued.max.request.bytes) is used up, and who gives way.
 
-Owns the lists of those that wait for it, the one that may grow beyond it all the same, and which of
-those that stand still gives way: for the memory of its request, or of the answers that it does not
-take, which are bounded too. Never closes a connection.
+Owns the lists of those that wait for it, the small requests and the one large one that may go beyond it
+all the same, and which of those that stand still, or nearly so, gives way: for the memory of its request,
+or of the answers that it does not take, which are bounded too. Never closes a connection.
 """
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport INT64_MAX, int64_t
 
-from plog._native.connection cimport Budget, Link, link_append, link_remove
+from plog._native.connection cimport (
+    Budget, Link, bytes_in_socket, holds_whole_frame, link_append, link_remove, rest_of_small_frame,
+)
 from plog._native.locks cimport add as atomic_add, load as atomic_load
 from plog._native.mailbox cimport mailbox_knock
 
 cdef enum:
-    # How long, when memory is short, a request that is half there may stand still, or grow beyond the budget.
+    # How long, when memory is short, a request that is half there may come on by nearly nothing, or grow beyond the
+    # budget.
     PATIENCE_US = 10000000
     # Whose answers take less gives way after all others: a consumer that rests holds an answer's first bytes.
     MUCH_BYTES = 64 * 1024
+    # While requests in work hold less than this part of the memory, small ones are read beyond it.
+    SMALL_ONES_PART = 8
 
 
 cdef inline bint short_of_memory(Loop* loop) noexcept nogil:
@@ -30,21 +35,31 @@ cdef inline bint may_privilege(Loop* loop) noexcept nogil:
     return loop.privileged == NULL and atomic_load(&budget.frame_bytes) < budget.max_bytes // 2
 
 
-cdef bint may_receive(Loop* loop, Connection* c) noexcept nogil:
+cdef inline bint may_read_small(Loop* loop) noexcept nogil:
+    """Requests that are half there, and hold the most then, must not keep waiting what is done with at once."""
+    cdef Budget* budget = &loop.shared.budget
+    return atomic_load(&budget.frame_bytes) < budget.max_bytes // SMALL_ONES_PART
+
+
+cdef int64_t may_receive(Loop* loop, Connection* c) noexcept nogil:
     cdef bint half_there = c.start < c.end
+    cdef int64_t rest
     if loop.privileged == c or not short_of_memory(loop):
-        return True
+        return INT64_MAX
+    rest = rest_of_small_frame(c) if may_read_small(loop) else 0
+    if rest > 0:
+        return rest
     if half_there and may_privilege(loop):
         loop.privileged = c
         loop.privileged_us = loop.now_us
-        return True
+        return INT64_MAX
     link_append(&loop.starved_half if half_there else &loop.starved, &c.waiting)
     if not loop.starving:
         loop.starving = True
         atomic_add(&loop.shared.starving, 1)
         # Had the memory been given back just before the line above, nobody would knock.
         mailbox_knock(&loop.inbox)
-    return False
+    return 0
 
 
 cdef void wait_no_more(Loop* loop, Connection* c) noexcept nogil:
@@ -52,12 +67,16 @@ cdef void wait_no_more(Loop* loop, Connection* c) noexcept nogil:
     link_append(&loop.ready, &c.ready)
 
 
+cdef inline void feed_all(Loop* loop) noexcept nogil:
+    while loop.starved_half.next != &loop.starved_half:
+        wait_no_more(loop, loop.starved_half.next.owner)
+    while loop.starved.next != &loop.starved:
+        wait_no_more(loop, loop.starved.next.owner)
+
+
 cdef void feed_starved(Loop* loop) noexcept nogil:
     if not short_of_memory(loop):
-        while loop.starved_half.next != &loop.starved_half:
-            wait_no_more(loop, loop.starved_half.next.owner)
-        while loop.starved.next != &loop.starved:
-            wait_no_more(loop, loop.starved.next.owner)
+        feed_all(loop)
     elif may_privilege(loop) and loop.starved_half.next != &loop.starved_half:
         wait_no_more(loop, loop.starved_half.next.owner)
     if loop.starved_half.next == &loop.starved_half and loop.starved.next == &loop.starved:
@@ -65,20 +84,34 @@ cdef void feed_starved(Loop* loop) noexcept nogil:
         atomic_add(&loop.shared.starving, -1)
 
 
-cdef Connection* find_stalled(Loop* loop) noexcept nogil:
+cdef void feed_small(Loop* loop) noexcept nogil:
+    # Not in every round: to look takes system calls, and most of those that wait have no such request.
+    if not may_read_small(loop):
+        return
+    feed_all(loop)
+
+
+cdef bint stands_still(Loop* loop, Connection* c) noexcept nogil:
+    if c.buffer == NULL or c.handed_over or c.parked != NULL or c.came_on_us + PATIENCE_US > loop.now_us:
+        return False
+    # Read or not: one that waits for memory cannot be blamed for that, but its client for sending hardly anything.
+    return c.slow_bytes + bytes_in_socket(c) < COMES_ON_BYTES and not holds_whole_frame(c)
+
+
+cdef bint outstays(Loop* loop, Connection* c) noexcept nogil:
     cdef Budget* budget = &loop.shared.budget
-    cdef Link* link = loop.by_activity.next
-    cdef Connection* c
-    if loop.privileged != NULL and loop.now_us - loop.privileged_us > PATIENCE_US:
-        return loop.privileged
+    if c == loop.privileged:
+        return loop.now_us - loop.privileged_us > PATIENCE_US
     # While requests in work hold the most, what is half there may well be slow for our own sake.
-    if not short_of_memory(loop) or atomic_load(&budget.frame_bytes) >= budget.max_bytes // 2:
-        return NULL
-    while link != &loop.by_activity and link.owner.active_us + PATIENCE_US <= loop.now_us:
-        c = link.owner
-        link = link.next
-        # One that waits for memory cannot be blamed for standing still.
-        if c.buffer != NULL and not c.handed_over and c.parked == NULL and c.waiting.next == &c.waiting:
+    return short_of_memory(loop) and atomic_load(&budget.frame_bytes) < budget.max_bytes // 2 and stands_still(loop, c)
+
+
+cdef Connection* find_stalled(Loop* loop, Link** at) noexcept nogil:
+    cdef Connection* c
+    while at[0] != &loop.by_activity:
+        c = at[0].owner
+        at[0] = at[0].next
+        if outstays(loop, c):
             return c
     return NULL
 

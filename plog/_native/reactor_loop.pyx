@@ -30,7 +30,9 @@ from plog._native.locks cimport exchange, load as atomic_load
 from plog._native.mailbox cimport (
     mailbox_count, mailbox_open, mailbox_put, mailbox_release, mailbox_take,
 )
-from plog._native.memory_waits cimport answers_beyond, feed_starved, find_hoarder, find_stalled, wait_no_more
+from plog._native.memory_waits cimport (
+    answers_beyond, feed_small, feed_starved, find_hoarder, find_stalled, wait_no_more,
+)
 from plog._native.notes cimport (
     EVENT_CLOSED, EVENT_OPENED, EVENT_REFUSED, Note, add_note, note_new, note_text, post_notes)
 from plog._native.parked cimport Frame, Parked
@@ -337,12 +339,13 @@ cdef void close_idle(Loop* loop) noexcept nogil:
 
 
 cdef void close_stalled(Loop* loop) noexcept nogil:
-    cdef Connection* c = find_stalled(loop)
+    cdef Link* at = loop.by_activity.next
+    cdef Connection* c = find_stalled(loop, &at)
     while c != NULL:
         c.abnormal = True
         finish_close(loop, c, b"memory for requests is used up (queued.max.request.bytes), "
                               b"and this one did not come whole in 10 s")
-        c = find_stalled(loop)
+        c = find_stalled(loop, &at)
 
 
 cdef void close_hoarders(Loop* loop) noexcept nogil:
@@ -363,8 +366,10 @@ cdef void tick(Loop* loop) noexcept nogil:
     loop.next_tick_us = loop.now_us + loop.tick_us
     if loop.shared.idle_timeout_us > 0:
         close_idle(loop)
-    if loop.starving:
+    if atomic_load(&loop.shared.starving) > 0:
         close_stalled(loop)
+    if loop.starving:
+        feed_small(loop)
     close_hoarders(loop)
     while listener != NULL:
         if listener.parked:

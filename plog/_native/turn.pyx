@@ -24,7 +24,7 @@ from plog._native.fast_turn cimport (
 from plog._native.gather cimport Gather, gather_clear, gather_is_due, gather_write
 from plog._native.locks cimport add as atomic_add
 from plog._native.log_append cimport AppendResult
-from plog._native.memory_waits cimport may_receive
+from plog._native.memory_waits cimport COMES_ON_BYTES, may_receive
 from plog._native.notes cimport EVENT_REQUEST, Note, add_note, note_free, note_new, note_text
 from plog._native.parked cimport Frame
 from plog._native.produce_path cimport ProduceCall, produce_part
@@ -120,9 +120,24 @@ cdef void leave(Loop* loop, Connection* c) noexcept nogil:
 
 # --- life and death -------------------------------------------------------------------------------
 
-cdef void touch(Loop* loop, Connection* c) noexcept nogil:
+cdef void note_passing(Loop* loop, Connection* c) noexcept nogil:
     c.active_us = loop.now_us
     link_append(&loop.by_activity, &c.by_activity)
+
+
+cdef void touch(Loop* loop, Connection* c) noexcept nogil:
+    note_passing(loop, c)
+    c.came_on_us = loop.now_us
+    c.slow_bytes = 0
+
+
+cdef void note_received(Loop* loop, Connection* c, int64_t size) noexcept nogil:
+    c.received_us = loop.now_us
+    c.slow_bytes += size
+    if c.slow_bytes >= COMES_ON_BYTES or c.end - c.start == size:  # it comes on, or begins
+        touch(loop, c)
+    else:
+        note_passing(loop, c)
 
 
 cdef bint watch(Loop* loop, int fd, uint32_t events, void* source) noexcept nogil:
@@ -258,7 +273,7 @@ cdef bint send_some(Loop* loop, Connection* c) noexcept nogil:
     found = send_queued(c, SENT_PER_TURN, &loop.scratch, &sent)
     if sent > 0:
         count_up(&loop.bytes_out, sent)
-        touch(loop, c)
+        note_passing(loop, c)
     if found == SENT_FAILED:
         finish_close(loop, c, NULL)
         return False
@@ -302,6 +317,7 @@ cdef void write_gathered(Loop* loop) noexcept nogil:
 cdef void read_on(Loop* loop, Connection* c) noexcept nogil:
     """Read, cut and answer, gather or hand over."""
     cdef int64_t size = 0
+    cdef int64_t most
     cdef int64_t n
     cdef int reads = 0
     cdef int found
@@ -339,14 +355,14 @@ cdef void read_on(Loop* loop, Connection* c) noexcept nogil:
         if reads == READS_PER_TURN or c.gathered > 0:
             link_append(&loop.ready, &c.ready)
             return
-        if not may_receive(loop, c):
+        most = may_receive(loop, c)
+        if most == 0:
             return
-        n = receive(c, &loop.scratch, &loop.shared.budget)
+        n = receive(c, &loop.scratch, &loop.shared.budget, most)
         reads += 1
         if n > 0:
             count_up(&loop.bytes_in, n)
-            c.received_us = loop.now_us
-            touch(loop, c)
+            note_received(loop, c, n)
         elif n == 0:
             c.peer_closed = True  # before the event that says so, perhaps
             if owes_work(c):

@@ -162,9 +162,11 @@ class NetworkKeys(Settings):
         "queued.max.request.bytes",
         LONG,
         "Memory that requests in work and half received may take together; at the limit, reading "
-        "pauses. Answers that clients do not take may take as much again; beyond, connections are "
-        "closed, beginning with the one that has stood still for longest. Kafka's default is -1, "
-        "no limit; plog always has one, and takes -1 for its default.",
+        "pauses, but for small requests that have come whole, which may take an eighth more; and "
+        "connections are closed whose request comes on by less than 16 KB in 10 s. Answers that "
+        "clients do not take may take as much again; beyond, connections are closed, beginning "
+        "with the one that has stood still for longest. Kafka's default is -1, no limit; plog "
+        "always has one, and takes -1 for its default.",
         default=536870912,
         at_least=1,
         besides=(-1,),

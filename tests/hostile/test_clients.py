@@ -150,6 +150,58 @@ def test_half_requests_of_many_take_what_has_come_and_no_more(
     assert not under.lines.grave()
 
 
+@contextlib.contextmanager
+def dribbling(port: int, count: int, first: bytes) -> Iterator[list[socket.socket]]:
+    """Clients that begin, and go on by a byte every half second; yields those that are closed."""
+    closed: list[socket.socket] = []
+    stop = threading.Event()
+
+    def dribble(sock: socket.socket) -> None:
+        try:
+            sock.sendall(first)
+            while not stop.wait(0.5):
+                sock.sendall(b"x")
+        except ConnectionError:
+            closed.append(sock)
+
+    with crowd(port, count, b"") as hoard:
+        threads = [threading.Thread(target=dribble, args=(sock,)) for sock in hoard]
+        for thread in threads:
+            thread.start()
+        try:
+            yield closed
+        finally:
+            stop.set()
+            for sock in hoard:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+            for thread in threads:
+                thread.join()
+
+
+def test_half_requests_that_dribble_give_way_while_memory_is_short(
+    own_broker: Callable[..., BrokerProcess], besiege: Besiege
+) -> None:
+    """Each byte is activity: by that alone they would keep the memory, and all others waiting."""
+    largest, count = 2 * MIB, 8
+    broker = own_broker(queued_max_request_bytes=2 * largest, socket_request_max_bytes=largest)
+    begun = struct.pack(">i", largest - 4) + bytes(MIB - 4)
+    with (
+        besiege(broker, growth=12 * MIB) as under,
+        dribbling(broker.port, count, begun) as closed,
+    ):
+        # For two of them there is memory, and they may stay.
+        eventually(lambda: len(under.lines.closings()) >= count - 2, "enough give way")
+        eventually(lambda: len(closed) >= len(under.lines.closings()), "they are told")
+        under.bystander.go_on(20)
+    # They have 10 s; whoever waits for them waits as long.
+    assert under.bystander.longest_s < 5
+    told = under.lines.closings()
+    assert count - 2 <= len(told) <= count
+    assert all("memory for requests is used up" in line for line in told), told
+    assert under.lines.grave() == told
+
+
 def large_topic(broker: BrokerProcess, mib: int) -> str:
     with contextlib.closing(speak(broker.port)) as wire:
         topic, _ = create_topic(wire, max_message_bytes=4 * MIB)

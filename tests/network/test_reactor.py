@@ -781,35 +781,90 @@ def test_half_requests_that_fill_the_memory_budget_are_completed_one_by_one(thre
             sender.join(10)
 
 
-def stalled_and_waiting(server):
+def stalled_and_waiting(server, asked):
     """A client that has sent half a request larger than the budget, and one that wants in."""
     stalled, waiting = server.connect(), server.connect()
     waiting.sendall(request(1))
     waiting.answer()
+    before = server.reactor.stats().bytes_in
     stalled.sendall(request(2, bytes(4_000_000))[:2_000_000])
-    server.until(lambda: server.reactor.stats().bytes_in == 2_000_012)
-    waiting.sendall(request(3))
+    server.until(lambda: server.reactor.stats().bytes_in == before + 2_000_000)
+    waiting.sendall(asked)
     return stalled, waiting
+
+
+LARGE = request(3, bytes(100_000))
+"""Does not come whole before it is read."""
 
 
 def test_request_that_waits_for_memory_is_read_when_the_stalled_one_goes():
     with Server(queued_max_bytes=1_000_000) as server:
-        stalled, waiting = stalled_and_waiting(server)
+        stalled, waiting = stalled_and_waiting(server, LARGE)
         before = time.process_time()
         time.sleep(0.3)
         assert time.process_time() - before < 0.15, "it spins"
         assert server.reactor.stats().requests == 1
         stalled.close()
-        assert waiting.answer() == request(3)[4:]
+        assert waiting.answer() == LARGE[4:]
 
 
-def test_stalled_request_is_closed_while_memory_is_short(caplog):
-    with Server(queued_max_bytes=1_000_000) as server:
-        stalled, waiting = stalled_and_waiting(server)
-        waiting.settimeout(30)
-        assert waiting.answer() == request(3)[4:]
+def test_stalled_request_is_closed_while_memory_is_short(threads, caplog):
+    """Whichever thread it is that is short of it."""
+    with Server(queued_max_bytes=1_000_000, threads=threads) as server:
+        stalled, waiting = stalled_and_waiting(server, LARGE)
+        assert waiting.answer() == LARGE[4:]
         assert stalled.is_closed_by_server()
         server.until(lambda: "did not come whole in 10 s" in caplog.text)
+
+
+def test_request_whose_rest_is_there_unread_is_not_closed_as_stalled(caplog):
+    with Server(queued_max_bytes=1_000_000) as server:
+        kept_waiting = server.connect()
+        whole = request(1, bytes(1_000_000))
+        kept_waiting.sendall(whole[:400_000])
+        server.until(lambda: server.reactor.stats().bytes_in == 400_000)
+        stalled, _ = stalled_and_waiting(server, whole[:0])
+        began = time.monotonic()
+        kept_waiting.sendall(whole[400_000:])
+        assert kept_waiting.answer() == whole[4:]
+        assert time.monotonic() - began > 5, "it waited for the stalled one"
+        assert stalled.is_closed_by_server()
+        server.until(lambda: caplog.text.count("did not come whole in 10 s") == 1)
+
+
+def test_small_request_is_served_while_half_ones_use_the_memory_up(threads, caplog):
+    with Server(queued_max_bytes=1_000_000, threads=threads) as server:
+        _, small = stalled_and_waiting(server, request(3))
+        assert small.answer() == request(3)[4:]
+        # Sent with the beginning of the next, and in pieces: none of that is read.
+        small.sendall(request(4, bytes(20_000)) + LARGE[:20_000])
+        assert small.answer() == request(4, bytes(20_000))[4:]
+        before = server.reactor.stats().queued_bytes
+        for at in range(4, 12):
+            server.connect().sendall(LARGE[:at])
+        time.sleep(0.2)
+        assert server.reactor.stats().queued_bytes <= before
+        assert "closing" not in caplog.text
+
+
+def test_small_request_waits_for_those_in_work_alone(caplog):
+    release = threading.Event()
+
+    async def hold(connection, frame):
+        while frame.nbytes > 100_000 and not release.is_set():
+            await asyncio.sleep(0.01)
+        return [bytes(frame)]
+
+    with Server(hold, queued_max_bytes=1_000_000) as server:
+        held = server.connect()
+        held.sendall(request(9, bytes(200_000)))
+        server.until(lambda: server.reactor.stats().requests == 1)
+        _, small = stalled_and_waiting(server, request(3))
+        time.sleep(0.3)
+        assert server.reactor.stats().requests == 2
+        release.set()
+        assert small.answer() == request(3)[4:]
+        assert "closing" not in caplog.text
 
 
 def test_answers_that_nobody_takes_are_bounded_over_all_connections(threads, caplog):
