@@ -11,10 +11,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from plog._native.batch import BatchHeader, scan
 from plog._native.crc32c import crc32c
 from plog.client.admin import SET, TOPIC, Admin
+from plog.ops.dump_log import DAMAGE
+from plog.ops.dump_log import dump as found_in
+from plog.storage.producer_snapshot import decode_snapshot
 from plog.storage.transaction_index import decode_aborted
 from plog.types import TopicPartition
 from tests.compat.clients import CODECS, PATIENCE_S, Confluent, Sent
@@ -23,6 +29,7 @@ from tests.compat.coordinated import (
     commit_offset,
     committed_offset,
     read_committed,
+    read_to_end,
     transactional,
 )
 from tests.compat.kafka_tools import TOOLS, Tools
@@ -456,6 +463,86 @@ def test_kafka_serves_what_began_with_plog(
     finally:
         kafka.stop()
     assert kafka.complaints == []
+
+
+CLEANED_AT_ONCE = """log.cleaner.backoff.ms=100
+log.cleaner.min.cleanable.ratio=0.01
+log.cleaner.delete.retention.ms=0
+offsets.topic.segment.bytes=1000
+"""
+
+
+def emptied_markers(directory: Path) -> list[BatchHeader]:
+    """Return the control batches that Kafka's cleaner has left without a record."""
+    try:
+        found = [one for file in directory.glob("*.log") for one in scan(file.read_bytes())]
+    except FileNotFoundError:
+        return []  # others are about to take their places
+    return [one for one in found if one.is_control and not one.records_count]
+
+
+@pytest.mark.timeout(400)
+def test_plog_serves_markers_that_kafkas_cleaner_has_emptied(
+    tmp_path: Path, zookeeper: ZooKeeper
+) -> None:
+    """It keeps those whose epoch stands nowhere else: of producers that were fenced."""
+    data = tmp_path / "data0"
+    kafka = Kafka(tmp_path / "kafka", data, zookeeper, CLEANED_AT_ONCE)
+    at, offset = TopicPartition("cleaned", 0), 0
+    try:
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        configs = {"cleanup.policy": "compact", "segment.bytes": "1000"}
+        for made in admin.create_topics([NewTopic("cleaned", 1, 1, config=configs)]).values():
+            made.result(PATIENCE_S)
+        # Kafka warns of groups that commit with transactions and without.
+        group, other = (
+            Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": name})
+            for name in ("group", "other")
+        )
+        fenced = transactional(kafka.bootstrap, "t")
+        fenced.begin_transaction()
+        fenced.produce("cleaned", b"aborted", b"k", partition=0)
+        fenced.send_offsets_to_transaction(
+            [Place(*at, 1000)], other.consumer_group_metadata(), PATIENCE_S
+        )
+        fenced.flush(PATIENCE_S)
+        transactional(kafka.bootstrap, "t")
+        directories = [data / "cleaned-0", data / "__consumer_offsets-0"]
+
+        def has_emptied_all() -> bool:
+            # More, or there would be nothing to clean.
+            nonlocal offset
+            Confluent().produce(kafka.bootstrap, "cleaned", [Sent(b"n", b"%d" % offset * 100)])
+            for _ in range(10):
+                offset += 1
+                group.commit(offsets=[Place(*at, offset)], asynchronous=False)
+            return all(emptied_markers(one) for one in directories)
+
+        until(has_emptied_all, "emptied", PATIENCE_S)
+        group.close()
+        other.close()
+    finally:
+        kafka.stop()
+    assert kafka.complaints == []
+    (emptied,) = emptied_markers(directories[0])
+    # So that the logs alone tell of producers.
+    for snapshot in data.glob("*/*.snapshot"):
+        snapshot.unlink()
+
+    broker = BrokerProcess(tmp_path)
+    properties = tmp_path / "server.properties"
+    settings = {**broker.overrides, "broker.id": 0}
+    properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    plog("adopt", "--zookeeper", f"127.0.0.1:{zookeeper.port}", properties)
+    with broker:
+        assert committed_offset(broker.bootstrap, at) == offset
+        values = {one.key(): one.value() for one in read_to_end(broker.bootstrap, "cleaned")}
+        assert list(values) == [b"n"]
+    newest = max(directories[0].glob("*.snapshot"))
+    epochs = {one.producer_id: one.producer_epoch for one in decode_snapshot(newest.read_bytes())}
+    assert epochs[emptied.producer_id] == emptied.producer_epoch
+    for directory in directories:
+        assert not [one for one in found_in(directory, deep=True) if one.kind == DAMAGE]
 
 
 def plog(*arguments: object) -> str:
