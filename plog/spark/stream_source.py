@@ -64,8 +64,8 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
             self._delay = Delay(options.min_offsets_per_trigger, options.max_trigger_delay_ms)
         self._frozen: Offsets | None = None
         """Where Trigger.AvailableNow ends."""
-        self._pinned: set[TopicPartition] = set()
-        """Partitions that the first batch leaves at their start (see `initialOffset`)."""
+        self._pinned: Offsets = {}
+        """Where the first batch leaves partitions as they are (see `initialOffset`)."""
         self._latest: Offsets = {}
         """The last ends seen."""
         self._nothing_after: Offsets | None = None
@@ -117,13 +117,13 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
 
         starts = offsets.with_attempts(self.options, step)
         bound = self.options.start
-        for partition in starts:
+        for partition, start in starts.items():
             if (
                 bound.named == LATEST
                 or (bound.offsets or {}).get(partition) == LATEST
                 or self.options.latest_if_no_later_record
             ):
-                self._pinned.add(partition)
+                self._pinned[partition] = start
         return to_json(starts)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
@@ -136,8 +136,9 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
             end = self._cut(begin, self._up_to_frozen(begin, now))
         else:
             end = self._cut(begin, self._hold_back(begin, self._await_news(begin)))
-        for partition in self._pinned & begin.keys() & end.keys():
-            end[partition] = begin[partition]
+        for partition, start_of_run in self._pinned.items():
+            if begin.get(partition) == start_of_run and partition in end:
+                end[partition] = start_of_run
         self._pinned.clear()
         return to_json(end)
 
@@ -189,6 +190,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
             end = self._survey(begin, may_wait=True)
         except KafkaError as fault:
             self.watch.start_over()
+            self._nothing_after = None
             now_s = time.monotonic()
             if self._faulty_since is None:
                 log.warning("plog source: the next batch waits: %s", fault)

@@ -1,0 +1,554 @@
+"""Streams against a real broker, the reader called as Spark calls it, but without a JVM."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from plog.client.admin import Admin
+from plog.client.connection import Connection
+from plog.client.group_admin import GroupAdmin
+from plog.client.producer import Producer
+from plog.errors import KafkaError, OffsetOutOfRange, UnknownTopicOrPartition
+from plog.spark import stream_source
+from plog.spark.arrow import FULL_SCHEMA
+from plog.spark.offsets import DataLoss
+from plog.spark.options import parse
+from plog.spark.source import PlogDataSource
+from plog.spark.stream_source import IDLE_WAIT_S, PlogStreamReader
+from plog.types import TopicPartition
+from tests.servers import BrokerProcess
+from tests.spark.test_source import T0_MS, create_again, fill
+from tests.waiting import until
+
+ONCE = ReadAllAvailable()
+
+
+class Run:
+    """One run of a query, batch after batch, on a checkpoint that later runs go on from."""
+
+    def __init__(self, broker: BrokerProcess, checkpoint: list[dict], **options) -> None:
+        given = {key.replace("__", "."): str(value) for key, value in options.items()}
+        given = {
+            "kafka.bootstrap.servers": broker.bootstrap,
+            "startingOffsets": "earliest",
+            **given,
+        }
+        self.reader = PlogStreamReader(parse(given, streaming=True), FULL_SCHEMA)
+        self.checkpoint = checkpoint
+        self.limit = self.reader.getDefaultReadLimit()
+
+    @property
+    def start(self) -> dict:
+        if not self.checkpoint:
+            self.checkpoint.append(self.reader.initialOffset())
+        return self.checkpoint[-1]
+
+    def plan(self, limit=None) -> dict:
+        end = self.reader.latestOffset(self.start, limit or self.limit)
+        assert json.dumps(end) == json.dumps(end, sort_keys=True)
+        return end
+
+    def read(self, start: dict, end: dict) -> dict[int, list[int]]:
+        """Return the offsets of each partition, read by tasks that made a journey."""
+        found: dict[int, list[int]] = {}
+        fresh = PlogStreamReader(self.reader.options, FULL_SCHEMA)
+        for task in self.reader.partitions(start, end):
+            there, wanted = pickle.loads(pickle.dumps((fresh, task)))
+            for batch in there.read(wanted):
+                batch.validate(full=True)
+                for row in batch.to_pylist():
+                    found.setdefault(row["partition"], []).append(row["offset"])
+        return {partition: sorted(found[partition]) for partition in sorted(found)}
+
+    def batch(self, limit=None) -> dict[int, list[int]]:
+        start = self.start
+        end = self.plan(limit)
+        if end == start:
+            return {}
+        found = self.read(start, end)
+        self.checkpoint.append(end)
+        return found
+
+    def batch_of_something(self) -> dict[int, list[int]]:
+        deadline = time.monotonic() + 60
+        while not (found := self.batch()):
+            assert time.monotonic() < deadline
+        return found
+
+
+@contextmanager
+def counted(monkeypatch) -> Iterator[list[str]]:
+    """Count the requests of this process."""
+    sent: list[str] = []
+    send = Connection.send
+
+    def note(self, request, *rest, **named):
+        sent.append(type(request).__name__)
+        return send(self, request, *rest, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "send", note)
+        yield sent
+
+
+# -- limits and triggers
+
+
+def test_limit_is_shared_out_and_the_rest_follows(broker, new_topic):
+    topic = new_topic(partitions=3)
+    fill(broker, topic, {0: 100, 1: 50, 2: 50})
+    run = Run(broker, [], subscribe=topic, maxOffsetsPerTrigger=70)
+    assert run.limit == ReadMaxRows(70)
+    assert run.batch() == {0: list(range(35)), 1: list(range(18)), 2: list(range(17))}
+    assert [sum(map(len, run.batch().values())) for _ in range(3)] == [70, 60, 0]
+
+
+def test_once_reads_all_there_is_whatever_the_limit(broker, new_topic):
+    topic = new_topic()
+    fill(broker, topic, {0: 100})
+    run = Run(broker, [], subscribe=topic, maxOffsetsPerTrigger=7, minOffsetsPerTrigger=5)
+    assert run.batch(ONCE) == {0: list(range(100))}
+    started = time.monotonic()
+    assert run.batch(ONCE) == {}
+    assert time.monotonic() - started < IDLE_WAIT_S  # does not wait for more
+
+
+def test_available_now_ends_where_it_began(broker, new_topic):
+    topic = new_topic()
+    fill(broker, topic, {0: 100})
+    run = Run(broker, [], subscribe=topic, maxOffsetsPerTrigger=60, minOffsetsPerTrigger=50)
+    run.reader.prepareForTriggerAvailableNow()
+    assert run.batch() == {0: list(range(60))}
+    fill(broker, topic, {0: 100})
+    with Admin(broker.bootstrap) as admin:
+        admin.create_partitions(topic, 2)
+    assert run.batch() == {0: list(range(60, 100))}
+    started = time.monotonic()
+    assert run.batch() == {}
+    assert time.monotonic() - started < IDLE_WAIT_S
+    again = Run(broker, run.checkpoint, subscribe=topic)
+    again.reader.prepareForTriggerAvailableNow()
+    assert again.batch() == {0: list(range(100, 200))}
+
+
+def test_available_now_from_the_latest_offset_reads_nothing_and_remembers_it(broker, new_topic):
+    topic = new_topic()
+    fill(broker, topic, {0: 10})
+    run = Run(broker, [], subscribe=topic, startingOffsets="latest")
+    run.reader.prepareForTriggerAvailableNow()
+    fill(broker, topic, {0: 3})
+    assert run.batch() == {}
+    assert run.checkpoint == [{topic: {"0": 13}}]
+
+
+def test_small_batches_are_held_back_until_enough_or_late(broker, new_topic):
+    topic = new_topic()
+    fill(broker, topic, {0: 3})
+    options = {"minOffsetsPerTrigger": 10, "maxTriggerDelay": "1500ms"}
+    run = Run(broker, [], subscribe=topic, **options)
+    assert run.limit == ReadMinRows(10)
+    assert run.batch() == {0: [0, 1, 2]}  # the first one is let go, as in Spark
+    first = time.monotonic()
+    fill(broker, topic, {0: 4})
+    assert run.batch() == {}
+    assert run.batch_of_something() == {0: [3, 4, 5, 6]}
+    assert time.monotonic() - first > 1.3
+    fill(broker, topic, {0: 12})
+    second = time.monotonic()
+    assert run.batch_of_something() == {0: list(range(7, 19))}
+    assert time.monotonic() - second < 1.4
+
+
+# -- idle
+
+
+def test_idle_stream_asks_little_and_wakes_at_once(broker, new_topic, monkeypatch):
+    topic = new_topic(partitions=20)
+    fill(broker, topic, {0: 1})
+    run = Run(broker, [], subscribe=topic)
+    assert run.batch() == {0: [0]}
+    assert run.batch() == {}
+    with counted(monkeypatch) as sent:
+        started = time.monotonic()
+        calls = 0
+        while time.monotonic() - started < 3:
+            assert run.batch() == {}
+            calls += 1
+    # For each half second a fetch that waits, and for each second a look at the topics; the time
+    # that is over may be more than 3 s on a busy machine, but not the calls.
+    assert sent.count("FetchRequest") <= calls + 1
+    assert sent.count("MetadataRequest") <= calls / 2 + 2
+    assert {*sent} <= {"FetchRequest", "MetadataRequest", "ApiVersionsRequest"}
+    assert calls <= 7
+
+    def produce() -> None:
+        time.sleep(0.1)
+        fill(broker, topic, {7: 1})
+
+    producing = threading.Thread(target=produce)
+    producing.start()
+    assert run.batch_of_something() == {7: [0]}
+    producing.join()
+
+
+def test_reader_is_pickled_only_before_it_has_connections():
+    options = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
+    reader = PlogDataSource(options).streamReader(FULL_SCHEMA)
+    assert isinstance(pickle.loads(pickle.dumps(reader)), PlogStreamReader)
+    reader.stop()
+
+
+# -- where it begins
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"startingOffsets": "earliest"}, {"0": 0, "1": 0}),
+        ({"startingOffsets": "latest"}, {"0": 10, "1": 5}),
+        ({"startingOffsets": '{"TOPIC": {"0": 3, "1": -1}}'}, {"0": 3, "1": 5}),
+        ({"startingOffsets": '{"TOPIC": {"0": -2, "1": -1}}'}, {"0": 0, "1": 5}),
+        ({"startingTimestamp": T0_MS + 4}, {"0": 4, "1": 4}),
+        (
+            {"startingTimestamp": T0_MS + 7, "startingOffsetsByTimestampStrategy": "latest"},
+            {"0": 7, "1": 5},
+        ),
+        (
+            {"startingOffsetsByTimestamp": f'{{"TOPIC": {{"0": {T0_MS + 2}, "1": {T0_MS}}}}}'},
+            {"0": 2, "1": 0},
+        ),
+    ],
+)
+def test_stream_begins_where_the_options_say(broker, new_topic, options, expected):
+    topic = new_topic(partitions=2)
+    fill(broker, topic, {0: 10, 1: 5})
+    given = {key: str(value).replace("TOPIC", topic) for key, value in options.items()}
+    assert Run(broker, [], subscribe=topic, **given).start == {topic: expected}
+
+
+def test_first_batch_from_the_latest_offset_that_is_repeated_loses_nothing(broker, new_topic):
+    topic = new_topic()
+    fill(broker, topic, {0: 10})
+    run = Run(broker, [], subscribe=topic, startingOffsets="latest")
+    start = run.start
+    fill(broker, topic, {0: 5})
+    first = run.plan()
+    assert first == start == {topic: {"0": 10}}  # written down; and now the driver is killed
+    again = Run(broker, [], subscribe=topic, startingOffsets="latest")
+    assert again.start == {topic: {"0": 15}}
+    assert again.read(again.start, first) == {}
+    again.checkpoint.append(first)
+    assert again.batch() == {0: [10, 11, 12, 13, 14]}
+
+
+def test_wrong_topic_is_told_before_anything_begins(broker):
+    run = Run(broker, [], subscribe="no-such", fetchOffset__retryIntervalMs=0)
+    with pytest.raises(UnknownTopicOrPartition, match="no-such"):
+        run.reader.initialOffset()
+
+
+def test_checkpoint_of_another_order_of_keys_goes_on(broker, new_topic):
+    topic = new_topic(partitions=2)
+    fill(broker, topic, {0: 3, 1: 4})
+    run = Run(broker, [{topic: {"1": 2, "0": 1}}], subscribe=topic)
+    assert run.batch() == {0: [1, 2], 1: [2, 3]}
+
+
+# -- the same batch again
+
+
+def test_batch_that_is_repeated_has_the_same_tasks(broker, new_topic):
+    topic = new_topic(partitions=5)
+    fill(broker, topic, {0: 100, 3: 40, 4: 1})
+    run = Run(broker, [], subscribe=topic, maxOffsetsPerTrigger=77, minPartitions=4)
+    start, end = run.start, run.plan()
+    tasks = [task.ranges for task in run.reader.partitions(start, end)]
+    assert len(tasks) == 4
+    fill(broker, topic, {1: 50})
+    again = Run(broker, [], subscribe=topic, maxOffsetsPerTrigger=77, minPartitions=4)
+    assert [task.ranges for task in again.reader.partitions(start, end)] == tasks
+
+
+# -- growth
+
+
+def test_new_partitions_and_topics_join_at_their_start_under_the_limit(broker, new_topic):
+    topic = new_topic(prefix="joins-")
+    fill(broker, topic, {0: 5})
+    run = Run(broker, [], subscribePattern="joins-", maxOffsetsPerTrigger=10)
+    assert run.batch() == {0: [0, 1, 2, 3, 4]}
+    with Admin(broker.bootstrap) as admin:
+        admin.create_partitions(topic, 2)
+    other = new_topic(prefix="joins-")
+    fill(broker, topic, {1: 8})
+    fill(broker, other, {0: 8})
+    with Admin(broker.bootstrap) as admin:
+        admin.delete_records({TopicPartition(other, 0): 2})
+    batches = []
+    until(
+        lambda: (
+            batches.append(run.batch()) or run.start == {topic: {"0": 5, "1": 8}, other: {"0": 8}}
+        )
+    )
+    assert all(sum(map(len, batch.values())) <= 10 for batch in batches)
+    assert sum(len(offsets) for batch in batches for offsets in batch.values()) == 8 + 6
+
+
+# -- loss
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(stream_source, "UNKNOWN_TOPIC_PATIENCE_S", 0.3)
+
+
+@pytest.mark.parametrize("trigger", [None, ONCE])
+def test_deleted_topic(broker, new_topic, impatient, caplog, trigger):
+    topic, other = new_topic(), new_topic()
+    fill(broker, topic, {0: 3})
+    fill(broker, other, {0: 3})
+    strict = Run(broker, [], subscribe=f"{topic},{other}")
+    strict.batch()
+    lenient = Run(
+        broker, list(strict.checkpoint), subscribe=f"{topic},{other}", failOnDataLoss=False
+    )
+    lenient.batch(trigger)
+    with Admin(broker.bootstrap) as admin:
+        admin.delete_topic(topic)
+    fill(broker, other, {0: 1})
+
+    def loses(run: Run) -> bool:
+        run.batch(trigger)
+        return topic not in run.start
+
+    with pytest.raises(
+        DataLoss, match=f"{topic}-0 is gone.*up to offset 3: its topic was deleted.*"
+    ):
+        until(lambda: loses(strict))
+    until(lambda: loses(lenient))
+    assert lenient.start == {other: {"0": 4}}
+    assert f"{topic}-0 is gone" in caplog.text
+    with Admin(broker.bootstrap) as admin:
+        create_again(admin, topic)
+    fill(broker, topic, {0: 2})
+    found: list[dict] = []
+    until(lambda: found.append(lenient.batch(trigger)) or found[-1] == {0: [0, 1]})
+
+
+@pytest.mark.parametrize("records", [2, 10])
+def test_topic_created_anew_is_told_by_its_id(broker, new_topic, caplog, records):
+    topic = new_topic()
+    fill(broker, topic, {0: 5})
+    strict = Run(broker, [], subscribe=topic)
+    strict.batch()
+    lenient = Run(broker, list(strict.checkpoint), subscribe=topic, failOnDataLoss=False)
+    lenient.batch()
+    with Admin(broker.bootstrap) as admin:
+        admin.delete_topic(topic)
+        create_again(admin, topic)
+    fill(broker, topic, {0: records})
+    # By the next look at the topics, or by the tasks if they come first.
+    with pytest.raises(
+        (DataLoss, OffsetOutOfRange), match="was deleted and created anew while the"
+    ):
+        until(lambda: strict.batch() and False)
+    caplog.set_level(logging.WARNING)
+    found: list[dict] = []
+    until(lambda: found.append(lenient.batch()) or found[-1])
+    assert found[-1] == {0: list(range(records))}
+    assert "reads it from its start" in caplog.text
+
+
+def test_topic_created_anew_between_plan_and_tasks(broker, new_topic):
+    topic = new_topic()
+    fill(broker, topic, {0: 5})
+    strict = Run(broker, [], subscribe=topic)
+    lenient = Run(broker, [], subscribe=topic, failOnDataLoss=False)
+    plans = [(run, run.start, run.plan()) for run in (strict, lenient)]
+    with Admin(broker.bootstrap) as admin:
+        admin.delete_topic(topic)
+        create_again(admin, topic)
+    fill(broker, topic, {0: 7})
+    for run, _, _ in plans:
+        run.reader.watch.look(0)
+    with pytest.raises(DataLoss, match="created anew while the query ran"):
+        strict.read(*plans[0][1:])
+    assert lenient.read(*plans[1][1:]) == {}
+    lenient.checkpoint.append(plans[1][2])
+    assert lenient.batch() == {}
+    found: list[dict] = []
+    until(lambda: found.append(lenient.batch()) or found[-1] == {0: list(range(7))})
+
+
+def test_log_that_ends_before_the_checkpoint(broker, new_topic, caplog):
+    topic = new_topic()
+    fill(broker, topic, {0: 5})
+    checkpoint = [{topic: {"0": 40}}]
+    with pytest.raises(DataLoss, match=f"{topic}-0 ends at offset 5, and the query goes on at 40"):
+        Run(broker, list(checkpoint), subscribe=topic).batch()
+    lenient = Run(broker, list(checkpoint), subscribe=topic, failOnDataLoss=False)
+    assert lenient.batch() == {}
+    assert lenient.start == {topic: {"0": 5}}
+    fill(broker, topic, {0: 2})
+    assert lenient.batch_of_something() == {0: [5, 6]}
+    assert "goes on at its end" in caplog.text
+    # The same of a batch that is repeated.
+    begin, end = {topic: {"0": 3}}, {topic: {"0": 40}}
+    with pytest.raises(DataLoss, match=f"{topic}-0 ends at offset 7, and a batch that is repeated"):
+        Run(broker, [], subscribe=topic).read(begin, end)
+    again = Run(broker, [], subscribe=topic, failOnDataLoss=False)
+    assert again.read(begin, end) == {0: [3, 4, 5, 6]}
+
+
+def test_records_that_aged_out(broker, new_topic, caplog):
+    topic = new_topic()
+    fill(broker, topic, {0: 10})
+    checkpoint = [{topic: {"0": 2}}]
+    with Admin(broker.bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 6})
+    with pytest.raises(DataLoss, match=f"records of {topic}-0 from offset 2 to 6 were deleted"):
+        Run(broker, list(checkpoint), subscribe=topic).batch()
+    lenient = Run(broker, list(checkpoint), subscribe=topic, failOnDataLoss=False)
+    assert lenient.batch() == {0: [6, 7, 8, 9]}
+    assert "its log begins at 6" in caplog.text
+
+
+# -- gaps
+
+
+def test_committed_records_end_at_the_last_stable_offset(broker, new_topic):
+    topic = new_topic()
+    run = Run(broker, [], subscribe=topic, kafka__isolation__level="read_committed")
+    dirty = Run(broker, [], subscribe=topic)
+    with Producer(broker.bootstrap, transactional_id=f"{topic}-1") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"committed", partition=0).result()
+        assert run.batch() == {}
+        assert dirty.batch() == {0: [0]}
+        waiting = threading.Timer(0.2, producer.commit_transaction)
+        waiting.start()
+        assert run.batch_of_something() == {0: [0]}
+        waiting.join()
+        producer.begin_transaction()
+        producer.send(topic, b"aborted", partition=0).result()
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send(topic, b"committed", partition=0)
+    # 0 and its marker, an aborted record and its marker, a record and its marker.
+    found: list[int] = []
+    until(lambda: found.extend(run.batch().get(0, [])) or run.start == {topic: {"0": 6}})
+    assert found == [4]
+    assert run.batch() == {}
+    dirty.batch_of_something()
+    assert dirty.start == {topic: {"0": 6}}
+
+
+@pytest.mark.usefixtures("plane")
+def test_compacted_gaps_are_passed_over(tmp_path):
+    with BrokerProcess(tmp_path, overrides={"log.cleaner.backoff.ms": 10}) as broker:
+        with Admin(broker.bootstrap) as admin:
+            configs = {
+                "cleanup.policy": "compact",
+                "segment.bytes": "2000",
+                "min.cleanable.dirty.ratio": "0.01",
+            }
+            admin.create_topic("t", partitions=1, configs=configs)
+        with Producer(broker.bootstrap) as producer:
+            for n in range(300):
+                producer.send("t", b"v" * 30, key=b"%d" % (n % 5), partition=0).result()
+        run = Run(broker, [], subscribe="t", maxOffsetsPerTrigger=50)
+        until(lambda: len(run.read({"t": {"0": 0}}, {"t": {"0": 200}}).get(0, [])) < 100)
+        batches = [run.batch() for _ in range(6)]
+        assert run.start == {"t": {"0": 300}}
+        found = [offset for batch in batches for offset in batch.get(0, [])]
+        assert found == sorted(set(found))
+        assert len(found) < 200
+        assert found[-5:] == [295, 296, 297, 298, 299]
+
+
+# -- groups
+
+
+def test_consumed_offsets_are_committed_to_a_group(broker, new_topic):
+    topic = new_topic(partitions=2)
+    fill(broker, topic, {0: 5, 1: 7})
+    run = Run(broker, [], subscribe=topic, commitOffsetsToGroup="lag-of-a-stream")
+    run.batch()
+    fill(broker, topic, {1: 2})
+    run.reader.commit(run.start)
+    with GroupAdmin(broker.bootstrap) as admin:
+        committed = admin.committed("lag-of-a-stream")
+        assert committed == {TopicPartition(topic, 0): 5, TopicPartition(topic, 1): 7}
+        lags = admin.lags(dict(committed), T0_MS)
+        assert [lags[at].records for at in sorted(lags)] == [0, 2]
+        assert admin.describe("lag-of-a-stream").members == []
+
+
+def test_commit_that_fails_is_a_line_in_the_log(broker, new_topic, caplog, monkeypatch):
+    topic = new_topic()
+    fill(broker, topic, {0: 1})
+    quiet = Run(broker, [], subscribe=topic)
+    quiet.batch()
+    with counted(monkeypatch) as sent:
+        quiet.reader.commit(quiet.start)
+    assert sent == []
+    run = Run(broker, [], subscribe=topic, commitOffsetsToGroup="g")
+    run.reader.commit({"no-such-topic": {"0": 1}})
+    assert "offsets are not committed to group 'g'" in caplog.text
+    assert caplog.records[-1].levelno == logging.WARNING
+
+
+# -- brokers that go
+
+
+@pytest.mark.usefixtures("plane")
+def test_broker_that_is_away_is_waited_for(tmp_path, caplog):
+    with BrokerProcess(tmp_path) as broker:
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topic("t", partitions=2)
+        fill(broker, "t", {0: 5})
+        run = Run(broker, [], subscribe="t")
+        assert run.batch() == {0: [0, 1, 2, 3, 4]}
+        assert run.batch() == {}
+        broker.kill()
+        assert run.batch() == {}
+        assert run.batch() == {}
+        assert caplog.text.count("the next batch waits") == 1
+        broker.start()
+        fill(broker, "t", {1: 3})
+        assert run.batch_of_something() == {1: [0, 1, 2]}
+        # Tasks and their plan wait too.
+        fill(broker, "t", {0: 2})
+        start = run.start
+        end: dict = {}
+        until(lambda: end.update(run.plan()) or end != start)
+        broker.kill()
+        starting = threading.Timer(1.0, broker.start)
+        starting.start()
+        assert run.read(start, end) == {0: [5, 6]}
+        starting.join()
+
+
+@pytest.mark.usefixtures("plane")
+def test_broker_that_stays_away_ends_the_query(tmp_path):
+    with BrokerProcess(tmp_path) as broker:
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topic("t", partitions=1)
+        run = Run(broker, [], subscribe="t", kafkaConsumer__pollTimeoutMs=700)
+        run.batch()
+        broker.kill()
+        with pytest.raises(KafkaError, match="cannot connect"):
+            until(lambda: run.batch() and False)
+        with pytest.raises(KafkaError, match="cannot connect"):
+            run.batch(ONCE)
+        broker.start()
