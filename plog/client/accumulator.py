@@ -234,8 +234,8 @@ class Accumulator:
     ) -> None:
         """Add rows to the open batches of their partitions (see `Producer.send_rows`).
 
-        A batch of each in turn, so that requests have many: a partition that the rows of a minute
-        are for does not keep the others waiting.
+        A batch of each in turn: requests have many then, and no partition's rows wait for all of
+        another's.
         """
         row, size = rows.largest
         # Of the largest row, so that there is room for any.
