@@ -12,7 +12,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
@@ -64,8 +64,6 @@ cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
 
 cdef enum:
-    # Length, attributes, timestamp delta, offset delta and three counts, each as long as it can be.
-    RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
     VARINT_BYTES = 5
     LEAST_CAPACITY = 1024
 
@@ -199,18 +197,6 @@ def walk(batch, *, Py_ssize_t pos=0, size_t decompressed_limit=DECOMPRESSED_LIMI
 
 # -- building --------------------------------------------------------------------------------------
 
-cdef inline int32_t varint_size(uint32_t value) noexcept nogil:
-    # Of a length, which zigzag doubles.
-    value <<= 1
-    if value < 0x80:
-        return 1
-    if value < 0x4000:
-        return 2
-    if value < 0x200000:
-        return 3
-    return 4 if value < 0x10000000 else 5
-
-
 cdef inline int32_t varlong_size(int64_t value) noexcept nogil:
     cdef uint64_t raw = (<uint64_t>value << 1) ^ <uint64_t>(value >> 63)
     cdef int32_t size = 1
@@ -220,26 +206,84 @@ cdef inline int32_t varlong_size(int64_t value) noexcept nogil:
     return size
 
 
-cdef inline uint8_t* put_bytes(uint8_t* p, const char* data, Py_ssize_t size) noexcept nogil:
-    memcpy(p, data, <size_t>size)
-    return p + size
+cdef inline uint8_t* put_bytes(uint8_t* p, const uint8_t* data, int64_t size) noexcept nogil:
+    # Null, and bytes that there are none of, have no address.
+    if size > 0:
+        memcpy(p, data, <size_t>size)
+        p += size
+    return p
+
+
+cdef int make_room(Building* batch, int64_t size) noexcept nogil:
+    # Room for so many bytes more behind the records there are.
+    cdef int64_t capacity = batch.capacity
+    cdef uint8_t* records
+    if batch.size + size > capacity:
+        capacity = max(batch.size + size, capacity * 2, <int64_t>LEAST_CAPACITY)
+        records = <uint8_t*>realloc(batch.records, <size_t>capacity)
+        if records == NULL:
+            return ADD_NO_MEMORY
+        batch.records = records
+        batch.capacity = capacity
+    return ADD_OK
+
+
+cdef int start_record(
+        Building* batch, int64_t timestamp, const uint8_t* key, int64_t key_size, const uint8_t* value,
+        int64_t value_size, int64_t headers_size, int64_t limit_bytes, uint8_t** at) noexcept nogil:
+    cdef int64_t delta = 0
+    cdef int64_t body
+    cdef uint8_t* p
+    if batch.count:
+        delta = <int64_t>(<uint64_t>timestamp - <uint64_t>batch.base_timestamp)
+        if ((timestamp ^ batch.base_timestamp) & (timestamp ^ delta)) < 0:
+            return ADD_TOO_FAR
+    if batch.count == INT32_MAX:
+        return ADD_TOO_MANY
+    body = 1 + varlong_size(delta) + varint_size(<uint32_t>batch.count) + 1 + 1 + headers_size
+    if key_size >= 0:
+        body += varint_size(<uint32_t>key_size) - 1 + key_size
+    if value_size >= 0:
+        body += varint_size(<uint32_t>value_size) - 1 + value_size
+    if batch.count and BATCH_HEADER_BYTES + batch.size + varint_size(<uint32_t>body) + body > limit_bytes:
+        return ADD_FULL
+    if batch.size + body + VARINT_BYTES > INT32_MAX - BATCH_HEADER_BYTES:
+        return ADD_TOO_LARGE
+    if make_room(batch, body + VARINT_BYTES) != ADD_OK:
+        return ADD_NO_MEMORY
+    p = put_varint(batch.records + batch.size, <int32_t>body)
+    p = put_int8(p, 0)
+    p = put_varlong(p, delta)
+    p = put_varint(p, batch.count)
+    p = put_varint(p, <int32_t>key_size)
+    p = put_bytes(p, key, key_size)
+    p = put_varint(p, <int32_t>value_size)
+    at[0] = put_bytes(p, value, value_size)
+    return ADD_OK
+
+
+cdef void end_record(Building* batch, int64_t timestamp, const uint8_t* end) noexcept nogil:
+    batch.size = end - batch.records
+    if batch.count == 0:
+        batch.base_timestamp = timestamp
+        batch.max_timestamp = timestamp
+    elif timestamp > batch.max_timestamp:
+        batch.max_timestamp = timestamp
+    batch.count += 1
+
+
+cdef int refuse_record(int status, const Building* batch, int64_t timestamp, int64_t size) except -1:
+    if status == ADD_TOO_FAR:
+        raise ValueError(f"timestamp {timestamp} is too far from {batch.base_timestamp}")
+    if status == ADD_TOO_MANY:
+        raise MessageTooLarge("a batch cannot hold more records")
+    if status == ADD_NO_MEMORY:
+        raise MemoryError
+    raise MessageTooLarge(f"a batch cannot hold {batch.size + size} bytes of records")
 
 
 cdef class BatchBuilder:
     """Collects records of one batch v2; the fields a broker owns are left for it to stamp."""
-
-    cdef uint8_t* records
-    cdef int64_t size
-    cdef int64_t capacity
-    cdef int32_t count
-    cdef int64_t base_timestamp
-    cdef int64_t max_timestamp
-    cdef int64_t producer_id
-    cdef int16_t producer_epoch
-    cdef int32_t base_sequence
-    cdef int16_t attributes
-    cdef int level
-    cdef bint busy               # a thread compresses, without the interpreter lock
 
     def __init__(
         self,
@@ -261,42 +305,26 @@ cdef class BatchBuilder:
         if transactional:
             self.attributes |= ATTRIBUTE_TRANSACTIONAL
         self.level = level
-        self.size = 0
-        self.count = 0
+        self.batch.size = 0
+        self.batch.count = 0
         self.set_producer(producer_id, producer_epoch, base_sequence)
 
     def __dealloc__(self):
-        free(self.records)
+        free(self.batch.records)
 
     def __len__(self):
-        return self.count
+        return self.batch.count
 
     @property
     def uncompressed_bytes(self):
         """Bytes of the batch so far, were it not compressed."""
-        return BATCH_HEADER_BYTES + self.size
+        return BATCH_HEADER_BYTES + self.batch.size
 
     cpdef object set_producer(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence):
         """Say who produces, and the sequence of the first record; before `build`."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.base_sequence = base_sequence
-
-    cdef uint8_t* room(self, int64_t size) except NULL:
-        # Room for so many bytes more behind the records there are.
-        cdef int64_t needed = self.size + size
-        cdef int64_t capacity = self.capacity
-        cdef uint8_t* records
-        if needed > INT32_MAX - BATCH_HEADER_BYTES:
-            raise MessageTooLarge(f"a batch cannot hold {needed} bytes of records")
-        if needed > capacity:
-            capacity = max(needed, capacity * 2, <int64_t>LEAST_CAPACITY)
-            records = <uint8_t*>realloc(self.records, <size_t>capacity)
-            if records == NULL:
-                raise MemoryError
-            self.records = records
-            self.capacity = capacity
-        return self.records + self.size
 
     def append(self, int64_t timestamp, key, value, headers=()):
         """Add a record and return the uncompressed size of the batch so far, in bytes."""
@@ -331,71 +359,46 @@ cdef class BatchBuilder:
                 PyBuffer_Release(&key_view)
             if release_value:
                 PyBuffer_Release(&value_view)
-        return BATCH_HEADER_BYTES + self.size
+        return BATCH_HEADER_BYTES + self.batch.size
 
     cdef int add(self, int64_t timestamp, const char* key, Py_ssize_t key_size, const char* value,
                  Py_ssize_t value_size, headers) except -1:
-        cdef int64_t delta = 0
-        cdef int64_t body
         cdef bytes packed = None
         cdef Py_ssize_t packed_size = 1
-        cdef uint8_t* p
+        cdef uint8_t* p = NULL
+        cdef int status
         if self.busy:
             raise RuntimeError("another thread builds this batch")
-        if self.count:
-            delta = <int64_t>(<uint64_t>timestamp - <uint64_t>self.base_timestamp)
-            if ((timestamp ^ self.base_timestamp) & (timestamp ^ delta)) < 0:
-                raise ValueError(f"timestamp {timestamp} is too far from {self.base_timestamp}")
-        if self.count == INT32_MAX:
-            raise MessageTooLarge("a batch cannot hold more records")
         if headers:
             packed = pack_headers(headers)
             packed_size = PyBytes_GET_SIZE(packed)
-        body = 1 + varlong_size(delta) + varint_size(<uint32_t>self.count) + 1 + 1 + packed_size
-        if key_size >= 0:
-            body += varint_size(<uint32_t>key_size) - 1 + key_size
-        if value_size >= 0:
-            body += varint_size(<uint32_t>value_size) - 1 + value_size
-        p = self.room(body + VARINT_BYTES)
-        p = put_varint(p, <int32_t>body)
-        p = put_int8(p, 0)
-        p = put_varlong(p, delta)
-        p = put_varint(p, self.count)
-        p = put_varint(p, <int32_t>key_size)
-        if key_size > 0:
-            p = put_bytes(p, key, key_size)
-        p = put_varint(p, <int32_t>value_size)
-        if value_size > 0:
-            p = put_bytes(p, value, value_size)
+        status = start_record(&self.batch, timestamp, <const uint8_t*>key, key_size, <const uint8_t*>value,
+                              value_size, packed_size, INT64_MAX, &p)
+        if status != ADD_OK:
+            refuse_record(status, &self.batch, timestamp, max(key_size, 0) + max(value_size, 0) + packed_size)
         if packed is None:
             p[0] = 0
             p += 1
         else:
-            p = put_bytes(p, PyBytes_AS_STRING(packed), packed_size)
-        self.size = p - self.records
-        if self.count == 0:
-            self.base_timestamp = timestamp
-            self.max_timestamp = timestamp
-        elif timestamp > self.max_timestamp:
-            self.max_timestamp = timestamp
-        self.count += 1
+            p = put_bytes(p, <const uint8_t*>PyBytes_AS_STRING(packed), packed_size)
+        end_record(&self.batch, timestamp, p)
         return 0
 
     def build(self, int64_t base_offset=0, int32_t leader_epoch=-1):
         """Return the batch: header, records (compressed where asked) and CRC. It may be called again."""
         cdef uint8_t* compressed = NULL
-        cdef const uint8_t* records = self.records
-        cdef size_t size = <size_t>self.size
+        cdef const uint8_t* records = self.batch.records
+        cdef size_t size = <size_t>self.batch.size
         cdef int codec = self.attributes & ATTRIBUTE_CODEC
         cdef int status = COMPRESSION_OK
-        if self.count == 0:
+        if self.batch.count == 0:
             raise ValueError("a batch needs a record")
         if self.busy:
             raise RuntimeError("another thread builds this batch")
         if codec != CODEC_NONE:
             self.busy = True
             with nogil:
-                status = compress_bytes(codec, self.level, self.records, <size_t>self.size, &compressed, &size)
+                status = compress_bytes(codec, self.level, self.batch.records, <size_t>self.batch.size, &compressed, &size)
             self.busy = False
             if status == COMPRESSION_NO_MEMORY:
                 raise MemoryError
@@ -419,13 +422,13 @@ cdef class BatchBuilder:
         p = put_int8(p, 2)
         p += 4
         p = put_int16(p, self.attributes)
-        p = put_int32(p, self.count - 1)
-        p = put_int64(p, self.base_timestamp)
-        p = put_int64(p, self.max_timestamp)
+        p = put_int32(p, self.batch.count - 1)
+        p = put_int64(p, self.batch.base_timestamp)
+        p = put_int64(p, self.batch.max_timestamp)
         p = put_int64(p, self.producer_id)
         p = put_int16(p, self.producer_epoch)
         p = put_int32(p, self.base_sequence)
-        p = put_int32(p, self.count)
+        p = put_int32(p, self.batch.count)
         memcpy(p, records, size)
         stamp_crc(start, BATCH_HEADER_BYTES + size)
         return batch

@@ -93,6 +93,13 @@ def _sized(data: Buffer | None) -> bytes:
     return encode_varint(len(held)) + held
 
 
+def _packed(headers: Sequence[tuple[bytes, Buffer | None]]) -> bytes:
+    pieces = [encode_varint(len(headers))]
+    for name, data in headers:
+        pieces += [_sized(name), _sized(data)]
+    return b"".join(pieces)
+
+
 class BatchBuilder:
     """Collects records of one batch v2; the fields a broker owns are left for it to stamp."""
 
@@ -116,6 +123,7 @@ class BatchBuilder:
         self._producer = (producer_id, producer_epoch, base_sequence)
         self._records = bytearray()
         self._timestamps: list[int] = []
+        self._ends: list[int] = []
 
     def append(
         self,
@@ -125,6 +133,17 @@ class BatchBuilder:
         headers: Headers = (),
     ) -> int:
         """Add a record and return the uncompressed size of the batch so far, in bytes."""
+        self.add(timestamp, key, value, [(name.encode("utf-8"), data) for name, data in headers])
+        return self.uncompressed_bytes
+
+    def add(
+        self,
+        timestamp: int,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Sequence[tuple[bytes, Buffer | None]],
+    ) -> None:
+        """Add a record whose headers' keys are bytes."""
         base = self._timestamps[0] if self._timestamps else timestamp
         if not -(2**63) <= timestamp - base < 2**63:
             raise ValueError(f"timestamp {timestamp} is too far from {base}")
@@ -133,17 +152,24 @@ class BatchBuilder:
         body += encode_varint(len(self))
         body += _sized(key)
         body += _sized(value)
-        body += encode_varint(len(headers))
-        for header_key, header_value in headers:
-            body += _sized(header_key.encode("utf-8"))
-            body += _sized(header_value)
+        body += _packed(headers)
         record = encode_varint(len(body)) + body
         if len(self._records) + len(record) > MOST_BYTES:
             size = len(self._records) + len(record)
             raise MessageTooLarge(f"a batch cannot hold {size} bytes of records")
+        self._ends.append(len(self._records) + len(record))
         self._records += record
         self._timestamps.append(timestamp)
-        return self.uncompressed_bytes
+
+    def cut(self, count: int) -> None:
+        """Keep the first `count` records alone."""
+        del self._timestamps[count:], self._ends[count:]
+        del self._records[self._ends[-1] if self._ends else 0 :]
+
+    @staticmethod
+    def headers_size(headers: Sequence[tuple[bytes, Buffer | None]]) -> int:
+        """Return the bytes that headers take in a record, with their count."""
+        return len(_packed(headers))
 
     def __len__(self) -> int:
         return len(self._timestamps)

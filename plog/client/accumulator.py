@@ -8,6 +8,7 @@ connections nor answers.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import threading
 import time
@@ -15,9 +16,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from plog.client.partitioner import Partitioner
+from plog._native.arrow_buffers import ColumnBuffer
+from plog._native.rows import RowColumns, group
+from plog.client.partitioner import Partitioner, StickyPartitioner
 from plog.client.producer_batch import Delivery, DeliveryCallback, Header, ProducerBatch
+from plog.client.rows_delivery import RowsDelivery, RowsFailures
 from plog.errors import (
+    InvalidConfig,
     InvalidPartitions,
     InvalidTopic,
     KafkaError,
@@ -120,6 +125,9 @@ class Accumulator:
         transactional: batches say that they are of a transaction.
         gate: asked with the lock held before each record is added; raises what refuses it. Who
             changes its mind and then takes the lock (`wake`, `flush`) has seen the last record.
+
+    Attributes:
+        rows_failures: calls of `append_rows` that have failed.
     """
 
     def __init__(
@@ -138,6 +146,7 @@ class Accumulator:
         self._batch_closed = closed
         self._transactional = transactional
         self._gate = gate
+        self.rows_failures = RowsFailures()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._topics: dict[str, _Topic] = {}
@@ -211,26 +220,101 @@ class Accumulator:
                 before = batch.size
                 index = batch.append(timestamp, key, value, headers, callback)
             else:
-                now = time.monotonic()
                 before = 0
-                opened = ProducerBatch(
-                    queue.partition,
-                    self._bounds.codec,
-                    now,
-                    now + self._bounds.delivery_timeout_s,
-                    transactional=self._transactional,
-                )
-                index = opened.append(timestamp, key, value, headers, callback)
-                if batch is not None:
-                    self._close(queue, batch)
-                batch = queue.open = opened
-                queue.batches.append(batch)
-                self._busy[queue.partition] = queue
-                self._wake_by(now + self._bounds.linger_s)
+                batch = self._new_batch(queue)
+                index = batch.append(timestamp, key, value, headers, callback)
+                self._open(queue, batch)
             self._buffered += batch.size - before
             if batch.size >= self._batch_size:
                 self._close(queue, batch)
-        return Delivery(batch, index)
+        return Delivery(batch, index, timestamp)
+
+    def append_rows(
+        self, topic: str, rows: RowColumns, timestamp: int, delivery: RowsDelivery
+    ) -> None:
+        """Add rows to the open batches of their partitions (see `Producer.send_rows`).
+
+        A batch of each in turn: requests have many then, and no partition's rows wait for all of
+        another's.
+        """
+        row, size = rows.largest
+        # Of the largest row, so that there is room for any.
+        size += RECORD_OVERHEAD
+        if size > self._largest:
+            raise MessageTooLarge(
+                f"row {row} of {size} bytes for {topic!r}; max_request_size is"
+                f" {self._bounds.max_request_size}, buffer_memory {self._bounds.buffer_memory}"
+            )
+        if rows.placed < len(rows) and not isinstance(self._partitioner, StickyPartitioner):
+            raise InvalidConfig("a partitioner of the application is not asked about rows")
+        if len(rows) == 0:
+            return
+        with self._lock:
+            known = self._prepare(topic, size)
+            if rows.largest_partition >= known.count:
+                known = self._wait_for_partition(topic, rows.largest_partition)
+            count = known.count
+        # Behind the partitions: rows that go wherever a batch is being filled.
+        order, starts = group(rows.partitions(count, count), count + 1)
+        waiting = deque(
+            (partition, start, end)
+            for partition, (start, end) in enumerate(itertools.pairwise(starts))
+            if start < end
+        )
+        while waiting:
+            partition, start, end = waiting.popleft()
+            chosen = partition if partition < count else None
+            start = self._append_some(topic, rows, order, start, end, chosen, timestamp, delivery)
+            if start < end:
+                waiting.append((partition, start, end))
+
+    def _append_some(
+        self,
+        topic: str,
+        rows: RowColumns,
+        order: ColumnBuffer,
+        start: int,
+        end: int,
+        partition: int | None,
+        timestamp: int,
+        delivery: RowsDelivery,
+    ) -> int:
+        """Add the rows that one batch takes; return where the others begin."""
+        size = rows.largest[1] + RECORD_OVERHEAD
+        with self._lock:
+            known = self._topics.get(topic)
+            if (
+                known is None
+                or known.count == 0
+                or self._is_closed
+                or self._buffered + size > self._bounds.buffer_memory
+            ):
+                known = self._prepare(topic, size)
+            if partition is None:
+                partition = self._partitioner(topic, None, known.count)
+            elif partition >= known.count:
+                known = self._wait_for_partition(topic, partition)
+            self._gate()
+            queue = known.queues.get(partition)
+            if queue is None:
+                queue = known.queues[partition] = PartitionQueue(TopicPartition(topic, partition))
+            room = self._bounds.buffer_memory - self._buffered
+            taken, batch = start, queue.open
+            if batch is not None:
+                before = batch.size
+                limit = min(self._batch_size, before + room)
+                taken = batch.append_rows(rows, order, start, end, timestamp, limit, delivery)
+                self._buffered += batch.size - before
+            if batch is None or taken == start:
+                batch = self._new_batch(queue)
+                limit = min(self._batch_size, room)
+                taken = batch.append_rows(rows, order, start, end, timestamp, limit, delivery)
+                self._open(queue, batch)
+                self._buffered += batch.size
+            is_full = taken < end and limit == self._batch_size
+            if is_full or batch.size >= self._batch_size:
+                self._close(queue, batch)
+        return taken
 
     def flush(self, timeout_s: float | None) -> bool:
         """Send what waits without lingering; tell whether all of it has its outcome in time."""
@@ -505,6 +589,26 @@ class Accumulator:
         if threading.get_ident() == self.sender_ident:
             raise RequestTimedOut("a delivery callback may not wait for the producer")
         return max(deadline - time.monotonic(), 0)
+
+    def _new_batch(self, queue: PartitionQueue) -> ProducerBatch:
+        """Make a batch that is not in its queue yet."""
+        now = time.monotonic()
+        return ProducerBatch(
+            queue.partition,
+            self._bounds.codec,
+            now,
+            now + self._bounds.delivery_timeout_s,
+            transactional=self._transactional,
+        )
+
+    def _open(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Put a batch, which has a record, in the place of the open one."""
+        if queue.open is not None:
+            self._close(queue, queue.open)
+        queue.open = batch
+        queue.batches.append(batch)
+        self._busy[queue.partition] = queue
+        self._wake_by(batch.created + self._bounds.linger_s)
 
     def _close(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         if batch.closed:

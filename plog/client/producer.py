@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from plog._native.rows import RowColumns
 from plog.client.accumulator import Accumulator, Bounds, ProducerClosed
 from plog.client.arguments import at_least
 from plog.client.group_membership import GroupMetadata
@@ -20,6 +21,7 @@ from plog.client.metadata import Cluster
 from plog.client.offsets import Offsets
 from plog.client.partitioner import Partitioner, StickyPartitioner
 from plog.client.producer_batch import Delivery, DeliveryCallback, Header, RecordMetadata
+from plog.client.rows_delivery import RowsDelivery
 from plog.client.sender import Rules, Sender
 from plog.client.transaction_states import (
     ASKED,
@@ -39,6 +41,8 @@ __all__ = [
     "Producer",
     "ProducerClosed",
     "RecordMetadata",
+    "RowColumns",
+    "RowsDelivery",
     "TransactionAborted",
 ]
 
@@ -186,7 +190,10 @@ class Producer:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        self.close(None if error is None else 0)
+        if error is None:
+            self.close()
+        else:
+            self._close(0)
 
     def send(
         self,
@@ -216,26 +223,76 @@ class Producer:
         """
         if self._transactions is not None:
             self._check_transaction()
-        if timestamp_ms is None:
-            timestamp_ms = time.time_ns() // 1_000_000
-        elif timestamp_ms < 0:
-            raise ValueError(f"timestamp_ms={timestamp_ms}: at least 0")
         return self._accumulator.append(
             topic,
             value,
             key,
             headers,
             partition,
-            operator.index(timestamp_ms),
+            time.time_ns() // 1_000_000 if timestamp_ms is None else _checked(timestamp_ms),
             on_delivery,
         )
+
+    def send_rows(
+        self, topic: str, rows: RowColumns, *, timestamp_ms: int | None = None
+    ) -> RowsDelivery:
+        """Add rows of Arrow columns to their partitions' batches, without an object for each.
+
+        Rows that name no partition go where `send` puts records: by their key, as every client
+        that follows Java's has it, or without one wherever a batch is being filled. In a partition
+        rows keep the order they have, those with a key or a partition, and those without.
+
+        It waits as `send` does, max_block_ms at most for each batch that there is no room for. All
+        that can be refused by looking at the rows is refused before any is taken. What is raised
+        later has some of them on their way; a transaction can only be aborted then.
+
+        What fails is raised by `result` of what this returns, or else by every `flush` from then
+        on, or else by `close`; and by a commit, as for any record.
+
+        Args:
+            rows: which keep the buffers that they are in; nobody may write to these before this
+                returns.
+            timestamp_ms: of the rows that have none; None: now.
+
+        Raises:
+            MessageTooLarge: the largest row alone exceeds max_request_size or buffer_memory.
+            InvalidConfig: a row names no partition, and the producer has a partitioner of the
+                application's.
+            UnknownTopicOrPartition: no such topic, or it lacks a partition that a row names.
+            InvalidTopic, RequestTimedOut, NetworkException, ProducerClosed, InvalidTxnState,
+            ValueError: as `send`.
+        """
+        if self._transactions is not None:
+            self._check_transaction()
+        now_ms = time.time_ns() // 1_000_000
+        timestamp_ms = now_ms if timestamp_ms is None else _checked(timestamp_ms)
+        delivery = RowsDelivery(self._accumulator.rows_failures)
+        try:
+            self._accumulator.append_rows(topic, rows, timestamp_ms, delivery)
+        except BaseException as stop:
+            if self._transactions is not None and delivery.is_begun:
+                self._transactions.cut(stop)
+            raise
+        finally:
+            delivery.batch_done()
+        return delivery
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything sent so far is acknowledged or given up, and its callbacks called.
 
         Raises:
             TimeoutError: some of it is neither after `timeout_s`.
+            PlogError: the first failure of rows that `RowsDelivery.result` has not told; the
+                producer of a transactional id goes on after an abort.
         """
+        self._settle(timeout_s)
+        failure = self._accumulator.rows_failures.hear()
+        if failure is not None:
+            if self._transactions is not None:
+                failure = self._transactions.progress.error or failure
+            raise failure
+
+    def _settle(self, timeout_s: float | None = None) -> None:
         if not self._accumulator.flush(timeout_s):
             raise TimeoutError(
                 f"{self._accumulator.buffered_bytes} bytes are still unacknowledged"
@@ -291,7 +348,7 @@ class Producer:
             ProducerFenced: another producer has the transactional id now; close this one.
             KafkaError: the first failure of the transaction, which can only be aborted.
         """
-        self._transactional(Call.COMMIT).commit(self.flush)
+        self._transactional(Call.COMMIT).commit(self._settle)
 
     def prepare_transaction(self) -> PreparedTransaction | None:
         """Wait for every record of the transaction to be acknowledged, and leave its end to others.
@@ -305,7 +362,7 @@ class Producer:
             KafkaError: the first failure of the transaction, which can only be aborted.
             ProducerFenced: another producer has the transactional id now; close this one.
         """
-        return self._transactional(Call.PREPARE).prepare(self.flush)
+        return self._transactional(Call.PREPARE).prepare(self._settle)
 
     def abort_transaction(self) -> None:
         """Drop what has not been sent, wait for what has, and abort the transaction.
@@ -317,6 +374,7 @@ class Producer:
             ProducerFenced: another producer has the transactional id now; close this one.
         """
         self._transactional(Call.ABORT).abort(self._sender.drain)
+        self._accumulator.rows_failures.forget()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -361,7 +419,20 @@ class Producer:
         A transaction that is open is aborted, unless it is prepared; with `timeout_s` 0, or from a
         delivery callback, it is left to the coordinator's clock, or to the next producer of the
         transactional id.
+
+        Raises:
+            PlogError: with everything closed, the first failure of rows, if none was raised yet;
+                not from a delivery callback, and not with a transactional_id, by which they are of
+                a transaction that nobody has committed.
         """
+        self._close(timeout_s)
+        if self._transactions is None and threading.current_thread() is not self._sender:
+            failure = self._accumulator.rows_failures.unheard
+            if failure is not None:
+                self._accumulator.rows_failures.hear()
+                raise failure
+
+    def _close(self, timeout_s: float | None) -> None:
         if (
             self._transactions is not None
             and timeout_s != 0
@@ -383,3 +454,9 @@ class Producer:
                 self._accumulator.release()
                 if self._transactions is not None:
                     self._transactions.close(STOP_TIMEOUT_S)
+
+
+def _checked(timestamp_ms: int) -> int:
+    if timestamp_ms < 0:
+        raise ValueError(f"timestamp_ms={timestamp_ms}: at least 0")
+    return operator.index(timestamp_ms)

@@ -1,8 +1,8 @@
 """Records of one partition on their way, and what their senders hold of them.
 
 Owns a batch from its first record to its outcome: its bytes, its numbers, its
-callbacks, and how one that is too large becomes two. Decides nothing about when
-it is sent or given up.
+callbacks, the calls whose rows are in it, and how one that is too large becomes
+two. Decides nothing about when it is sent or given up.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from plog._native.arrow_buffers import ColumnBuffer
 from plog._native.records import BatchBuilder, Record, walk
+from plog._native.rows import RowColumns
+from plog.client.rows_delivery import RowsDelivery
 from plog.errors import PlogError
-from plog.types import NO_PRODUCER_ID, TopicPartition
+from plog.types import NO_PRODUCER_ID, Buffer, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +51,13 @@ class ProducerBatch:
     """Records of one partition. The accumulator's lock guards it until it is closed.
 
     Attributes:
-        size: uncompressed bytes so far.
+        size, count: uncompressed bytes and records so far.
         created, deadline: time.monotonic(), when it was opened, when it is given up.
         transactional: its bytes say that it is of a transaction.
         base_sequence: of its first record; -1 while it has no number.
         came_back: it was sent, and is not in flight any more.
         maybe_written: an attempt ended without an answer that says whether it was.
+        rows: the calls that have rows in it.
     """
 
     __slots__ = (
@@ -69,6 +73,7 @@ class ProducerBatch:
         "came_back",
         "closed",
         "codec",
+        "count",
         "created",
         "deadline",
         "decided",
@@ -79,8 +84,8 @@ class ProducerBatch:
         "partition",
         "producer_epoch",
         "producer_id",
+        "rows",
         "size",
-        "timestamps",
         "transactional",
     )
 
@@ -99,8 +104,9 @@ class ProducerBatch:
         self.builder = BatchBuilder(codec=codec, transactional=transactional)
         self.created, self.deadline = created, deadline
         self.size = self.builder.uncompressed_bytes
-        self.timestamps: list[int] = []
-        self.callbacks: list[tuple[int, DeliveryCallback]] = []
+        self.count = 0
+        self.callbacks: list[tuple[int, int, DeliveryCallback]] = []
+        self.rows: list[RowsDelivery] = []
         self.closed = self.in_flight = self.came_back = self.maybe_written = False
         self.attempts = 0
         self.encoded: bytes | None = None
@@ -113,7 +119,7 @@ class ProducerBatch:
         self._halves: tuple[ProducerBatch, ProducerBatch] | None = None
 
     def __len__(self) -> int:
-        return len(self.timestamps)
+        return self.count
 
     def append(
         self,
@@ -129,15 +135,35 @@ class ProducerBatch:
             TypeError, OverflowError, ValueError: it is no record; the batch is as it was.
         """
         self.size = self.builder.append(timestamp, key, value, headers)
-        index = len(self.timestamps)
-        self.timestamps.append(timestamp)
+        index = self.count
+        self.count = index + 1
         if callback is not None:
-            self.callbacks.append((index, callback))
+            self.callbacks.append((index, timestamp, callback))
         return index
 
-    def copy(self, whole: ProducerBatch, record: Record, index: int) -> None:
-        """Add a record of a batch that is being split."""
-        self.append(whole.timestamps[index], record.key, record.value, record.headers, None)
+    def append_rows(
+        self,
+        rows: RowColumns,
+        order: Buffer | ColumnBuffer,
+        start: int,
+        end: int,
+        timestamp: int,
+        limit_bytes: int,
+        delivery: RowsDelivery,
+    ) -> int:
+        """Add rows as `RowColumns.fill` does, and return what it does.
+
+        Raises as that; the batch is as it was.
+        """
+        taken = rows.fill(self.builder, order, start, end, timestamp, limit_bytes)
+        if taken > start:
+            self.count += taken - start
+            self.size = self.builder.uncompressed_bytes
+            # Twice, if others have added to it meanwhile; then it is told twice, too.
+            if not self.rows or self.rows[-1] is not delivery:
+                self.rows.append(delivery)
+                delivery.batch_added()
+        return taken
 
     def number(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         """Give the batch its idempotent numbers; they are part of its bytes."""
@@ -168,12 +194,16 @@ class ProducerBatch:
         first, second = halves = (self._part(), self._part())
         at = 0
         while at == 0 or (at < len(records) - 1 and first.size < self.size // 2):
-            first.copy(self, records[at], at)
+            first.append(*_again(records[at]))
             at += 1
-        for index in range(at, len(records)):
-            second.copy(self, records[index], index)
+        for record in records[at:]:
+            second.append(*_again(record))
         first.callbacks = [entry for entry in self.callbacks if entry[0] < at]
-        second.callbacks = [(index - at, call) for index, call in self.callbacks if index >= at]
+        second.callbacks = [
+            (index - at, timestamp, callback)
+            for index, timestamp, callback in self.callbacks
+            if index >= at
+        ]
         if self.base_sequence >= 0:
             sequence = self.base_sequence
             for half in halves:
@@ -188,22 +218,25 @@ class ProducerBatch:
         """Set the outcome, call the callbacks, wake who waits. Once, on the sender's thread."""
         self.base_offset, self.append_time, self.error = base_offset, append_time, error
         self.decided = True
-        for index, callback in self.callbacks:
+        for index, timestamp, callback in self.callbacks:
             try:
-                callback(None if error is not None else self.metadata(index), error)
+                callback(None if error is not None else self.metadata(index, timestamp), error)
             except Exception:
                 # The application's fault must not cost the records behind this one.
                 log.exception("a delivery callback of %s failed", self.partition)
         self.callbacks = []
         self.encoded, self.builder = None, _SPENT
+        if error is not None:
+            for delivery in self.rows:
+                delivery.batch_failed(error)
         self._finished()
 
-    def metadata(self, index: int) -> RecordMetadata:
-        """Return where the record at `index` was written."""
+    def metadata(self, index: int, timestamp: int) -> RecordMetadata:
+        """Return where the record at `index`, of that time, was written."""
         return RecordMetadata(
             *self.partition,
             -1 if self.base_offset < 0 else self.base_offset + index,
-            self.timestamps[index] if self.append_time < 0 else self.append_time,
+            timestamp if self.append_time < 0 else self.append_time,
         )
 
     def leaf(self, index: int) -> tuple[ProducerBatch, int]:
@@ -230,26 +263,38 @@ class ProducerBatch:
             transactional=self.transactional,
         )
         part.closed = True
+        part.rows = self.rows
         part._parent = self
         return part
 
     def _finished(self) -> None:
         self._done.set()
         parent = self._parent
-        if parent is not None and parent._halves is not None:
+        if parent is None:
+            # After its halves, if there are any: a call waits for the batches that it knows of.
+            for delivery in self.rows:
+                delivery.batch_done()
+        elif parent._halves is not None:
             first, second = parent._halves
             if first._done.is_set() and second._done.is_set():
                 parent.decided = True
                 parent._finished()
 
 
+def _again(
+    record: Record,
+) -> tuple[int, bytes | None, bytes | None, Sequence[Header], DeliveryCallback | None]:
+    """Return a record of a batch that is being split as `append` takes it."""
+    return record.timestamp, record.key, record.value, record.headers, None
+
+
 class Delivery:
     """What `send` returns: the record's fate, once it is known."""
 
-    __slots__ = ("_batch", "_index")
+    __slots__ = ("_batch", "_index", "_timestamp")
 
-    def __init__(self, batch: ProducerBatch, index: int) -> None:
-        self._batch, self._index = batch, index
+    def __init__(self, batch: ProducerBatch, index: int, timestamp: int) -> None:
+        self._batch, self._index, self._timestamp = batch, index, timestamp
 
     def done(self) -> bool:
         """Tell whether the record was acknowledged or given up."""
@@ -270,4 +315,4 @@ class Delivery:
             leaf, index = self._batch.leaf(self._index)
         if leaf.error is not None:
             raise leaf.error
-        return leaf.metadata(index)
+        return leaf.metadata(index, self._timestamp)

@@ -108,6 +108,11 @@ class Transactions:
         with self._calls:
             self.progress.ask(Call.BEGIN)
 
+    def cut(self, stop: BaseException) -> None:
+        """Take note that a call has sent some of its rows only, which must not be committed."""
+        fault = stop if isinstance(stop, PlogError) else _interrupted(stop)
+        self.progress.fail(fault, is_unsure=False)
+
     def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Commit a group's offsets with the transaction: they stand once it does."""
         with self._calls:

@@ -387,7 +387,7 @@ def test_interrupted_call_leaves_a_transaction_that_can_be_aborted(
     with producer_of(fake) as producer:
         with monkeypatch.context() as patched:
             if what == "flush":
-                patched.setattr(producer, "flush", interrupted)
+                patched.setattr(producer, "_settle", interrupted)
             else:
                 patched.setattr(producer._transactions, "_commit_offsets", interrupted)
             producer.begin_transaction()
