@@ -7,12 +7,32 @@ import time
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import Row
 
 from plog.client.admin import Admin
+from plog.client.group_admin import GroupAdmin
+from plog.client.producer import Producer
+from plog.types import TopicPartition
+from tests.compat.clients import Confluent
+from tests.planes import Plane
 from tests.servers import BrokerProcess
-from tests.spark.test_source import fill
+from tests.spark.test_session import load
+from tests.spark.test_source import RECORDS, create_again, fill
+from tests.waiting import until
 
-pytestmark = pytest.mark.spark
+# What a task reads is tested on both planes without a JVM (test_stream_source).
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.parametrize(
+        "plane",
+        [
+            pytest.param(Plane.FAST, id="fast"),
+            pytest.param(Plane.PLAIN, id="plain", marks=pytest.mark.long),
+        ],
+        indirect=True,
+    ),
+]
 
 
 def stream(spark, broker: BrokerProcess, **options):
@@ -106,8 +126,7 @@ def test_new_partitions_and_topics_join_at_their_start(spark, broker, new_topic,
     fill(broker, first, {0: 5})
     frame = stream(spark, broker, subscribePattern="^grows-")
     with Query(frame, tmp_path) as query:  # from the latest offsets on
-        while not offset_lines_there(tmp_path):
-            time.sleep(0.05)
+        until(lambda: offset_lines_there(tmp_path), "a first batch")
         fill(broker, first, {0: 2})
         query.wait_for({(first, 0): [5, 6]})
         with Admin(broker.bootstrap) as admin:
@@ -120,3 +139,165 @@ def test_new_partitions_and_topics_join_at_their_start(spark, broker, new_topic,
 
 def offset_lines_there(checkpoint: Path) -> bool:
     return (checkpoint / "offsets" / "0").exists()
+
+
+def seen_of(topic: str, counts: dict[int, int]) -> dict[tuple[str, int], list[int]]:
+    return {(topic, partition): list(range(count)) for partition, count in counts.items()}
+
+
+def test_once_reads_what_is_there_in_one_batch(spark, broker, new_topic, tmp_path):
+    topic = new_topic(partitions=2)
+    fill(broker, topic, {0: 30, 1: 20})
+    source = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 7}
+    ran = Query(stream(spark, broker, **source), tmp_path, once=True).finish()
+    assert ran.batches == [seen_of(topic, {0: 30, 1: 20})]
+    assert len(offset_lines(tmp_path)) == 1
+    assert Query(stream(spark, broker, **source), tmp_path, once=True).finish().batches == []
+
+
+def test_query_goes_on_from_its_checkpoint_and_tells_a_group(spark, broker, new_topic, tmp_path):
+    topic = new_topic(partitions=2)
+    group = f"lag-of-{topic}"
+    source = {"subscribe": topic, "startingOffsets": "latest", "commitOffsetsToGroup": group}
+    fill(broker, topic, {0: 5})
+    with Query(
+        stream(spark, broker, **source), tmp_path, processingTime="100 milliseconds"
+    ) as query:
+        until(lambda: offset_lines_there(tmp_path), "a first batch")
+        fill(broker, topic, {0: 2, 1: 1})
+        query.wait_for({(topic, 0): [5, 6], (topic, 1): [0]})
+        fill(broker, topic, {1: 2})
+        query.wait_for({(topic, 0): [5, 6], (topic, 1): [0, 1, 2]})
+        with GroupAdmin(broker.bootstrap) as admin:
+            behind = {TopicPartition(topic, 0): 7, TopicPartition(topic, 1): 1}
+            until(lambda: admin.committed(group) == behind, "one batch behind")
+    lines = len(offset_lines(tmp_path))
+    fill(broker, topic, {0: 1})
+    with Query(stream(spark, broker, **source), tmp_path) as query:
+        query.wait_for({(topic, 0): [7]})
+        time.sleep(1.2)  # idle: nothing is planned
+        progress = query.query.lastProgress
+        assert progress is not None
+        assert json.loads(offset_lines(tmp_path)[-1]) == {topic: {"0": 8, "1": 3}}
+        assert len(offset_lines(tmp_path)) == lines + 1
+
+
+def test_rows_of_a_stream_are_those_of_a_batch_query(spark, broker, new_topic, tmp_path):
+    topic = new_topic()
+    Confluent().produce(broker.bootstrap, topic, RECORDS * 3, codec="zstd")
+    options = {"subscribe": topic, "includeHeaders": True}
+    rows: list[Row] = []
+    query = (
+        stream(spark, broker, startingOffsets="earliest", **options)
+        .writeStream.foreachBatch(lambda frame, _: rows.extend(frame.collect()))
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    expected = load(spark, broker, **options).collect()
+    assert len(expected) == 3 * len(RECORDS)
+    assert sorted(rows, key=lambda row: row.offset) == sorted(expected, key=lambda row: row.offset)
+
+
+def test_aborted_records_and_markers_are_gaps(spark, broker, new_topic, tmp_path):
+    topic = new_topic()
+    with Producer(broker.bootstrap, transactional_id=topic) as producer:
+        producer.init_transactions()
+        for n in range(4):
+            producer.begin_transaction()
+            producer.send(topic, b"v", partition=0).result()
+            (producer.abort_transaction if n % 2 else producer.commit_transaction)()
+        producer.begin_transaction()
+        producer.send(topic, b"open", partition=0).result()
+        frame = stream(
+            spark,
+            broker,
+            subscribe=topic,
+            startingOffsets="earliest",
+            maxOffsetsPerTrigger=3,
+            kafka__isolation__level="read_committed",
+        )
+        with Query(frame, tmp_path) as query:
+            query.wait_for({(topic, 0): [0, 4]})
+            producer.commit_transaction()
+            query.wait_for({(topic, 0): [0, 4, 8]})
+
+
+@pytest.mark.usefixtures("plane")
+def test_broker_that_restarts_under_a_query_costs_nothing(spark, tmp_path):
+    (tmp_path / "broker").mkdir()
+    with BrokerProcess(tmp_path / "broker") as broker:
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topic("t", partitions=2)
+        frame = stream(spark, broker, subscribe="t", startingOffsets="earliest")
+        with Query(frame, tmp_path / "checkpoint") as query:
+            for round_ in range(1, 4):
+                fill(broker, "t", {0: 50, 1: 20})
+                query.wait_for(seen_of("t", {0: 50 * round_, 1: 20 * round_}))
+                broker.kill()
+                if round_ == 2:
+                    time.sleep(1)  # while the query asks
+                broker.start()
+
+
+def test_topic_that_is_created_anew_under_a_query(spark, broker, new_topic, tmp_path):
+    topic = new_topic()
+    source = {"subscribe": topic, "startingOffsets": "earliest"}
+    fill(broker, topic, {0: 3})
+    with Query(stream(spark, broker, **source), tmp_path) as query:
+        query.wait_for(seen_of(topic, {0: 3}))
+        with Admin(broker.bootstrap) as admin:
+            admin.delete_topic(topic)
+            create_again(admin, topic)
+        fill(broker, topic, {0: 5})
+        until(lambda: query.query.exception() is not None, "an end of the query")
+        fault = str(query.query.exception())
+        assert topic in fault
+        assert "was deleted and created anew while the query ran" in fault
+        assert "failOnDataLoss=false" in fault
+    # Who says so goes on; this run tells the new topic by its end alone, if at all.
+    source["failOnDataLoss"] = "false"
+    with Query(stream(spark, broker, **source), tmp_path) as query:
+        until(lambda: query.seen or len(offset_lines(tmp_path)) > 2, "a batch")
+        with Admin(broker.bootstrap) as admin:
+            admin.delete_topic(topic)
+            create_again(admin, topic)
+        fill(broker, topic, {0: 4})
+        until(lambda: query.seen.get((topic, 0), [])[-4:] == [0, 1, 2, 3], "the new topic")
+
+
+def test_deleted_topic_and_aged_out_records(spark, broker, new_topic, tmp_path):
+    kept, gone = new_topic(), new_topic()
+    source = {"subscribe": f"{kept},{gone}", "startingOffsets": "earliest"}
+    fill(broker, kept, {0: 3})
+    fill(broker, gone, {0: 2})
+    Query(stream(spark, broker, **source), tmp_path, availableNow=True).finish()
+    fill(broker, kept, {0: 7})
+    with Admin(broker.bootstrap) as admin:
+        admin.delete_records({TopicPartition(kept, 0): 6})
+    with pytest.raises(StreamingQueryException, match=f"{kept}-0 from offset 3 to 6 were deleted"):
+        Query(stream(spark, broker, **source), tmp_path, availableNow=True).finish()
+    source["failOnDataLoss"] = "false"
+    ran = Query(stream(spark, broker, **source), tmp_path, availableNow=True).finish()
+    assert ran.seen == {(kept, 0): [6, 7, 8, 9]}
+    with Query(stream(spark, broker, **source), tmp_path) as query:
+        with Admin(broker.bootstrap) as admin:
+            admin.delete_topic(gone)
+        fill(broker, kept, {0: 1})
+        query.wait_for({(kept, 0): [10]})
+        until(lambda: json.loads(offset_lines(tmp_path)[-1]) == {kept: {"0": 11}}, "no trace of it")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribe": "t", "endingOffsets": "latest"}, "endingoffsets has a meaning for batch"),
+        ({"subscribe": "t", "kafka.group.id": "g"}, "commitOffsetsToGroup names one"),
+        ({"subscribe": "t", "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: 0 is not above 0"),
+        ({"subscribe": "no-such", "fetchOffset.retryIntervalMs": "0"}, "topic 'no-such' does not"),
+    ],
+)
+def test_wrong_options_end_the_query_and_are_named(spark, broker, tmp_path, options, message):
+    with pytest.raises((StreamingQueryException, AnalysisException), match=message):
+        Query(stream(spark, broker, **options), tmp_path, availableNow=True).finish()
