@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from plog.client.admin import Admin
 from plog.client.connection import Connection
 from plog.client.group_admin import GroupAdmin
+from plog.client.metadata import PartitionInfo
 from plog.client.producer import Producer
 from plog.errors import KafkaError, OffsetOutOfRange, UnknownTopicOrPartition
 from plog.spark import stream_source
@@ -198,6 +199,36 @@ def test_idle_stream_asks_little_and_wakes_at_once(broker, new_topic, monkeypatc
     producing.start()
     assert run.batch_of_something() == {7: [0]}
     producing.join()
+
+
+def test_fetches_wait_at_every_leader_and_stay_there(broker, new_topic, monkeypatch):
+    topic = new_topic(partitions=3)
+    run = Run(broker, [], subscribe=topic)
+    watch = run.reader.watch
+    watch.look()
+    # One broker stands for three, one for each partition.
+    cluster = watch._cluster
+    node_id, open_ = next(iter(cluster.nodes)), cluster.open
+    monkeypatch.setattr(
+        cluster, "leader", lambda at: PartitionInfo(10 + at.partition, 0, [], [], 0)
+    )
+    monkeypatch.setattr(cluster, "open", lambda _: open_(node_id))
+    at = {TopicPartition(topic, index): 0 for index in range(3)}
+    with counted(monkeypatch) as sent:
+        assert not watch.wait(at, 0.3)
+        assert sent.count("FetchRequest") <= 6
+    fill(broker, topic, {1: 1})
+    until(lambda: watch.wait(at, 0.3))
+    assert watch.wait(at, 0.3)  # as long as nobody goes on from there
+    at[TopicPartition(topic, 1)] = 1
+    # What was asked from before is no news any more.
+    until(lambda: not watch.wait(at, 0.3))
+    filling = threading.Timer(0.1, fill, (broker, topic, {2: 1}))
+    filling.start()
+    until(lambda: watch.wait(at, 30))
+    filling.join()
+    watch.start_over()
+    assert watch.wait(at, 30)
 
 
 def test_reader_is_pickled_only_before_it_has_connections():
