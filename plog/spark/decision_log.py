@@ -61,12 +61,23 @@ class DecisionLog:
         with Admin(self._options.bootstrap_servers) as admin:
             with contextlib.suppress(TopicAlreadyExists):
                 admin.create_topic(self.at.topic, partitions=PARTITIONS, configs=CONFIGS)
-            found = len(admin.topic(self.at.topic).partitions)
+            found = self._partitions(admin)
         if found < PARTITIONS:
             raise ConfigError(
                 f"plog sink: {self.at.topic} has {found} partitions, and is no topic of decisions: "
                 f"those have {PARTITIONS}; name another one by decisionsTopic"
             )
+
+    def _partitions(self, admin: Admin) -> int:
+        """Return how many there are, as soon as brokers tell: somebody may just have made it."""
+        deadline = time.monotonic() + self._options.request_timeout_ms / 1000
+        while True:
+            try:
+                return len(admin.topic(self.at.topic).partitions)
+            except UnknownTopicOrPartition:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(LOOK_AGAIN_S)
 
     def last(self) -> Decision | None:
         """Return the query's last record; None before it has any.

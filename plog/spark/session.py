@@ -15,6 +15,9 @@ SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
     # Filters on topic, partition, offset and timestamp spare the reader records.
     "spark.sql.python.filterPushdown.enabled": "true",
+    # Batches for the sink end at 10,000 rows; to measure their bytes too takes a time that grows
+    # with the square of their rows where there are headers.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
 }
 
 

@@ -82,6 +82,8 @@ OPTIONS = {
     "kafka.metadata.max.age.ms": _producers(at_least_0, "metadata_max_age_ms"),
     "kafka.retry.backoff.ms": _producers(at_least_0, "retry_backoff_ms"),
 }
+SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+"""Options of the query, which come along with the sink's."""
 REFUSED = {
     "kafka.transactional.id": "is the sink's own; transactionalIdPrefix begins it",
     "kafka.key.serializer": "is always that of bytes",
@@ -103,6 +105,8 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
     producer: dict[str, Any] = {}
     faults: list[str] = []
     for key, text in options.items():
+        if key.lower() in SPARKS_OWN:
+            continue
         if key.lower() not in known:
             faults.append(f"{key} {REFUSED.get(key.lower(), 'is not an option of this sink')}")
             continue
@@ -121,6 +125,8 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
             faults.append(f"kafka.acks={producer['acks']} is not {EXACTLY_ONCE}, which takes all")
         if not producer.get("enable_idempotence", True):
             faults.append(f"kafka.enable.idempotence=false is not {EXACTLY_ONCE}")
+    elif producer.get("acks", "all") != "all" and producer.setdefault("enable_idempotence", False):
+        faults.append("kafka.enable.idempotence=true needs kafka.acks=all")
     if faults:
         raise ConfigError("plog sink: " + "; ".join(faults))
     return SinkOptions(**values, producer=producer)

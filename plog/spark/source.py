@@ -1,7 +1,7 @@
 """The data source `plog`: what Spark asks of it, answered from the client and the columns kernel.
 
 Plans batch queries, on the driver. Streams are planned in `stream_source`; `task_reader` reads
-both.
+both, and `sink` writes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter
 from pyspark.sql.types import StructType
 
-from plog.spark import offsets
+from plog.spark import offsets, sink
 from plog.spark.arrow import BASE_SCHEMA, FULL_SCHEMA
 from plog.spark.filters import from_offsets, is_answered, least_timestamp, narrow
 from plog.spark.offsets import OffsetRange
@@ -48,6 +48,14 @@ class PlogDataSource(DataSource):
     def streamReader(self, schema: StructType) -> PlogStreamReader:  # noqa: N802
         """Return a reader of a streaming query."""
         return PlogStreamReader(parse(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> sink.PlogWriter:
+        """Return the writer of a batch query; topics are appended to."""
+        return sink.writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> sink.PlogStreamWriter:  # noqa: N802
+        """Return the writer of a streaming query."""
+        return sink.stream_writer(self.options, schema)
 
 
 class PlogReader(TaskReader, DataSourceReader):

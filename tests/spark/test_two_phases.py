@@ -19,7 +19,7 @@ from plog.client.consumer import Consumer
 from plog.client.producer import Producer
 from plog.client.transaction_admin import TransactionAdmin
 from plog.client.transaction_states import PreparedTransaction
-from plog.errors import ProducerFenced
+from plog.errors import ConfigError, PlogError, ProducerFenced
 from plog.spark import decision_log
 from plog.spark.decision_log import DecisionLog, Driver
 from plog.spark.decisions import Decision, Slots, TakenOver, decided
@@ -304,6 +304,33 @@ def test_batch_query_stands_or_not(broker: BrokerProcess, start: Callable[[], Ru
 
 
 # -- the topic of decisions ------------------------------------------------------------------------
+
+
+def test_tasks_that_make_the_topic_together_find_it(options: SinkOptions) -> None:
+    """The second one hears that it is there before brokers tell of it."""
+    mine = replace(options, decisions_topic=f"made-together-{next(_numbers)}")
+    faults: list[PlogError] = []
+
+    def make(number: int) -> None:
+        try:
+            DecisionLog(mine, f"query {number}").create_topic()
+        except PlogError as fault:
+            faults.append(fault)
+
+    threads = [threading.Thread(target=make, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+
+
+def test_topic_that_is_none_of_decisions_is_refused(
+    options: SinkOptions, new_topic: NewTopic
+) -> None:
+    other = replace(options, decisions_topic=new_topic(3))
+    with pytest.raises(ConfigError, match="has 3 partitions, and is no topic of decisions"):
+        DecisionLog(other, "q").create_topic()
 
 
 def test_last_decision_is_found_behind_those_of_others(

@@ -1,0 +1,224 @@
+"""The sink of the data source: what Spark asks of a writer, answered by transactions that wait.
+
+Tasks write and tell what they left open; the driver has it stand or not. By which rules,
+`two_phases` says; how rows become records, `sink_rows`.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from plog.client.producer import Producer
+from plog.client.transaction_states import PreparedTransaction
+from plog.errors import ConfigError, PlogError
+from plog.spark import sink_rows
+from plog.spark.decisions import Slots
+from plog.spark.sink_options import AT_LEAST_ONCE, SinkOptions, parse
+from plog.spark.two_phases import BatchPhases, Phases, StreamPhases
+
+log = logging.getLogger(__name__)
+
+QUERY, BATCH, RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+"""Local properties of a streaming query's tasks; a run is the job group of its jobs."""
+ONE_BATCH = 0
+"""A batch query is a query of one run and one batch."""
+
+
+class MixedUp(PlogError):
+    """Tasks of a batch that tell of different batches."""
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task has done.
+
+    Attributes:
+        query, run, batch: of which it is a part.
+        transaction: what it left open; None where it had no rows, or with at-least-once.
+        stood: the batch stood already, and nothing was written.
+    """
+
+    query: str = ""
+    run: str = ""
+    batch: int = ONE_BATCH
+    transaction: PreparedTransaction | None = None
+    stood: bool = False
+
+
+class _Writer:
+    """What both kinds of queries have."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        sink_rows.check(schema, options.topic)
+        self.options = options
+
+    def _phases(self, part: Written) -> Phases:
+        """Return how the batch of a part comes to stand."""
+        raise NotImplementedError
+
+    def _write_part(self, part: Written, rows: Iterator[pa.RecordBatch]) -> Written:
+        """Write a task's rows, and leave them to the driver."""
+        options = self.options
+        if options.delivery == AT_LEAST_ONCE:
+            with self._producer() as producer:
+                self._send(producer, rows)
+            return part
+        if not self._phases(part).begin(part.batch):
+            part.stood = True
+            return part
+        name = slots().next_id(options.id_prefix, part.query, part.run, part.batch)
+        with self._producer(name) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            self._send(producer, rows)
+            part.transaction = producer.prepare_transaction()
+        return part
+
+    @contextmanager
+    def _producer(self, transactional_id: str | None = None) -> Iterator[Producer]:
+        options = self.options
+        more: dict[str, object] = {}
+        if transactional_id is not None:
+            more["transactional_id"] = transactional_id
+            more["transaction_timeout_ms"] = options.transaction_timeout_ms
+        producer = Producer(
+            options.bootstrap_servers,
+            client_id=options.client_id,
+            request_timeout_ms=options.request_timeout_ms,
+            **{**DEFAULTS, **options.producer, **more},
+        )
+        try:
+            yield producer
+        except BaseException:
+            producer.close(CLOSE_TIMEOUT_S)
+            raise
+        producer.close()
+
+    def _send(self, producer: Producer, batches: Iterable[pa.RecordBatch]) -> None:
+        for batch in batches:
+            for topic, rows in sink_rows.by_topic(batch, self.options.topic):
+                producer.send_rows(topic, rows)
+        producer.flush()
+
+    def _decide(self, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
+        parts = [one for one in messages if isinstance(one, Written)]
+        if self.options.delivery == AT_LEAST_ONCE or not parts:
+            return
+        if len({(one.query, one.run, one.batch, one.stood) for one in parts}) != 1:
+            raise MixedUp(f"the parts of batch {batch} do not fit together: {parts}")
+        part = parts[0]
+        if part.batch != batch:
+            raise MixedUp(f"batch {batch} is told to be batch {part.batch}")
+        if not part.stood:
+            self._phases(part).decide(batch, _transactions(parts))
+
+    def _give_up(self, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
+        parts = [one for one in messages if isinstance(one, Written) and not one.stood]
+        if self.options.delivery == AT_LEAST_ONCE or not parts:
+            return
+        try:
+            self._phases(parts[0]).give_up(batch, _transactions(parts))
+        except PlogError as fault:
+            # The next run sees to it, or the transactions' timeout.
+            log.warning("batch %d of query %s is not given up: %s", batch, parts[0].query, fault)
+
+
+class PlogStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query, each once."""
+
+    def _phases(self, part: Written) -> Phases:
+        return StreamPhases(self.options, part.query, part.run)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write a task's rows of a batch."""
+        task = TaskContext.get()
+        assert task is not None
+        query, run, batch = (task.getLocalProperty(name) for name in (QUERY, RUN, BATCH))
+        if not query or not run or not batch:
+            raise ConfigError(f"plog sink: this Spark tells its tasks no {QUERY}, {RUN} or {BATCH}")
+        return self._write_part(Written(query, run, int(batch)), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Have a batch stand."""
+        self._decide(batchId, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Give up a batch of which a part failed, or whose `commit` did."""
+        self._give_up(batchId, messages)
+
+
+class PlogWriter(_Writer, DataSourceArrowWriter):
+    """Writes the rows of a batch query: all of them are seen at once, or none."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self.query = str(uuid.uuid4())  # it comes along to the tasks
+
+    def _phases(self, part: Written) -> Phases:
+        return BatchPhases(self.options, part.query)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write a task's rows."""
+        return self._write_part(Written(self.query, self.query), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Have the rows stand."""
+        self._decide(ONE_BATCH, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Give up what was written."""
+        self._give_up(ONE_BATCH, messages)
+
+
+DEFAULTS = {"linger_ms": 50, "batch_size": 512 * 1024, "max_block_ms": 120_000}
+"""Of the producer: rows come in thousands, and nobody waits for one of them."""
+CLOSE_TIMEOUT_S = 10.0
+
+
+def _transactions(parts: Iterable[Written]) -> list[PreparedTransaction]:
+    return [one.transaction for one in parts if one.transaction is not None]
+
+
+@functools.cache
+def _slots_of(pid: int) -> Slots:
+    return Slots(uuid.uuid4().hex)
+
+
+def slots() -> Slots:
+    """Return this process's transactional ids; not those of the one that it was forked from."""
+    return _slots_of(os.getpid())
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType) -> PlogStreamWriter:
+    """Return the writer of a streaming query; Spark sees to its output mode.
+
+    Raises:
+        ConfigError: an option or the schema is none of the sink's.
+    """
+    return PlogStreamWriter(parse(options), schema)
+
+
+def writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> PlogWriter:
+    """Return the writer of a batch query.
+
+    Raises:
+        ConfigError: an option or the schema is none of the sink's, or the mode is overwrite.
+    """
+    if overwrite:
+        raise ConfigError("plog sink: a topic cannot be overwritten; use mode append")
+    return PlogWriter(parse(options), schema)

@@ -1,0 +1,66 @@
+"""A driver of its own for tests that kill it: copies a topic in a stream, up to its end.
+
+    python -m tests.spark.copy_query MASTER BROKERS SOURCE SINK CHECKPOINT
+
+Says `batch N` for each batch that it has finished, and `copied` at the end.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from plog.spark.session import session
+
+ROWS_PER_BATCH = 2_000
+
+
+def copy(spark: Any, brokers: str, source: str, sink: str, checkpoint: str) -> None:
+    """Copy until everything that is there now is copied."""
+    rows = (
+        spark.readStream.format("plog")
+        .option("kafka.bootstrap.servers", brokers)
+        .option("subscribe", source)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", str(ROWS_PER_BATCH))
+        .load()
+    )
+    query = (
+        rows.select("key", "value")
+        .writeStream.format("plog")
+        .option("kafka.bootstrap.servers", brokers)
+        .option("topic", sink)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    told = -1
+    while not query.awaitTermination(0.05):
+        progress = query.lastProgress
+        if progress is not None and progress["batchId"] > told:
+            told = progress["batchId"]
+            print(f"batch {told}", flush=True)
+    print("copied", flush=True)
+
+
+def main() -> None:
+    """Run it."""
+    master, *arguments = sys.argv[1:]
+    spark = session(
+        "copy",
+        spark_master=master,
+        spark_driver_memory="700m",
+        spark_executor_memory="700m",
+        spark_ui_enabled="false",
+        spark_sql_shuffle_partitions="2",
+        spark_task_maxFailures="4",
+        spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        spark_executor_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    copy(spark, *arguments)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

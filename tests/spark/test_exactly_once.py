@@ -1,0 +1,193 @@
+"""A stream that copies a topic, whose driver, workers and broker are killed at any moment.
+
+Whatever dies, and is started again, the sink has each record of the source once, and those of a key
+in their order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from plog.client.admin import Admin
+from plog.client.producer import Producer
+from tests.agreement.harness import run_seed
+from tests.servers import BrokerProcess
+from tests.spark.copy_query import ROWS_PER_BATCH
+from tests.spark.test_sink import read
+
+RECORDS = 10 * ROWS_PER_BATCH
+KEYS = 40
+ROUNDS, LONG_ROUNDS = 3, 30
+MOST_KILLS = 3
+PATIENCE_S = 180
+
+
+class Driver:
+    """A process that copies, with all that it has started."""
+
+    def __init__(self, directory: Path, environment: dict[str, str], *arguments: str) -> None:
+        self._log = directory / "driver.log"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.copy_query", *arguments],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._begun = self.log.count("batch ")
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    @property
+    def has_written(self) -> bool:
+        """Whether it has finished a batch."""
+        return self.log.count("batch ") > self._begun
+
+    def ended_well(self) -> bool:
+        """Wait for its end; tell whether it has copied everything."""
+        return self._process.wait(PATIENCE_S) == 0
+
+    def workers(self) -> list[psutil.Process]:
+        """Return the Python processes that run tasks."""
+        found = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for one in psutil.Process(self._process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if any(word in ("pyspark.daemon", "pyspark.worker") for word in one.cmdline()):
+                        found.append(one)
+        return found
+
+    def kill(self) -> None:
+        """Kill it and all that it has started, at once."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children = psutil.Process(self._process.pid).children(recursive=True)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            for one in children:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+        self._process.wait()
+
+
+def fill(broker: BrokerProcess) -> None:
+    with Admin(broker.bootstrap) as admin:
+        for topic in ("source", "sink"):
+            admin.create_topic(topic, partitions=3)
+    with Producer(broker.bootstrap) as producer:
+        for n in range(RECORDS):
+            producer.send("source", b"%d" % n, key=b"%d" % (n % KEYS))
+
+
+def kill_something(chance: random.Random, driver: Driver, broker: BrokerProcess) -> str:
+    """Kill the driver, a worker or the broker, which comes back."""
+    what = chance.choice(["driver", "driver", "worker", "broker"])
+    workers = driver.workers()
+    if what == "broker":
+        broker.kill()
+        time.sleep(chance.uniform(0, 2))
+        broker.start()
+    elif what == "worker" and workers:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            chance.choice(workers).kill()
+    else:
+        driver.kill()
+        what = "driver"
+    return what
+
+
+def one_round(
+    chance: random.Random, directory: Path, environment: dict[str, str], broker: BrokerProcess
+) -> list[str]:
+    """Copy with some kills; return what was killed."""
+    fill(broker)
+    arguments = ("local[2]", broker.bootstrap, "source", "sink", str(directory / "checkpoint"))
+    killed: list[str] = []
+    left = chance.randint(1, MOST_KILLS)
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        driver = Driver(directory, environment, *arguments)
+        try:
+            while left and not driver.has_ended:
+                assert time.monotonic() < deadline, f"{killed}\n{driver.log}"
+                if not driver.has_written and chance.random() < 0.95:
+                    time.sleep(0.05)  # mostly once it is at work, and now and then before
+                    continue
+                time.sleep(chance.uniform(0, 1.2))
+                killed.append(kill_something(chance, driver, broker))
+                left -= 1
+            # Spark gives a query up whose task has failed too often: it is started again.
+            if driver.ended_well():
+                return killed
+        finally:
+            driver.kill()
+
+
+def check(broker: BrokerProcess) -> None:
+    found = read(broker, "sink")
+    values = Counter(int(record.value or b"-1") for record in found)
+    twice = sorted(value for value, count in values.items() if count > 1)
+    lost = sorted(set(range(RECORDS)) - values.keys())
+    assert (twice[:5], lost[:5], len(found)) == ([], [], RECORDS)
+    for key in range(KEYS):
+        mine = [int(record.value or b"-1") for record in found if record.key == b"%d" % key]
+        assert mine == sorted(mine)
+
+
+def rounds(
+    count: int,
+    tmp_path: Path,
+    environment: dict[str, str],
+    report: Callable[[str, object], None],
+) -> None:
+    seed = run_seed()
+    for number in range(count):
+        chance = random.Random(f"{seed} {number}")
+        directory = tmp_path / f"round-{number}"
+        directory.mkdir()
+        with BrokerProcess(directory) as broker:
+            begun = time.monotonic()
+            killed = one_round(chance, directory, environment, broker)
+            check(broker)
+            took = time.monotonic() - begun
+        report("figures", f"exactly once by Spark, round {number}: killed {killed}, {took:.0f} s")
+
+
+@pytest.mark.timeout(600)
+def test_each_record_is_there_once_whoever_is_killed(
+    plane: object,
+    tmp_path: Path,
+    workers_find_plog: dict[str, str],
+    record_property: Callable[[str, object], None],
+) -> None:
+    rounds(ROUNDS, tmp_path, workers_find_plog, record_property)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_each_record_is_there_once_whoever_is_killed_many_times(
+    plane: object,
+    tmp_path: Path,
+    workers_find_plog: dict[str, str],
+    record_property: Callable[[str, object], None],
+) -> None:
+    rounds(LONG_ROUNDS, tmp_path, workers_find_plog, record_property)
