@@ -9,13 +9,12 @@ the files raise, OSError or, where batches are read, CorruptRecord.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from plog._native.partition_log import FileRange, PartitionLog, ProducerEntry, Segment
+from plog._native.partition_log import PartitionLog, ProducerEntry, Segment
 from plog.settings.definitions import TopicSettings
 from plog.storage.leader_epochs import LeaderEpochs
 from plog.storage.log_files import LogFiles
@@ -78,13 +77,6 @@ class LogSegments:
         self._files.store_epochs(epochs, sync=sync)
         self.epochs = epochs
 
-    def aborted_in(
-        self, fetch_offset: int, found: FileRange, upper_offset: int
-    ) -> list[AbortedTransaction]:
-        """Return the aborted transactions that a range below an offset may hold records of."""
-        end_offset = self._end_of(fetch_offset, found)
-        return self.aborted.overlapping(fetch_offset, min(end_offset, upper_offset))
-
     @contextmanager
     def aborting(self, producer_id: int, first_offset: int) -> Iterator[None]:
         """Count a transaction as aborted while its marker is written, which readers may pass."""
@@ -116,19 +108,6 @@ class LogSegments:
             except OSError:
                 self._unsynced_aborted.add(base)
                 raise
-
-    def _end_of(self, fetch_offset: int, found: FileRange) -> int:
-        """Return an offset that the batches of a range lie below, the nearest one indexed."""
-        if found.next_offset_hint >= 0:
-            return found.next_offset_hint
-        end = found.position + found.size
-        for segment in self._native.segments:
-            if segment.next_offset > fetch_offset:
-                offsets = range(fetch_offset, segment.next_offset)
-                return fetch_offset + bisect_left(
-                    offsets, end, key=lambda offset: segment.lookup_offset(offset)[1]
-                )
-        return self._native.log_end_offset
 
     # -- a new one ---------------------------------------------------------------------------
 
