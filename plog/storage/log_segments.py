@@ -20,11 +20,7 @@ from plog.storage.leader_epochs import LeaderEpochs
 from plog.storage.log_files import LogFiles
 from plog.storage.retention import SegmentSummary
 from plog.storage.segment import SegmentNumbers
-from plog.storage.transaction_index import (
-    FAR_OFFSET,
-    AbortedTransaction,
-    AbortedTransactions,
-)
+from plog.storage.transaction_index import AbortedTransaction, AbortedTransactions
 from plog.types import NO_OFFSET
 
 
@@ -61,7 +57,7 @@ class LogSegments:
         self._files = files
         self.epochs = epochs
         self.aborted = aborted
-        native.set_aborted_end(aborted.end_offset)
+        native.set_aborted(aborted.published())
         self._unsynced = list(unsynced)
         self._unsynced_aborted: set[int] = set()  # base offsets
         self._unfinished: tuple[int, list[Segment]] | None = None
@@ -77,15 +73,19 @@ class LogSegments:
         self._files.store_epochs(epochs, sync=sync)
         self.epochs = epochs
 
+    def _set_aborted(self, aborted: AbortedTransactions) -> None:
+        self.aborted = aborted
+        self._native.set_aborted(aborted.published())
+
     @contextmanager
     def aborting(self, producer_id: int, first_offset: int) -> Iterator[None]:
         """Count a transaction as aborted while its marker is written, which readers may pass."""
-        self._native.set_aborted_end(FAR_OFFSET)
         try:
             with self.aborted.ending(producer_id, first_offset):
+                self._native.set_aborted(self.aborted.published())
                 yield
         finally:
-            self._native.set_aborted_end(self.aborted.end_offset)
+            self._native.set_aborted(self.aborted.published())
 
     def add_aborted(self, producer_id: int, first_offset: int, marker_offset: int) -> None:
         """Take in a transaction that a marker at an offset, the latest one, has aborted."""
@@ -172,7 +172,7 @@ class LogSegments:
         self._native.replace_segments(kept)
         self._unsynced = [segment for segment in self._unsynced if segment in kept]
         if self.aborted:
-            self.aborted = self.aborted.from_offset(kept[0].base_offset)
+            self._set_aborted(self.aborted.from_offset(kept[0].base_offset))
         self._put_away(gone)
         self._files.drop_snapshots(before=kept[0].base_offset)
 
@@ -228,8 +228,7 @@ class LogSegments:
         fresh = self._files.take_up_cleaned(numbers, settings)
         segments = self._native.segments
         self._native.replace_segments([*segments[: place.start], fresh, *segments[place.stop :]])
-        self.aborted = self.aborted.compacted(old[0].base_offset, old[-1].next_offset, aborted)
-        self._native.set_aborted_end(self.aborted.end_offset)
+        self._set_aborted(self.aborted.compacted(old[0].base_offset, old[-1].next_offset, aborted))
         self._unsynced = [segment for segment in self._unsynced if segment not in old]
         self._unfinished = numbers.base_offset, list(old)
         self._put_away(old)
@@ -283,8 +282,7 @@ class LogSegments:
     def _publish_truncated(self, segments: Sequence[Segment], log_end_offset: int) -> None:
         self._unsynced = [segment for segment in self._unsynced if segment in segments]
         self._native.truncate(segments, log_end_offset)
-        self.aborted = self.aborted.below(log_end_offset)
-        self._native.set_aborted_end(self.aborted.end_offset)
+        self._set_aborted(self.aborted.below(log_end_offset))
         self.set_epochs(self.epochs.truncate_from_end(log_end_offset))
         self._files.drop_snapshots(after=log_end_offset)
         self._native.load_producers(
