@@ -7,6 +7,7 @@ the answer tells has been decided before.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcmp, memcpy, memset
 
+from plog._native.aborted_list cimport Aborted, AbortedWalk, aborted_next
 from plog._native.connection cimport Connection, Piece, answer_room, file_piece, queue_pieces
 from plog._native.fetch_call cimport (
     FETCH_FLEXIBLE_SINCE, FETCH_IDS_SINCE, FETCH_LOG_START_SINCE, FETCH_RACK_SINCE, FETCH_SESSIONS_SINCE,
@@ -19,6 +20,7 @@ from plog._native.wire cimport put_int8, put_int16, put_int32, put_int64
 
 cdef enum:
     NO_REPLICA = -1
+    ABORTED_BYTES = 8 + 8  # producer id, first offset
 
 
 # --- what stands in it ----------------------------------------------------------------------------
@@ -47,13 +49,18 @@ cdef int32_t arrange_topics(FetchCall* call) noexcept nogil:
 
 # --- its bytes -------------------------------------------------------------------------------------
 
+cdef inline int32_t aborted_length(const FetchCall* call, const FetchPart* part) noexcept nogil:
+    # Null for read_uncommitted, an empty list for none: clients tell the two apart.
+    return <int32_t>part.aborted_count if call.read_committed else -1
+
+
 cdef int64_t part_size(const FetchCall* call, const FetchPart* part) noexcept nogil:
     """Of what stands before the records; their length included."""
     cdef bint flexible = call.head.version >= FETCH_FLEXIBLE_SINCE
     cdef int64_t size = 4 + 2 + 8 + 8  # index, error, high watermark, last stable offset
     if call.head.version >= FETCH_LOG_START_SINCE:
         size += 8
-    size += 1 if flexible else 4  # aborted transactions: none, or null
+    size += length_size(aborted_length(call, part), flexible) + part.aborted_count * (ABORTED_BYTES + flexible)
     if call.head.version >= FETCH_RACK_SINCE:
         size += 4  # preferred read replica
     return size + length_size(<int32_t>part.read.size, flexible)
@@ -122,6 +129,23 @@ cdef uint8_t* encode_topic(const FetchCall* call, int64_t first, uint8_t* p) noe
     return put_length(p, parts_of_topic(call, first), flexible)
 
 
+cdef uint8_t* encode_aborted(const FetchCall* call, const FetchPart* part, uint8_t* p) noexcept nogil:
+    cdef bint flexible = call.head.version >= FETCH_FLEXIBLE_SINCE
+    cdef AbortedWalk walk = part.aborted
+    cdef const Aborted* entry
+    p = put_length(p, aborted_length(call, part), flexible)
+    if part.aborted_count == 0:
+        return p
+    entry = aborted_next(&walk)
+    while entry != NULL:
+        p = put_int64(p, entry.producer_id)
+        p = put_int64(p, entry.first_offset)
+        if flexible:
+            p = put_int8(p, 0)
+        entry = aborted_next(&walk)
+    return p
+
+
 cdef uint8_t* encode_part(const FetchCall* call, const FetchPart* part, uint8_t* p) noexcept nogil:
     cdef bint flexible = call.head.version >= FETCH_FLEXIBLE_SINCE
     p = put_int32(p, part.served.index)
@@ -130,8 +154,7 @@ cdef uint8_t* encode_part(const FetchCall* call, const FetchPart* part, uint8_t*
     p = put_int64(p, part.read.last_stable_offset)
     if call.head.version >= FETCH_LOG_START_SINCE:
         p = put_int64(p, part.read.log_start_offset)
-    # Null for read_uncommitted, an empty list for none: clients tell the two apart.
-    p = put_length(p, 0 if call.read_committed else -1, flexible)
+    p = encode_aborted(call, part, p)
     if call.head.version >= FETCH_RACK_SINCE:
         p = put_int32(p, NO_REPLICA)
     return put_length(p, <int32_t>part.read.size, flexible)

@@ -1,6 +1,7 @@
 # A Fetch request on the fast path: what it asks for, and what it came to.
 from libc.stdint cimport int32_t, int64_t
 
+from plog._native.aborted_list cimport AbortedWalk
 from plog._native.fetch_sessions cimport PartitionName, Session, SessionPart, Wanted
 from plog._native.log_read cimport ReadResult
 from plog._native.part_list cimport PartList
@@ -40,6 +41,8 @@ ctypedef struct FetchPart:
     int64_t changes              # of the partition, before it was read
     int32_t max_bytes
     ReadResult read              # READ_FOUND: with a pin, until it is encoded or read anew
+    AbortedWalk aborted          # what the answer lists; `among` is a pin, or NULL: none
+    int64_t aborted_count        # of those
     Waiter waiter
 
 ctypedef struct FetchCall:

@@ -11,6 +11,7 @@ from libc.errno cimport EAGAIN
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memset
 
+from plog._native.aborted_list cimport AbortedList, AbortedWalk, aborted_count, aborted_next, aborted_release
 from plog._native.fetch_call cimport (
     FETCH_ANSWERED, FETCH_BESIDE, FETCH_IDS_SINCE, FETCH_UNUSUAL_FORM, FETCH_UNUSUAL_PARTITION,
     FETCH_UNUSUAL_READ, FETCH_WAITS, FetchPart, fetch_part)
@@ -21,9 +22,9 @@ from plog._native.fetch_sessions cimport (
     session_put_last, session_release, sessions_begin)
 from plog._native.files cimport calls
 from plog._native.locks cimport load, load_ordered
-from plog._native.log_read cimport READ_FAILED, READ_FOUND, READ_NOTHING, ReadResult, partition_read
+from plog._native.log_read cimport READ_FAILED, READ_FOUND, READ_NOTHING, ReadResult, partition_read, read_end_offset
 from plog._native.part_list cimport part_add, parts_release
-from plog._native.partition cimport Partition
+from plog._native.partition cimport Partition, partition_has_aborted, partition_pin_aborted
 from plog._native.segment cimport segment_read_through, segment_release
 from plog._native.served cimport Served, served_find, served_find_by_id, served_release, served_retain
 
@@ -33,6 +34,8 @@ cdef enum:
     LARGEST_ANSWER_BYTES = 0x7FFFFFFF - 64 * 1024 * 1024
     MOST_UNSORTED_PARTS = 1000
     PAGE_BYTES = 4096
+    MOST_READS = 3  # of one partition, while its list of aborted transactions changes beneath them
+    MOST_ABORTED_TOLD = 16384  # in one answer: 270 KB of its memory
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -47,6 +50,13 @@ cdef void unpin(FetchPart* part) noexcept nogil:
         part.read.segment = NULL
     # A read that ends early leaves the partitions behind like this: nothing was found there.
     part.read.size = 0
+    forget_aborted(part)
+
+
+cdef void forget_aborted(FetchPart* part) noexcept nogil:
+    aborted_release(<AbortedList*>part.aborted.among)
+    part.aborted.among = NULL
+    part.aborted_count = 0
 
 
 cdef void fetch_unpin(FetchCall* call) noexcept nogil:
@@ -199,13 +209,71 @@ cdef FetchOutcome take_remembered(ServedTable* table, FetchCall* call) noexcept 
 
 # --- reading the log ------------------------------------------------------------------------------
 
+cdef FetchOutcome choose_aborted(FetchPart* part, int64_t upper) noexcept nogil:
+    """Which of the pinned list go with what was read below `upper`."""
+    cdef AbortedWalk walk
+    cdef int64_t end
+    if part.aborted.among == NULL:
+        return FETCH_ANSWERED
+    if part.offset < part.aborted.among.known_from:
+        return FETCH_UNUSUAL_READ
+    part.aborted.fetch_offset = part.offset
+    part.aborted.upper_offset = upper
+    part.aborted.number = 0
+    walk = part.aborted
+    # For most readers all that was aborted lies behind them: where their bytes end need not be looked up.
+    if aborted_next(&walk) != NULL:
+        if read_end_offset(&part.read, &end) < 0:
+            return FETCH_UNUSUAL_READ
+        part.aborted.upper_offset = min(end, upper)
+        part.aborted_count = aborted_count(part.aborted)
+    if part.aborted_count == 0:
+        forget_aborted(part)
+    return FETCH_ANSWERED
+
+
+cdef FetchOutcome read_committed(
+        FetchPart* part, int64_t max_bytes, bint whole_first_batch, bint may_wait) noexcept nogil:
+    """Read below the last stable offset, and find what was aborted there."""
+    cdef Partition* partition = part.served.partition
+    cdef int64_t upper
+    cdef int again
+    for again in range(MOST_READS):
+        upper = load(&partition.last_stable_offset)
+        # Only now: with the last stable offset comes what was aborted below it. And before the read, which may find
+        # segments that retention takes away meanwhile, and their transactions with them.
+        part.aborted.among = partition_pin_aborted(partition)
+        partition_read(partition, part.offset, max_bytes, upper, whole_first_batch, may_wait, &part.read)
+        if part.read.status != READ_FOUND:
+            forget_aborted(part)
+            return FETCH_ANSWERED
+        # Or compaction has taken markers away meanwhile, without which what their producers committed later would be
+        # taken for aborted.
+        if partition_has_aborted(partition, part.aborted.among):
+            return choose_aborted(part, upper)
+        unpin(part)
+    return FETCH_UNUSUAL_READ
+
+
+cdef FetchOutcome read_part(
+        const FetchCall* call, FetchPart* part, int64_t budget, bint whole_first_batch, bint may_wait) noexcept nogil:
+    cdef Partition* partition = part.served.partition
+    cdef int64_t max_bytes = min(<int64_t>max(part.max_bytes, 0), budget)
+    if call.read_committed:
+        return read_committed(part, max_bytes, whole_first_batch, may_wait)
+    partition_read(
+        partition, part.offset, max_bytes, load(&partition.high_watermark), whole_first_batch, may_wait, &part.read)
+    return FETCH_ANSWERED
+
+
 cdef FetchOutcome fetch_read(FetchCall* call, bint may_wait) noexcept nogil:
     cdef FetchPart* part
     cdef Partition* partition
     cdef int64_t budget = max(call.max_bytes, <int64_t>0)
     cdef int64_t found_bytes = 0
-    cdef int64_t upper
+    cdef int64_t aborted = 0
     cdef int64_t epoch
+    cdef FetchOutcome outcome
     cdef int64_t number
     fetch_unpin(call)
     for number in range(call.parts.count):
@@ -218,15 +286,12 @@ cdef FetchOutcome fetch_read(FetchCall* call, bint may_wait) noexcept nogil:
         # It has another role by now, or is about to.
         if part.epoch_then != epoch or not load(&partition.writable):
             return FETCH_UNUSUAL_READ
-        upper = load(&partition.last_stable_offset) if call.read_committed else load(&partition.high_watermark)
-        # Only now: with the last stable offset comes what was aborted below it.
-        if call.read_committed and part.offset < load(&partition.aborted_end):
-            return FETCH_UNUSUAL_READ
         # The first bytes of an answer are never refused for their size, or one large batch would
         # stop its consumer for ever (KIP-74).
-        partition_read(
-            partition, part.offset, min(<int64_t>max(part.max_bytes, 0), budget), upper,
-            found_bytes == 0, may_wait, &part.read)
+        outcome = read_part(call, part, budget, found_bytes == 0, may_wait)
+        aborted += part.aborted_count
+        if outcome != FETCH_ANSWERED or aborted > MOST_ABORTED_TOLD:
+            return FETCH_UNUSUAL_READ
         if part.read.status == READ_FOUND:
             found_bytes += part.read.size
             budget = max(budget - part.read.size, <int64_t>0)

@@ -8,5 +8,7 @@ cpdef enum:
 # Greatest entry whose offset <= target, by bisection over `count` entries at `map`;
 # returns its number, or -1 when there is none. relative = target - base_offset.
 cdef int64_t search_offset(const uint8_t* map, uint32_t count, int64_t relative) noexcept nogil
+# First entry whose position >= target; `count` when there is none.
+cdef int64_t search_position(const uint8_t* map, uint32_t count, int64_t position) noexcept nogil
 # Greatest entry whose timestamp <= target; -1 when there is none.
 cdef int64_t search_time(const uint8_t* map, uint32_t count, int64_t timestamp) noexcept nogil

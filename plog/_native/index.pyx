@@ -33,6 +33,19 @@ cdef int64_t search_offset(const uint8_t* map, uint32_t count, int64_t relative)
     return <int64_t>low - 1
 
 
+cdef int64_t search_position(const uint8_t* map, uint32_t count, int64_t position) noexcept nogil:
+    cdef uint32_t low = 0
+    cdef uint32_t high = count
+    cdef uint32_t middle
+    while low < high:
+        middle = low + (high - low) // 2
+        if <int32_t>be32(map + <size_t>middle * OFFSET_ENTRY_BYTES + 4) < position:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
 cdef int64_t search_time(const uint8_t* map, uint32_t count, int64_t timestamp) noexcept nogil:
     cdef uint32_t low = 0
     cdef uint32_t high = count

@@ -10,7 +10,8 @@ from plog._native.locks cimport add, load, pthread_mutex_lock, pthread_mutex_unl
 from plog._native.partition cimport SegmentList, active_of, list_release
 from plog._native.segment cimport SegmentFiles, segment_retain
 from plog._native.segment_walk cimport (
-    WALK_CORRUPT, WALK_FOUND, WALK_PAST_END, BatchPlace, Window, segment_find, segment_find_upper)
+    WALK_CORRUPT, WALK_FOUND, WALK_PAST_END, BatchPlace, Window, segment_find, segment_find_upper,
+    segment_offset_past)
 
 
 cdef int64_t floor_segment(const SegmentList* segments, int64_t offset) noexcept nogil:
@@ -123,3 +124,10 @@ cdef void partition_read(
             segments, active_size, fetch_offset, max_bytes,
             min(upper_offset, out.log_end_offset), whole_first_batch, may_wait, out)
     list_release(segments)
+
+
+cdef int read_end_offset(const ReadResult* read, int64_t* offset) noexcept nogil:
+    offset[0] = read.next_offset_hint
+    if offset[0] >= 0:
+        return 0
+    return segment_offset_past(read.segment, read.position + read.size, offset)

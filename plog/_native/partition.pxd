@@ -5,9 +5,10 @@
 # truncation, producers, leadership), lock (numbers and the segment list; held for some instructions, never over I/O).
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
+from plog._native.aborted_list cimport AbortedList
 from plog._native.disk_room cimport Room
 from plog._native.leaves cimport Leaves, Writer
-from plog._native.locks cimport pthread_mutex_t
+from plog._native.locks cimport load_pointer, pthread_mutex_t
 from plog._native.mailbox cimport Letter
 from plog._native.producers cimport Producer, ProducerTable
 from plog._native.segment cimport SegmentFiles
@@ -86,7 +87,7 @@ ctypedef struct Partition:
     int64_t leader_epoch
     Leaves leaves                # to begin transactions, for the fast path
     int64_t first_open_offset    # of the open transactions; INT64_MAX when there is none
-    int64_t aborted_end          # atomic; who reads committed records from below meets an aborted transaction, or may
+    AbortedList* aborted         # atomic, and a pin; NULL: none. What it pins is the lock's to give
     EndingTransaction* ending
     int64_t ending_count
     int64_t ending_capacity
@@ -135,6 +136,13 @@ cdef void partition_set_leader(
 cdef void partition_set_room(Partition* partition, Room* room) noexcept nogil
 # False when it lies past the end.
 cdef bint partition_set_log_start_offset(Partition* partition, int64_t offset) noexcept nogil
+# The pin is taken over. Before an aborted transaction's marker is written: with that come its readers.
+cdef void partition_set_aborted(Partition* partition, AbortedList* fresh) noexcept nogil
+# One pin of what there is, or NULL.
+cdef AbortedList* partition_pin_aborted(Partition* partition) noexcept nogil
+# Whether a list is still the one: to be asked of one that is pinned, or NULL.
+cdef inline bint partition_has_aborted(Partition* partition, const AbortedList* pinned) noexcept nogil:
+    return load_pointer(<void**>&partition.aborted) == <const void*>pinned
 cdef void partition_close(Partition* partition) noexcept nogil
 
 # Leave to begin a transaction: what becomes of a producer by anything but its own next batch ends it, and so does every

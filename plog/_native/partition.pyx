@@ -15,11 +15,12 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport strdup
 
+from plog._native.aborted_list cimport aborted_release, aborted_retain
 from plog._native.disk_room cimport room_release, room_retain
 from plog._native.leaves cimport leaves_end, leaves_give, leaves_release, leaves_use
 from plog._native.locks cimport (
     add, load_ordered, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
-    store)
+    store, store_pointer)
 from plog._native.producers cimport (
     producers_assign, producers_find, producers_first_open, producers_free, producers_init, producers_obtain,
     producers_remove)
@@ -79,6 +80,7 @@ cdef void partition_release(Partition* partition) noexcept nogil:
     if partition == NULL or add(&partition.references, -1) > 0:
         return
     list_release(partition.segments)
+    aborted_release(partition.aborted)
     room_release(partition.room)
     producers_free(&partition.producers)
     leaves_release(&partition.leaves)
@@ -271,6 +273,27 @@ cdef PublishStatus partition_replace_segments(
     if status == PUBLISH_DONE:
         partition_changed(partition)
     return status
+
+
+cdef void partition_set_aborted(Partition* partition, AbortedList* fresh) noexcept nogil:
+    cdef AbortedList* old
+    pthread_mutex_lock(&partition.lock)
+    old = partition.aborted
+    store_pointer(<void**>&partition.aborted, fresh)
+    pthread_mutex_unlock(&partition.lock)
+    aborted_release(old)
+
+
+cdef AbortedList* partition_pin_aborted(Partition* partition) noexcept nogil:
+    cdef AbortedList* found
+    if partition_has_aborted(partition, NULL):
+        return NULL
+    pthread_mutex_lock(&partition.lock)
+    found = partition.aborted
+    if found != NULL:
+        aborted_retain(found)
+    pthread_mutex_unlock(&partition.lock)
+    return found
 
 
 cdef void partition_close(Partition* partition) noexcept nogil:

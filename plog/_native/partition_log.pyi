@@ -2,6 +2,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from plog._native.aborted_list import PublishedAborted
 from plog._native.disk_room import DiskRoom
 from plog._native.producers import ProducerEntry as ProducerEntry
 from plog._native.producers import SequencedBatch as SequencedBatch
@@ -101,10 +102,10 @@ class PartitionLog:
     def set_leader(self, leader_epoch: int, *, writable: bool, sole_replica: bool) -> None: ...
     def set_log_start_offset(self, offset: int) -> None: ...
     def advance_high_watermark(self, offset: int) -> bool: ...
-    def set_aborted_end(self, offset: int) -> None:
-        """Say from where on there are no aborted transactions that readers must be told of.
+    def set_aborted(self, aborted: PublishedAborted | None) -> None:
+        """Say which transactions were aborted that readers must be told of; None for none.
 
-        To be raised before the marker of one is appended: with the marker its records may be read.
+        To be said of one before its marker is appended: with the marker its records may be read.
         """
     def replace_segments(self, segments: Sequence[Segment]) -> None:
         """Publish a new list (roll, deletion, compaction). The last one is active; pins keep the

@@ -13,10 +13,11 @@ from libc.stdlib cimport free
 import os
 from typing import NamedTuple
 
+from plog._native.aborted_list cimport AbortedList, PublishedAborted, aborted_retain
 from plog._native.disk_room cimport DiskRoom
 from plog._native.files cimport calls
 from plog._native.leaves cimport Writer
-from plog._native.locks cimport load, pthread_mutex_lock, pthread_mutex_unlock, store
+from plog._native.locks cimport load, pthread_mutex_lock, pthread_mutex_unlock
 from plog._native.log_append cimport (
     APPEND_BAD_BATCH, APPEND_DONE, APPEND_DUPLICATE, APPEND_NOT_WRITABLE, APPEND_PRODUCER_UNUSUAL,
     APPEND_ROLL_NEEDED, APPEND_WRITE_FAILED, AppendResult, partition_append)
@@ -29,7 +30,7 @@ from plog._native.partition cimport (
     active_of, list_new, partition_advance_high_watermark, partition_changed, partition_close,
     partition_copy_producer, partition_copy_producers, partition_end_leave, partition_give_leave,
     partition_go_offline, partition_load_producers, partition_new, partition_put_producer, partition_release, partition_remove_producer,
-    partition_replace_segments, partition_set_leader, partition_set_limits,
+    partition_replace_segments, partition_set_aborted, partition_set_leader, partition_set_limits,
     partition_set_log_start_offset, partition_set_room, partition_watch, settle)
 from plog._native.producers cimport (
     Producer, ProducerTable, producer_entry, producers_assign, producers_free, producers_init,
@@ -227,9 +228,13 @@ cdef class PartitionLog:
 
     # -- what Python publishes
 
-    def set_aborted_end(self, int64_t offset):
-        """Say from where on there are no aborted transactions; before another one is ended."""
-        store(&self.partition.aborted_end, offset)
+    def set_aborted(self, PublishedAborted aborted):
+        """Say which transactions were aborted, or are about to be; None for none."""
+        cdef AbortedList* pinned = NULL
+        if aborted is not None:
+            pinned = aborted.pinned
+            aborted_retain(pinned)
+        partition_set_aborted(self.partition, pinned)
 
     def set_limits(
         self,

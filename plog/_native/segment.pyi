@@ -55,6 +55,11 @@ class FileRange:
     position: int
     next_offset_hint: int  # where the next batch starts; -1 when the range was cut by its size
     def __len__(self) -> int: ...
+    def end_offset(self) -> int:
+        """An offset that its batches lie below: of the next one, or of the nearest in the index.
+
+        Raises OSError when the index cannot be mapped.
+        """
     def is_resident(self) -> bool:
         """Whether the bytes are in the page cache, by samples: sending them then keeps nobody
         waiting.

@@ -17,7 +17,7 @@ from plog._native.files cimport calls, read_fully
 from plog._native.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from plog._native.locks cimport add, load, pthread_mutex_destroy, pthread_mutex_init
 from plog._native.segment_append cimport segment_seal
-from plog._native.segment_walk cimport segment_lookup_offset, segment_lookup_time
+from plog._native.segment_walk cimport segment_lookup_offset, segment_lookup_time, segment_offset_past
 from plog._native.wire cimport be64
 
 cdef extern from "<sys/mman.h>" nogil:
@@ -275,6 +275,19 @@ cdef class FileRange:
 
     def __repr__(self):
         return f"<FileRange of {self.size} bytes at {self.position}>"
+
+    def end_offset(self):
+        """Return an offset that its batches lie below: that of the next one, or of the nearest in the index.
+
+        Raises OSError when the index cannot be mapped.
+        """
+        cdef int64_t offset = self.next_offset_hint
+        cdef int failed
+        if offset < 0 and self.segment != NULL:
+            failed = segment_offset_past(self.segment, self.position + self.size, &offset)
+            if failed:
+                raise os_error(failed)
+        return offset
 
     def is_resident(self):
         """Whether the bytes are in the page cache, by samples: sending them then keeps nobody waiting."""

@@ -33,6 +33,10 @@ cdef int segment_lookup_offset(
 cdef int segment_lookup_time(
     SegmentFiles* segment, int64_t timestamp, int64_t* found, int64_t* offset) noexcept nogil
 
+# An offset that all batches which end at or below `position` lie below: that of the next index entry, or the segment's
+# end. 0 or -errno.
+cdef int segment_offset_past(SegmentFiles* segment, int64_t position, int64_t* offset) noexcept nogil
+
 # The first batch whose last offset is at or past `target`, among the first `end` bytes of the file.
 # WALK_FOUND, WALK_PAST_END, WALK_CORRUPT (place.position says where) or -errno.
 cdef int segment_find(

@@ -14,8 +14,8 @@ from libc.string cimport memcpy
 
 from plog._native.batch_fields cimport AT_BATCH_LENGTH, AT_LAST_OFFSET_DELTA, AT_MAGIC, BATCH_HEADER_BYTES
 from plog._native.files cimport calls, read_fully
-from plog._native.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, search_offset, search_time
-from plog._native.locks cimport claim_pointer, load_pointer, pthread_mutex_lock, pthread_mutex_unlock
+from plog._native.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, search_offset, search_position, search_time
+from plog._native.locks cimport claim_pointer, load, load_pointer, pthread_mutex_lock, pthread_mutex_unlock
 from plog._native.wire cimport be32, be64
 
 cdef extern from "<sys/mman.h>" nogil:
@@ -83,6 +83,32 @@ cdef int segment_lookup_offset(
         number = copy_greatest(entries, written, OFFSET_ENTRY_BYTES, search_offset, relative, entry)
     offset[0] = segment.base_offset + (0 if number < 0 else <int32_t>be32(entry))
     position[0] = 0 if number < 0 else <int32_t>be32(entry + 4)
+    return 0
+
+
+cdef int segment_offset_past(SegmentFiles* segment, int64_t position, int64_t* offset) noexcept nogil:
+    cdef const uint8_t* entries = NULL
+    cdef uint8_t[OFFSET_ENTRY_BYTES] entry
+    cdef bint is_found = False
+    cdef int64_t written, number
+    cdef int failed
+    pthread_mutex_lock(&segment.tail_lock)
+    written = segment.offsets_written
+    if segment.tail != NULL:
+        number = search_position(segment.tail.offsets, <uint32_t>segment.tail.offset_count, position)
+        is_found = number < segment.tail.offset_count
+        if is_found:
+            memcpy(entry, segment.tail.offsets + number * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
+    pthread_mutex_unlock(&segment.tail_lock)
+    if written > 0:
+        failed = mapped(&segment.offset_map, segment.offset_index_fd, segment.offset_map_bytes, &entries)
+        if failed:
+            return failed
+        number = search_position(entries, <uint32_t>written, position)
+        if number < written:
+            memcpy(entry, entries + number * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
+            is_found = True
+    offset[0] = segment.base_offset + <int32_t>be32(entry) if is_found else load(&segment.next_offset)
     return 0
 
 

@@ -6,7 +6,7 @@ long poll and where a disk is waited for; sessions are `fetch_sessions`, reading
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -278,9 +278,13 @@ def _read_log(
     if _replica_id(ctx, request) == DEBUGGING_CONSUMER:
         upper = log.log_end_offset
     diverging = _diverging_epoch(partition, wanted)
-    found: FileRange | None = None
-    if diverging is None:
-        found = log.read(wanted.fetch_offset, size_limit, upper, first, may_wait)
+
+    def read() -> FileRange | None:
+        if diverging is not None:
+            return None
+        return log.read(wanted.fetch_offset, size_limit, upper, first, may_wait)
+
+    found, aborted = _read_committed(log, read, wanted, upper) if read_committed else (read(), None)
     data = PartitionData(
         partition_index=partition.topic_partition.partition,
         error_code=ErrorCode.NONE,
@@ -288,9 +292,7 @@ def _read_log(
         last_stable_offset=log.last_stable_offset,
         log_start_offset=log.log_start_offset,
         # None for read_uncommitted, an empty list for none: clients tell the two apart.
-        aborted_transactions=(
-            _aborted(log, wanted.fetch_offset, found, upper) if read_committed else None
-        ),
+        aborted_transactions=aborted,
         records=b"" if found is None else found,
     )
     if diverging is not None:
@@ -303,13 +305,15 @@ def _replica_id(ctx: Context, request: FetchRequest) -> int:
     return request.replica_state.replica_id if is_new_form else request.replica_id
 
 
-def _aborted(
-    log: Log, fetch_offset: int, found: FileRange | None, upper: int
-) -> list[AbortedTransaction]:
-    return [
+def _read_committed(
+    log: Log, read: Callable[[], FileRange | None], wanted: FetchedPartition, upper: int
+) -> tuple[FileRange | None, list[AbortedTransaction]]:
+    found, entries = log.transactions.read_committed(read, wanted.fetch_offset, upper)
+    aborted = [
         AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
-        for entry in log.transactions.aborted_in(fetch_offset, found, upper)
+        for entry in entries
     ]
+    return found, aborted
 
 
 def _not_a_follower(

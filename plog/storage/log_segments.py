@@ -9,23 +9,18 @@ the files raise, OSError or, where batches are read, CorruptRecord.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from plog._native.partition_log import FileRange, PartitionLog, ProducerEntry, Segment
+from plog._native.partition_log import PartitionLog, ProducerEntry, Segment
 from plog.settings.definitions import TopicSettings
 from plog.storage.leader_epochs import LeaderEpochs
 from plog.storage.log_files import LogFiles
 from plog.storage.retention import SegmentSummary
 from plog.storage.segment import SegmentNumbers
-from plog.storage.transaction_index import (
-    FAR_OFFSET,
-    AbortedTransaction,
-    AbortedTransactions,
-)
+from plog.storage.transaction_index import AbortedTransaction, AbortedTransactions
 from plog.types import NO_OFFSET
 
 
@@ -62,7 +57,7 @@ class LogSegments:
         self._files = files
         self.epochs = epochs
         self.aborted = aborted
-        native.set_aborted_end(aborted.end_offset)
+        native.set_aborted(aborted.published())
         self._unsynced = list(unsynced)
         self._unsynced_aborted: set[int] = set()  # base offsets
         self._unfinished: tuple[int, list[Segment]] | None = None
@@ -78,22 +73,19 @@ class LogSegments:
         self._files.store_epochs(epochs, sync=sync)
         self.epochs = epochs
 
-    def aborted_in(
-        self, fetch_offset: int, found: FileRange, upper_offset: int
-    ) -> list[AbortedTransaction]:
-        """Return the aborted transactions that a range below an offset may hold records of."""
-        end_offset = self._end_of(fetch_offset, found)
-        return self.aborted.overlapping(fetch_offset, min(end_offset, upper_offset))
+    def _set_aborted(self, aborted: AbortedTransactions) -> None:
+        self.aborted = aborted
+        self._native.set_aborted(aborted.published())
 
     @contextmanager
     def aborting(self, producer_id: int, first_offset: int) -> Iterator[None]:
         """Count a transaction as aborted while its marker is written, which readers may pass."""
-        self._native.set_aborted_end(FAR_OFFSET)
         try:
             with self.aborted.ending(producer_id, first_offset):
+                self._native.set_aborted(self.aborted.published())
                 yield
         finally:
-            self._native.set_aborted_end(self.aborted.end_offset)
+            self._native.set_aborted(self.aborted.published())
 
     def add_aborted(self, producer_id: int, first_offset: int, marker_offset: int) -> None:
         """Take in a transaction that a marker at an offset, the latest one, has aborted."""
@@ -116,19 +108,6 @@ class LogSegments:
             except OSError:
                 self._unsynced_aborted.add(base)
                 raise
-
-    def _end_of(self, fetch_offset: int, found: FileRange) -> int:
-        """Return an offset that the batches of a range lie below, the nearest one indexed."""
-        if found.next_offset_hint >= 0:
-            return found.next_offset_hint
-        end = found.position + found.size
-        for segment in self._native.segments:
-            if segment.next_offset > fetch_offset:
-                offsets = range(fetch_offset, segment.next_offset)
-                return fetch_offset + bisect_left(
-                    offsets, end, key=lambda offset: segment.lookup_offset(offset)[1]
-                )
-        return self._native.log_end_offset
 
     # -- a new one ---------------------------------------------------------------------------
 
@@ -193,7 +172,7 @@ class LogSegments:
         self._native.replace_segments(kept)
         self._unsynced = [segment for segment in self._unsynced if segment in kept]
         if self.aborted:
-            self.aborted = self.aborted.from_offset(kept[0].base_offset)
+            self._set_aborted(self.aborted.from_offset(kept[0].base_offset))
         self._put_away(gone)
         self._files.drop_snapshots(before=kept[0].base_offset)
 
@@ -249,8 +228,7 @@ class LogSegments:
         fresh = self._files.take_up_cleaned(numbers, settings)
         segments = self._native.segments
         self._native.replace_segments([*segments[: place.start], fresh, *segments[place.stop :]])
-        self.aborted = self.aborted.compacted(old[0].base_offset, old[-1].next_offset, aborted)
-        self._native.set_aborted_end(self.aborted.end_offset)
+        self._set_aborted(self.aborted.compacted(old[0].base_offset, old[-1].next_offset, aborted))
         self._unsynced = [segment for segment in self._unsynced if segment not in old]
         self._unfinished = numbers.base_offset, list(old)
         self._put_away(old)
@@ -304,8 +282,7 @@ class LogSegments:
     def _publish_truncated(self, segments: Sequence[Segment], log_end_offset: int) -> None:
         self._unsynced = [segment for segment in self._unsynced if segment in segments]
         self._native.truncate(segments, log_end_offset)
-        self.aborted = self.aborted.below(log_end_offset)
-        self._native.set_aborted_end(self.aborted.end_offset)
+        self._set_aborted(self.aborted.below(log_end_offset))
         self.set_epochs(self.epochs.truncate_from_end(log_end_offset))
         self._files.drop_snapshots(after=log_end_offset)
         self._native.load_producers(

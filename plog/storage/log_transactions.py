@@ -203,18 +203,29 @@ class LogTransactions:
 
     # -- reading -----------------------------------------------------------------------------
 
-    def aborted_in(
-        self, fetch_offset: int, found: FileRange | None, upper_offset: int
-    ) -> list[AbortedTransaction]:
-        """Return the aborted transactions that what was found below an offset may have records of.
+    def read_committed(
+        self, read: Callable[[], FileRange | None], fetch_offset: int, upper_offset: int
+    ) -> tuple[FileRange | None, list[AbortedTransaction]]:
+        """Read below an offset, and return the aborted transactions that may have records there.
+
+        The last stable offset is `upper_offset`, and looked up before.
 
         Raises:
             KafkaStorageError: the disk has failed.
         """
-        if found is None or not self._segments.aborted:
-            return []
+        while True:
+            # Before the read, which may find segments that retention takes away meanwhile, and
+            # their transactions with them; and the same after it, or compaction has taken markers
+            # away, without which what their producers committed later would be taken for aborted.
+            aborted = self._segments.aborted
+            found = read()
+            if self._segments.aborted is aborted:
+                break
+        if found is None or not aborted:
+            return found, []
         with self._faults.judged():
-            return self._segments.aborted_in(fetch_offset, found, upper_offset)
+            end_offset = found.end_offset()
+        return found, aborted.overlapping(fetch_offset, min(end_offset, upper_offset))
 
     def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Return the aborted transactions with records or their marker in a range."""

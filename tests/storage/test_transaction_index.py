@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from plog.errors import CorruptRecord
+from plog._native.partition_log import FileRange
+from plog.errors import CorruptRecord, OffsetOutOfRange
 from plog.storage.log import Log
 from plog.storage.segment_verdict import Known
 from plog.storage.transaction_index import (
@@ -120,36 +121,73 @@ def log(tmp_path: Path) -> Log:
     return open_log(directory, SETTINGS)
 
 
+def read_committed(
+    log: Log, start: int, upper: int, size: int = 1 << 20
+) -> tuple[FileRange | None, list[AbortedTransaction]]:
+    return log.transactions.read_committed(lambda: log.read(start, size, upper, True), start, upper)
+
+
 def test_log_lists_what_was_aborted_in_the_range_that_was_read(log: Log) -> None:
     end = log.log_end_offset
     for start in (0, 3, 99, 100, 104, 240):
         begun = [one for one in rounds() if one.last_offset >= start]
-        whole = log.read(start, 1 << 20, end, True)
-        assert log.transactions.aborted_in(start, whole, end) == begun
-        to_offset = log.read(start, 1 << 20, start + 7, True)
-        assert log.transactions.aborted_in(start, to_offset, start + 7) == [
+        assert read_committed(log, start, end)[1] == begun
+        assert read_committed(log, start, start + 7)[1] == [
             one for one in begun if one.first_offset < start + 7
         ]
-    assert log.transactions.aborted_in(end, log.read(end, 1000, end, True), end) == []
+    assert read_committed(log, end, end) == (None, [])
 
 
 def test_range_cut_by_its_size_lists_little_more_than_its_own(log: Log) -> None:
     end = log.log_end_offset
     for size in range(1, 3000, 37):
-        found = log.read(100, size, end, True)
+        found, listed = read_committed(log, 100, end, size)
         assert found is not None
         held = log.native.segments[0].read(found.position, len(found))
         rounds_held = -(-len(held) // (log.size_bytes // ROUNDS))
-        listed = log.transactions.aborted_in(100, found, end)
         assert listed == rounds()[20 : 20 + len(listed)]
         # An index entry stands at every second batch or so.
         assert rounds_held <= len(listed) <= rounds_held + 3
 
 
+def test_what_is_read_goes_with_the_list_that_it_was_read_beside(log: Log) -> None:
+    log.roll()
+    log.append_as_leader(batch(1), now_ms=NOW_MS)
+    end, starts = log.last_stable_offset, []
+
+    def read() -> FileRange | None:
+        starts.append(log.log_start_offset)
+        found = log.read(start, 1 << 20, end, True)
+        if len(starts) == 1:
+            log.delete_records_before(end - 1)
+            log.update_settings(Settings(retention_bytes=1))
+            log.apply_retention(NOW_MS)
+        return found
+
+    start = 0
+    with pytest.raises(OffsetOutOfRange):  # by then it is not there any more
+        log.transactions.read_committed(read, start, end)
+    assert starts == [0, end - 1]
+    start = end - 1
+    assert log.transactions.read_committed(read, start, end)[1] == []
+
+
+def test_range_ends_at_the_next_batch_that_is_indexed(log: Log) -> None:
+    log.append_as_leader(batch(1), now_ms=NOW_MS)  # whose entry, if any, is in no file yet
+    (segment,) = log.native.segments
+    end = log.log_end_offset
+    indexed = {segment.lookup_offset(offset) for offset in range(end)}
+    for size in (*range(1, 3000, 37), segment.size_bytes):
+        found = log.read(100, size, end, True)
+        assert found is not None
+        behind = [offset for offset, at in indexed if at >= found.position + len(found)]
+        expected = found.next_offset_hint
+        assert found.end_offset() == (min(behind, default=end) if expected < 0 else expected)
+
+
 def test_truncated_log_forgets_what_was_aborted_later(log: Log, tmp_path: Path) -> None:
     assert log.truncate_to(102)
-    whole = log.read(0, 1 << 20, 100, True)
-    assert log.transactions.aborted_in(0, whole, 100) == rounds()[:20]
+    assert read_committed(log, 0, 100)[1] == rounds()[:20]
     index = log.directory / "00000000000000000000.txnindex"
     assert decode_aborted(index.read_bytes()) == rounds()[:20]
 
