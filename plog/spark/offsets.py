@@ -283,3 +283,23 @@ def split(
             room -= end - left.start
             left = left._replace(start=end)
     return shares
+
+
+def share_out(
+    ranges: Sequence[OffsetRange], options: SourceOptions, tasks: int
+) -> list[list[OffsetRange]]:
+    """Share the ranges of a stream's batch out among tasks, each partition's to one of them.
+
+    So what is written of a partition's records keeps their order, as with Spark's Kafka source.
+    minPartitions and maxRecordsPerPartition cut partitions, as they do there. Else there are
+    `tasks` of them at most, as even as whole ranges make it.
+    """
+    if options.min_partitions is not None or options.max_records_per_partition is not None:
+        return split(ranges, options, tasks)
+    shares: list[list[OffsetRange]] = [[] for _ in range(min(tasks, len(ranges)))]
+    sizes = [0] * len(shares)
+    for largest in sorted(ranges, key=lambda r: r.start - r.end):
+        least = sizes.index(min(sizes))
+        shares[least].append(largest)
+        sizes[least] += largest.end - largest.start
+    return shares

@@ -150,7 +150,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         """Share out what is between two offsets; the same each time, if nothing was lost."""
         begin, until = from_json(start), from_json(end)
         ranges = self._patiently(lambda: self._ranges(begin, until))
-        shares = offsets.split(ranges, self.options, os.cpu_count() or 1)
+        shares = offsets.share_out(ranges, self.options, os.cpu_count() or 1)
         return [TaskRanges(share) for share in shares]
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ from plog.errors import (
 )
 from plog.spark import range_reader
 from plog.spark.arrow import BASE_SCHEMA, FULL_SCHEMA
-from plog.spark.offsets import NoLaterRecord, OffsetRange, split
+from plog.spark.offsets import NoLaterRecord, OffsetRange, share_out, split
 from plog.spark.options import SourceOptions, parse
 from plog.spark.source import PlogDataSource, PlogReader
 from plog.spark.task_reader import BATCH_ROWS
@@ -470,6 +470,28 @@ def test_ranges_are_shared_out_evenly(sizes, tasks, options, expected):
         assert (parts[0].start, parts[-1].end) == (whole.start, whole.end)
     for share in shares:
         assert len({r.partition for r in share}) == len(share)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tasks", "expected"),
+    [
+        ([10], 2, [[0]]),
+        ([5, 9, 3], 2, [[1], [0, 2]]),
+        ([1] * 6, 4, [[0, 4], [1, 5], [2], [3]]),
+        ([7, 1, 1, 1], 2, [[0], [1, 2, 3]]),
+        ([], 8, []),
+    ],
+)
+def test_partitions_of_a_stream_are_not_cut(sizes, tasks, expected):
+    shares = share_out(ranges(*sizes), SourceOptions("h:1"), tasks)
+    assert [[r.partition.partition for r in share] for share in shares] == expected
+    assert sorted(r for share in shares for r in share) == sorted(ranges(*sizes))
+
+
+def test_partitions_of_a_stream_are_cut_where_that_is_asked_for():
+    for options in ({"min_partitions": 4}, {"max_records_per_partition": 25}):
+        shares = share_out(ranges(100), SourceOptions("h:1", **options), 2)
+        assert [sum(r.end - r.start for r in share) for share in shares] == [25] * 4
 
 
 # -- while the query runs
