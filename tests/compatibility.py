@@ -436,6 +436,7 @@ ROWS = [
             _of(f"{FILES_IN_TURNS}_stopped_and_kafka_where_plog_did"),
             _of(f"{FILES_IN_TURNS}_was_killed_and_kafka_where_plog_was"),
             _of("compat/test_kafka_files.py::test_kafka_serves_what_began_with_plog"),
+            _of("compat/test_kafka_files.py::test_plog_serves_markers_that_kafkas_cleaner_has_emptied"),
             _of("compat/test_kafka_groups.py"),
             _of("compat/test_kafka_log.py"),
         ),
