@@ -46,6 +46,9 @@ T = TypeVar("T")
 
 IDLE_WAIT_S = 0.5
 """Spark asks for the latest offset a hundred times a second; an answer of nothing takes so long."""
+POLLING_GAP_S = 0.05
+"""Spark that comes back sooner had nothing else to do. Else another source of the query may be
+busy, which an idle one is not to hold up; or the trigger has its own time."""
 COMMIT_TIMEOUT_MS = 5_000
 """A group's coordinator that is away holds the query up no longer."""
 NO_LIMIT = ReadMaxRows(2**63 - 1)
@@ -70,6 +73,8 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         """The last ends seen."""
         self._nothing_after: Offsets | None = None
         """Offsets after which there was nothing when last asked."""
+        self._answered_s = float("-inf")
+        """When Spark last had an answer."""
         self._missing_since: dict[TopicPartition, float] = {}
         self._faulty_since: float | None = None
         self._turn = 0
@@ -140,6 +145,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
             if begin.get(partition) == start_of_run and partition in end:
                 end[partition] = start_of_run
         self._pinned.clear()
+        self._answered_s = time.monotonic()
         return to_json(end)
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802
@@ -182,7 +188,8 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
     def _await_news(self, begin: Offsets) -> Offsets:
         """Return the ends, as soon as there is something new or the idle wait is over."""
         try:
-            if self._nothing_after == begin:
+            is_polling = time.monotonic() - self._answered_s < POLLING_GAP_S
+            if self._nothing_after == begin and is_polling:
                 there = set(self.watch.found)
                 at = {p: offset for p, offset in begin.items() if p in there}
                 if not self.watch.wait(at, IDLE_WAIT_S) and not self._has_changed(begin):

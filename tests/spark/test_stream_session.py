@@ -171,6 +171,7 @@ def test_query_goes_on_from_its_checkpoint_and_tells_a_group(spark, broker, new_
         with GroupAdmin(broker.bootstrap) as admin:
             behind = {TopicPartition(topic, 0): 7, TopicPartition(topic, 1): 1}
             until(lambda: admin.committed(group) == behind, "one batch behind")
+        query.query.processAllAvailable()  # or the last batch may come again
     lines = len(offset_lines(tmp_path))
     fill(broker, topic, {0: 1})
     with Query(stream(spark, broker, **source), tmp_path) as query:
@@ -301,3 +302,16 @@ def test_deleted_topic_and_aged_out_records(spark, broker, new_topic, tmp_path):
 def test_wrong_options_end_the_query_and_are_named(spark, broker, tmp_path, options, message):
     with pytest.raises((StreamingQueryException, AnalysisException), match=message):
         Query(stream(spark, broker, **options), tmp_path, availableNow=True).finish()
+
+
+def test_idle_source_does_not_hold_up_a_busy_one(spark, broker, new_topic, tmp_path):
+    idle, busy = new_topic(), new_topic()
+    fill(broker, busy, {0: 20})
+    source = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 5}
+    both = stream(spark, broker, subscribe=idle, **source).union(
+        stream(spark, broker, subscribe=busy, **source)
+    )
+    with Query(both, tmp_path) as query:
+        query.wait_for(seen_of(busy, {0: 20}))
+        fill(broker, idle, {0: 3})
+        query.wait_for(seen_of(busy, {0: 20}) | seen_of(idle, {0: 3}))

@@ -176,6 +176,7 @@ def test_idle_stream_asks_little_and_wakes_at_once(broker, new_topic, monkeypatc
     topic = new_topic(partitions=20)
     fill(broker, topic, {0: 1})
     run = Run(broker, [], subscribe=topic)
+    monkeypatch.setattr(stream_source, "POLLING_GAP_S", 60)  # on a busy machine too
     assert run.batch() == {0: [0]}
     assert run.batch() == {}
     with counted(monkeypatch) as sent:
@@ -199,6 +200,20 @@ def test_idle_stream_asks_little_and_wakes_at_once(broker, new_topic, monkeypatc
     producing.start()
     assert run.batch_of_something() == {7: [0]}
     producing.join()
+
+
+def test_idle_stream_does_not_hold_up_another(broker, new_topic, monkeypatch):
+    topic = new_topic()
+    run = Run(broker, [], subscribe=topic)
+    monkeypatch.setattr(stream_source, "POLLING_GAP_S", 0)
+    assert run.batch() == {}
+    with counted(monkeypatch) as sent:
+        for _ in range(10):  # a batch of the other one is between them
+            assert run.batch() == {}
+    assert "FetchRequest" not in sent
+    assert sent.count("ListOffsetsRequest") == 10
+    fill(broker, topic, {0: 1})
+    assert run.batch() == {0: [0]}
 
 
 def test_fetches_wait_at_every_leader_and_stay_there(broker, new_topic, monkeypatch):
