@@ -1,0 +1,193 @@
+"""What the jobs here have in common: options and config files, times, a session, tables, progress.
+
+    @click.command()
+    @job.config_option
+    @job.bootstrap_option
+    @click.option("--from", "start_ms", type=job.UTC_TIME)
+    def main(bootstrap_server: str, start_ms: int | None) -> None:
+        with job.session("my job") as spark:
+            ...
+
+Imports Spark only where a session begins, so that `--help` and wrong options are quick.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from plog.errors import PlogError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TELL_EVERY_S = 10.0
+"""How often a job that writes into a file or a pipe tells how far it is."""
+
+
+class UtcTime(click.ParamType):
+    """A time as ISO 8601 has it, of UTC unless it says otherwise, or ms since 1970; gives ms."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the time in ms since 1970."""
+        if isinstance(value, int):
+            return value
+        try:
+            return utc_ms(str(value))
+        except ValueError as fault:
+            self.fail(f"{fault}; a time is e.g. 2013-07-01 or 2013-07-01T15:30", param, ctx)
+
+
+UTC_TIME = UtcTime()
+
+
+def utc_ms(text: str) -> int:
+    """Return a time in ms since 1970 (see UtcTime).
+
+    Raises:
+        ValueError: it is none.
+    """
+    # 20130701 is a day of ISO 8601; ms of our days have more digits.
+    if text.isdecimal() and len(text) > 8:
+        return int(text)
+    when = datetime.fromisoformat(text)
+    return ((when if when.tzinfo else when.replace(tzinfo=UTC)) - EPOCH) // timedelta(
+        milliseconds=1
+    )
+
+
+def utc_text(at_ms: int) -> str:
+    """Return a time in ms since 1970 as people write it."""
+    return (EPOCH + timedelta(milliseconds=at_ms)).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _read_config(ctx: click.Context, _param: click.Parameter, path: Path | None) -> None:
+    if path is None:
+        return
+    try:
+        given = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as fault:
+        raise click.BadParameter(f"{path}: {fault}") from fault
+    options = {
+        spelled.lstrip("-"): option
+        for option in ctx.command.params
+        if isinstance(option, click.Option) and option.expose_value
+        for spelled in option.opts
+    }
+    unknown = sorted(given.keys() - options.keys())
+    if unknown:
+        raise click.BadParameter(
+            f"{path}: there is no option {', '.join(unknown)}; there are {', '.join(options)}"
+        )
+    ctx.default_map = {
+        **(ctx.default_map or {}),
+        **{str(options[name].name): _plain(value) for name, value in given.items()},
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of TOML as the command line would have it."""
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    return value if isinstance(value, bool) else str(value)
+
+
+config_option = click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    callback=_read_config,
+    is_eager=True,
+    expose_value=False,
+    metavar="FILE",
+    help="Read options from a TOML file, by their long names without the dashes; "
+    "those of the command line go before.",
+)
+bootstrap_option = click.option(
+    "--bootstrap-server", default="127.0.0.1:9092", show_default=True, help="A broker's host:port."
+)
+
+
+@contextmanager
+def session(name: str, **settings: str) -> Iterator[SparkSession]:
+    """Run a block with a Spark session that counts days by UTC; what plog refuses ends the job.
+
+    Args:
+        settings: further Spark settings, with _ for the dots of their names.
+    """
+    from plog.spark import session as sessions
+
+    defaults = {
+        "spark_sql_session_timeZone": "UTC",
+        # INT96, which is Spark's default, is known to few others.
+        "spark_sql_parquet_outputTimestampType": "TIMESTAMP_MICROS",
+    }
+    spark = sessions.session(name, **defaults | settings)
+    try:
+        yield spark
+    except PlogError as fault:
+        raise click.ClickException(str(fault)) from fault
+    finally:
+        spark.stop()
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table; whole numbers are put to the right, with commas."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for number, column in enumerate(columns):
+        is_number = any(isinstance(row[number], int) for row in rows)
+        table.add_column(column, justify="right" if is_number else "left")
+    for row in rows:
+        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 200  # a pipe has no width of its own
+    console.print(table)
+
+
+@contextmanager
+def progress(spark: SparkSession, what: str) -> Iterator[None]:
+    """Tell on stderr how many of Spark's tasks are done while a block runs.
+
+    On a terminal that is one line, which changes and goes; else a line every ten seconds.
+    """
+    done = threading.Event()
+    tracker = spark.sparkContext.statusTracker()
+    terminal = sys.stderr.isatty()
+
+    def tell() -> None:
+        begun = time.monotonic()
+        while not done.wait(0.5 if terminal else TELL_EVERY_S):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            known = [stage for stage in stages if stage is not None]
+            tasks = sum(stage.numTasks for stage in known)
+            finished = sum(stage.numCompletedTasks for stage in known)
+            line = f"{what}: {finished} of {tasks} tasks, {time.monotonic() - begun:.0f} s"
+            click.echo(f"\r\033[K{line}" if terminal else line, err=True, nl=not terminal)
+
+    teller = threading.Thread(target=tell, name="progress", daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        teller.join()
+        if terminal:
+            click.echo("\r\033[K", err=True, nl=False)
