@@ -12,7 +12,8 @@ Each line that it prints is JSON:
     {"committed": [[0, 18], [1, 5]]}    partition and next offset of commits that were acknowledged
     {"read": [[0, 17], [1, 4]]}         records that these commits cover
 
-`java/GroupMember.java` does the same. kafka-python and aiokafka do not say what they committed.
+`java/GroupMember.java` does the same. kafka-python and aiokafka do not say what they committed:
+they commit what they have just polled, lest a later commit cover what an earlier one was refused.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 POLL_MS = 100
+NO_EPOCH = -1
 POLL_KAFKA_PYTHON_MS = 1000
 """Its release 3.0.12 may send no heartbeats any more if a poll's time is up while it joins."""
 Place = tuple[int, int]
@@ -132,6 +134,7 @@ def run_kafka_python(settings: dict[str, Any], is_over: Callable[[], bool]) -> N
     from kafka import ConsumerRebalanceListener, KafkaConsumer
     from kafka.coordinator.assignors.range import RangePartitionAssignor
     from kafka.errors import CommitFailedError
+    from kafka.structs import OffsetAndMetadata
 
     assert settings["assignor"] == RangePartitionAssignor.name
     consumer = KafkaConsumer(
@@ -155,11 +158,15 @@ def run_kafka_python(settings: dict[str, Any], is_over: Callable[[], bool]) -> N
 
     consumer.subscribe([settings["topic"]], listener=Listener())
     while not is_over():
-        messages = [one for some in consumer.poll(POLL_KAFKA_PYTHON_MS).values() for one in some]
+        found = consumer.poll(POLL_KAFKA_PYTHON_MS)
+        messages = [one for some in found.values() for one in some]
         if messages:
             tell(polled=places_of(messages))
             try:
-                consumer.commit()
+                ends = ((place, some[-1]) for place, some in found.items() if some)
+                consumer.commit(
+                    {at: OffsetAndMetadata(one.offset + 1, "", NO_EPOCH) for at, one in ends}
+                )
             except CommitFailedError as refused:
                 print(f"not committed: {refused}", file=sys.stderr)
                 continue
@@ -200,7 +207,8 @@ async def run_aiokafka(settings: dict[str, Any], is_over: Callable[[], bool]) ->
         if messages:
             tell(polled=places_of(messages))
             try:
-                await consumer.commit()
+                ends = ((place, some[-1]) for place, some in found.items() if some)
+                await consumer.commit({at: one.offset + 1 for at, one in ends})
             except CommitFailedError as refused:
                 print(f"not committed: {refused}", file=sys.stderr)
                 continue

@@ -16,9 +16,9 @@ import pytest
 
 from plog.client.group_consumer import GroupConsumer, OffsetAndMetadata
 from plog.types import NO_EPOCH, TopicPartition
-from tests.compat.clients import Confluent, Sent
+from tests.compat.clients import PATIENCE_S, Confluent, Sent
 from tests.compat.committed import TELLS_NO_EPOCH, as_committed, exchange
-from tests.compat.groups import CLIENTS, GroupSettings, Members, name_of
+from tests.compat.groups import CLIENTS, LONG_SESSION_MS, GroupSettings, Members, name_of
 from tests.compat.programs import FRANZ_GO, JAVA, FranzGo, Java
 from tests.compat.test_kafka_tools import codecs_on_disk
 from tests.compat.test_other_clients import KafkaJs, Sarama, run
@@ -26,8 +26,6 @@ from tests.servers import BrokerProcess
 from tests.waiting import until
 
 PARTITIONS = 6
-LONG_SESSION_MS = 60_000
-"""Nobody's ends within a test."""
 
 _numbers = itertools.count()
 FENCED = [client for client in CLIENTS if client != "aiokafka"]
@@ -145,7 +143,7 @@ def test_second_of_an_instance_fences_the_first(
     group.await_share(second, other)
     assert second.has == had
     group.write_and_await(second, other)
-    until(lambda: not first.is_alive, "ended")
+    until(lambda: not first.is_alive, "ended", PATIENCE_S)
     assert "fenced" in repr(first).lower()
     assert count_rebalances(broker, group) == before
 
@@ -166,7 +164,8 @@ def test_text_and_epoch_of_commits_are_read_by_plogs_client_and_from_it(
 
 @pytest.mark.parametrize("client", ["confluent-kafka", *JAVA], ids=name_of)
 def test_cooperative_members_keep_what_they_may(grouped: Grouped, client: str | Java) -> None:
-    group = grouped(assignor="cooperative-sticky")
+    # A member whose session ended would have lost what it is to keep.
+    group = grouped(assignor="cooperative-sticky", session_ms=LONG_SESSION_MS)
     first = group.start(client)
     group.await_share(first)
     group.write_and_await(first)

@@ -18,10 +18,10 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 
-from plog.client.admin import Admin
+from plog.client.admin import GROUP, SET, Admin
 from plog.client.group_admin import GroupAdmin
 from tests.compat.clients import PATIENCE_S, Confluent, Sent
-from tests.compat.groups import Client, GroupSettings, Members, name_of
+from tests.compat.groups import LONG_SESSION_MS, Client, GroupSettings, Members, name_of
 from tests.compat.kafka_tools import Tools
 from tests.compat.programs import FRANZ_GO_MEMBER, JAVA
 from tests.planes import Plane
@@ -39,6 +39,7 @@ OVERRIDES: dict[str, object] = {
     "group.min.session.timeout.ms": 100,
     "group.consumer.min.session.timeout.ms": 3_000,
     "group.consumer.session.timeout.ms": 3_000,
+    "group.consumer.max.session.timeout.ms": LONG_SESSION_MS,
     "group.consumer.min.heartbeat.interval.ms": 300,
     "group.consumer.heartbeat.interval.ms": 300,
 }
@@ -74,6 +75,13 @@ def grouped(broker: BrokerProcess, tmp_path: Path) -> Iterator[Grouped]:
         group.end()
 
 
+def lengthen_sessions(group: Members) -> None:
+    """Have no session of the group's end within a test; before anybody has joined."""
+    with Admin(group.settings.bootstrap) as admin:
+        longer = ("consumer.session.timeout.ms", SET, str(LONG_SESSION_MS))
+        admin.alter_configs(GROUP, group.settings.group, [longer])
+
+
 def count_rebalances(broker: BrokerProcess, group: Members) -> int:
     return len(re.findall(rf"group '{group.settings.group}' rebalances ", broker.log))
 
@@ -101,6 +109,7 @@ def test_members_of_one_client_come_and_go(grouped: Grouped, client: Client, ass
 
 def test_members_keep_what_they_may(grouped: Grouped) -> None:
     group = grouped()
+    lengthen_sessions(group)  # whose session ended would have lost what it is to keep
     first = group.start("confluent-kafka")
     group.await_share(first)
     group.write_and_await(first)
@@ -117,6 +126,7 @@ def test_static_members_come_back_without_a_rebalance(
     broker: BrokerProcess, grouped: Grouped, client: Client
 ) -> None:
     group = grouped()
+    lengthen_sessions(group)  # the other is away for as long as a process takes to start
     one, other = (group.start(client, instance) for instance in ("one", "other"))
     group.await_share(one, other)
     group.write_and_await(one, other)
