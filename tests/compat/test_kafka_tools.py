@@ -263,6 +263,7 @@ def test_log_directories_are_described(
     assert sizes[f"{name}-1"] == 0
 
 
+@pytest.mark.usefixtures("plane")
 def test_replicas_are_moved_between_log_directories(tools: Tools, tmp_path: Path) -> None:
     """By whoever takes a disk away, as docs/OPERATIONS.md has it."""
     plan = tmp_path / "plan.json"

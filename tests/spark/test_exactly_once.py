@@ -25,7 +25,10 @@ from plog.client.producer import Producer
 from tests.agreement.harness import run_seed
 from tests.servers import BrokerProcess
 from tests.spark.copy_query import ROWS_PER_BATCH
+from tests.spark.marks import DEAR
 from tests.spark.test_sink import read
+
+pytestmark = DEAR
 
 RECORDS = 10 * ROWS_PER_BATCH
 KEYS = 40
@@ -172,9 +175,9 @@ def rounds(
         report("figures", f"exactly once by Spark, round {number}: killed {killed}, {took:.0f} s")
 
 
+@pytest.mark.usefixtures("plane")
 @pytest.mark.timeout(600)
 def test_each_record_is_there_once_whoever_is_killed(
-    plane: object,
     tmp_path: Path,
     workers_find_plog: dict[str, str],
     record_property: Callable[[str, object], None],
@@ -183,9 +186,9 @@ def test_each_record_is_there_once_whoever_is_killed(
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("plane")
 @pytest.mark.timeout(3600)
 def test_each_record_is_there_once_whoever_is_killed_many_times(
-    plane: object,
     tmp_path: Path,
     workers_find_plog: dict[str, str],
     record_property: Callable[[str, object], None],

@@ -8,23 +8,13 @@ import sys
 
 import pytest
 
-from tests.planes import Plane
 from tests.spark.conftest import ROOT
 from tests.spark.hand_over import TURNS
 from tests.spark.jvm_connector import connector_jars
+from tests.spark.marks import DEAR
 
 # A JVM of its own takes long to start, and what is read is tested elsewhere on both planes.
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.parametrize(
-        "plane",
-        [
-            pytest.param(Plane.FAST, id="fast"),
-            pytest.param(Plane.PLAIN, id="plain", marks=pytest.mark.long),
-        ],
-        indirect=True,
-    ),
-]
+pytestmark = DEAR
 
 
 @pytest.mark.parametrize("first", ["kafka", pytest.param("plog", marks=pytest.mark.long)])

@@ -7,22 +7,12 @@ import random
 import pytest
 
 from plog.client.producer import Producer
-from tests.planes import Plane
+from tests.spark.marks import DEAR
 from tests.spark.test_session import load
 from tests.spark.test_source import T0_MS, fill
 
 # What is spared is decided before anything is fetched.
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.parametrize(
-        "plane",
-        [
-            pytest.param(Plane.FAST, id="fast"),
-            pytest.param(Plane.PLAIN, id="plain", marks=pytest.mark.long),
-        ],
-        indirect=True,
-    ),
-]
+pytestmark = DEAR
 PUSHED = "spark.sql.python.filterPushdown.enabled"
 
 

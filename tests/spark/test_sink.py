@@ -15,7 +15,10 @@ from plog.client.producer import Producer
 from plog.client.transaction_admin import ONGOING, TransactionAdmin
 from plog.types import TopicPartition
 from tests.servers import BrokerProcess
+from tests.spark.marks import DEAR
 from tests.waiting import until
+
+pytestmark = DEAR
 
 NewTopic = Callable[..., str]
 _numbers = itertools.count()

@@ -15,24 +15,13 @@ from plog.client.group_admin import GroupAdmin
 from plog.client.producer import Producer
 from plog.types import TopicPartition
 from tests.compat.clients import Confluent
-from tests.planes import Plane
 from tests.servers import BrokerProcess
+from tests.spark.marks import DEAR
 from tests.spark.test_session import load
 from tests.spark.test_source import RECORDS, create_again, fill
 from tests.waiting import until
 
-# What a task reads is tested on both planes without a JVM (test_stream_source).
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.parametrize(
-        "plane",
-        [
-            pytest.param(Plane.FAST, id="fast"),
-            pytest.param(Plane.PLAIN, id="plain", marks=pytest.mark.long),
-        ],
-        indirect=True,
-    ),
-]
+pytestmark = DEAR
 
 
 def stream(spark, broker: BrokerProcess, **options):
