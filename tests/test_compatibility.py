@@ -78,6 +78,7 @@ NO_ROWS = {
     Shown("tests/compat/test_load_shape.py"): "the benchmarks' traffic",
     Shown("tests/compat/test_made.py"): "how clients are built",
     Shown("tests/compat/test_requests.py"): "recordings, which other tests go by",
+    Shown("tests/ops/test_host_metrics.py"): "plog's own agent",
     Shown("tests/ops/test_log_lines.py"): "the form of log lines",
     Shown("tests/ops/test_protocol_docs.py"): "a page",
     Shown("tests/test_packages.py::test_version_of_a_build_tells_its_commit_and_rises"): (

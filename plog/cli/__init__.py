@@ -37,6 +37,7 @@ COMMANDS = {
     "features": "Show what the whole cluster may do, and change it.",
     "perf": "Measure a broker: rates and latencies of producers and consumers.",
     "top": "Show what a broker is doing, live.",
+    "host-metrics": "Publish what this host and its broker do into a topic.",
     "adopt": "Take over a Kafka broker's data directory, and give it back.",
     "log-dirs": "Show the log directories of a stopped broker, and forget one that is gone.",
     "doctor": "Look at a host and a properties file before a broker runs.",

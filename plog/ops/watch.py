@@ -64,7 +64,7 @@ def parse(text: str, at_s: float) -> Reading:
     return Reading(at_s, samples)
 
 
-def read(address: str, at_s: float) -> Reading:
+def read(address: str, at_s: float, timeout_s: float = READ_TIMEOUT_S) -> Reading:
     """Read the page of a broker at host:port.
 
     Raises:
@@ -74,7 +74,7 @@ def read(address: str, at_s: float) -> Reading:
     # Without the proxies of the environment: who asks for this host's 127.0.0.1 means it.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"http://{address}{PATH}", timeout=READ_TIMEOUT_S) as answer:
+        with opener.open(f"http://{address}{PATH}", timeout=timeout_s) as answer:
             reading = parse(answer.read().decode(), at_s)
     except HTTPException as error:
         raise ValueError(f"no HTTP is spoken there ({error!r})") from error

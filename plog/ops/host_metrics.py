@@ -1,0 +1,448 @@
+"""What a host does, measured again and again: the figures, and the agent that publishes them.
+
+Owns the figures' names and arithmetic, the form of the records, and what becomes of them while the
+cluster or the broker's metrics page is away. Figures are numbers under flat names, so that whoever
+reads them aggregates those that it does not know as well. Names end in their units; a share is of
+1. What cannot be measured here is absent, never 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import psutil
+
+from plog.client.admin import Admin
+from plog.client.producer import Producer, RecordMetadata
+from plog.errors import KafkaError, PlogError, TopicAlreadyExists, UnknownTopicOrPartition
+from plog.ops import watch
+from plog.ops.watch import Watch
+from plog.types import counted
+
+LOOPBACK = "lo"
+RETRY_S = 1.0
+ANSWER_S = 5.0
+"""After so long without an acknowledgement the cluster counts as away."""
+PAGE_S = 2.0
+"""How long the broker's page may take; it is read between two records."""
+KEEP_MS = 3_600_000
+"""How long records wait for a cluster that is away, before they are given up."""
+CLOSE_S = 10.0
+BLOCK_MS = ASK_MS = 5_000
+
+Figures = dict[str, float]
+
+
+# -- figures -----------------------------------------------------------------------------------
+
+
+class FileSystem(NamedTuple):
+    """One that is on a disk of this host."""
+
+    mount: str
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True)
+class HostReading:
+    """What the kernel has counted by a moment.
+
+    Attributes:
+        at_s: by the monotonic clock.
+        cpu_s: seconds of all processors since the host's start, by what they were spent on.
+        disk_bytes, network_bytes: read and written, received and sent; None: it does not tell.
+        network_faults: packets with errors, and those that were dropped.
+    """
+
+    at_s: float
+    cpu_s: Mapping[str, float]
+    load: float
+    memory_bytes: int
+    available_bytes: int
+    swapped_bytes: int
+    file_systems: tuple[FileSystem, ...]
+    disk_bytes: tuple[int, int] | None
+    network_bytes: tuple[int, int]
+    network_faults: int
+
+
+def read_host() -> HostReading:
+    """Ask the kernel."""
+    memory, disks = psutil.virtual_memory(), psutil.disk_io_counters()
+    # What goes over the loopback is the host's talk with itself, counted on both sides.
+    links = [one for name, one in psutil.net_io_counters(True).items() if name != LOOPBACK]
+    return HostReading(
+        at_s=time.monotonic(),
+        cpu_s=psutil.cpu_times()._asdict(),
+        load=os.getloadavg()[0],
+        memory_bytes=memory.total,
+        available_bytes=memory.available,
+        swapped_bytes=psutil.swap_memory().used,
+        file_systems=_file_systems(),
+        disk_bytes=None if disks is None else (disks.read_bytes, disks.write_bytes),
+        network_bytes=(sum(one.bytes_recv for one in links), sum(one.bytes_sent for one in links)),
+        network_faults=sum(one.errin + one.errout + one.dropin + one.dropout for one in links),
+    )
+
+
+def _file_systems() -> tuple[FileSystem, ...]:
+    found: dict[int, FileSystem] = {}
+    # Only those of disks: one of a network may not answer at all. Each once, wherever it is bound.
+    for mount in ["/", *(part.mountpoint for part in psutil.disk_partitions())]:
+        with suppress(OSError):  # unmounted meanwhile, or not ours to look at
+            status, usage = os.stat(mount), psutil.disk_usage(mount)
+            found.setdefault(status.st_dev, FileSystem(mount, usage.used + usage.free, usage.free))
+    return tuple(found.values())
+
+
+def host_figures(before: HostReading, after: HostReading) -> Figures:
+    """Return what a host did between two readings, the earlier first, and where it is now."""
+    seconds = after.at_s - before.at_s
+    found: Figures = {
+        "load_1m": after.load,
+        "memory_used_share": 1 - after.available_bytes / after.memory_bytes,
+        "memory_available_bytes": after.available_bytes,
+        "swap_used_bytes": after.swapped_bytes,
+    }
+    spent = {
+        name: max(value - before.cpu_s.get(name, 0.0), 0.0)
+        for name, value in after.cpu_s.items()
+        if not name.startswith("guest")  # which are in `user` and `nice` as well
+    }
+    if total := sum(spent.values()):
+        waited = spent.get("iowait", 0.0)
+        found["cpu_used_share"] = 1 - (spent["idle"] + waited) / total
+        found["cpu_iowait_share"] = waited / total
+        found["cpu_steal_share"] = spent.get("steal", 0.0) / total
+    sized = [one for one in after.file_systems if one.total_bytes]
+    if sized:
+        fullest = min(sized, key=lambda one: one.free_bytes / one.total_bytes)
+        found["disk_used_share"] = 1 - fullest.free_bytes / fullest.total_bytes
+        found["disk_free_bytes"] = fullest.free_bytes
+    pairs = [("network_received_bytes_per_s", "network_sent_bytes_per_s")]
+    counts = [(before.network_bytes, after.network_bytes)]
+    if before.disk_bytes is not None and after.disk_bytes is not None:
+        pairs.append(("disk_read_bytes_per_s", "disk_written_bytes_per_s"))
+        counts.append((before.disk_bytes, after.disk_bytes))
+    for names, (old, new) in zip(pairs, counts, strict=True):
+        for name, earlier, later in zip(names, old, new, strict=True):
+            # Less than before: a device has gone.
+            found[name] = max(later - earlier, 0) / seconds
+    faults = max(after.network_faults - before.network_faults, 0)
+    found["network_faults_per_s"] = faults / seconds
+    return found
+
+
+BROKER_GAUGES = {
+    "broker_connections": "plog_connections",
+    "broker_offline_partitions": "plog_offline_partitions",
+    "broker_missing_log_dirs": "plog_missing_log_dirs",
+    "broker_resident_memory_bytes": "process_resident_memory_bytes",
+    "broker_open_descriptors": "process_open_fds",
+    "broker_log_bytes": "plog_log_bytes",
+}
+BROKER_RATES = {
+    "broker_received_bytes_per_s": "plog_received_bytes_total",
+    "broker_sent_bytes_per_s": "plog_sent_bytes_total",
+    "broker_appended_records_per_s": "plog_appended_records_total",
+    "broker_appended_bytes_per_s": "plog_appended_bytes_total",
+    "broker_cpu_seconds_per_s": "process_cpu_seconds_total",
+}
+BROKER_TIMES = {
+    "broker_flush_p99_s": ("plog_flush_duration_seconds", {}),
+    "broker_produce_p99_s": ("plog_request_duration_seconds", {"api": "Produce"}),
+    "broker_fetch_p99_s": ("plog_request_duration_seconds", {"api": "Fetch"}),
+}
+"""Of histograms of the page, with the labels that they are asked for."""
+
+
+def broker_figures(before: watch.Reading | None, after: watch.Reading | None) -> Figures:
+    """Return what a broker did between two readings of its page; None where it was not there."""
+    found: Figures = {"broker_up": float(after is not None)}
+    if after is None:
+        return found
+    found |= {name: after.value(page) for name, page in BROKER_GAUGES.items()}
+    if before is None:
+        return found
+    seen = Watch(before, after)
+    found |= {name: seen.rate(page) for name, page in BROKER_RATES.items()}
+    for name, (page, labels) in BROKER_TIMES.items():
+        _, p99, _ = seen.percentiles(page, **labels)
+        if p99 is not None:
+            found[name] = p99
+    return found
+
+
+def encode(host: str, at_ms: int, seconds: float, figures: Figures, disks: Any) -> bytes:
+    """Return a record's value."""
+    when = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    value = {
+        "host": host,
+        "time": when.replace("+00:00", "Z"),
+        "seconds": round(seconds, 3),
+        "figures": {name: round(value, 6) for name, value in figures.items()},
+        "disks": disks,
+    }
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+# -- the agent ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """What to publish, and where.
+
+    Attributes:
+        metrics: host:port of a broker's metrics page; None: no broker is looked at.
+        count: end after so many records; None: when told to.
+        partitions: of the topic, if it is not there; None: it is not created.
+    """
+
+    bootstrap: str
+    topic: str
+    host: str
+    every_s: float = 10.0
+    metrics: str | None = None
+    count: int | None = None
+    partitions: int | None = 1
+
+
+class Outage:
+    """Something that is away or not, of which each change is told once."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self.is_on = False
+
+    def begins(self, text: str) -> None:
+        """Tell that it is away, unless that is known."""
+        if not self.is_on:
+            self._tell(text)
+        self.is_on = True
+
+    def ends(self, text: str) -> None:
+        """Tell that it is there again, if it was away."""
+        if self.is_on:
+            self._tell(text)
+        self.is_on = False
+
+
+class Unanswered:
+    """Records on their way, and what became of the others. The producer's thread tells it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sent_at: dict[int, float] = {}
+        self._faults: list[PlogError] = []
+        self.acknowledged = 0
+        self.lost = 0
+
+    def add(self, number: int) -> Callable[[RecordMetadata | None, PlogError | None], None]:
+        """Return the callback of a record."""
+        with self._lock:
+            self._sent_at[number] = time.monotonic()
+
+        def delivered(_metadata: RecordMetadata | None, fault: PlogError | None) -> None:
+            with self._lock:
+                self._sent_at.pop(number, None)
+                if fault is None:
+                    self.acknowledged += 1
+                else:
+                    self.lost += 1
+                    self._faults.append(fault)
+
+        return delivered
+
+    def waiting(self) -> tuple[int, float]:
+        """Return how many records have no answer, and for how many seconds the oldest."""
+        with self._lock:
+            oldest = min(self._sent_at.values(), default=time.monotonic())
+            return len(self._sent_at), time.monotonic() - oldest
+
+    def faults(self) -> list[PlogError]:
+        """Return what has failed since the last call."""
+        with self._lock:
+            found, self._faults = self._faults, []
+        return found
+
+
+class Agent:
+    """Publishes a host's figures, from `run` until `stop` is set.
+
+    Args:
+        stop: ends it; what was measured by then is still sent.
+        tell: is called with each sentence for people.
+    """
+
+    def __init__(
+        self, settings: AgentSettings, stop: threading.Event, tell: Callable[[str], None]
+    ) -> None:
+        self._settings = settings
+        self._stop = stop
+        self._tell = tell
+        self._page_away, self._cluster_away = Outage(tell), Outage(tell)
+        self._unanswered = Unanswered()
+        self._acknowledged = 0
+        self._mend_at = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """How many records are on their way."""
+        count, _ = self._unanswered.waiting()
+        return count
+
+    def run(self) -> int:
+        """Publish; return how many records were measured and not acknowledged.
+
+        Raises:
+            KafkaError: the topic is not there, and cannot be or is not to be created.
+        """
+        asked = self._settings
+        if not self._wait_for_topic():
+            return 0
+        producer = Producer(
+            asked.bootstrap,
+            client_id="plog-host-metrics",
+            delivery_timeout_ms=KEEP_MS,
+            max_block_ms=BLOCK_MS,
+            linger_ms=0,
+        )
+        try:
+            host, page = read_host(), self._read_page()
+            published, due = 0, host.at_s
+            while asked.count is None or published < asked.count:
+                # What a host that slept has missed is in the next record, not in many.
+                due = max(due + asked.every_s, time.monotonic())
+                if self._stop.wait(max(due - time.monotonic(), 0.0)):
+                    break
+                self._tell_of_cluster()
+                before, host = host, read_host()
+                page_before, page = page, self._read_page()
+                figures = host_figures(before, host)
+                if asked.metrics is not None:
+                    figures |= broker_figures(page_before, page)
+                self._publish(producer, published, host, host.at_s - before.at_s, figures)
+                published += 1
+        finally:
+            producer.close(CLOSE_S)
+        self._tell_of_faults()
+        return self._unanswered.lost
+
+    def _publish(
+        self,
+        producer: Producer,
+        number: int,
+        reading: HostReading,
+        seconds: float,
+        figures: Figures,
+    ) -> None:
+        asked, at_ms = self._settings, time.time_ns() // 1_000_000
+        disks = [one._asdict() for one in reading.file_systems]
+        value = encode(asked.host, at_ms, seconds, figures, disks)
+        delivered = self._unanswered.add(number)
+
+        def send() -> None:
+            producer.send(
+                asked.topic,
+                value,
+                key=asked.host.encode(),
+                timestamp_ms=at_ms,
+                on_delivery=delivered,
+            )
+
+        try:
+            try:
+                send()
+            except UnknownTopicOrPartition:  # it was deleted under the agent
+                self._create_topic()
+                send()
+        except PlogError as fault:
+            delivered(None, fault)
+
+    # -- what is away ----------------------------------------------------------------------
+
+    def _wait_for_topic(self) -> bool:
+        """Wait for the cluster, and create the topic; False when told to end before."""
+        asked = self._settings
+        while not self._stop.is_set():
+            try:
+                self._create_topic()
+            except KafkaError as fault:
+                if not fault.retriable or isinstance(fault, UnknownTopicOrPartition):
+                    raise
+                self._cluster_away.begins(f"{fault}; waiting for {asked.bootstrap}")
+                self._stop.wait(RETRY_S)
+            else:
+                self._cluster_away.ends(f"{asked.bootstrap} is there")
+                return True
+        return False
+
+    def _create_topic(self) -> None:
+        asked = self._settings
+        with Admin(asked.bootstrap, request_timeout_ms=ASK_MS) as admin:
+            try:
+                admin.topic(asked.topic)
+            except UnknownTopicOrPartition:
+                if asked.partitions is None:
+                    raise
+                with suppress(TopicAlreadyExists):  # by another host's agent
+                    admin.create_topic(asked.topic, partitions=asked.partitions)
+
+    def _tell_of_cluster(self) -> None:
+        """Tell, between two records, whether those before have arrived."""
+        has_faults = self._tell_of_faults()
+        count, seconds = self._unanswered.waiting()
+        acknowledged = self._unanswered.acknowledged
+        where = self._settings.bootstrap
+        if count and seconds > ANSWER_S:
+            why = self._mend_topic()
+            self._cluster_away.begins(
+                f"{where} acknowledges nothing{why}; records wait, an hour at most"
+            )
+        elif acknowledged > self._acknowledged and not has_faults:
+            self._cluster_away.ends(f"{where} acknowledges again")
+        self._acknowledged = acknowledged
+
+    def _mend_topic(self) -> str:
+        """Create the topic again if it was deleted under the agent; return what is amiss."""
+        if time.monotonic() < self._mend_at:
+            return ""
+        try:
+            self._create_topic()
+        except PlogError as fault:
+            return f" ({fault})"
+        finally:
+            self._mend_at = time.monotonic() + ANSWER_S
+        return ""
+
+    def _tell_of_faults(self) -> bool:
+        """Tell of records that are lost; return whether there are new ones."""
+        faults = self._unanswered.faults()
+        if faults:
+            lost = counted(self._unanswered.lost, "record")
+            self._cluster_away.begins(f"{lost} not written: {faults[0]}")
+        return bool(faults)
+
+    def _read_page(self) -> watch.Reading | None:
+        address = self._settings.metrics
+        if address is None:
+            return None
+        try:
+            page = watch.read(address, time.monotonic(), PAGE_S)
+        except (OSError, ValueError) as error:
+            self._page_away.begins(
+                f"no metrics page at {address}: {error}; the host's figures go on without"
+            )
+            return None
+        self._page_away.ends(f"the metrics page at {address} is there again")
+        return page
