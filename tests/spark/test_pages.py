@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from plog.client.admin import Admin
+from plog.client.consumer import Consumer
 from plog.client.producer import Producer
 from tests.spark.conftest import ROOT
 
@@ -43,12 +44,29 @@ def test_snippet_runs_as_it_stands(spark, filled, capsys, page, shown):
 
 
 def test_stream_runs_as_it_stands(spark, filled, tmp_path):
-    _, snippet = snippets("docs/SPARK.md", "python")
+    _, snippet, _ = snippets("docs/SPARK.md", "python")
     assert ADDRESS in snippet
     names: dict[str, Any] = {}
     exec(snippet.replace(ADDRESS, filled).replace("checkpoints/", f"{tmp_path}/"), names)
     assert names["query"].exception() is None
     assert names["query"].recentProgress[0].numInputRows == 1
+
+
+def test_sink_writes_as_it_stands(spark, filled):
+    *_, snippet = snippets("docs/SPARK.md", "python")
+    assert ADDRESS in snippet
+    with Admin(filled) as admin:
+        admin.create_topic("carriers", partitions=2)
+        exec(snippet.replace(ADDRESS, filled), {})
+        with Consumer(filled, isolation_level="read_committed") as consumer:
+            consumer.assign(consumer.partitions_for("carriers"))
+            consumer.seek_to_beginning()
+            found: dict[bytes | None, bytes | None] = {}
+            until(
+                lambda: found.update({r.key: r.value for r in consumer.poll(100)}) or len(found) > 1
+            )
+        admin.delete_topic("carriers")
+    assert found == {b"AA": b"American", b"DL": b"Delta"}
 
 
 def test_view_in_sql_runs_as_it_stands(spark, filled):

@@ -27,6 +27,7 @@ from plog.spark.open_transactions import TransactionLost
 from plog.spark.sink_options import SinkOptions
 from plog.spark.two_phases import BatchPhases, StreamPhases, TornBatch
 from plog.types import TopicPartition
+from tests.compat.live_kafka import KraftKafka
 from tests.servers import BrokerProcess
 from tests.waiting import until
 
@@ -86,7 +87,7 @@ def start(options: SinkOptions, new_topic: NewTopic) -> Callable[[], Run]:
     return lambda: Run(options, query, topic, next(names))
 
 
-def read(broker: BrokerProcess, topic: str) -> list[bytes]:
+def read(broker: BrokerProcess | KraftKafka, topic: str) -> list[bytes]:
     """Return what readers of committed records see, once nobody's transaction is open."""
     values = []
     at = [TopicPartition(topic, number) for number in range(TASKS)]
