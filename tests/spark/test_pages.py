@@ -62,9 +62,8 @@ def test_sink_writes_as_it_stands(spark, filled):
             consumer.assign(consumer.partitions_for("carriers"))
             consumer.seek_to_beginning()
             found: dict[bytes | None, bytes | None] = {}
-            until(
-                lambda: found.update({r.key: r.value for r in consumer.poll(100)}) or len(found) > 1
-            )
+            while len(found) < 2:
+                found |= {record.key: record.value for record in consumer.poll(1000)}
         admin.delete_topic("carriers")
     assert found == {b"AA": b"American", b"DL": b"Delta"}
 
