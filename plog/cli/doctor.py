@@ -12,8 +12,11 @@ from plog.cli.properties import takes_properties
 
 @click.command()
 @takes_properties
+@click.option(
+    "--spark", is_flag=True, help='Look for what would keep Spark from finding format("plog").'
+)
 @json_option
-def command(properties: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
+def command(properties: str | None, overrides: tuple[str, ...], spark: bool, as_json: bool) -> None:
     """Look for what would keep a broker with a PROPERTIES file from running well on this host.
 
     Looked at are the file, its log directories, which ones there were, listeners, limits, memory
@@ -25,10 +28,22 @@ def command(properties: str | None, overrides: tuple[str, ...], as_json: bool) -
 
     Ends with status 1 if something would keep the broker from starting or from serving what it
     has, or lose its records.
+
+    With --spark it looks at Java, Spark, the Python that Spark would ask, and the modules there,
+    as the environment has them (SPARK_HOME, JAVA_HOME, PYSPARK_PYTHON, PYSPARK_DRIVER_PYTHON,
+    PYTHONPATH, PATH): run it where jobs are started, and on the workers. Status 1: Spark would
+    not find the format.
     """
     from plog.ops.doctor import Verdict, examine
 
-    found = examine(properties, overrides)
+    if spark:
+        if properties is not None or overrides:
+            raise click.UsageError("--spark is not about a broker: without PROPERTIES, --override")
+        from plog.ops.spark_doctor import examine_spark
+
+        found = examine_spark()
+    else:
+        found = examine(properties, overrides)
     if as_json:
         print_json(
             [{**one._asdict(), "verdict": one.verdict.value} for one in found],

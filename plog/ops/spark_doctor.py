@@ -1,0 +1,318 @@
+"""Why Spark would not find the format "plog" on this host, told without starting it.
+
+Owns where Spark looks: which Python it asks, which modules it imports there, which Java and which
+release of Spark it is. Spark itself says nothing but DATA_SOURCE_NOT_FOUND of most of this. Changes
+nothing, and starts nothing but the Pythons that Spark would start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from plog import __version__
+from plog.ops.doctor import Finding, Findings, Verdict
+
+OLDEST_SPARK = (4, 2)
+OLDEST_PYARROW = (18,)
+"""As pyproject.toml has them; a test compares."""
+OLDEST_PYTHON = (3, 11)
+OLDEST_JAVA = 17
+SOURCE = "pyspark_plog"
+DRIVERS, WORKERS = "PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON"
+PATH_S_PYTHON = "python3"
+VECTOR = "jdk.incubator.vector"
+"""A module that Spark's launcher names to every Java, which does not start without it."""
+PROBE = Path(__file__).with_name("spark_probe.py")
+PROBE_S = 60.0
+REGISTER = "plog.spark.session.register(spark) does without the search"
+
+Version = tuple[int, ...]
+
+
+def examine_spark(environment: Mapping[str, str] = os.environ) -> list[Finding]:
+    """Look at what Spark would come upon when it is started with this environment."""
+    here = _pyspark_here()
+    home = Path(environment["SPARK_HOME"]) if environment.get("SPARK_HOME") else here
+    variable, named = _asked(environment)
+    there = _probe(named, home, environment)
+    if home is None and isinstance(there, Probed):
+        home = there.spark_home
+    found = [*_java(environment), *_spark(home, here, environment)]
+    found += _search(variable, named, there)
+    if variable == DRIVERS:
+        found += _workers(environment, home, there)
+    return found
+
+
+# -- Spark and Java ----------------------------------------------------------------------------
+
+
+def _pyspark_here() -> Path | None:
+    """Return where this Python has pyspark, which is not imported."""
+    spec = find_spec("pyspark")
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
+
+
+def _spark(home: Path | None, here: Path | None, environment: Mapping[str, str]) -> Findings:
+    if home is None:
+        text = f"pyspark is not installed for {sys.executable}, and SPARK_HOME is not set"
+        yield Finding("Spark", Verdict.FAILURE, text, _install(sys.executable))
+        return
+    name = f"SPARK_HOME={home}" if environment.get("SPARK_HOME") else str(home)
+    release = _release_of_jars(home)
+    if not release:
+        text = f"{name}: there is no Spark (jars/spark-core_*.jar)"
+        yield Finding(
+            "Spark", Verdict.FAILURE, text, "unset SPARK_HOME, or set it to Spark's place"
+        )
+        return
+    if _version(release)[:2] < OLDEST_SPARK:
+        text = f"{name} is Spark {release}; plog's source needs {_text(OLDEST_SPARK)} or newer"
+        yield Finding("Spark", Verdict.FAILURE, text, "another SPARK_HOME, or a newer pyspark")
+        return
+    yield Finding("Spark", Verdict.OK, f"{name} is Spark {release}")
+    if not environment.get("SPARK_HOME"):
+        return
+    if here is None:
+        text = f"{sys.executable} has no pyspark of its own: jobs start by spark-submit alone"
+        yield Finding("Spark", Verdict.OK, text)
+        return
+    own = _release_of_package(here)
+    if own != release:
+        is_near = _version(own)[:2] == _version(release)[:2]
+        text = f"SPARK_HOME is Spark {release}, but pyspark for {sys.executable} is {own}"
+        advice = f"unset SPARK_HOME, or pip install pyspark=={release}"
+        verdict = Verdict.WARNING if is_near else Verdict.FAILURE
+        yield Finding("Spark", verdict, text, advice)
+
+
+def _release_of_jars(home: Path) -> str:
+    """Return which Spark a directory has; "" for none."""
+    for jar in home.glob("jars/spark-core_*.jar"):
+        return jar.stem.rpartition("-")[2] if "-" in jar.stem else ""
+    return ""
+
+
+def _release_of_package(package: Path) -> str:
+    """Return the release of a pyspark without importing it."""
+    try:
+        text = (package / "version.py").read_text()
+    except OSError:
+        return ""
+    found = re.search(r"^__version__\b[^=]*=\s*[\"']([^\"']+)", text, re.MULTILINE)
+    return "" if found is None else found[1]
+
+
+def _java(environment: Mapping[str, str]) -> Findings:
+    home = environment.get("JAVA_HOME")
+    advice = f"install one ({OLDEST_JAVA} or newer; Debian: openjdk-{OLDEST_JAVA}-jre-headless)"
+    if home:
+        name, java = f"JAVA_HOME={home}", shutil.which(f"{home}/bin/java")
+        if java is None:
+            text = f"{name}: there is no bin/java that may be run"
+            yield Finding("Java", Verdict.FAILURE, text, f"unset JAVA_HOME, or {advice}")
+            return
+    else:
+        java = shutil.which("java", path=environment.get("PATH", os.defpath))
+        if java is None:
+            text = "there is no java on PATH, and JAVA_HOME is not set"
+            yield Finding("Java", Verdict.FAILURE, text, advice)
+            return
+        name = java
+    facts = _java_facts(Path(home) if home else Path(os.path.realpath(java)).parent.parent)
+    release = facts.get("JAVA_VERSION", "")
+    numbers = _version(release)
+    # 1.8 is 8.
+    major = numbers[1] if numbers[:1] == (1,) and len(numbers) > 1 else (numbers or (0,))[0]
+    modules = facts.get("MODULES", VECTOR).split()
+    if not major:
+        text = f"{name}: of which release it is cannot be told without starting it"
+        yield Finding(
+            "Java", Verdict.WARNING, text, f"`java -version` says it: {OLDEST_JAVA} or newer"
+        )
+    elif major < OLDEST_JAVA:
+        yield Finding("Java", Verdict.FAILURE, f"{name} is Java {release}", advice)
+    elif VECTOR not in modules:
+        text = f"{name} is Java {release} without the module {VECTOR}, which Spark asks for"
+        yield Finding("Java", Verdict.FAILURE, text, advice)
+    else:
+        yield Finding("Java", Verdict.OK, f"{name} is Java {release}")
+
+
+def _java_facts(home: Path) -> dict[str, str]:
+    """Return what a Java says of itself in its file `release`."""
+    try:
+        text = (home / "release").read_text()
+    except (OSError, ValueError):
+        return {}
+    return dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', text, re.MULTILINE))
+
+
+# -- Pythons -----------------------------------------------------------------------------------
+
+
+class Probed(NamedTuple):
+    """What a Python told of itself."""
+
+    executable: str
+    python: Version
+    modules: Mapping[str, Mapping[str, Any]]
+    sources: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def spark_home(self) -> Path | None:
+        """Where its pyspark is."""
+        place = self.modules["pyspark"].get("file")
+        return Path(place).parent if place else None
+
+
+def _asked(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return which variable names the Python that Spark has search, and what it says."""
+    for variable in (DRIVERS, WORKERS):
+        if variable in environment:
+            return variable, environment[variable]
+    return "", PATH_S_PYTHON
+
+
+def _probe(named: str, home: Path | None, environment: Mapping[str, str]) -> Probed | str:
+    """Ask a Python, with the modules that Spark gives its workers; return what is amiss else."""
+    program = shutil.which(named, path=environment.get("PATH", os.defpath))
+    if program is None:
+        return "there is no such program"
+    own = [] if home is None else sorted((home / "python" / "lib").glob("*.zip"))
+    path = [*map(str, own), *filter(None, [environment.get("PYTHONPATH")])]
+    try:
+        done = subprocess.run(
+            [program, "-c", PROBE.read_text("utf-8")],
+            env={**environment, "PYTHONPATH": os.pathsep.join(path)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PROBE_S,
+            check=False,
+        )
+        told = json.loads(done.stdout)
+        version = tuple(told["python"])
+        return Probed(told["executable"], version, told["modules"], told["sources"])
+    except subprocess.TimeoutExpired:
+        return f"it gives no answer in {PROBE_S:g} s"
+    except OSError as fault:
+        return f"it does not start: {fault.strerror}"
+    except (ValueError, KeyError, TypeError):
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        return f"it is no Python that plog works with{': ' if said else ''}{''.join(said[-1:])}"
+
+
+def _search(variable: str, named: str, there: Probed | str) -> Findings:
+    """Tell what comes of Spark's search in the Python that it asks."""
+    name = f"{variable}={named}" if variable else f"{named} on PATH"
+    mend = f"export {WORKERS}={sys.executable}" + (f", unset {DRIVERS}" * (variable == DRIVERS))
+    if not variable:
+        mend += ", or activate its environment (session() of plog.spark.session does, but too late"
+        mend += " under spark-submit)"
+    if isinstance(there, str):
+        text = f"{name}, in which Spark looks for formats: {there}"
+        yield Finding("Python", Verdict.FAILURE, text, mend)
+        return
+    release = _text(there.python)
+    if there.python < OLDEST_PYTHON:
+        text = f"{name} is Python {release}; plog needs {_text(OLDEST_PYTHON)} or newer"
+        yield Finding("Python", Verdict.FAILURE, text, mend)
+        return
+    yield Finding("Python", Verdict.OK, f"Spark looks for formats in {name}, Python {release}")
+    if there.python[:2] != sys.version_info[:2]:
+        text = f"{name} is Python {release}, and {sys.executable} {_text(sys.version_info[:3])}:"
+        text += " it runs no functions of jobs that this one starts (PYTHON_VERSION_MISMATCH)"
+        yield Finding("Python", Verdict.WARNING, text, mend)
+    well = True
+    for module, oldest in (("pyspark", OLDEST_SPARK), ("pyarrow", OLDEST_PYARROW)):
+        fault = _module_fault(there.modules[module], oldest)
+        if fault and "error" not in there.modules["plog"]:  # which would bring them
+            well = False
+            text = f"{module} in {name} {fault}"
+            yield Finding(module, Verdict.FAILURE, text, _install(there.executable))
+    yield from _plog(name, there, mend, is_blamed=well)
+    yield from _others(name, there)
+
+
+def _module_fault(told: Mapping[str, Any], oldest: Version) -> str:
+    """Return what is amiss with a module; "" for nothing."""
+    if "error" in told:
+        return f"cannot be imported: {told['error']}"
+    if _version(told["version"])[: len(oldest)] < oldest:
+        return f"is {told['version']}; plog needs {_text(oldest)} or newer"
+    return ""
+
+
+def _plog(name: str, there: Probed, mend: str, *, is_blamed: bool) -> Findings:
+    """Tell whether the search comes upon plog.
+
+    Args:
+        is_blamed: whether a failure to import it is plog's own, and not of what it needs.
+    """
+    source, package = there.sources.get(SOURCE), there.modules["plog"]
+    install = f"{mend}; or {_install(there.executable)}"
+    if source is None and "error" in package:
+        yield Finding("plog", Verdict.FAILURE, f"{name} has no plog ({package['error']})", install)
+    elif source is None:
+        text = f"{name} imports plog from {package['file']}, but {SOURCE} is not on its path as a"
+        text += " file, where alone Spark looks"
+        yield Finding("plog", Verdict.FAILURE, text, _install(there.executable))
+    elif "error" in source:
+        if is_blamed:
+            text = f"{SOURCE} in {name} fails to import: {source['error']}"
+            yield Finding("plog", Verdict.FAILURE, text, install)
+    elif package["version"] != __version__:
+        text = f"{name} has plog {package['version']}, and {sys.executable} {__version__}"
+        yield Finding("plog", Verdict.WARNING, text, "the same release for drivers and workers")
+    else:
+        yield Finding("plog", Verdict.OK, f"{name} has plog {__version__}, by {source['file']}")
+
+
+def _others(name: str, there: Probed) -> Findings:
+    for module, told in there.sources.items():
+        if module == SOURCE or "error" not in told:
+            continue
+        text = f"{module} in {name} fails to import, and Spark finds no format at all then:"
+        advice = f"mend or uninstall {module}; or {REGISTER}"
+        yield Finding("other formats", Verdict.FAILURE, f"{text} {told['error']}", advice)
+
+
+def _workers(environment: Mapping[str, str], home: Path | None, there: Probed | str) -> Findings:
+    """Look at the Python that runs functions and registered formats, where it is another."""
+    named = environment.get(WORKERS, PATH_S_PYTHON)
+    other = _probe(named, home, environment)
+    name = f"{WORKERS}={named}" if WORKERS in environment else f"{named} on PATH"
+    advice = f"export {WORKERS}=${DRIVERS}"
+    if isinstance(other, str):
+        text = f"{name}, in which Spark runs functions and registered formats: {other}"
+        yield Finding("Python", Verdict.WARNING, text, advice)
+    elif not isinstance(there, str) and other.python[:2] != there.python[:2]:
+        text = f"{name} is Python {_text(other.python)}, {DRIVERS} {_text(there.python)}:"
+        text += " functions are refused (PYTHON_VERSION_MISMATCH)"
+        yield Finding("Python", Verdict.WARNING, text, advice)
+    elif SOURCE not in other.sources:
+        text = f"{name} has no plog: {REGISTER.partition(' ')[0]} would not work"
+        yield Finding("Python", Verdict.WARNING, text, advice)
+
+
+def _install(python: str) -> str:
+    return f"{python} -m pip install 'plog[spark]'"
+
+
+def _version(text: str) -> Version:
+    """Return the numbers that a release begins with."""
+    found = re.match(r"\d+(?:\.\d+)*", text)
+    return () if found is None else tuple(map(int, found[0].split(".")))
+
+
+def _text(version: tuple[Any, ...]) -> str:
+    return ".".join(map(str, version))
