@@ -1,0 +1,555 @@
+"""Reports on what `plog host-metrics` publishes: averages by window, alerts, a plot.
+
+    spark-submit spark/host_metrics.py --checkpoint DIR --plot hosts.png
+
+Reads the hosts' JSON through `readStream.format("plog")`, and writes an alert into a topic for each
+window in which a figure was beyond its limit: each once, however often the job is killed and begun
+again. Then it reads the topic as a batch for the table and the plot. Figures are told by their
+names, so that any that an agent publishes has averages and can have a limit.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+import job
+from flights_report import NO_MATPLOTLIB, can_plot
+
+from plog.cli.output import duration_ms
+from plog.errors import PlogError, TopicAlreadyExists
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from plog.client.consumer import Consumer
+
+SCHEMA = "host string, figures map<string, double>"
+STATISTICS = ("mean", "min", "max")
+SHOWN = ("cpu_used_share", "memory_used_share", "disk_used_share", "network_received_bytes_per_s")
+RULES = (
+    "cpu_used_share > 0.9",
+    "memory_used_share > 0.9",
+    "max disk_used_share > 0.85",
+    "min broker_up < 1",
+    "max broker_offline_partitions > 0",
+)
+TIME = "yyyy-MM-dd'T'HH:mm:ss'Z'"
+UNITS = ("B", "KB", "MB", "GB", "TB")
+
+
+class Window(NamedTuple):
+    """What was measured of a figure of a host in a window; times in ms since 1970."""
+
+    start_ms: int
+    host: str
+    figure: str
+    records: int
+    mean: float
+    min: float
+    max: float
+
+
+class Alert(NamedTuple):
+    """A window in which a figure was beyond its limit."""
+
+    start_ms: int
+    host: str
+    rule: str
+    value: float
+
+
+class Rule(NamedTuple):
+    """A limit: of the mean, the least or the largest that was measured in a window."""
+
+    statistic: str
+    figure: str
+    is_above: bool
+    limit: float
+
+    def __str__(self) -> str:
+        """Return it as it is given."""
+        before = "" if self.statistic == "mean" else f"{self.statistic} "
+        return f"{before}{self.figure} {'>' if self.is_above else '<'} {self.limit:g}"
+
+    def is_broken(self, window: Window) -> bool:
+        """Tell whether a window of this figure is beyond the limit."""
+        value: float = getattr(window, self.statistic)
+        return value > self.limit if self.is_above else value < self.limit
+
+
+class RuleType(click.ParamType):
+    """A limit as people write it: `cpu_used_share > 0.9`, `min broker_up < 1`."""
+
+    name = "rule"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Rule:
+        """Read it."""
+        if isinstance(value, Rule):
+            return value
+        number = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
+        pattern = rf"(?:({'|'.join(STATISTICS)}) +)?(\w+) *([<>]) *({number})"
+        found = re.fullmatch(pattern, str(value).strip(), re.ASCII)
+        if found is None:
+            self.fail(f"{value!r}; a limit is e.g. 'cpu_used_share > 0.9', 'min broker_up < 1'")
+        statistic, figure, sign, limit = found.groups()
+        return Rule(statistic or "mean", figure, sign == ">", float(limit))
+
+
+# -- in Spark ----------------------------------------------------------------------------------
+
+
+def measured(records: DataFrame) -> DataFrame:
+    """Return a row for each figure of each record: timestamp, host, figure, value."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    parsed = F.from_json(F.col("value").cast("string"), SCHEMA)
+    return (
+        records.select("timestamp", parsed.alias("record"))
+        .where("record.host IS NOT NULL")
+        .select(
+            "timestamp",
+            F.col("record.host").alias("host"),
+            F.explode("record.figures").alias("figure", "value"),
+        )
+        .where("value IS NOT NULL")
+    )
+
+
+def by_window(rows: DataFrame, window_ms: int) -> DataFrame:
+    """Return what was measured of each figure of each host in each window."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    window = F.window("timestamp", f"{window_ms} milliseconds")
+    return rows.groupBy(window, "host", "figure").agg(
+        F.count("value").alias("records"),
+        F.avg("value").alias("mean"),
+        F.min("value").alias("min"),
+        F.max("value").alias("max"),
+    )
+
+
+def beyond(windows: DataFrame, rules: Sequence[Rule]) -> DataFrame:
+    """Return a record for each window and rule that is broken in it: host as key, JSON."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    # As literals of the plan: a few comparisons for each window, and no join.
+    broken = []
+    for rule in rules:
+        value, limit = F.col(rule.statistic), F.lit(rule.limit)
+        is_beyond = value > limit if rule.is_above else value < limit
+        alert = F.struct(F.lit(str(rule)).alias("rule"), value.alias("value"), limit.alias("limit"))
+        broken.append(F.when((F.col("figure") == rule.figure) & is_beyond, alert))
+    alerts = windows.where(F.col("figure").isin(sorted({rule.figure for rule in rules}))).select(
+        "window", "host", "figure", F.explode(F.array_compact(F.array(*broken))).alias("alert")
+    )
+    return alerts.select(
+        F.col("host").alias("key"),
+        F.to_json(
+            F.struct(
+                "host",
+                "figure",
+                "alert.*",
+                F.date_format("window.start", TIME).alias("window_start"),
+                F.date_format("window.end", TIME).alias("window_end"),
+            )
+        ).alias("value"),
+    )
+
+
+def start_alerts(
+    spark: SparkSession,
+    bootstrap: str,
+    topic: str,
+    alerts_topic: str,
+    rules: Sequence[Rule],
+    checkpoint: str,
+    *,
+    window_ms: int,
+    late_ms: int,
+    every_ms: int | None = None,
+) -> StreamingQuery:
+    """Start the query that writes an alert, once, when its window is over.
+
+    Args:
+        late_ms: a window is over when some host has published so much later than its end; what
+            another publishes of it after that is in no alert.
+        every_ms: how often there is a batch; None: up to what is there now, and end.
+    """
+    stream = (
+        spark.readStream.format("plog")
+        .schema("value binary, timestamp timestamp")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("kafka.isolation.level", "read_committed")
+        .load()
+        .withWatermark("timestamp", f"{late_ms} milliseconds")
+    )
+    writer = (
+        beyond(by_window(measured(stream), window_ms), rules)
+        .writeStream.format("plog")
+        .queryName("alerts")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("topic", alerts_topic)
+        .option("checkpointLocation", checkpoint)
+        .outputMode("append")
+    )
+    if every_ms is None:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{every_ms} milliseconds").start()
+
+
+def report(
+    spark: SparkSession,
+    bootstrap: str,
+    topic: str,
+    figures: Sequence[str],
+    *,
+    window_ms: int,
+    start_ms: int | None = None,
+) -> list[Window]:
+    """Read the topic and return the windows of these figures, the oldest first.
+
+    Args:
+        start_ms: only what was measured then and later.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    reader = (
+        spark.read.format("plog")
+        .schema("value binary, timestamp timestamp")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .option("kafka.isolation.level", "read_committed")
+    )
+    if start_ms is not None:
+        reader = reader.option("startingTimestamp", start_ms)
+        reader = reader.option("startingOffsetsByTimestampStrategy", "latest")
+    records = reader.load()
+    if start_ms is not None:
+        # Records that waited for a cluster are behind later ones.
+        records = records.where(F.col("timestamp") >= F.timestamp_millis(F.lit(start_ms)))
+    rows = measured(records).where(F.col("figure").isin(sorted(set(figures))))
+    windows = by_window(rows, window_ms).select(
+        F.unix_millis("window.start"), "host", "figure", "records", *STATISTICS
+    )
+    return sorted(Window(*row) for row in windows.collect())
+
+
+# -- the topic of alerts -----------------------------------------------------------------------
+
+
+class Alerts:
+    """The alerts that come into a topic from now on."""
+
+    def __init__(self, consumer: Consumer, topic: str) -> None:
+        """Begin at the topic's end.
+
+        Args:
+            consumer: of committed records alone.
+        """
+        self._consumer = consumer
+        self._partitions = consumer.partitions_for(topic)
+        consumer.assign(self._partitions)
+        for partition, end in consumer.end_offsets(self._partitions).items():
+            consumer.seek(partition, end)
+
+    def new(self) -> list[Alert]:
+        """Return those that came since the last call."""
+        found = []
+        ends = self._consumer.end_offsets(self._partitions)
+        while any(self._consumer.position(at) < end for at, end in ends.items()):
+            for record in self._consumer.poll():
+                told = json.loads(record.value or b"{}")
+                start_ms = job.utc_ms(told["window_start"])
+                found.append(Alert(start_ms, told["host"], told["rule"], told["value"]))
+        return sorted(found)
+
+
+# -- on the terminal, and as a picture ---------------------------------------------------------
+
+
+def figure_text(figure: str, value: float) -> str:
+    """Return a figure as people read it, by the unit that its name ends in."""
+    if figure.endswith("_share"):
+        return f"{value:.1%}"
+    if figure.endswith(("_bytes", "_bytes_per_s")):
+        unit = 0
+        while value >= 1000 and unit < len(UNITS) - 1:
+            value, unit = value / 1000, unit + 1
+        text = f"{value:.1f} {UNITS[unit]}"
+        return f"{text}/s" if figure.endswith("_per_s") else text
+    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def figure_name(figure: str) -> str:
+    """Return a figure's name without the unit, which its values have."""
+    return re.sub("_(share|bytes|bytes_per_s)$", "", figure).replace("_", " ")
+
+
+def print_alerts(alerts: Sequence[Alert]) -> None:
+    """Print alerts as a table."""
+    if not alerts:
+        click.echo("No alerts.")
+        return
+    rows = [
+        (job.utc_text(one.start_ms), one.host, one.rule, figure_text(_figure(one.rule), one.value))
+        for one in alerts
+    ]
+    job.print_table("Alerts", ("Window (UTC)", "Host", "Limit", "Measured"), rows)
+
+
+def _figure(rule: str) -> str:
+    return rule.split()[-3]
+
+
+def print_windows(
+    windows: Sequence[Window], shown: Sequence[str], rules: Sequence[Rule], most: int
+) -> None:
+    """Print the last windows as a table: of each figure the mean, and the largest in brackets."""
+    rows: dict[tuple[int, str], dict[str, Window]] = defaultdict(dict)
+    for window in windows:
+        rows[window.start_ms, window.host][window.figure] = window
+    starts = sorted({start_ms for start_ms, _ in rows})[-most:]
+    table = [
+        (
+            job.utc_text(start_ms),
+            host,
+            *(_cell(found.get(figure)) for figure in shown),
+            ", ".join(str(rule) for rule in rules if _is_broken(rule, found)),
+        )
+        for (start_ms, host), found in sorted(rows.items())
+        if start_ms in starts
+    ]
+    names = map(figure_name, shown)
+    job.print_table("Hosts", ("Window (UTC)", "Host", *names, "Beyond"), table)
+
+
+def _cell(window: Window | None) -> str:
+    if window is None:
+        return ""
+    mean, largest = (figure_text(window.figure, value) for value in (window.mean, window.max))
+    return f"{mean} ({largest})"
+
+
+def _is_broken(rule: Rule, found: dict[str, Window]) -> bool:
+    return rule.figure in found and rule.is_broken(found[rule.figure])
+
+
+def save_plot(
+    windows: Sequence[Window], shown: Sequence[str], rules: Sequence[Rule], path: str
+) -> None:
+    """Draw a panel for each figure: means by host, least and largest, limits, what is beyond."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.dates as dates
+    import matplotlib.pyplot as plt
+    from matplotlib.ticker import FuncFormatter
+
+    hosts = sorted({window.host for window in windows})
+    colours = {host: f"C{number % 10}" for number, host in enumerate(hosts)}
+    figure, panels = plt.subplots(
+        len(shown), 1, sharex=True, squeeze=False, figsize=(11, 2.1 * len(shown) + 0.9),
+        layout="constrained",
+    )  # fmt: skip
+    figure.suptitle("Hosts", x=0.01, ha="left", weight="bold")
+    for axes, name in zip(panels[:, 0], shown, strict=True):
+        for host in hosts:
+            some = [one for one in windows if (one.host, one.figure) == (host, name)]
+            at = [datetime.fromtimestamp(one.start_ms / 1000, UTC) for one in some]
+            axes.plot(at, [one.mean for one in some], color=colours[host], label=host, marker=".")
+            axes.fill_between(
+                at, [one.min for one in some], [one.max for one in some],
+                color=colours[host], alpha=0.15, linewidth=0,
+            )  # fmt: skip
+            for rule in rules:
+                red = [
+                    (when, getattr(one, rule.statistic))
+                    for when, one in zip(at, some, strict=True)
+                    if rule.figure == name and rule.is_broken(one)
+                ]
+                if red:
+                    axes.scatter(*zip(*red, strict=True), color="#c0392b", s=36, zorder=3)
+        for rule in rules:
+            if rule.figure == name:
+                axes.axhline(rule.limit, color="#c0392b", linestyle="--", linewidth=0.8)
+        axes.set_title(figure_name(name), loc="left", fontsize=10)
+        axes.yaxis.set_major_formatter(
+            FuncFormatter(lambda value, _, name=name: figure_text(name, value))
+        )
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="#e6e6e6")
+        axes.set_axisbelow(True)
+    last = panels[-1, 0].xaxis
+    last.set_major_formatter(dates.ConciseDateFormatter(last.get_major_locator(), tz=UTC))
+    panels[0, 0].legend(
+        frameon=False, loc="lower right", bbox_to_anchor=(1, 1.02), ncols=6, fontsize=9
+    )
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+# -- the job -----------------------------------------------------------------------------------
+
+
+@click.command()
+@job.config_option
+@job.bootstrap_option
+@click.option("--topic", default="host-metrics", show_default=True, help="Where the figures are.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(file_okay=False),
+    required=True,
+    help="Directory in which the job keeps how far its alerts are: a later run goes on there.",
+)
+@click.option(
+    "--alerts-topic", default="host-alerts", show_default=True, help="Where alerts go, each once."
+)
+@click.option(
+    "--alert",
+    "rules",
+    type=RuleType(),
+    multiple=True,
+    default=RULES,
+    show_default="; ".join(RULES),
+    metavar="LIMIT",
+    help="Alert on a window whose mean (or `min`, `max`) is beyond; may be given many times.",
+)
+@click.option(
+    "--window", "window_ms", type=duration_ms, default="1m", show_default=True, metavar="TIME"
+)
+@click.option(
+    "--late",
+    "late_ms",
+    type=duration_ms,
+    default="1m",
+    show_default=True,
+    metavar="TIME",
+    help="Wait so long for hosts that publish late, before a window's alerts are written.",
+)
+@click.option("--continuous", is_flag=True, help="Go on for ever: alerts alone, as they come.")
+@click.option(
+    "--every",
+    "every_ms",
+    type=duration_ms,
+    default="10s",
+    show_default=True,
+    metavar="TIME",
+    help="With --continuous: how often there is a batch.",
+)
+@click.option(
+    "--from",
+    "start_ms",
+    type=job.UTC_TIME,
+    help="Table and plot: only of this time (UTC) and later.",
+)
+@click.option(
+    "--show",
+    "shown",
+    multiple=True,
+    default=SHOWN,
+    show_default=", ".join(SHOWN),
+    metavar="FIGURE",
+    help="Table and plot: this figure; may be given many times.",
+)
+@click.option(
+    "--rows", type=click.IntRange(1), default=15, show_default=True, help="Windows in the table."
+)
+@click.option("--plot", type=click.Path(dir_okay=False), help="Save a picture, e.g. hosts.png.")
+def main(
+    bootstrap_server: str,
+    topic: str,
+    checkpoint: str,
+    alerts_topic: str,
+    rules: tuple[Rule, ...],
+    window_ms: int,
+    late_ms: int,
+    continuous: bool,
+    every_ms: int,
+    start_ms: int | None,
+    shown: tuple[str, ...],
+    rows: int,
+    plot: str | None,
+) -> None:
+    """Average what hosts publish (`plog host-metrics`) by window, and alert on what is beyond."""
+    from plog.client.consumer import Consumer
+
+    if not window_ms:
+        raise click.BadParameter("it is 0", param_hint="--window")
+    if plot and continuous:
+        raise click.UsageError("--plot is of runs that end: without --continuous")
+    if plot and not can_plot():
+        raise click.ClickException(f"--plot: {NO_MATPLOTLIB}")
+    _look(bootstrap_server, topic, alerts_topic)
+    with (
+        # A state of some thousand windows is not worth 200 tasks, Spark's default, for each batch.
+        job.session("host metrics", spark_sql_shuffle_partitions="4") as spark,
+        Consumer(bootstrap_server, isolation_level="read_committed") as consumer,
+    ):
+        alerts = Alerts(consumer, alerts_topic)
+        query = start_alerts(
+            spark,
+            bootstrap_server,
+            topic,
+            alerts_topic,
+            rules,
+            checkpoint,
+            window_ms=window_ms,
+            late_ms=late_ms,
+            every_ms=every_ms if continuous else None,
+        )
+        try:
+            _follow(query, alerts, continuous=continuous)
+        finally:
+            query.stop()
+        if continuous:
+            return
+        figures = [*shown, *(rule.figure for rule in rules)]
+        windows = report(
+            spark, bootstrap_server, topic, figures, window_ms=window_ms, start_ms=start_ms
+        )
+    if not windows:
+        raise click.ClickException(f"no figures of hosts in topic {topic} at {bootstrap_server}")
+    print_windows(windows, shown, rules, rows)
+    if plot:
+        save_plot(windows, shown, rules, plot)
+        click.echo(f"Plot saved as {plot}")
+
+
+def _look(bootstrap: str, topic: str, alerts_topic: str) -> None:
+    """Create the topic of alerts; what is amiss with topics ends the job before Spark starts."""
+    from plog.client.admin import Admin
+
+    try:
+        with Admin(bootstrap) as admin:
+            admin.topic(topic)
+            with suppress(TopicAlreadyExists):
+                admin.create_topic(alerts_topic, partitions=1)
+    except PlogError as fault:
+        raise click.ClickException(str(fault)) from fault
+
+
+def _follow(query: StreamingQuery, alerts: Alerts, *, continuous: bool) -> None:
+    """Print alerts: all at the query's end, or as they come until somebody ends it."""
+    if not continuous:
+        query.awaitTermination()
+        print_alerts(alerts.new())
+        return
+    click.echo("running; Ctrl-C ends it, and the next run goes on from there", err=True)
+    with suppress(KeyboardInterrupt):
+        while not query.awaitTermination(1):
+            if found := alerts.new():
+                print_alerts(found)
+
+
+if __name__ == "__main__":
+    main()
