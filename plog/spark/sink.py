@@ -78,7 +78,8 @@ class _Writer:
             with self._producer() as producer:
                 self._send(producer, rows)
             return part
-        if not self._phases(part).begin(part.batch):
+        phases = self._phases(part)
+        if not phases.begin(part.batch):
             part.stood = True
             return part
         name = slots().next_id(options.id_prefix, part.query, part.run, part.batch)
@@ -86,7 +87,11 @@ class _Writer:
             producer.init_transactions()
             producer.begin_transaction()
             self._send(producer, rows)
-            part.transaction = producer.prepare_transaction()
+            if phases.is_late(part.batch):
+                producer.abort_transaction()
+                part.stood = True
+            else:
+                part.transaction = producer.prepare_transaction()
         return part
 
     @contextmanager

@@ -5,8 +5,12 @@ committed, whoever dies in between; what follows from a record is `decisions`'. 
 nor rows.
 
 Why nothing that somebody still writes is aborted by who cleans up: what is open is listed before
-the one who decides is replaced, when no task of the new run can have begun, and each transaction is
-ended by its own numbers. One that its transactional id's next producer has begun has others.
+the one who decides is replaced, when no task of a later run can have begun, and each transaction is
+ended by its own numbers. One that its transactional id's next producer has begun has others. That
+nobody had been replaced shows when the decision is written, or in the last one, read afterwards.
+
+What is opened later, by an attempt that is late, that attempt aborts itself (`is_late`). If it dies
+over it, the next batch does, or the next run, or the transaction's timeout.
 """
 
 from __future__ import annotations
@@ -42,6 +46,9 @@ class Phases(Protocol):
 
     def begin(self, batch: int) -> bool:
         """Tell a task whether it is to write its part; else the batch stands already."""
+
+    def is_late(self, batch: int) -> bool:
+        """Tell a task whose part is written that nobody will name it; it has to abort it then."""
 
     def decide(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
         """Make a batch stand that its tasks have written."""
@@ -108,6 +115,15 @@ class StreamPhases:
                 log.info("run %s of query %s has entered", self._run, self._query)
                 return standing(now, self._run, batch)
 
+    def is_late(self, batch: int) -> bool:
+        """Tell a task that has written its part whether the batch stands without it.
+
+        Raises:
+            TakenOver: a later run of the query has entered.
+            KafkaError: the brokers do not say.
+        """
+        return standing(self._log.last_known(), self._run, batch) is Standing.DECIDED
+
     def decide(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
         """Make a batch stand that its tasks have written, and commit it.
 
@@ -118,11 +134,11 @@ class StreamPhases:
             KafkaError: a broker refuses or does not answer; the next run finds out whether it
                 stands, and finishes it.
         """
-        listed = self._open.listed()
-        self._open.check(transactions, listed)
         self._decidable(self._log.last_known(), batch)  # who comes too late disturbs nobody
         with Driver(self._log, self._options) as driver:
             decision = decided(self._decidable(self._log.last(), batch), batch, transactions)
+            listed = self._open.listed()  # as late as it can be, for who is late himself
+            self._open.check(transactions, listed)
             driver.write(decision)
         self._commit(decision)
         self._open.abort(listed - set(transactions))
@@ -138,17 +154,18 @@ class StreamPhases:
         return last
 
     def give_up(self, batch: int, transactions: Iterable[PreparedTransaction]) -> None:
-        """Abort what was written of a batch, unless it has been decided, which is finished then.
+        """Abort all that is open, unless the batch has been decided, which is finished then.
 
         Raises: as `decide`.
         """
         standing(self._log.last_known(), self._run, batch)  # who comes too late disturbs nobody
+        listed = self._open.listed()  # with what attempts write that told nothing
         with Driver(self._log, self._options):
             last = self._log.last()
             if last is not None and standing(last, self._run, batch) is Standing.DECIDED:
                 self._commit(last)
             else:
-                self._open.abort(transactions)
+                self._open.abort(listed.union(transactions))
 
     def _commit(self, decision: Decision) -> None:
         torn = self._open.commit(decision.transactions)
@@ -181,6 +198,10 @@ class BatchPhases:
     def begin(self, batch: int) -> bool:
         """Tell that a task is to write."""
         return True
+
+    def is_late(self, batch: int) -> bool:
+        """Tell that it is not known; a transaction that nobody names ends by its timeout."""
+        return False
 
     def decide(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
         """Commit what tasks have written.
