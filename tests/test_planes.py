@@ -36,6 +36,7 @@ ONE_PLANE = {
     "ops/test_adoption.py": "sends no records",
     "ops/test_coordinator_metrics.py": "counts what coordinators do",
     "ops/test_doctor.py": "sends no records",
+    "ops/test_host_metrics.py": "of what hosts publish, which are ordinary Produces",
     "ops/test_log_lines.py": "sends no records",
     "ops/test_metrics_*.py": "count what each path answers",
     "test_load.py": "of what the load generator counts",
