@@ -8,6 +8,7 @@ Says `batch N` for each batch that it has finished, and `copied` at the end.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from plog.spark.session import session
@@ -15,18 +16,48 @@ from plog.spark.session import session
 ROWS_PER_BATCH = 2_000
 
 
-def copy(spark: Any, brokers: str, source: str, sink: str, checkpoint: str) -> None:
-    """Copy until everything that is there now is copied."""
+SMALL = {
+    "spark_driver_memory": "700m",
+    "spark_executor_memory": "700m",
+    "spark_ui_enabled": "false",
+    "spark_sql_shuffle_partitions": "2",
+    "spark_task_maxFailures": "4",
+    "spark_driver_extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark_executor_extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+def start(master: str, **settings: str) -> Any:
+    """Start a session that is small."""
+    spark = session("copy", spark_master=master, **SMALL, **settings)
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def copy(
+    spark: Any,
+    brokers: str,
+    source: str,
+    sink: str,
+    checkpoint: str,
+    through: Callable[[Any], Any] = lambda rows: rows,
+    rows_per_batch: int = ROWS_PER_BATCH,
+) -> None:
+    """Copy until everything that is there now is copied.
+
+    Args:
+        through: what is done to the rows on their way.
+    """
     rows = (
         spark.readStream.format("plog")
         .option("kafka.bootstrap.servers", brokers)
         .option("subscribe", source)
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", str(ROWS_PER_BATCH))
+        .option("maxOffsetsPerTrigger", str(rows_per_batch))
         .load()
     )
     query = (
-        rows.select("key", "value")
+        through(rows.select("key", "value"))
         .writeStream.format("plog")
         .option("kafka.bootstrap.servers", brokers)
         .option("topic", sink)
@@ -46,18 +77,7 @@ def copy(spark: Any, brokers: str, source: str, sink: str, checkpoint: str) -> N
 def main() -> None:
     """Run it."""
     master, *arguments = sys.argv[1:]
-    spark = session(
-        "copy",
-        spark_master=master,
-        spark_driver_memory="700m",
-        spark_executor_memory="700m",
-        spark_ui_enabled="false",
-        spark_sql_shuffle_partitions="2",
-        spark_task_maxFailures="4",
-        spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        spark_executor_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = start(master)
     copy(spark, *arguments)
     spark.stop()
 

@@ -38,13 +38,24 @@ PATIENCE_S = 180
 
 
 class Driver:
-    """A process that copies, with all that it has started."""
+    """A process that copies, with all that it has started.
 
-    def __init__(self, directory: Path, environment: dict[str, str], *arguments: str) -> None:
+    Args:
+        module: what it runs.
+        arguments: of that.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        environment: dict[str, str],
+        *arguments: str,
+        module: str = "tests.spark.copy_query",
+    ) -> None:
         self._log = directory / "driver.log"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.copy_query", *arguments],
+                [sys.executable, "-m", module, *arguments],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

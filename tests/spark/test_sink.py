@@ -24,20 +24,23 @@ NewTopic = Callable[..., str]
 _numbers = itertools.count()
 
 
-def read(broker: BrokerProcess, topic: str) -> list[ConsumerRecord]:
-    """Return what readers of committed records see, once nobody's transaction is open."""
+def read(
+    broker: BrokerProcess, topic: str, isolation_level: str = "read_committed"
+) -> list[ConsumerRecord]:
+    """Return what readers see, once nobody's transaction is open."""
     found: list[ConsumerRecord] = []
     with (
         Consumer(broker.bootstrap) as everything,
         Consumer(broker.bootstrap, isolation_level="read_committed") as committed,
+        Consumer(broker.bootstrap, isolation_level=isolation_level) as reader,
     ):
         at = everything.partitions_for(topic)
         until(lambda: committed.end_offsets(at) == everything.end_offsets(at), "nothing open")
         ends = everything.end_offsets(at)
-        committed.assign(at)
-        committed.seek_to_beginning()
-        while any(committed.position(one) < ends[one] for one in at):
-            found += committed.poll(100)
+        reader.assign(at)
+        reader.seek_to_beginning()
+        while any(reader.position(one) < ends[one] for one in at):
+            found += reader.poll(100)
     return found
 
 
