@@ -2,7 +2,8 @@
 
 The wheel goes into an environment of its own, the package into a chroot of the distribution's
 smallest kind, with Python and nothing else of what plog is built with; brokers are started there as
-the package's user, upgraded and removed. Neither needs the Java runtime that the demo is given.
+the package's user, upgraded and removed. Neither needs the Java runtime that the demo is given, but
+for Spark, which is to find the format by its name where the wheel is installed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from tests.servers import BrokerProcess, free_port
 from tests.units import EXPOSURE, INSTALLED, add_units_of_every_host, complaints, exposure
 
 BUILD_TIMEOUT_S = 900
+SPARK_TIMEOUT_S = 600
 BUILT_VERSION = r"\d+\.\d+\.\d+\+\d{14}\.g[0-9a-f]{10,}(\.changed\d{14})?"
 LATER_VERSION = "99.0+20990131000000.g0123456789"
 LATER_LINE = "# Of a later release.\n"
@@ -67,6 +69,21 @@ for name in named:
     if not name.startswith(("plog._reference.", "plog.spark.", "plog.__main__")):
         importlib.import_module(name)
 print(len(named))
+"""
+SPARK = """
+import sys
+import plog
+from pyspark.sql import SparkSession
+print(plog.__file__)
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.driver.memory", "512m").getOrCreate()
+def format(of):
+    return of.format("plog").option("kafka.bootstrap.servers", sys.argv[1])
+rows = spark.range(1000).selectExpr("cast(cast(id AS string) AS binary) AS value")
+format(rows.write).option("topic", "t").mode("append").save()
+found = format(spark.read).option("subscribe", "t").load()
+print(found.selectExpr("sum(cast(value AS string))").first())
+spark.stop()
 """
 PATHS = "/usr/sbin:/usr/bin:/sbin:/bin"
 INSIDE = """
@@ -272,6 +289,29 @@ def test_wheel_carries_its_libraries_and_works_alone(wheel: Path, tmp_path: Path
                     record_batch.CODECS[codec]
                 }
     assert f"plog {version} listening on" in broker.log
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(BUILD_TIMEOUT_S + SPARK_TIMEOUT_S)
+def test_spark_finds_the_format_of_an_installed_wheel(wheel: Path, tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    bin_ = venv / "bin"
+    environment = {key: value for key, value in os.environ.items() if "PYTHON" not in key}
+    # As when it is activated.
+    environment |= {"PATH": f"{bin_}:{environment['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
+    run(sys.executable, "-m", "venv", venv)
+    quick = "--disable-pip-version-check", "--no-compile"
+    wanted = f"{wheel}[spark]"
+    run(bin_ / "pip", "install", *quick, wanted, timeout=SPARK_TIMEOUT_S, env=environment)
+    directory = tmp_path / "broker"
+    directory.mkdir()
+    with BrokerProcess(directory) as broker:
+        command = bin_ / "python", "-c", SPARK, broker.bootstrap
+        said = run(*command, timeout=SPARK_TIMEOUT_S, cwd=tmp_path, env=environment)
+    place, total = said.splitlines()
+    assert place.startswith(str(venv))
+    assert str(float(sum(range(1000)))) in total
+    shutil.rmtree(venv)  # half a GB
 
 
 # -- the Debian package
