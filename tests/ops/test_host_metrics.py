@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -288,11 +288,12 @@ def test_agent_that_is_first_waits_for_the_cluster(
 ) -> None:
     monkeypatch.setattr(host_metrics, "RETRY_S", 0.1)
     late = BrokerProcess(tmp_path)
-    with agent(AgentSettings(late.bootstrap, "early", "a", every_s=0.1)) as told:
+    with ExitStack() as last:
+        last.callback(late.kill)  # after the agent, which has written all
+        told = last.enter_context(agent(AgentSettings(late.bootstrap, "early", "a", every_s=0.1)))
         until(lambda: told, "is told that nobody is there")
         late.start()
         until(lambda: len(records(late, "early")) >= 2, "are two records there")
-    late.stop()
     assert f"waiting for {late.bootstrap}" in told[0]
     assert told[1] == f"{late.bootstrap} is there"
 
