@@ -82,6 +82,9 @@ NO_ROWS = {
     Shown("tests/ops/test_log_lines.py"): "the form of log lines",
     Shown("tests/ops/test_protocol_docs.py"): "a page",
     Shown("tests/ops/test_spark_doctor.py"): "where plog's own source is looked for",
+    Shown("tests/test_packages.py::test_spark_finds_the_format_of_an_installed_wheel"): (
+        "Spark's, which the page does not list"
+    ),
     Shown("tests/test_packages.py::test_version_of_a_build_tells_its_commit_and_rises"): (
         "how packages are built"
     ),
