@@ -1,0 +1,233 @@
+"""The activity stream as Spark reads it: which event is late, and of when each counts.
+
+What the jobs over it have in common. `activity_events.py` makes such a stream, and says the same
+without Spark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import job
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SCHEMA = "time bigint, user string, kind string, address string"
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
+
+
+class Duration(click.ParamType):
+    """A time like 90s, 5m, 2h or 1d; gives seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the time in seconds."""
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d+)([smhd])", str(value).strip())
+        if found is None or not int(found[1]):
+            self.fail(f"{value!r}; a duration is e.g. 90s, 5m, 2h or 1d", param, ctx)
+        return int(found[1]) * UNITS_S[found[2]]
+
+
+DURATION = Duration()
+
+
+def options(*, late_after: str, batch_events: int) -> Callable[[AnyCommand], AnyCommand]:
+    """Give a command the options that the jobs have in common, with these defaults."""
+
+    def add(command: AnyCommand) -> AnyCommand:
+        for option in reversed(_options(late_after, batch_events)):
+            command = option(command)
+        return command
+
+    return add
+
+
+def _options(late_after: str, batch_events: int) -> tuple[Callable[[AnyCommand], AnyCommand], ...]:
+    return (
+        click.option(
+            "--topic", default="activity", show_default=True, help="Where the events are."
+        ),
+        click.option(
+            "--checkpoint",
+            type=click.Path(file_okay=False),
+            required=True,
+            help="Directory in which the job keeps how far it is: a later run goes on there. "
+            "One with other windows needs another.",
+        ),
+        click.option(
+            "--continuous", is_flag=True, help="Go on for ever, not only to what is there now."
+        ),
+        click.option(
+            "--every",
+            "every_s",
+            type=DURATION,
+            default="10s",
+            show_default=True,
+            help="With --continuous: how often there is a batch.",
+        ),
+        click.option(
+            "--late-after",
+            "late_after_s",
+            type=DURATION,
+            default=late_after,
+            show_default=True,
+            help="Late is what arrives (by the records' timestamps) so long after it happened.",
+        ),
+        click.option(
+            "--slack",
+            "slack_s",
+            type=DURATION,
+            default="1m",
+            show_default=True,
+            help="By how much partitions may be read out of step: windows are kept so much longer.",
+        ),
+        click.option(
+            "--batch-events",
+            type=click.IntRange(1),
+            default=batch_events,
+            show_default=True,
+            help="A batch reads no more: what it has to count is in memory at once.",
+        ),
+        click.option(
+            "--parts",
+            type=click.IntRange(1),
+            default=4,
+            show_default=True,
+            help="In how many parts windows are counted; what the first run was given stays.",
+        ),
+    )
+
+
+def events(
+    spark: SparkSession,
+    bootstrap: str,
+    topic: str,
+    *,
+    late_after_s: int,
+    slack_s: int,
+    batch_events: int,
+) -> DataFrame:
+    """Return the events of a stream, with a watermark on `happened`.
+
+    Columns: user, kind, address, late, and of when the event counts, `happened`. That is its own
+    time, but not later than it arrived: else a client whose clock is ahead would close the windows
+    of all others. What arrives more than `late_after_s` after its time is late, and counts of when
+    it arrived, so that it can be counted at all. So what is late does not hang on how the stream
+    is cut into batches, and a stream that is read again gives the same.
+
+    Args:
+        slack_s: for this longer windows stay open, as some partitions are read ahead of others.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    records = (
+        spark.readStream.format("plog")
+        .schema("value binary, timestamp timestamp")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("kafka.isolation.level", "read_committed")
+        .option("maxOffsetsPerTrigger", batch_events)
+        .load()
+    )
+    parsed = records.select(
+        F.from_json(F.col("value").cast("string"), SCHEMA).alias("event"),
+        F.unix_millis("timestamp").alias("arrived"),
+    ).where("event.time >= 0 AND event.user IS NOT NULL AND event.kind IS NOT NULL")
+    late = F.col("arrived") - F.col("event.time") > late_after_s * 1000
+    happened = F.when(late, F.col("arrived")).otherwise(F.least("event.time", "arrived"))
+    return parsed.select(
+        "event.user",
+        "event.kind",
+        "event.address",
+        late.alias("late"),
+        F.timestamp_millis(happened).alias("happened"),
+    ).withWatermark("happened", f"{late_after_s + slack_s} seconds")
+
+
+def trigger(*, continuous: bool, every_s: int) -> dict[str, Any]:
+    """Return the arguments of DataStreamWriter.trigger."""
+    return {"processingTime": f"{every_s} seconds"} if continuous else {"availableNow": True}
+
+
+def to_topic(
+    rows: DataFrame, bootstrap: str, topic: str, checkpoint: str, name: str, **trigger: Any
+) -> StreamingQuery:
+    """Write rows, of a key and a value, into a topic: each once."""
+    return (
+        rows.writeStream.format("plog")
+        .queryName(name)
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("topic", topic)
+        .option("checkpointLocation", checkpoint)
+        .outputMode("append")
+        .trigger(**trigger)
+        .start()
+    )
+
+
+def create(bootstrap: str, topic: str) -> None:
+    """Create a topic to write into, if there is none."""
+    from plog.client.admin import Admin
+    from plog.errors import TopicAlreadyExists
+
+    with Admin(bootstrap) as admin, suppress(TopicAlreadyExists):
+        admin.create_topic(topic)
+
+
+def session(name: str, parts: int) -> AbstractContextManager[SparkSession]:
+    """Return a session of a job, which counts in so many parts (see `job.session`)."""
+    return job.session(
+        name,
+        spark_sql_shuffle_partitions=str(parts),
+        # So that `tell` knows of all batches.
+        spark_sql_streaming_numRecentProgressUpdates="10000",
+    )
+
+
+def run(
+    spark: SparkSession, starts: list[Callable[[], StreamingQuery]], *, continuous: bool
+) -> None:
+    """Run queries that read what the one before writes, and tell of each what it has done.
+
+    Each to its end; or all at once, until one fails or the job is told to stop.
+    """
+    spark.streams.resetTerminated()  # an earlier query's end is not that of one of these
+    with ExitStack() as running:
+        for start in starts:
+            query = start()
+            running.callback(tell, query)
+            running.callback(query.stop)
+            if not continuous:
+                query.awaitTermination()
+        if continuous:
+            click.echo("running; Ctrl-C ends it, and the next run goes on from there", err=True)
+            spark.streams.awaitAnyTermination()
+
+
+def tell(query: StreamingQuery) -> None:
+    """Say on stderr what a query has done, and whether Spark has dropped something."""
+    batches = query.recentProgress
+    read = sum(batch["numInputRows"] for batch in batches)
+    click.echo(f"{query.name}: {read:,} records in {len(batches)} batches", err=True)
+    dropped = sum(
+        operator["numRowsDroppedByWatermark"]
+        for batch in batches
+        for operator in batch["stateOperators"]
+    )
+    if dropped:
+        click.echo(
+            f"{query.name}: Spark has dropped {dropped:,} counts, of events that came in time "
+            "and were read too late: a longer --slack keeps them",
+            err=True,
+        )

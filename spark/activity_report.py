@@ -1,0 +1,177 @@
+"""Reports on an activity stream as it comes: events, visitors and what was late, by window.
+
+    spark-submit spark/activity_report.py --checkpoint DIR --parquet DIR
+
+Reads JSON events (`activity_events.py` makes some) through `readStream.format("plog")` and writes a
+row for each window and kind of events once nothing more can come for it: into a topic, each once,
+and from there to Parquet, which so has the same rows.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import activity
+import click
+import job
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SCHEMA = (
+    "window_start timestamp, window_end timestamp, kind string, "
+    "events bigint, visitors bigint, late bigint"
+)
+
+
+def report(events: DataFrame, *, window_s: int, slide_s: int) -> DataFrame:
+    """Return a row for each window and kind, of the columns of SCHEMA.
+
+    `visitors` are counted, not estimated: first by user, and then the users. An event that came too
+    late for its windows is in `late` of those it arrived in, and nowhere else.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    window = F.window("happened", f"{window_s} seconds", f"{slide_s} seconds")
+    by_user = events.groupBy(window, "kind", "user").agg(
+        F.count_if(~F.col("late")).alias("events"), F.count_if("late").alias("late")
+    )
+    by_kind = by_user.groupBy("window", "kind").agg(
+        F.sum("events").alias("events"),
+        F.count_if(F.col("events") > 0).alias("visitors"),
+        F.sum("late").alias("late"),
+    )
+    return by_kind.select(
+        F.col("window.start").alias("window_start"),
+        F.col("window.end").alias("window_end"),
+        *("kind", "events", "visitors", "late"),
+    )
+
+
+def start_report(
+    rows: DataFrame, bootstrap: str, topic: str, checkpoint: Path, **trigger: Any
+) -> StreamingQuery:
+    """Write the rows of a report into a topic, as JSON; the key is window and kind."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    start = F.date_format("window_start", "yyyy-MM-dd'T'HH:mm:ss'Z'")
+    records = rows.select(
+        F.concat_ws(" ", start, "kind").alias("key"), F.to_json(F.struct("*")).alias("value")
+    )
+    return activity.to_topic(records, bootstrap, topic, str(checkpoint), "report", **trigger)
+
+
+def start_parquet(
+    spark: SparkSession, bootstrap: str, topic: str, target: str, checkpoint: Path, **trigger: Any
+) -> StreamingQuery:
+    """Write the topic of a report to Parquet, partitioned by the day on which windows begin."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    records = (
+        spark.readStream.format("plog")
+        .schema("value binary")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("kafka.isolation.level", "read_committed")
+        .load()
+    )
+    rows = records.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("row"))
+    return (
+        rows.select("row.*", F.to_date("row.window_start").alias("date"))
+        .writeStream.format("parquet")
+        .queryName("parquet")
+        .option("path", target)
+        .option("checkpointLocation", str(checkpoint))
+        .partitionBy("date")
+        .trigger(**trigger)
+        .start()
+    )
+
+
+def totals(spark: SparkSession, target: str) -> list[tuple[str, int, int, int, int]]:
+    """Return of each kind: windows, events, most visitors of a window and what was late."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    by_kind = spark.read.schema(SCHEMA).parquet(target).groupBy("kind")
+    rows = by_kind.agg(F.count("*"), F.sum("events"), F.max("visitors"), F.sum("late"))
+    return [tuple(row) for row in rows.orderBy("kind").collect()]
+
+
+@click.command()
+@job.config_option
+@job.bootstrap_option
+@activity.options(late_after="10m", batch_events=500_000)
+@click.option("--window", "window_s", type=activity.DURATION, default="5m", show_default=True)
+@click.option(
+    "--slide",
+    "slide_s",
+    type=activity.DURATION,
+    show_default="the window: they do not overlap",
+    help="A window begins so often; the window is a multiple of it.",
+)
+@click.option(
+    "--report-topic", default="activity-report", show_default=True, help="Where the report goes."
+)
+@click.option(
+    "--parquet",
+    type=click.Path(file_okay=False),
+    required=True,
+    help="Directory of Parquet files where the report goes too.",
+)
+def main(
+    bootstrap_server: str,
+    topic: str,
+    checkpoint: str,
+    continuous: bool,
+    every_s: int,
+    late_after_s: int,
+    slack_s: int,
+    batch_events: int,
+    parts: int,
+    window_s: int,
+    slide_s: int | None,
+    report_topic: str,
+    parquet: str,
+) -> None:
+    """Count events and visitors of an activity stream by window and kind, once each."""
+    slide_s = slide_s or window_s
+    if window_s % slide_s:
+        raise click.BadParameter("--window must be a multiple of --slide")
+    trigger = activity.trigger(continuous=continuous, every_s=every_s)
+    kept = Path(checkpoint)
+    with activity.session("activity report", parts) as spark:
+        activity.create(bootstrap_server, report_topic)
+        events = activity.events(
+            spark,
+            bootstrap_server,
+            topic,
+            late_after_s=late_after_s,
+            slack_s=slack_s,
+            batch_events=batch_events,
+        )
+        rows = report(events, window_s=window_s, slide_s=slide_s)
+        activity.run(
+            spark,
+            [
+                partial(
+                    start_report, rows, bootstrap_server, report_topic, kept / "report", **trigger
+                ),
+                partial(
+                    start_parquet,
+                    *(spark, bootstrap_server, report_topic, parquet, kept / "parquet"),
+                    **trigger,
+                ),
+            ],
+            continuous=continuous,
+        )
+        if not continuous:
+            columns = ("Kind", "Windows", "Events", "Most visitors", "Late")
+            job.print_table(f"Activity in {report_topic}", columns, totals(spark, parquet))
+
+
+if __name__ == "__main__":
+    main()
