@@ -1,0 +1,78 @@
+"""What the tests of the jobs over the activity stream have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from plog.client.producer import Producer
+from tests.servers import BrokerProcess
+from tests.spark.conftest import ROOT
+
+with pytest.MonkeyPatch.context() as patch:
+    # As spark-submit has it, so that the jobs find each other.
+    patch.syspath_prepend(ROOT / "spark")
+    import activity
+    import activity_events
+    import activity_report
+    import job
+    import rate_limit_alerts
+    from activity_events import Events
+
+__all__ = ["activity", "activity_events", "activity_report", "rate_limit_alerts"]
+
+
+def runner(
+    spark: Any, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., None]:
+    """Return what runs a job's command in the session of all tests."""
+
+    @contextmanager
+    def shared(_name: str, **_settings: str) -> Iterator[Any]:
+        yield spark
+
+    monkeypatch.setattr(job, "session", shared)
+
+    def run(command: Any, **options: object) -> None:
+        arguments = ["--bootstrap-server", broker.bootstrap]
+        for name, value in options.items():
+            arguments += [f"--{name.replace('_', '-')}", str(value)]
+        CliRunner().invoke(command, arguments, catch_exceptions=False, standalone_mode=False)
+
+    return run
+
+
+def ms(text: str) -> int:
+    return round(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def cut(events: Sequence[Events], at_ms: int) -> tuple[list[Events], list[Events]]:
+    """Cut a stream where an arrival is the first of some time."""
+    came = [chunk.arrival < at_ms for chunk in events]
+    first = [chunk.take(mask) for chunk, mask in zip(events, came, strict=True)]
+    return first, [chunk.take(~mask) for chunk, mask in zip(events, came, strict=True)]
+
+
+def event(
+    time_ms: int,
+    arrival_ms: int | None = None,
+    *,
+    user: str = "u1",
+    kind: str = "view",
+    address: str = "10.0.0.1",
+) -> tuple[int, bytes]:
+    """Return a record's timestamp and value."""
+    value = {"time": time_ms, "user": user, "kind": kind, "page": "/", "address": address}
+    return (time_ms if arrival_ms is None else arrival_ms), json.dumps(value).encode()
+
+
+def send(broker: BrokerProcess, topic: str, stream: Sequence[tuple[int, bytes]]) -> None:
+    with Producer(broker.bootstrap) as producer:
+        for timestamp_ms, value in stream:
+            producer.send(topic, value, timestamp_ms=timestamp_ms)
