@@ -123,11 +123,15 @@ bootstrap_option = click.option(
 
 @contextmanager
 def session(name: str, **settings: str) -> Iterator[SparkSession]:
-    """Run a block with a Spark session that counts days by UTC; what plog refuses ends the job.
+    """Run a block with a Spark session that counts days by UTC.
+
+    What plog or Spark refuses ends the job, with its words alone.
 
     Args:
         settings: further Spark settings, with _ for the dots of their names.
     """
+    from pyspark.errors import AnalysisException
+
     from plog.spark import session as sessions
 
     defaults = {
@@ -140,6 +144,9 @@ def session(name: str, **settings: str) -> Iterator[SparkSession]:
         yield spark
     except PlogError as fault:
         raise click.ClickException(str(fault)) from fault
+    except AnalysisException as fault:
+        # SQL that the user has written, say; without the JVM's stack.
+        raise click.ClickException(str(fault).partition("\n\nJVM stacktrace")[0]) from fault
     finally:
         spark.stop()
 
