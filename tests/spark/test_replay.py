@@ -1,0 +1,219 @@
+"""The job that writes the records of a time range into another topic, all of them or none."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from plog.client.consumer import ConsumerRecord
+from plog.client.producer import Producer
+from plog.errors import ConfigError, UnknownTopicOrPartition
+from tests.planes import Plane
+from tests.servers import BrokerProcess
+from tests.spark.conftest import ROOT
+from tests.spark.test_sink import read
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.parametrize(
+        "plane",
+        [
+            pytest.param(Plane.FAST, id="fast"),
+            pytest.param(Plane.PLAIN, id="plain", marks=pytest.mark.long),
+        ],
+        indirect=True,
+    ),
+]
+JOBS = ROOT / "spark"
+HOUR_MS = 3_600_000
+T0_MS = 1_372_636_800_000
+"""2013-07-01."""
+NewTopic = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def job(plane: Plane) -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(JOBS)
+        yield importlib.import_module("replay")
+
+
+@pytest.fixture
+def source(broker: BrokerProcess, new_topic: NewTopic) -> str:
+    """A topic of two partitions, each with 24 records an hour apart, and a late one at the end."""
+    topic = new_topic(2)
+    with Producer(broker.bootstrap) as producer:
+        for partition in range(2):
+            for hour in [*range(24), 5]:
+                producer.send(
+                    topic, b"%d" % hour, key=b"key %d" % partition, partition=partition,
+                    timestamp_ms=T0_MS + hour * HOUR_MS, headers=[("p", b"%d" % partition)],
+                )  # fmt: skip
+    return topic
+
+
+def by_key(records: list[ConsumerRecord]) -> dict[bytes | None, list[bytes | None]]:
+    found: dict[bytes | None, list[bytes | None]] = {}
+    for record in records:
+        found.setdefault(record.key, []).append(record.value)
+    return found
+
+
+def wanted(job: ModuleType, broker: BrokerProcess, topic: str, **more: Any) -> Any:
+    return job.Range(broker.bootstrap, topic, **more)
+
+
+def test_time_range_is_written_with_keys_and_headers_in_its_order(
+    spark: Any, broker: BrokerProcess, new_topic: NewTopic, source: str, job: ModuleType
+) -> None:
+    target = new_topic(3)
+    some = wanted(job, broker, source, start_ms=T0_MS + 3 * HOUR_MS, end_ms=T0_MS + 10 * HOUR_MS)
+    counted = job.replay(spark, some, target, time_header="at")
+    assert [tuple(one) for one in counted] == [
+        (partition, 8, 3, 24, "2013-07-01 03:00:00", "2013-07-01 09:00:00")
+        for partition in range(2)
+    ]
+    records = read(broker, target)
+    hours = [3, 4, 5, 6, 7, 8, 9, 5]
+    assert by_key(records) == {b"key %d" % p: [b"%d" % hour for hour in hours] for p in range(2)}
+    for record in records:
+        hour = int(record.value or b"")
+        at = b"%d" % (T0_MS + hour * HOUR_MS)
+        assert record.key is not None
+        assert record.headers == (("p", record.key[-1:]), ("at", at))
+
+
+def test_filter_takes_some_and_select_makes_others_of_them(
+    spark: Any, broker: BrokerProcess, new_topic: NewTopic, source: str, job: ModuleType
+) -> None:
+    target = new_topic(2)
+    some = wanted(job, broker, source, condition="partition = 1 AND cast(value AS string) > '8'")
+    select = ["concat('again ', cast(value AS string)) AS value"]
+    job.replay(spark, some, target, select=select, keep_partitions=True)
+    assert [(one.partition, one.key, one.value) for one in read(broker, target)] == [
+        (1, None, b"again 9")
+    ]
+
+
+def test_records_that_come_after_the_count_are_left_out(
+    spark: Any, broker: BrokerProcess, new_topic: NewTopic, source: str, job: ModuleType
+) -> None:
+    target = new_topic()
+
+    def meanwhile(counted: list[Any]) -> bool:
+        assert sum(one.records for one in counted) == 50
+        with Producer(broker.bootstrap) as producer:
+            producer.send(source, b"later", partition=0)
+        return True
+
+    job.replay(spark, wanted(job, broker, source), target, confirm=meanwhile)
+    assert len(read(broker, target)) == 50
+
+
+def test_nothing_is_written_that_is_not_confirmed(
+    spark: Any, broker: BrokerProcess, new_topic: NewTopic, source: str, job: ModuleType
+) -> None:
+    target = new_topic()
+    counted = job.replay(spark, wanted(job, broker, source), target, confirm=lambda counted: False)
+    assert [one.records for one in counted] == [25, 25]
+    assert read(broker, target) == []
+
+
+def test_run_that_fails_leaves_nothing_and_the_next_one_writes_all(
+    spark: Any, broker: BrokerProcess, new_topic: NewTopic, source: str, job: ModuleType
+) -> None:
+    target = new_topic()
+    # The last of all records fails, when its task has written the others.
+    fails = "if(partition = 1 AND offset = 24, raise_error('not this one'), value)"
+    with pytest.raises(Exception, match="not this one"):
+        job.replay(
+            spark, wanted(job, broker, source), target, select=[f"cast({fails} AS binary) AS value"]
+        )
+    assert read(broker, target) == []
+    job.replay(spark, wanted(job, broker, source), target)
+    assert len(read(broker, target)) == 50
+
+
+@pytest.mark.parametrize("start_ms", [None, T0_MS])
+def test_topic_without_records_of_that_time_is_not_asked_about(
+    spark: Any,
+    broker: BrokerProcess,
+    new_topic: NewTopic,
+    job: ModuleType,
+    start_ms: int | None,
+) -> None:
+    empty, target = new_topic(2), new_topic()
+    some = wanted(job, broker, empty, start_ms=start_ms)
+    assert job.replay(spark, some, target, confirm=lambda _: pytest.fail("asked")) == []
+
+
+def test_what_cannot_be_written_is_said_before_it_is_counted(
+    spark: Any,
+    broker: BrokerProcess,
+    new_topic: NewTopic,
+    source: str,
+    job: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = new_topic(1)
+    monkeypatch.setattr(job, "count", lambda _: pytest.fail("counted"))
+    some = wanted(job, broker, source)
+    with pytest.raises(ConfigError, match="cannot be replayed into itself"):
+        job.replay(spark, some, source)
+    with pytest.raises(ConfigError, match=r"has 2 partitions, and .* only 1"):
+        job.replay(spark, some, target, keep_partitions=True)
+    with pytest.raises(ConfigError, match="there is no column offset"):
+        job.replay(spark, some, target, select=["value", "offset"])
+    with pytest.raises(UnknownTopicOrPartition):
+        job.replay(spark, some, "no-such-topic")
+
+
+@pytest.mark.long
+def test_spark_submit_asks_before_it_writes(
+    broker: BrokerProcess,
+    new_topic: NewTopic,
+    source: str,
+    workers_find_plog: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    target = new_topic(2)
+    submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
+    assert submit is not None
+    config = tmp_path / "replay.toml"
+    example = (ROOT / "config" / "replay.toml").read_text("utf-8")
+    config.write_text(
+        example.replace("127.0.0.1:9092", broker.bootstrap)
+        .replace('"flights"', f'"{source}"')
+        .replace('"flights-again"', f'"{target}"')
+    )
+
+    def run(*arguments: str) -> str:
+        ended = subprocess.run(
+            [submit, "--master", "local[2]", "--driver-memory", "1g",
+             "--conf", "spark.ui.enabled=false",
+             "--driver-java-options", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+             str(JOBS / "replay.py"), "--config", str(config), *arguments],
+            env=os.environ | workers_find_plog, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert ended.returncode == (1 if "nonsense" in arguments else 0), ended.stderr
+        return ended.stdout + ended.stderr
+
+    everything = ("--filter", "true")
+    assert "Nothing is written without --yes" in run(*everything)
+    assert read(broker, target) == []
+    assert f"50 records were written to {target}" in run(*everything, "--yes")
+    assert len(read(broker, target)) == 50
+    assert "There are no such records" in run("--until", "2013-07-01")
+    said = run("--filter", "nonsense")
+    assert "Error: [UNRESOLVED_COLUMN" in said
+    assert "Traceback" not in said
