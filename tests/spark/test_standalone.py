@@ -123,7 +123,10 @@ def test_nothing_is_seen_of_an_attempt_that_fails_and_of_one_that_is_overtaken(
         assert mine == sorted(mine)
     written = marked(read(broker, "sink", isolation_level="read_uncommitted"))
     for task in (FAILING, SLOW):
-        assert {one.attempt for one in written if one.task == task} >= {0, 1}
+        # Which attempt came after the first is Spark's: one may end before it has written.
+        attempts = {one.attempt for one in written if one.task == task}
+        assert 0 in attempts
+        assert len(attempts) > 1
         assert 0 not in {one.attempt for one in seen if one.task == task}
     by_attempt = {(one.task, one.attempt) for one in seen}
     assert len(by_attempt) == len({task for task, _ in by_attempt})
