@@ -139,7 +139,8 @@ def test_log_directory_that_is_lost_is_offline_with_its_partitions(tmp_path: Pat
             return online, held, now.value("plog_offline_partitions")
 
         assert told() == ([1, 1], [of_lost, of_kept], 0)
-        lost.rename(lost.with_name("away"))  # not removed: checkpoints are written into it meanwhile
+        # Not removed: checkpoints are written into it meanwhile.
+        lost.rename(lost.with_name("away"))
         until(lambda: told() == ([0, 1], [0, of_kept], of_lost), "the directory is offline")
         now = broker.reading()
         assert now.value("plog_missing_log_dirs") == 0  # it was there at the start
