@@ -7,7 +7,8 @@ without Spark.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -195,24 +196,36 @@ def session(name: str, parts: int) -> AbstractContextManager[SparkSession]:
     )
 
 
-def run(
-    spark: SparkSession, starts: list[Callable[[], StreamingQuery]], *, continuous: bool
-) -> None:
+def run(starts: Sequence[Callable[[], StreamingQuery]], *, continuous: bool) -> None:
     """Run queries that read what the one before writes, and tell of each what it has done.
 
-    Each to its end; or all at once, until one fails or the job is told to stop.
+    Each to its end; or all at once, until one ends or the job is told to stop.
     """
-    spark.streams.resetTerminated()  # an earlier query's end is not that of one of these
+    queries: list[StreamingQuery] = []
     with ExitStack() as running:
         for start in starts:
             query = start()
+            queries.append(query)
             running.callback(tell, query)
             running.callback(query.stop)
             if not continuous:
                 query.awaitTermination()
         if continuous:
             click.echo("running; Ctrl-C ends it, and the next run goes on from there", err=True)
-            spark.streams.awaitAnyTermination()
+            _wait(queries)
+
+
+def _wait(queries: Sequence[StreamingQuery]) -> None:
+    """Wait until one of the queries ends, with its exception, or Ctrl-C is pressed."""
+    try:
+        # Not in a call of the JVM: Ctrl-C there brings a page of traceback.
+        while all(query.isActive for query in queries):
+            time.sleep(0.5)
+    except KeyboardInterrupt:
+        return
+    for query in queries:
+        if not query.isActive:
+            query.awaitTermination()
 
 
 def tell(query: StreamingQuery) -> None:

@@ -155,7 +155,6 @@ def main(
         )
         rows = report(events, window_s=window_s, slide_s=slide_s)
         activity.run(
-            spark,
             [
                 partial(
                     start_report, rows, bootstrap_server, report_topic, kept / "report", **trigger

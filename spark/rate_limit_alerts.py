@@ -168,7 +168,7 @@ def main(
         )
         rows = alerts(events, **rules)
         start = partial(start_alerts, rows, bootstrap_server, alert_topic, checkpoint, **trigger)
-        activity.run(spark, [start], continuous=continuous)
+        activity.run([start], continuous=continuous)
 
 
 if __name__ == "__main__":

@@ -239,7 +239,7 @@ def test_report_comes_while_the_stream_goes_on(
     # Not the other way about: in a thread of its own Spark looks for no format that is Python's.
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(meanwhile)
-        activity.run(spark, starts, continuous=True)
+        activity.run(starts, continuous=True)
         done.result()
     expected = {(T0, "view"): Row(1, 1, 0), (T0 + 60 * MINUTE_MS, "view"): Row(2, 1, 0)}
     assert report_in(broker, reports) == parquet_in(parquet) == expected
