@@ -148,9 +148,9 @@ HEADERS
 # the JRE), systemd's own checks, a small host to install on. None is a reason to give up: the tests
 # say what they lack.
 install_test_tools() {
-    local command package
+    local command package missing=()
     while read -r command package; do
-        command -v "$command" >/dev/null || ! can_install || (apt_install "$package") || true
+        command -v "$command" >/dev/null || missing+=("$package")
     done <<TOOLS
 mvn maven
 npm npm
@@ -159,7 +159,19 @@ strace strace
 systemd-analyze systemd
 debootstrap debootstrap
 TOOLS
-    can_fuzz || ! can_install || (install_clang) || true
+    can_fuzz || missing+=(clang)
+    if [ "${#missing[@]}" -eq 0 ] || ! can_install; then
+        return
+    fi
+    # In shells of their own, so that one that cannot be had does not keep the others out.
+    (apt_update) && apt_updated=yes
+    for package in "${missing[@]}"; do
+        if [ "$package" = clang ]; then
+            (install_clang) || true
+        else
+            (apt_install "$package") || true
+        fi
+    done
 }
 
 # Whether clang is there with libFuzzer and its sanitizers, which are a package of their own.

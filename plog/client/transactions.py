@@ -135,37 +135,32 @@ class Transactions:
     def commit(self, flush: Callable[[], None]) -> None:
         """Commit, after `flush` has given every record its outcome; raise the first failure."""
         with self._calls:
-            progress = self.progress
-            progress.ask(Call.COMMIT)
-            try:
-                flush()
-            except BaseException as stop:
-                # The coordinator has not been asked: this may still be aborted.
-                progress.fail(_interrupted(stop), is_unsure=False)
-                raise
-            if progress.state is not State.COMMITTING:
-                assert progress.error is not None
-                raise progress.error
-            if progress.may_be_open:
+            self._flushed(Call.COMMIT, State.COMMITTING, flush)
+            if self.progress.may_be_open:
                 self._end(commit=True, deadline=self._deadline())
-            progress.ended()
+            self.progress.ended()
 
     def prepare(self, flush: Callable[[], None]) -> PreparedTransaction | None:
         """Leave the end to others, after `flush`; None where nothing has joined that would end."""
         with self._calls:
-            progress = self.progress
-            progress.ask(Call.PREPARE)
-            try:
-                flush()
-            except BaseException as stop:
-                progress.fail(_interrupted(stop), is_unsure=False)
-                raise
-            if progress.state is not State.PREPARED:
-                assert progress.error is not None
-                raise progress.error
-            if not progress.is_open:
+            self._flushed(Call.PREPARE, State.PREPARED, flush)
+            if not self.progress.is_open:
                 return None
-            return PreparedTransaction(self.transactional_id, *progress.producer)
+            return PreparedTransaction(self.transactional_id, *self.progress.producer)
+
+    def _flushed(self, call: Call, state: State, flush: Callable[[], None]) -> None:
+        """Ask for what ends the sending, and wait for what was sent; raise the first failure."""
+        progress = self.progress
+        progress.ask(call)
+        try:
+            flush()
+        except BaseException as stop:
+            # The coordinator has not been asked: this may still be aborted.
+            progress.fail(_interrupted(stop), is_unsure=False)
+            raise
+        if progress.state is not state:
+            assert progress.error is not None
+            raise progress.error
 
     def abort(self, drain: Drain) -> None:
         """Abort, once `drain` has dropped what was not sent and waited for what was."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plog.errors import ConfigError
+from plog.spark.option_values import at_least_0, boolean, not_empty, one_of, positive
 from plog.types import TopicPartition
 
 LATEST, EARLIEST = -1, -2
@@ -76,7 +77,7 @@ def wants_headers(options: Mapping[str, str]) -> bool:
     for key, value in options.items():
         if key.lower() == "includeheaders":
             try:
-                return bool(_BOOLEAN(value))
+                return bool(boolean(value))
             except ValueError as fault:
                 raise ConfigError(f"plog source: includeHeaders: {fault}") from fault
     return False
@@ -166,39 +167,6 @@ def _whole(value: object) -> int:
     return value
 
 
-def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a whole number") from None
-
-
-def _positive(text: str) -> int:
-    value = _number(text)
-    if value <= 0:
-        raise ValueError(f"{value} is not above 0")
-    return value
-
-
-def _not_negative(text: str) -> int:
-    value = _number(text)
-    if value < 0:
-        raise ValueError(f"{value} is below 0")
-    return value
-
-
-def _one_of(**choices: Any) -> Callable[[str], Any]:
-    def convert(text: str) -> Any:
-        word = text.strip().lower()
-        if word not in choices:
-            raise ValueError(f"{text!r} is none of {', '.join(choices)}")
-        return choices[word]
-
-    return convert
-
-
-_BOOLEAN = _one_of(true=True, false=False)
-
 _UNIT_MS: dict[str, float] = {
     "": 1,
     "us": 0.001,
@@ -219,12 +187,6 @@ def _duration(text: str) -> int:
     return int(int(found[1]) * _UNIT_MS[found[2]])
 
 
-def _not_empty(text: str) -> str:
-    if not text.strip():
-        raise ValueError("is empty")
-    return text.strip()
-
-
 def _topics(text: str) -> tuple[str, ...]:
     topics = dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip())
     if not topics:
@@ -234,7 +196,7 @@ def _topics(text: str) -> tuple[str, ...]:
 
 def _pattern(text: str) -> str:
     try:
-        return re.compile(_not_empty(text)).pattern
+        return re.compile(not_empty(text)).pattern
     except re.error as fault:
         raise ValueError(f"{text!r} is no regular expression: {fault}") from fault
 
@@ -304,7 +266,7 @@ def _stream_start(text: str) -> Bound:
 
 
 def _timestamp(text: str) -> Bound:
-    return Bound(timestamp=_not_negative(text))
+    return Bound(timestamp=at_least_0(text))
 
 
 def _timestamps(text: str) -> Bound:
@@ -340,35 +302,35 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "assign": ("assigned", _assignment),
     "startingOffsetsByTimestampStrategy": (
         "latest_if_no_later_record",
-        _one_of(error=False, latest=True),
+        one_of({"error": False, "latest": True}),
     ),
-    "failOnDataLoss": ("fail_on_data_loss", _BOOLEAN),
-    "includeHeaders": ("include_headers", _BOOLEAN),
-    "minPartitions": ("min_partitions", _positive),
-    "maxRecordsPerPartition": ("max_records_per_partition", _positive),
-    "fetchOffset.numRetries": ("plan_attempts", _positive),
-    "fetchOffset.retryIntervalMs": ("plan_retry_interval_ms", _not_negative),
-    "kafkaConsumer.pollTimeoutMs": ("poll_timeout_ms", _positive),
-    "kafka.bootstrap.servers": ("bootstrap_servers", _not_empty),
-    "kafka.client.id": ("client_id", _not_empty),
+    "failOnDataLoss": ("fail_on_data_loss", boolean),
+    "includeHeaders": ("include_headers", boolean),
+    "minPartitions": ("min_partitions", positive),
+    "maxRecordsPerPartition": ("max_records_per_partition", positive),
+    "fetchOffset.numRetries": ("plan_attempts", positive),
+    "fetchOffset.retryIntervalMs": ("plan_retry_interval_ms", at_least_0),
+    "kafkaConsumer.pollTimeoutMs": ("poll_timeout_ms", positive),
+    "kafka.bootstrap.servers": ("bootstrap_servers", not_empty),
+    "kafka.client.id": ("client_id", not_empty),
     "kafka.isolation.level": (
         "read_committed",
-        _one_of(read_uncommitted=False, read_committed=True),
+        one_of({"read_uncommitted": False, "read_committed": True}),
     ),
-    "kafka.fetch.max.bytes": ("fetch_max_bytes", _positive),
-    "kafka.max.partition.fetch.bytes": ("partition_max_bytes", _positive),
-    "kafka.fetch.max.wait.ms": ("fetch_max_wait_ms", _not_negative),
-    "kafka.request.timeout.ms": ("request_timeout_ms", _positive),
-    "kafka.retry.backoff.ms": ("retry_backoff_ms", _not_negative),
-    "kafka.security.protocol": ("security_protocol", _one_of(plaintext="PLAINTEXT")),
+    "kafka.fetch.max.bytes": ("fetch_max_bytes", positive),
+    "kafka.max.partition.fetch.bytes": ("partition_max_bytes", positive),
+    "kafka.fetch.max.wait.ms": ("fetch_max_wait_ms", at_least_0),
+    "kafka.request.timeout.ms": ("request_timeout_ms", positive),
+    "kafka.retry.backoff.ms": ("retry_backoff_ms", at_least_0),
+    "kafka.security.protocol": ("security_protocol", one_of({"plaintext": "PLAINTEXT"})),
 }
 """By option: the field of SourceOptions it sets, and how its text is read."""
 
 STREAM_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _positive),
-    "minOffsetsPerTrigger": ("min_offsets_per_trigger", _positive),
+    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", positive),
+    "minOffsetsPerTrigger": ("min_offsets_per_trigger", positive),
     "maxTriggerDelay": ("max_trigger_delay_ms", _duration),
-    "commitOffsetsToGroup": ("commit_group", _not_empty),
+    "commitOffsetsToGroup": ("commit_group", not_empty),
 }
 """What only streams have."""
 

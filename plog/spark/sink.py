@@ -10,6 +10,7 @@ import functools
 import logging
 import os
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,16 +61,16 @@ class Written(WriterCommitMessage):
     stood: bool = False
 
 
-class _Writer:
+class _Writer(ABC):
     """What both kinds of queries have."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         sink_rows.check(schema, options.topic)
         self.options = options
 
+    @abstractmethod
     def _phases(self, part: Written) -> Phases:
         """Return how the batch of a part comes to stand."""
-        raise NotImplementedError
 
     def _write_part(self, part: Written, rows: Iterator[pa.RecordBatch]) -> Written:
         """Write a task's rows, and leave them to the driver."""

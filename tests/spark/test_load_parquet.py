@@ -23,19 +23,10 @@ from plog.types import TopicPartition
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.spark.conftest import ROOT
+from tests.spark.marks import DEAR
 from tests.waiting import until
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.parametrize(
-        "plane",
-        [
-            pytest.param(Plane.FAST, id="fast"),
-            pytest.param(Plane.PLAIN, id="plain", marks=pytest.mark.long),
-        ],
-        indirect=True,
-    ),
-]
+pytestmark = DEAR
 JOBS = ROOT / "spark"
 DAY_MS = 86_400_000
 T0_MS = 1_372_636_800_000

@@ -20,19 +20,10 @@ from plog.errors import ConfigError, UnknownTopicOrPartition
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.spark.conftest import ROOT
+from tests.spark.marks import DEAR
 from tests.spark.test_sink import read
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.parametrize(
-        "plane",
-        [
-            pytest.param(Plane.FAST, id="fast"),
-            pytest.param(Plane.PLAIN, id="plain", marks=pytest.mark.long),
-        ],
-        indirect=True,
-    ),
-]
+pytestmark = DEAR
 JOBS = ROOT / "spark"
 HOUR_MS = 3_600_000
 T0_MS = 1_372_636_800_000
