@@ -318,6 +318,7 @@ class Controller:
             )
         )
         self._nodes.drop_notifications()
+        deletions = self._deletions()  # before the topics, so that none is of one not yet read
         context = ClusterContext(self._broker_id, self._nodes.epoch, self._nodes.read_brokers())
         for name, node in self._load_topics(self._nodes.topic_names()).items():
             if node is not None and node.topic_id is not None:
@@ -328,7 +329,7 @@ class Controller:
                 context.states[partition] = state
         self._machine = ControllerMachine(context)
         self._next_balance_ms = self._clock.monotonic_ms() + FIRST_BALANCE_MS
-        self._feed(Failover(self._deletions()))
+        self._feed(Failover(deletions))
         if self._machine is not None:
             # Brokers in this process lead what they led before: it can serve.
             self._elected.set()
@@ -371,8 +372,13 @@ class Controller:
         self._feed(TopicsRead(self._load_topics([name])))
 
     def _read_deletions(self) -> None:
-        if self._machine is not None:
-            self._feed(DeletionsRead(self._deletions()))
+        if self._machine is None:
+            return
+        names = self._deletions()
+        if not names <= self._machine.context.topics.keys():
+            # Younger than what was last read of the topics: they are there, or have gone by now.
+            self._read_topic_names()
+        self._feed(DeletionsRead(names))
 
     def _deletions(self) -> frozenset[str]:
         names = frozenset(self._store.children(znodes.DELETE_TOPICS))

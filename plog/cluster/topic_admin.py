@@ -19,8 +19,10 @@ from typing import Final, NamedTuple
 from plog.cluster import znodes
 from plog.cluster.replica_placement import Candidate, place_replicas
 from plog.cluster.store import (
+    ANY_VERSION,
     BadVersion,
     Change,
+    CheckOp,
     CreateOp,
     NodeExists,
     NoNode,
@@ -31,7 +33,7 @@ from plog.cluster.store import (
     WatchEvent,
     join,
 )
-from plog.cluster.znodes import BrokerNode, ConfigEntity, TopicNode
+from plog.cluster.znodes import BrokerNode, ConfigEntity, MalformedNode, TopicNode
 from plog.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -276,8 +278,11 @@ class TopicAdmin:
 
     # -- deletion ----------------------------------------------------------------------------
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str) -> uuid.UUID | None:
         """Ask the controller to delete a topic. Asked twice is asked once.
+
+        Returns the id of the topic that goes; another may have its name a moment later. None: it
+        has none.
 
         Raises:
             UnknownTopicOrPartition: no such topic.
@@ -288,15 +293,28 @@ class TopicAdmin:
             raise TopicDeletionDisabled("delete.topic.enable is false")
         if name in INTERNAL_TOPICS:
             raise InvalidTopic(f"{name} is the brokers' own")
-        if self._store.exists(znodes.topic_path(name)) is None:
-            raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
+        path = znodes.topic_path(name)
+        topic_id = self._id_at(path)
+        request = CreateOp(znodes.delete_topic_path(name))
         try:
-            self._store.create(znodes.delete_topic_path(name))
+            # At once: a request that outlived its topic would be the next one's of its name.
+            self._store.multi([CheckOp(path, ANY_VERSION), request])
+        except NoNode as error:
+            raise UnknownTopicOrPartition(f"topic {name!r} does not exist") from error
         except NodeExists:
             self._lines.info("topic %s is being deleted already", name)
+        return topic_id
 
-    def watch_removal(self, name: str, removed: Callable[[], None]) -> Watch:
-        """Call `removed` once the topic's node is gone, so that its name is free; or gone already.
+    def _id_at(self, path: str) -> uuid.UUID | None:
+        try:
+            return TopicNode.decode(self._store.get(path)[0]).topic_id
+        except (NoNode, MalformedNode):
+            return None
+
+    def watch_removal(
+        self, name: str, topic_id: uuid.UUID | None, removed: Callable[[], None]
+    ) -> Watch:
+        """Call `removed` once the topic of this id has left its name free; or has left it already.
 
         It may be called more than once, on any thread.
         """
@@ -307,7 +325,7 @@ class TopicAdmin:
                 removed()
 
         watch = self._store.watch_data(path, look)
-        if self._store.exists(path) is None:
+        if self._store.exists(path) is None or self._id_at(path) != topic_id:
             removed()
         return watch
 

@@ -11,7 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from plog.cluster.metadata_cache import MetadataSnapshot
 from plog.cluster.topic_admin import INTERNAL_TOPICS, CreatedTopic, NewTopic
@@ -287,13 +287,8 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
         DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in request.topic_names
     ]
     # All ids are looked up first: one that is given twice is known both times.
-    outcomes = [_named(ctx, state) for state in asked]
-    for at, outcome in enumerate(outcomes):
-        try:
-            if isinstance(outcome, str):
-                await _delete(ctx, outcome)
-        except KafkaError as refusal:
-            outcomes[at] = refusal
+    names = [_named(ctx, state) for state in asked]
+    outcomes = [await _delete(ctx, name) for name in names]
     responses = []
     for state, outcome in zip(asked, outcomes, strict=True):
         try:
@@ -302,7 +297,7 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
             await _until_gone(ctx, deadline, outcome)
             responses.append(
                 DeletableTopicResult(
-                    name=outcome, topic_id=state.topic_id, error_code=ErrorCode.NONE
+                    name=outcome.name, topic_id=state.topic_id, error_code=ErrorCode.NONE
                 )
             )
         except KafkaError as refusal:
@@ -328,20 +323,36 @@ def _named(ctx: Context, state: DeleteTopicState) -> str | KafkaError:
         return refusal
 
 
-async def _delete(ctx: Context, name: str) -> None:
-    """Have a topic deleted."""
+class Going(NamedTuple):
+    """A topic that is being deleted. Its name may be another's before anybody has seen it free."""
+
+    name: str
+    topic_id: uuid.UUID | None
+
+    def is_shown(self, snapshot: MetadataSnapshot) -> bool:
+        """Whether clients still see it."""
+        shown = snapshot.topics.get(self.name)
+        return shown is not None and self.topic_id in (None, shown.topic_id)
+
+
+async def _delete(ctx: Context, name: str | KafkaError) -> Going | KafkaError:
+    """Have a topic deleted; return why it is not, if so."""
+    if isinstance(name, KafkaError):
+        return name
     try:
-        await ctx.in_thread(ctx.services.topics.delete, name)
+        return Going(name, await ctx.in_thread(ctx.services.topics.delete, name))
     except TopicDeletionDisabled as refusal:
         if ctx.version >= DELETION_DISABLED_SINCE:
-            raise
-        raise InvalidRequest(str(refusal)) from refusal
+            return refusal
+        return InvalidRequest(str(refusal))
+    except KafkaError as refusal:
+        return refusal
 
 
-async def _until_gone(ctx: Context, deadline: Deadline, topic: str) -> None:
+async def _until_gone(ctx: Context, deadline: Deadline, topic: Going) -> None:
     """Wait until clients see the topic no more, and then until its name is free."""
-    otherwise = f"topic {topic!r} is being deleted"
-    await deadline.until_shown(lambda snapshot: topic not in snapshot.topics, otherwise)
+    otherwise = f"topic {topic.name!r} is being deleted"
+    await deadline.until_shown(lambda snapshot: not topic.is_shown(snapshot), otherwise)
     loop = asyncio.get_running_loop()
     removed: asyncio.Future[None] = loop.create_future()
 
@@ -352,7 +363,7 @@ async def _until_gone(ctx: Context, deadline: Deadline, topic: str) -> None:
     def on_removed() -> None:  # on the store's thread
         loop.call_soon_threadsafe(settle)
 
-    watch = await ctx.in_thread(ctx.services.topics.watch_removal, topic, on_removed)
+    watch = await ctx.in_thread(ctx.services.topics.watch_removal, *topic, on_removed)
     try:
         await deadline.until_done(removed, otherwise)
     finally:

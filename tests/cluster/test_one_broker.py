@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -137,6 +138,30 @@ def test_topic_being_deleted_blocks_its_name(start) -> None:
     node = start()
     eventually(lambda: node.store.exists("/brokers/topics/a") is None)
     assert node.logs.get(TopicPartition("a", 0)) is None
+
+
+def test_topic_that_goes_before_the_controller_has_seen_it_goes(
+    start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller reads what is to be deleted first, for another topic's sake."""
+    node = start()
+    is_reading, go_on = threading.Event(), threading.Event()
+    children = node.store.children
+
+    def held(path: str) -> list[str]:
+        if path == znodes.DELETE_TOPICS and not go_on.is_set():
+            is_reading.set()
+            assert go_on.wait(WAIT_S)
+        return children(path)
+
+    monkeypatch.setattr(node.store, "children", held)
+    node.store.create(znodes.delete_topic_path("gone"))
+    assert is_reading.wait(WAIT_S)
+    node.topics.create(NewTopic("a", 1))
+    node.topics.delete("a")
+    go_on.set()
+    eventually(lambda: node.store.exists(znodes.topic_path("a")) is None)
+    eventually(lambda: not children(znodes.DELETE_TOPICS))
 
 
 def test_added_partitions_are_led_at_once(start) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 
@@ -335,6 +337,29 @@ def test_topic_is_given_by_name_or_by_id(wire: Speaker) -> None:
     codes = [result.error_code for result in wire.ask(request, 6).responses]
     assert codes == [ErrorCode.INVALID_REQUEST] * 2
     assert partitions_of(wire, name) is not None
+
+
+def test_deletion_ends_though_its_name_is_taken_at_once(
+    wire: Speaker, broker: BrokerProcess
+) -> None:
+    """By a client that asks for metadata, say, where asking makes topics."""
+    names = [create_topic(wire)[0] for _ in range(20)]
+    is_over = threading.Event()
+
+    def take() -> None:
+        with contextlib.closing(speak(broker.port)) as other:
+            while not is_over.is_set():
+                create(other, *(new_topic(name) for name in names), timeout_ms=0)
+
+    taker = threading.Thread(target=take)
+    taker.start()
+    try:
+        for _ in range(10):
+            assert {result.error_code for result in delete(wire, *names)} == {0}
+            eventually(lambda: all(partitions_of(wire, name) for name in names), "there again")
+    finally:
+        is_over.set()
+        taker.join()
 
 
 def test_without_time_deletion_is_begun_and_said_to_time_out(wire: Speaker, topic: str) -> None:
