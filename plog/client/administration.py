@@ -5,29 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self
 
-from plog.client.metadata import Cluster
+from plog.client.metadata import Cluster, cluster_of
 
 
 class Administration:
     """Connections to a cluster, opened when they are needed and closed at the end.
 
     Args:
-        bootstrap_servers: "host:port,...".
+        bootstrap_servers: "host:port,...", or a cluster that is somebody's already, who closes it.
         request_timeout_ms: how long each answer may take, and how long a call waits for whoever
             has to answer it.
     """
 
     def __init__(
         self,
-        bootstrap_servers: str | Iterable[str],
+        bootstrap_servers: str | Iterable[str] | Cluster,
         *,
         client_id: str = "plog-admin",
         request_timeout_ms: int = 30_000,
     ) -> None:
         self._timeout_ms = request_timeout_ms
-        self._cluster = Cluster(
-            bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms
-        )
+        self._cluster, self._is_own = cluster_of(bootstrap_servers, client_id, request_timeout_ms)
 
     def __enter__(self) -> Self:
         return self
@@ -37,4 +35,5 @@ class Administration:
 
     def close(self) -> None:
         """Close every connection."""
-        self._cluster.close()
+        if self._is_own:
+            self._cluster.close()

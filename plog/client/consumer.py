@@ -17,7 +17,7 @@ from plog.client import fetcher
 from plog.client.arguments import at_least
 from plog.client.connection import Connection
 from plog.client.fetcher import Ask, Fetched, Limits
-from plog.client.metadata import Cluster, no_leader
+from plog.client.metadata import Cluster, cluster_of, no_leader
 from plog.client.offsets import (
     EARLIEST,
     LATEST,
@@ -129,7 +129,7 @@ class Consumer:
     memory.
 
     Args:
-        bootstrap_servers: "host:port,...".
+        bootstrap_servers: "host:port,...", or a cluster that is somebody's already, who closes it.
         auto_offset_reset: "earliest", "latest" or "none": where to go when a position is unset or
             out of range ("none": raise OffsetOutOfRange).
         isolation_level: "read_uncommitted" or "read_committed".
@@ -143,7 +143,7 @@ class Consumer:
 
     def __init__(
         self,
-        bootstrap_servers: str | Iterable[str],
+        bootstrap_servers: str | Iterable[str] | Cluster,
         *,
         client_id: str = "plog-consumer",
         auto_offset_reset: str = "latest",
@@ -169,9 +169,7 @@ class Consumer:
             fetch_max_bytes=fetch_max_bytes,
             max_partition_fetch_bytes=max_partition_fetch_bytes,
         )
-        self._cluster = Cluster(
-            bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms
-        )
+        self._cluster, self._is_own = cluster_of(bootstrap_servers, client_id, request_timeout_ms)
         self._request_timeout_ms = request_timeout_ms
         self._reset = auto_offset_reset
         self._limits = Limits(
@@ -203,7 +201,8 @@ class Consumer:
         """Close every connection and drop what was fetched ahead."""
         for node_id in list(self._connections):
             self._drop_connection(node_id)
-        self._cluster.close()
+        if self._is_own:
+            self._cluster.close()
         self._positions.clear()
         self._is_closed = True
 

@@ -130,7 +130,6 @@ class Cluster:
         at_least(1, request_timeout_ms=request_timeout_ms)
         self._bootstrap = parse_bootstrap(bootstrap_servers)
         self._client_id = client_id
-        at_least(1, request_timeout_ms=request_timeout_ms)
         self._timeout_ms = request_timeout_ms
         self._connections: dict[tuple[str, int], Connection] = {}
         self.nodes: dict[int, Node] = {}
@@ -326,6 +325,15 @@ class Cluster:
 
     def _connect(self, host: str, port: int) -> Connection:
         return Connection(host, port, client_id=self._client_id, timeout_ms=self._timeout_ms)
+
+
+def cluster_of(
+    servers: str | Iterable[str] | Cluster, client_id: str, request_timeout_ms: int
+) -> tuple[Cluster, bool]:
+    """Return the cluster that is given, or a new one; and whether it is new, the caller's own."""
+    if isinstance(servers, Cluster):
+        return servers, False
+    return Cluster(servers, client_id=client_id, request_timeout_ms=request_timeout_ms), True
 
 
 def _meaning(code: int) -> str:

@@ -11,8 +11,8 @@ import time
 from typing import Self
 
 from plog._native.murmur2 import murmur2
-from plog.client.admin import Admin
-from plog.client.consumer import Consumer
+from plog.client.fetcher import READ_COMMITTED, READ_UNCOMMITTED
+from plog.client.offsets import LATEST, list_offsets
 from plog.client.producer import Producer
 from plog.errors import (
     ConfigError,
@@ -21,6 +21,7 @@ from plog.errors import (
     UnknownTopicOrPartition,
 )
 from plog.spark.decisions import Decision, driver_id
+from plog.spark.links import Link
 from plog.spark.sink_options import SinkOptions
 from plog.types import TopicPartition
 
@@ -43,12 +44,13 @@ class DecisionLog:
     """The decisions of one query.
 
     Args:
-        options: where the brokers are, and how the topic is called.
+        link: to the brokers.
+        options: how the topic is called.
         query: the query's id, which it keeps over runs.
     """
 
-    def __init__(self, options: SinkOptions, query: str) -> None:
-        self._options, self.query = options, query
+    def __init__(self, link: Link, options: SinkOptions, query: str) -> None:
+        self._link, self.query = link, query
         self._key = query.encode()
         self.at = TopicPartition(options.decisions_topic, murmur2(self._key) % PARTITIONS)
 
@@ -58,22 +60,21 @@ class DecisionLog:
         Raises:
             ConfigError: it is there, with fewer partitions than it must have.
         """
-        with Admin(self._options.bootstrap_servers) as admin:
-            with contextlib.suppress(TopicAlreadyExists):
-                admin.create_topic(self.at.topic, partitions=PARTITIONS, configs=CONFIGS)
-            found = self._partitions(admin)
+        with contextlib.suppress(TopicAlreadyExists):
+            self._link.topics.create_topic(self.at.topic, partitions=PARTITIONS, configs=CONFIGS)
+        found = self._partitions()
         if found < PARTITIONS:
             raise ConfigError(
                 f"plog sink: {self.at.topic} has {found} partitions, and is no topic of decisions: "
                 f"those have {PARTITIONS}; name another one by decisionsTopic"
             )
 
-    def _partitions(self, admin: Admin) -> int:
+    def _partitions(self) -> int:
         """Return how many there are, as soon as brokers tell: somebody may just have made it."""
-        deadline = time.monotonic() + self._options.request_timeout_ms / 1000
+        deadline = time.monotonic() + self._link.timeout_ms / 1000
         while True:
             try:
-                return len(admin.topic(self.at.topic).partitions)
+                return len(self._link.topics.topic(self.at.topic).partitions)
             except UnknownTopicOrPartition:
                 if time.monotonic() > deadline:
                     raise
@@ -99,40 +100,46 @@ class DecisionLog:
         return self._last(waits=False)
 
     def _last(self, *, waits: bool) -> Decision | None:
-        servers, client_id = self._options.bootstrap_servers, self._options.client_id
-        with (
-            Consumer(servers, client_id=client_id) as everything,
-            Consumer(servers, client_id=client_id, isolation_level="read_committed") as committed,
-        ):
-            try:
-                end = everything.end_offsets([self.at])[self.at]
-            except UnknownTopicOrPartition:
-                return None  # no query has written one yet
-            deadline = time.monotonic() + 2 * DRIVER_TIMEOUT_MS / 1000
-            while (stable := committed.end_offsets([self.at])[self.at]) < end and waits:
-                if time.monotonic() > deadline:
-                    raise RequestTimedOut(f"a transaction in {self.at} does not end")
-                time.sleep(LOOK_AGAIN_S)
-            end = min(stable, end)
-            begin = committed.beginning_offsets([self.at])[self.at]
-            committed.assign([self.at])
-            span = NEAR_THE_END
-            while True:
-                first = max(begin, end - span)
-                found = self._scan(committed, first, end)
-                if found is not None or first == begin:
-                    return found
-                span *= 16
+        try:
+            end = self._stable_end() if waits else self._end(READ_COMMITTED)
+        except UnknownTopicOrPartition:
+            return None  # no query has written one yet
+        span = NEAR_THE_END
+        while True:
+            first = max(0, end - span)
+            found = self._scan(first, end)
+            if found is not None or first == 0:
+                return found
+            span *= 16
 
-    def _scan(self, consumer: Consumer, first: int, end: int) -> Decision | None:
+    def _stable_end(self) -> int:
+        """Return the partition's end, once no transaction is open before it."""
+        end = self._end(READ_UNCOMMITTED)
+        deadline = time.monotonic() + 2 * DRIVER_TIMEOUT_MS / 1000
+        while self._end(READ_COMMITTED) < end:
+            if time.monotonic() > deadline:
+                raise RequestTimedOut(f"a transaction in {self.at} does not end")
+            time.sleep(LOOK_AGAIN_S)
+        return end
+
+    def _end(self, isolation_level: int) -> int:
+        link = self._link
+        found = list_offsets(
+            link.cluster, {self.at: LATEST}, isolation_level, timeout_ms=link.timeout_ms
+        )
+        return found[self.at].offset
+
+    def _scan(self, first: int, end: int) -> Decision | None:
         """Return the last of the query's records within these offsets."""
         value: bytes | None = None
-        consumer.seek(self.at, first)
-        deadline = time.monotonic() + self._options.request_timeout_ms / 1000
-        while consumer.position(self.at) < end:
+        reader = self._link.reader
+        reader.assign([self.at])
+        reader.seek(self.at, first)
+        deadline = time.monotonic() + self._link.timeout_ms / 1000
+        while reader.position(self.at) < end:
             if time.monotonic() > deadline:
                 raise RequestTimedOut(f"{self.at} is not read to offset {end} in time")
-            for record in consumer.poll(int(LOOK_AGAIN_S * 1000)):
+            for record in reader.poll(int(LOOK_AGAIN_S * 1000)):
                 if record.key == self._key and record.offset < end:
                     value = record.value
         return None if value is None else Decision.decode(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable
 
-from plog.client.transaction_admin import ONGOING, TransactionAdmin
+from plog.client.transaction_admin import ONGOING
 from plog.client.transaction_states import PreparedTransaction
 from plog.errors import (
     ErrorCode,
@@ -18,6 +18,7 @@ from plog.errors import (
     ProducerFenced,
     TransactionalIdNotFound,
 )
+from plog.spark.links import Link
 from plog.spark.sink_options import SinkOptions
 
 log = logging.getLogger(__name__)
@@ -31,26 +32,27 @@ class OpenTransactions:
     """Those of the tasks of one query.
 
     Args:
+        link: to the brokers.
         prefix: what their transactional ids begin with.
     """
 
-    def __init__(self, options: SinkOptions, prefix: str) -> None:
-        self._options, self._prefix = options, prefix
+    def __init__(self, link: Link, options: SinkOptions, prefix: str) -> None:
+        self._link, self._options, self._prefix = link, options, prefix
 
     def listed(self) -> set[PreparedTransaction]:
         """Return those that nobody has decided to end."""
         found = set()
-        with self._admin() as admin:
-            for listed in admin.transactions(states=[ONGOING]):
-                if not listed.transactional_id.startswith(self._prefix):
-                    continue
-                try:
-                    now = admin.describe(listed.transactional_id)
-                except TransactionalIdNotFound:
-                    continue
-                if now.state == ONGOING:
-                    one = now.transactional_id, now.producer_id, now.producer_epoch
-                    found.add(PreparedTransaction(*one))
+        admin = self._link.transactions
+        for listed in admin.transactions(states=[ONGOING]):
+            if not listed.transactional_id.startswith(self._prefix):
+                continue
+            try:
+                now = admin.describe(listed.transactional_id)
+            except TransactionalIdNotFound:
+                continue
+            if now.state == ONGOING:
+                one = now.transactional_id, now.producer_id, now.producer_epoch
+                found.add(PreparedTransaction(*one))
         return found
 
     def check(self, wanted: Iterable[PreparedTransaction], listed: Collection[object]) -> None:
@@ -78,30 +80,21 @@ class OpenTransactions:
             KafkaError: a coordinator does not answer; some may be committed.
         """
         torn: list[tuple[PreparedTransaction, KafkaError]] = []
-        with self._admin() as admin:
-            for one in transactions:
-                try:
-                    admin.end(one, commit=True)
-                except (ProducerFenced, InvalidTxnState) as fault:
-                    torn.append((one, fault))
-                except KafkaError as fault:
-                    # Ids that nobody uses are forgotten after days, when nothing of them is open.
-                    if fault.code != ErrorCode.INVALID_PRODUCER_ID_MAPPING:
-                        raise
+        for one in transactions:
+            try:
+                self._link.transactions.end(one, commit=True)
+            except (ProducerFenced, InvalidTxnState) as fault:
+                torn.append((one, fault))
+            except KafkaError as fault:
+                # Ids that nobody uses are forgotten after days, when nothing of them is open.
+                if fault.code != ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+                    raise
         return torn
 
     def abort(self, transactions: Iterable[PreparedTransaction]) -> None:
         """Abort these, unless they have ended; their timeout does, where that cannot be asked."""
-        with self._admin() as admin:
-            for one in transactions:
-                try:
-                    admin.end(one, commit=False)
-                except KafkaError as fault:
-                    log.info("%s is not aborted: %s", one.transactional_id, fault)
-
-    def _admin(self) -> TransactionAdmin:
-        return TransactionAdmin(
-            self._options.bootstrap_servers,
-            client_id=self._options.client_id,
-            request_timeout_ms=self._options.request_timeout_ms,
-        )
+        for one in transactions:
+            try:
+                self._link.transactions.end(one, commit=False)
+            except KafkaError as fault:
+                log.info("%s is not aborted: %s", one.transactional_id, fault)

@@ -29,6 +29,7 @@ from plog.client.transaction_states import PreparedTransaction
 from plog.errors import ConfigError, PlogError
 from plog.spark import sink_rows
 from plog.spark.decisions import Slots
+from plog.spark.links import link_to
 from plog.spark.sink_options import AT_LEAST_ONCE, SinkOptions, parse
 from plog.spark.two_phases import BatchPhases, Phases, StreamPhases
 
@@ -148,7 +149,7 @@ class PlogStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query, each once."""
 
     def _phases(self, part: Written) -> Phases:
-        return StreamPhases(self.options, part.query, part.run)
+        return StreamPhases(link_to(self.options), self.options, part.query, part.run)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write a task's rows of a batch."""
@@ -176,7 +177,7 @@ class PlogWriter(_Writer, DataSourceArrowWriter):
         self.query = str(uuid.uuid4())  # it comes along to the tasks
 
     def _phases(self, part: Written) -> Phases:
-        return BatchPhases(self.options, part.query)
+        return BatchPhases(link_to(self.options), self.options, part.query)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write a task's rows."""

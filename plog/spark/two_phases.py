@@ -25,6 +25,7 @@ from plog.client.transaction_states import PreparedTransaction
 from plog.errors import PlogError, ProducerFenced
 from plog.spark.decision_log import DecisionLog, Driver
 from plog.spark.decisions import Decision, Standing, decided, entered, standing, tasks_prefix
+from plog.spark.links import Link
 from plog.spark.open_transactions import OpenTransactions, TransactionLost
 from plog.spark.sink_options import SinkOptions
 
@@ -61,14 +62,15 @@ class StreamPhases:
     """The batches of one streaming query, for a task or for the driver. Not thread-safe.
 
     Args:
+        link: to the brokers.
         query: the query's id, which it keeps over runs.
         run: the id of this run of it.
     """
 
-    def __init__(self, options: SinkOptions, query: str, run: str) -> None:
+    def __init__(self, link: Link, options: SinkOptions, query: str, run: str) -> None:
         self._options, self._query, self._run = options, query, run
-        self._log = DecisionLog(options, query)
-        self._open = OpenTransactions(options, tasks_prefix(options.id_prefix, query))
+        self._log = DecisionLog(link, options, query)
+        self._open = OpenTransactions(link, options, tasks_prefix(options.id_prefix, query))
 
     def begin(self, batch: int) -> bool:
         """Tell a task whether it is to write its part of a batch; else the batch stands already.
@@ -191,9 +193,9 @@ class BatchPhases:
     them leaves the rest to its timeout.
     """
 
-    def __init__(self, options: SinkOptions, query: str) -> None:
+    def __init__(self, link: Link, options: SinkOptions, query: str) -> None:
         self._query = query
-        self._open = OpenTransactions(options, tasks_prefix(options.id_prefix, query))
+        self._open = OpenTransactions(link, options, tasks_prefix(options.id_prefix, query))
 
     def begin(self, batch: int) -> bool:
         """Tell that a task is to write."""

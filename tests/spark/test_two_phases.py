@@ -6,14 +6,17 @@ that turns up late.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from plog.client.admin import Admin
 from plog.client.connection import Connection
 from plog.client.consumer import Consumer
 from plog.client.producer import Producer
@@ -23,6 +26,7 @@ from plog.errors import ConfigError, PlogError, ProducerFenced
 from plog.spark import decision_log
 from plog.spark.decision_log import DecisionLog, Driver
 from plog.spark.decisions import Decision, Slots, TakenOver, decided
+from plog.spark.links import Link
 from plog.spark.open_transactions import TransactionLost
 from plog.spark.sink_options import SinkOptions
 from plog.spark.two_phases import BatchPhases, StreamPhases, TornBatch
@@ -36,15 +40,35 @@ _numbers = itertools.count()
 NewTopic = Callable[..., str]
 
 
+def link_of(options: SinkOptions) -> Link:
+    return Link(options.bootstrap_servers, options.client_id, options.request_timeout_ms)
+
+
 class Run:
     """A run of a streaming query, and the process that its tasks are in."""
 
     def __init__(self, options: SinkOptions, query: str, topic: str, name: str) -> None:
         self.options, self.query, self.topic, self.name = options, query, topic, name
         self.slots = Slots(f"{name}-process")
+        self._links: dict[int, Link] = {}
+
+    @property
+    def link(self) -> Link:
+        """This thread's, as a process has one."""
+        here = threading.get_ident()
+        if here not in self._links:
+            self._links[here] = link_of(self.options)
+        return self._links[here]
+
+    def log(self) -> DecisionLog:
+        return DecisionLog(self.link, self.options, self.query)
 
     def phases(self) -> StreamPhases:
-        return StreamPhases(self.options, self.query, self.name)
+        return StreamPhases(self.link, self.options, self.query, self.name)
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
 
     def task(self, batch: int, number: int) -> PreparedTransaction | None:
         """Write a task's records of a batch; None where it stands already."""
@@ -80,11 +104,18 @@ def options(broker: BrokerProcess) -> SinkOptions:
 
 
 @pytest.fixture
-def start(options: SinkOptions, new_topic: NewTopic) -> Callable[[], Run]:
+def start(options: SinkOptions, new_topic: NewTopic) -> Iterator[Callable[[], Run]]:
     """Start runs of one new query, one after the other."""
     query, topic = f"query-{next(_numbers)}", new_topic(TASKS)
-    names = (f"run-{n}" for n in itertools.count())
-    return lambda: Run(options, query, topic, next(names))
+    runs: list[Run] = []
+
+    def begin() -> Run:
+        runs.append(Run(options, query, topic, f"run-{len(runs)}"))
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        run.close()
 
 
 def read(broker: BrokerProcess | KraftKafka, topic: str) -> list[bytes]:
@@ -158,7 +189,7 @@ def test_batch_of_a_driver_that_died_after_it_decided_is_finished_by_the_next(
     dead, again = start(), start()
     dead.run(0)
     left = dead.write(1)
-    log = DecisionLog(options, dead.query)
+    log = dead.log()
     with Driver(log, options) as driver:
         last = log.last()
         assert last is not None
@@ -179,7 +210,7 @@ def test_driver_that_decided_too_late_for_the_next_run_has_not_decided(
     late, again = start(), start()
     late.run(0)
     left = late.write(1)
-    log = DecisionLog(options, late.query)
+    log = late.log()
     with Driver(log, options) as driver:
         last = log.last()
         assert last is not None
@@ -263,7 +294,7 @@ def test_batch_that_is_torn_is_told_of(
     dead, again = start(), start()
     again.options = replace(options, fail_on_torn_batch=fails)
     left = dead.write(0)
-    log = DecisionLog(options, dead.query)
+    log = dead.log()
     with Driver(log, options) as driver:
         last = log.last()
         assert last is not None
@@ -284,7 +315,7 @@ def test_batch_that_is_torn_is_told_of(
 
 def test_batch_query_stands_or_not(broker: BrokerProcess, start: Callable[[], Run]) -> None:
     run = start()
-    phases = BatchPhases(run.options, run.query)
+    phases = BatchPhases(run.link, run.options, run.query)
 
     class Once(Run):
         def phases(self) -> BatchPhases:  # type: ignore[override]
@@ -304,6 +335,25 @@ def test_batch_query_stands_or_not(broker: BrokerProcess, start: Callable[[], Ru
     phases.give_up(0, written)
 
 
+@pytest.mark.usefixtures("plane")
+@pytest.mark.parametrize("ends", [BrokerProcess.stop, BrokerProcess.kill])
+def test_run_goes_on_with_a_broker_that_was_away_between_batches(
+    tmp_path: Path, ends: Callable[[BrokerProcess], None]
+) -> None:
+    """Its tasks and its driver keep their connections from one batch to the next."""
+    with BrokerProcess(tmp_path) as broker:
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topic("t", partitions=TASKS)
+        run = Run(SinkOptions(broker.bootstrap), "query", "t", "run")
+        run.run(0)
+        for batch in (1, 2):
+            ends(broker)
+            broker.start()
+            run.run(batch)
+        run.close()
+        assert sorted(read(broker, "t")) == batches(0, 1, 2)
+
+
 # -- the topic of decisions ------------------------------------------------------------------------
 
 
@@ -314,7 +364,8 @@ def test_tasks_that_make_the_topic_together_find_it(options: SinkOptions) -> Non
 
     def make(number: int) -> None:
         try:
-            DecisionLog(mine, f"query {number}").create_topic()
+            with contextlib.closing(link_of(mine)) as link:
+                DecisionLog(link, mine, f"query {number}").create_topic()
         except PlogError as fault:
             faults.append(fault)
 
@@ -330,8 +381,11 @@ def test_topic_that_is_none_of_decisions_is_refused(
     options: SinkOptions, new_topic: NewTopic
 ) -> None:
     other = replace(options, decisions_topic=new_topic(3))
-    with pytest.raises(ConfigError, match="has 3 partitions, and is no topic of decisions"):
-        DecisionLog(other, "q").create_topic()
+    with (
+        contextlib.closing(link_of(other)) as link,
+        pytest.raises(ConfigError, match="has 3 partitions, and is no topic of decisions"),
+    ):
+        DecisionLog(link, other, "q").create_topic()
 
 
 def test_last_decision_is_found_behind_those_of_others(
@@ -339,7 +393,7 @@ def test_last_decision_is_found_behind_those_of_others(
 ) -> None:
     run = start()
     run.run(0)
-    log = DecisionLog(options, run.query)
+    log = run.log()
     found = log.last()
     assert found is not None
     with Producer(broker.bootstrap) as producer:
@@ -351,7 +405,7 @@ def test_last_decision_is_found_behind_those_of_others(
                 partition=log.at.partition,
             )
     assert log.last() == found
-    assert DecisionLog(options, "nobody's").last() is None
+    assert DecisionLog(run.link, options, "nobody's").last() is None
 
 
 def test_decision_is_not_missed_behind_a_transaction_that_is_open(
@@ -360,7 +414,7 @@ def test_decision_is_not_missed_behind_a_transaction_that_is_open(
     """Readers of committed records would not come so far."""
     run = start()
     run.run(0)
-    log = DecisionLog(options, run.query)
+    log = run.log()
     with Producer(broker.bootstrap, transactional_id=f"of another {run.query}") as other:
         other.init_transactions()
         other.begin_transaction()

@@ -10,7 +10,7 @@ import pytest
 
 from plog.client.admin import Admin
 from plog.client.transaction_admin import TransactionAdmin
-from plog.spark.decision_log import DecisionLog, Driver
+from plog.spark.decision_log import Driver
 from plog.spark.decisions import TakenOver, decided
 from plog.spark.open_transactions import TransactionLost
 from plog.spark.sink_options import SinkOptions
@@ -53,7 +53,7 @@ def test_batches_stand_once_on_a_kafka(kafka: KraftKafka) -> None:
         late.phases().decide(2, left)
     # One that died after it decided, and had committed one of two transactions.
     left = run.write(3)
-    log = DecisionLog(options, "query")
+    log = run.log()
     with Driver(log, options) as driver:
         last = log.last()
         assert last is not None
