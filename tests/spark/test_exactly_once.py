@@ -7,11 +7,7 @@ in their order.
 from __future__ import annotations
 
 import contextlib
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -25,6 +21,7 @@ from plog.client.producer import Producer
 from tests.agreement.harness import run_seed
 from tests.servers import BrokerProcess
 from tests.spark.copy_query import ROWS_PER_BATCH
+from tests.spark.driver import PATIENCE_S, Driver
 from tests.spark.marks import DEAR
 from tests.spark.test_sink import read
 
@@ -34,73 +31,6 @@ RECORDS = 10 * ROWS_PER_BATCH
 KEYS = 40
 ROUNDS, LONG_ROUNDS = 3, 30
 MOST_KILLS = 3
-PATIENCE_S = 180
-
-
-class Driver:
-    """A process that copies, with all that it has started.
-
-    Args:
-        module: what it runs.
-        arguments: of that.
-    """
-
-    def __init__(
-        self,
-        directory: Path,
-        environment: dict[str, str],
-        *arguments: str,
-        module: str = "tests.spark.copy_query",
-    ) -> None:
-        self._log = directory / "driver.log"
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._begun = self.log.count("batch ")
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    @property
-    def has_ended(self) -> bool:
-        return self._process.poll() is not None
-
-    @property
-    def has_written(self) -> bool:
-        """Whether it has finished a batch."""
-        return self.log.count("batch ") > self._begun
-
-    def ended_well(self) -> bool:
-        """Wait for its end; tell whether it has copied everything."""
-        return self._process.wait(PATIENCE_S) == 0
-
-    def workers(self) -> list[psutil.Process]:
-        """Return the Python processes that run tasks."""
-        found = []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for one in psutil.Process(self._process.pid).children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    if any(word in ("pyspark.daemon", "pyspark.worker") for word in one.cmdline()):
-                        found.append(one)
-        return found
-
-    def kill(self) -> None:
-        """Kill it and all that it has started, at once."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            children = psutil.Process(self._process.pid).children(recursive=True)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            for one in children:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    one.kill()
-        self._process.wait()
 
 
 def fill(broker: BrokerProcess) -> None:
@@ -139,7 +69,7 @@ def one_round(
     left = chance.randint(1, MOST_KILLS)
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        driver = Driver(directory, environment, *arguments)
+        driver = Driver(directory, environment, "-m", "tests.spark.copy_query", *arguments)
         try:
             while left and not driver.has_ended:
                 assert time.monotonic() < deadline, f"{killed}\n{driver.log}"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
+import random
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -20,9 +22,11 @@ from plog.client.admin import Admin
 from plog.client.producer import Producer
 from plog.errors import UnknownTopicOrPartition
 from plog.types import TopicPartition
+from tests.agreement.harness import run_seed
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.spark.conftest import ROOT
+from tests.spark.driver import Driver
 from tests.spark.marks import DEAR
 from tests.waiting import until
 
@@ -490,6 +494,48 @@ def test_whoever_dies_at_whichever_step_each_record_is_there_once(
     warehouse.store.clean()
     assert warehouse.plain() == list(range(sent))
     assert list((warehouse.path / "_loading").iterdir()) == []
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.long)])
+def test_each_record_is_there_once_whoever_is_killed(
+    broker: BrokerProcess,
+    new_topic: NewTopic,
+    send: Send,
+    warehouse: Warehouse,
+    workers_find_plog: dict[str, str],
+    tmp_path: Path,
+    kills: int,
+) -> None:
+    """The job with all of its processes, at any moment of a load of many steps."""
+    chance, records = random.Random(run_seed()), 400 * (kills + 1)
+    topic = new_topic(3)
+    send(topic, range(records), 3, days=2)
+    command = [
+        str(JOBS / "load_parquet.py"), "--bootstrap-server", broker.bootstrap,
+        "--path", str(warehouse.path), "--topic", topic, "--step", "100",
+    ]  # fmt: skip
+
+    def steps_done() -> int:
+        return warehouse.store.state().number
+
+    for _ in range(kills):
+        before = steps_done()
+        loader = Driver(tmp_path, workers_find_plog, *command)
+        try:
+            until(lambda: loader.has_ended or steps_done() > before, "a step", 120)  # noqa: B023
+            time.sleep(chance.uniform(0, 0.6))
+        finally:
+            loader.kill()
+        # Whole steps are seen, by who asks for them.
+        assert warehouse.store.state().topics[topic].next.keys() == {0, 1, 2}
+        assert warehouse.values() == sorted(set(warehouse.values()))
+    loader = Driver(tmp_path, workers_find_plog, *command)
+    try:
+        assert loader.ended_well(), loader.log
+    finally:
+        loader.kill()
+    assert warehouse.values() == list(range(records))
 
 
 def test_rows_that_are_missing_in_the_files_are_noticed(

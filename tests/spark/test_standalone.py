@@ -18,9 +18,10 @@ from tests.agreement.harness import run_seed
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.spark.cluster_query import FAILING, SLOW
+from tests.spark.driver import Driver
 from tests.spark.marks import DEAR
 from tests.spark.standalone import WORKER_HOSTS, Standalone
-from tests.spark.test_exactly_once import KEYS, RECORDS, Driver, check, fill
+from tests.spark.test_exactly_once import KEYS, RECORDS, check, fill
 from tests.spark.test_sink import read
 from tests.waiting import until
 
@@ -54,7 +55,7 @@ def drive(
     def drive(what: str) -> Driver:
         arguments = broker.bootstrap, "source", "sink", str(tmp_path / "checkpoint")
         module = "tests.spark.cluster_query"
-        driver = Driver(tmp_path, workers_find_plog, what, cluster.url, *arguments, module=module)
+        driver = Driver(tmp_path, workers_find_plog, "-m", module, what, cluster.url, *arguments)
         started.append(driver)
         return driver
 
