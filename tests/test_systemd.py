@@ -29,6 +29,8 @@ from tests.servers import BrokerProcess
 from tests.units import EXPOSURE, INSTALLED, add_units_of_every_host, complaints, exposure, say
 
 UNITS = ROOT / "systemd"
+AGENTS_EXPOSURE = 2.5
+"""It sees all of the host, and writes nothing."""
 
 
 def needs(command: str) -> None:
@@ -59,6 +61,15 @@ def host(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("unit", ["plog.service", "plog@one.service"])
 def test_systemd_finds_nothing_wrong(host: Path, unit: str) -> None:
     assert complaints(host, unit) == ""
+
+
+def test_unit_that_the_page_gives_for_the_agent_is_one(host: Path) -> None:
+    page = (ROOT / "docs" / "OPERATIONS.md").read_text("utf-8")
+    (text,) = (block for block in page.split("```") if "host-metrics --" in block)
+    unit = host / INSTALLED / "plog-host-metrics.service"
+    unit.write_text(text)
+    assert complaints(host, unit.name) == ""
+    assert exposure(unit) <= AGENTS_EXPOSURE
 
 
 def test_systemd_would_find_a_key_that_it_does_not_know(host: Path) -> None:

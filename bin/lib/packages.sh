@@ -65,7 +65,6 @@ build_wheel() {
         "$builder_python" -m auditwheel repair -w "$out" "$raw"/plog-*.whl
     rm -rf "$raw" "$source"
     wheel=$(ls -t "$out/plog-$version"-*.whl | head -n 1)
-    say "$wheel"
 }
 
 # build_deb OUT : sets `package`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -226,7 +227,30 @@ class Members:
             assert time.monotonic() < until, self._all
             time.sleep(0.05)
 
+    def rebalances(self, log: str) -> int:
+        """Count those of the group that a broker's log tells of."""
+        return len(re.findall(rf"group '{self.settings.group}' rebalances ", log))
+
     def end(self) -> None:
         """Kill those who are left."""
         for member in self._all:
             member.kill()
+
+
+def come_and_go(group: Members, client: Client) -> None:
+    """Have members of a client share a group's partitions, one join, one die and one leave."""
+    first = group.start(client)
+    group.await_share(first)
+    group.write_and_await(first)
+    second = group.start(client)
+    group.await_share(first, second)
+    assert len(first.has) == len(second.has)
+    group.write_and_await(first, second)
+    second.kill()
+    group.await_share(first)
+    group.write_and_await(first)
+    first.leave()
+    third = group.start(client)
+    group.await_share(third)
+    group.write_and_await(third)  # nothing of what others have read
+    third.leave()

@@ -8,7 +8,6 @@ members came, left or were killed before.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +17,14 @@ from plog.client.group_consumer import GroupConsumer, OffsetAndMetadata
 from plog.types import NO_EPOCH, TopicPartition
 from tests.compat.clients import PATIENCE_S, Confluent, Sent
 from tests.compat.committed import TELLS_NO_EPOCH, as_committed, exchange
-from tests.compat.groups import CLIENTS, LONG_SESSION_MS, GroupSettings, Members, name_of
+from tests.compat.groups import (
+    CLIENTS,
+    LONG_SESSION_MS,
+    GroupSettings,
+    Members,
+    come_and_go,
+    name_of,
+)
 from tests.compat.programs import FRANZ_GO, JAVA, FranzGo, Java
 from tests.compat.test_kafka_tools import codecs_on_disk
 from tests.compat.test_other_clients import KafkaJs, Sarama, run
@@ -56,28 +62,9 @@ def grouped(broker: BrokerProcess, new_topic: NewTopic, tmp_path: Path) -> Itera
         group.end()
 
 
-def count_rebalances(broker: BrokerProcess, group: Members) -> int:
-    return len(re.findall(rf"group '{group.settings.group}' rebalances ", broker.log))
-
-
 @pytest.mark.parametrize("client", CLIENTS, ids=name_of)
 def test_members_of_one_client_come_and_go(grouped: Grouped, client: str | Java) -> None:
-    group = grouped()
-    first = group.start(client)
-    group.await_share(first)
-    group.write_and_await(first)
-    second = group.start(client)
-    group.await_share(first, second)
-    assert len(first.has) == len(second.has) == PARTITIONS // 2
-    group.write_and_await(first, second)
-    second.kill()
-    group.await_share(first)
-    group.write_and_await(first)
-    first.leave()
-    third = group.start(client)
-    group.await_share(third)
-    group.write_and_await(third)  # nothing of what others have read
-    third.leave()
+    come_and_go(grouped(), client)
 
 
 def test_members_of_all_clients_share_a_group(grouped: Grouped) -> None:
@@ -106,7 +93,7 @@ def test_static_members_come_back_without_a_rebalance(
     one, other = (group.start(client, instance) for instance in ("one", "other"))
     group.await_share(one, other)
     group.write_and_await(one, other)
-    before = count_rebalances(broker, group)
+    before = group.rebalances(broker.log)
     assert before >= 1
     had = other.has
     other.kill()
@@ -126,7 +113,7 @@ def test_static_members_come_back_without_a_rebalance(
     group.await_share(again, back)
     assert again.has == led
     group.write_and_await(again, back)
-    assert count_rebalances(broker, group) == before
+    assert group.rebalances(broker.log) == before
 
 
 @pytest.mark.parametrize("client", FENCED, ids=name_of)
@@ -137,7 +124,7 @@ def test_second_of_an_instance_fences_the_first(
     first, other = (group.start(client, instance) for instance in ("one", "other"))
     group.await_share(first, other)
     group.write_and_await(first, other)
-    before = count_rebalances(broker, group)
+    before = group.rebalances(broker.log)
     had = first.has
     second = group.start(client, "one")
     group.await_share(second, other)
@@ -145,7 +132,7 @@ def test_second_of_an_instance_fences_the_first(
     group.write_and_await(second, other)
     until(lambda: not first.is_alive, "ended", PATIENCE_S)
     assert "fenced" in repr(first).lower()
-    assert count_rebalances(broker, group) == before
+    assert group.rebalances(broker.log) == before
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=name_of)

@@ -21,7 +21,14 @@ from confluent_kafka import TopicPartition as Place
 from plog.client.admin import GROUP, SET, Admin
 from plog.client.group_admin import GroupAdmin
 from tests.compat.clients import PATIENCE_S, Confluent, Sent
-from tests.compat.groups import LONG_SESSION_MS, Client, GroupSettings, Members, name_of
+from tests.compat.groups import (
+    LONG_SESSION_MS,
+    Client,
+    GroupSettings,
+    Members,
+    come_and_go,
+    name_of,
+)
 from tests.compat.kafka_tools import Tools
 from tests.compat.programs import FRANZ_GO_MEMBER, JAVA
 from tests.planes import Plane
@@ -82,29 +89,10 @@ def lengthen_sessions(group: Members) -> None:
         admin.alter_configs(GROUP, group.settings.group, [longer])
 
 
-def count_rebalances(broker: BrokerProcess, group: Members) -> int:
-    return len(re.findall(rf"group '{group.settings.group}' rebalances ", broker.log))
-
-
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
 @pytest.mark.parametrize("client", CLIENTS, ids=name_of)
 def test_members_of_one_client_come_and_go(grouped: Grouped, client: Client, assignor: str) -> None:
-    group = grouped(assignor=assignor)
-    first = group.start(client)
-    group.await_share(first)
-    group.write_and_await(first)
-    second = group.start(client)
-    group.await_share(first, second)
-    assert len(first.has) == len(second.has) == PARTITIONS // 2
-    group.write_and_await(first, second)
-    second.kill()
-    group.await_share(first)
-    group.write_and_await(first)
-    first.leave()
-    third = group.start(client)
-    group.await_share(third)
-    group.write_and_await(third)  # nothing of what others have read
-    third.leave()
+    come_and_go(grouped(assignor=assignor), client)
 
 
 def test_members_keep_what_they_may(grouped: Grouped) -> None:
@@ -130,7 +118,7 @@ def test_static_members_come_back_without_a_rebalance(
     one, other = (group.start(client, instance) for instance in ("one", "other"))
     group.await_share(one, other)
     group.write_and_await(one, other)
-    before = count_rebalances(broker, group)
+    before = group.rebalances(broker.log)
     assert before >= 1
     had = other.has
     other.leave()
@@ -138,7 +126,7 @@ def test_static_members_come_back_without_a_rebalance(
     group.await_share(one, back)
     assert back.has == had
     group.write_and_await(one, back)
-    assert count_rebalances(broker, group) == before
+    assert group.rebalances(broker.log) == before
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=name_of)
