@@ -55,6 +55,23 @@ def test_page_is_of_commits() -> None:
         assert WHEN.fullmatch(when) or (result != "passed" and not when), line
 
 
+def test_page_is_of_commits_that_this_one_is_built_on() -> None:
+    is_whole = _git("rev-parse", "--is-shallow-repository") == (0, "false")
+    named = {cells_of(line)[-1].partition(", ")[2] for _, line in rows_of(PAGE.read_text())} - {""}
+    assert named
+    for commit in named:
+        # A clone that is not whole cannot judge those that it lacks.
+        if is_whole or _git("cat-file", "-e", commit)[0] == 0:
+            assert _git("merge-base", "--is-ancestor", commit, "HEAD")[0] == 0, commit
+
+
+def _git(*arguments: str) -> tuple[int, str]:
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout.strip()
+
+
 @pytest.mark.parametrize(
     "when", ["2026-11-24, 3132e06 and changes", "2026-11-24, no commit", "2026-11-24", ""]
 )
