@@ -44,6 +44,7 @@ from plog.errors import (
     ReassignmentInProgress,
     TopicAlreadyExists,
     TopicDeletionDisabled,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from plog.runtime.bounded_lines import BoundedLines
@@ -124,13 +125,18 @@ class TopicAdmin:
         node = TopicNode(created.topic_id, replicas)
         config = ConfigEntity.topic(topic.name).path
         data = znodes.encode_config(overrides)
-        # Both at once: a topic is never seen without its configs.
-        left_over = self._store.exists(config) is not None
-        configure: Op = SetOp(config, data) if left_over else CreateOp(config, data)
-        try:
-            self._store.multi([configure, CreateOp(znodes.topic_path(topic.name), node.encode())])
-        except NodeExists as error:
-            raise TopicAlreadyExists(f"topic {topic.name!r} already exists") from error
+        create = CreateOp(znodes.topic_path(topic.name), node.encode())
+        while True:
+            left_over = self._store.exists(config) is not None
+            configure: Op = SetOp(config, data) if left_over else CreateOp(config, data)
+            try:
+                # Both at once: a topic is never seen without its configs.
+                self._store.multi([configure, create])
+            except NodeExists as error:
+                raise TopicAlreadyExists(f"topic {topic.name!r} already exists") from error
+            except NoNode:
+                continue  # the configs were those of a topic whose deletion has just ended
+            break
         self._lines.info(
             "created topic %s with %s, replication factor %d",
             topic.name,
@@ -278,14 +284,18 @@ class TopicAdmin:
 
     # -- deletion ----------------------------------------------------------------------------
 
-    def delete(self, name: str) -> uuid.UUID | None:
+    def delete(self, name: str, topic_id: uuid.UUID | None = None) -> uuid.UUID | None:
         """Ask the controller to delete a topic. Asked twice is asked once.
 
         Returns the id of the topic that goes; another may have its name a moment later. None: it
         has none.
 
+        Args:
+            topic_id: leave it alone unless it has this id.
+
         Raises:
             UnknownTopicOrPartition: no such topic.
+            UnknownTopicId: the name is another topic's.
             InvalidTopic: one of the brokers' own.
             TopicDeletionDisabled: delete.topic.enable is false.
         """
@@ -294,7 +304,9 @@ class TopicAdmin:
         if name in INTERNAL_TOPICS:
             raise InvalidTopic(f"{name} is the brokers' own")
         path = znodes.topic_path(name)
-        topic_id = self._id_at(path)
+        found = self._id_at(path)
+        if topic_id not in (None, found):
+            raise UnknownTopicId(f"no topic has the id {topic_id}")
         request = CreateOp(znodes.delete_topic_path(name))
         try:
             # At once: a request that outlived its topic would be the next one's of its name.
@@ -303,7 +315,7 @@ class TopicAdmin:
             raise UnknownTopicOrPartition(f"topic {name!r} does not exist") from error
         except NodeExists:
             self._lines.info("topic %s is being deleted already", name)
-        return topic_id
+        return found
 
     def _id_at(self, path: str) -> uuid.UUID | None:
         try:

@@ -286,9 +286,13 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
     asked = request.topics or [
         DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in request.topic_names
     ]
-    # All ids are looked up first: one that is given twice is known both times.
+    # All ids are looked up first, and each topic is deleted once, however often it is given.
     names = [_named(ctx, state) for state in asked]
-    outcomes = [await _delete(ctx, name) for name in names]
+    by_name: dict[str, Going | KafkaError] = {}
+    for name, state in zip(names, asked, strict=True):
+        if isinstance(name, str) and name not in by_name:
+            by_name[name] = await _delete(ctx, name, state.topic_id)
+    outcomes = [by_name[name] if isinstance(name, str) else name for name in names]
     responses = []
     for state, outcome in zip(asked, outcomes, strict=True):
         try:
@@ -335,12 +339,11 @@ class Going(NamedTuple):
         return shown is not None and self.topic_id in (None, shown.topic_id)
 
 
-async def _delete(ctx: Context, name: str | KafkaError) -> Going | KafkaError:
-    """Have a topic deleted; return why it is not, if so."""
-    if isinstance(name, KafkaError):
-        return name
+async def _delete(ctx: Context, name: str, topic_id: uuid.UUID) -> Going | KafkaError:
+    """Have a topic deleted, which has to have the id if that is given; return why it is not."""
+    wanted = None if topic_id == ZERO_UUID else topic_id
     try:
-        return Going(name, await ctx.in_thread(ctx.services.topics.delete, name))
+        return Going(name, await ctx.in_thread(ctx.services.topics.delete, name, wanted))
     except TopicDeletionDisabled as refusal:
         if ctx.version >= DELETION_DISABLED_SINCE:
             return refusal
@@ -367,7 +370,8 @@ async def _until_gone(ctx: Context, deadline: Deadline, topic: Going) -> None:
     try:
         await deadline.until_done(removed, otherwise)
     finally:
-        watch.cancel()
+        # Not here: it may wait for the store, and the store for a disk.
+        loop.run_in_executor(None, watch.cancel)
 
 
 # -- CreatePartitions

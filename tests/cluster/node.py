@@ -98,9 +98,15 @@ class Node:
         self.fence.broker_epoch = BrokerRegistration(self.store, broker_id).register(
             BrokerNode((Endpoint("PLAINTEXT", "127.0.0.1", 9092),), self.clock.now_ms())
         )
+        self.take_over()
+        self.topics = TopicAdmin(self.store, self.settings, random.Random(1))
+        self.configs = ConfigAdmin(self.store, self.settings, broker_id)
+
+    def take_over(self) -> None:
+        """Start a controller of this broker's, in the place of one that has stopped."""
         self.controller = Controller(
             self.store,
-            broker_id=broker_id,
+            broker_id=self.broker_id,
             channels=self.channel,
             settings=self.settings.broker,
             clock=self.clock,
@@ -109,8 +115,6 @@ class Node:
         self.controller.start()
         if self.own_store:
             assert self.controller.wait_active(WAIT_S)
-        self.topics = TopicAdmin(self.store, self.settings, random.Random(1))
-        self.configs = ConfigAdmin(self.store, self.settings, broker_id)
 
     def channel(self, broker: LiveBroker) -> InProcessChannel:
         peer = self.peers[broker.id]

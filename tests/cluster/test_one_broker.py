@@ -14,7 +14,7 @@ import pytest
 from plog._native.crc32c import crc32c
 from plog.cluster import znodes
 from plog.cluster.controller_events import ElectionType
-from plog.cluster.store import NoNode
+from plog.cluster.store import NoNode, Op, OpResult
 from plog.cluster.topic_admin import NewTopic
 from plog.cluster.znodes import ConfigEntity
 from plog.errors import (
@@ -23,10 +23,11 @@ from plog.errors import (
     NotController,
     NotLeaderOrFollower,
     TopicAlreadyExists,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from plog.settings.alterations import Alteration, Operation
-from plog.types import TopicPartition, uuid_to_text
+from plog.types import TopicPartition, new_topic_id, uuid_to_text
 from tests.cluster.node import WAIT_S, Node
 
 
@@ -162,6 +163,61 @@ def test_topic_that_goes_before_the_controller_has_seen_it_goes(
     go_on.set()
     eventually(lambda: node.store.exists(znodes.topic_path("a")) is None)
     eventually(lambda: not children(znodes.DELETE_TOPICS))
+
+
+def test_topic_that_comes_and_goes_while_a_controller_takes_over_goes(
+    start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After it has read which topics there are, and before it tells anybody."""
+    node = start()
+    node.controller.stop()
+    read_state, names = node.store.children, []
+
+    def meanwhile(path: str) -> list[str]:
+        found = read_state(path)
+        if path == znodes.TOPICS and not names:
+            names.append("a")
+            node.topics.create(NewTopic("a", 1))
+            node.topics.delete("a")
+        return found
+
+    monkeypatch.setattr(node.store, "children", meanwhile)
+    node.take_over()
+    eventually(lambda: names and node.store.exists(znodes.topic_path("a")) is None)
+
+
+def test_topic_is_left_alone_whose_id_is_another(start) -> None:
+    node = start()
+    created = node.create("a")
+    with pytest.raises(UnknownTopicId):
+        node.topics.delete("a", new_topic_id())
+    assert node.topics.delete("a", created.topic_id) == created.topic_id
+    eventually(lambda: node.store.exists(znodes.topic_path("a")) is None)
+
+
+def test_request_to_delete_goes_with_its_topic_alone(start) -> None:
+    node = start()
+    with pytest.raises(UnknownTopicOrPartition):
+        node.topics.delete("a")
+    assert node.store.children(znodes.DELETE_TOPICS) == []
+
+
+def test_configs_that_go_while_a_topic_is_made_are_made_anew(
+    start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = start()
+    path = ConfigEntity.topic("a").path
+    node.store.create(path, b'{"version":1,"config":{}}')
+    multi = node.store.multi
+
+    def late(ops: list[Op]) -> list[OpResult]:
+        monkeypatch.undo()
+        node.store.delete(path)
+        return multi(ops)
+
+    monkeypatch.setattr(node.store, "multi", late)
+    node.topics.create(NewTopic("a", 1, configs={"retention.ms": "1000"}))
+    assert b"1000" in node.store.get(path)[0]
 
 
 def test_added_partitions_are_led_at_once(start) -> None:
