@@ -6,11 +6,11 @@ records say is `decisions`'.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import Self
 
 from plog._native.murmur2 import murmur2
+from plog.client.admin import TOPIC
 from plog.client.fetcher import READ_COMMITTED, READ_UNCOMMITTED
 from plog.client.offsets import LATEST, list_offsets
 from plog.client.producer import Producer
@@ -58,52 +58,65 @@ class DecisionLog:
         """Make the topic, unless it is there.
 
         Raises:
-            ConfigError: it is there, with fewer partitions than it must have.
+            ConfigError: it is there, and has fewer partitions than it must have, or forgets.
         """
-        with contextlib.suppress(TopicAlreadyExists):
-            self._link.topics.create_topic(self.at.topic, partitions=PARTITIONS, configs=CONFIGS)
-        found = self._partitions()
+        link, topic = self._link, self.at.topic
+        try:
+            link.patiently(
+                lambda: link.topics.create_topic(topic, partitions=PARTITIONS, configs=CONFIGS)
+            )
+        except TopicAlreadyExists:
+            self._check_topic()
+
+    def _check_topic(self) -> None:
+        link, topic = self._link, self.at.topic
+        # Somebody may just have made it, so that not all brokers know it yet.
+        found = len(link.patiently(lambda: link.topics.topic(topic)).partitions)
         if found < PARTITIONS:
             raise ConfigError(
                 f"plog sink: {self.at.topic} has {found} partitions, and is no topic of decisions: "
                 f"those have {PARTITIONS}; name another one by decisionsTopic"
             )
-
-    def _partitions(self) -> int:
-        """Return how many there are, as soon as brokers tell: somebody may just have made it."""
-        deadline = time.monotonic() + self._link.timeout_ms / 1000
-        while True:
-            try:
-                return len(self._link.topics.topic(self.at.topic).partitions)
-            except UnknownTopicOrPartition:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(LOOK_AGAIN_S)
+        (policy,) = link.patiently(
+            lambda: link.topics.describe_configs(TOPIC, topic, ["cleanup.policy"])
+        )
+        if policy.value != "compact":
+            raise ConfigError(
+                f"plog sink: {topic} has cleanup.policy={policy.value}, and would forget which "
+                "batches stand; a topic of decisions has compact"
+            )
 
     def last(self) -> Decision | None:
-        """Return the query's last record; None before it has any.
+        """Return the query's last record; None before it has any. The topic has to be there.
 
         Waits for whoever is writing into the partition, so that nothing is behind what was read.
 
         Raises:
+            UnknownTopicOrPartition: brokers do not know the topic: nothing can be said.
             RequestTimedOut: somebody's transaction there does not end in time.
             DamagedDecision: the record is none.
         """
-        return self._last(waits=True)
+        # Whoever led it once may not know that it does no more, nor how far it goes by now.
+        self._link.cluster.forget(self.at.topic)
+        return self._last(self._link.patiently(self._stable_end))
 
     def last_known(self) -> Decision | None:
         """Return the last record behind which nobody was writing, at once.
 
-        Later ones may be there already, of a driver that died while it wrote, say. Those of a run
-        that has entered are behind its own. Raises as `last`.
-        """
-        return self._last(waits=False)
+        Later ones may be there already, behind another query's open transaction, or of a driver
+        that died while it wrote. None is what a task of a run that has not entered may be told of
+        one that has, too: whoever goes by it asks `last` then.
 
-    def _last(self, *, waits: bool) -> Decision | None:
+        Raises:
+            DamagedDecision: the record is none.
+        """
         try:
-            end = self._stable_end() if waits else self._end(READ_COMMITTED)
+            end = self._end(READ_COMMITTED)
         except UnknownTopicOrPartition:
-            return None  # no query has written one yet
+            return None  # no query has written one yet, most likely
+        return self._last(end)
+
+    def _last(self, end: int) -> Decision | None:
         span = NEAR_THE_END
         while True:
             first = max(0, end - span)

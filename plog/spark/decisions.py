@@ -35,6 +35,10 @@ class TakenOver(PlogError):
     """Another run of the query decides now; this one writes nothing more."""
 
 
+class WentBack(PlogError):
+    """A query goes on at a batch before the last one that stands: with an older checkpoint."""
+
+
 class DamagedDecision(PlogError):
     """A record in the topic of decisions that is none; whose batch stands is not known."""
 
@@ -116,10 +120,26 @@ def standing(last: Decision | None, run: str, batch: int) -> Standing:
     return Standing.DECIDED if batch <= last.batch else Standing.WRITE
 
 
-def entered(last: Decision | None, run: str) -> Decision:
-    """Return what a run writes that enters, once all that was decided has been committed."""
+def entered(last: Decision | None, run: str, batch: int) -> Decision:
+    """Return what a run writes that enters, once all that was decided has been committed.
+
+    Args:
+        batch: the run's first: the last one that stands, if Spark has not heard of that, or a later
+            one.
+
+    Raises:
+        WentBack: it is an earlier one. It would be taken for one that stands, and so would all up
+            to the last, with whatever records they have this time.
+    """
     if last is None:
         return Decision(run)
+    if batch < last.batch:
+        raise WentBack(
+            f"the query goes on at batch {batch}, but batch {last.batch} stands already: its "
+            "checkpoint is an older one, brought back, and what batches up to that one wrote cannot"
+            " be told from what they would write now; begin with a new checkpoint, or have it all "
+            "written again by another decisionsTopic"
+        )
     return Decision(run, last.batch, (), (last.run, *last.earlier)[:MOST_EARLIER_RUNS])
 
 

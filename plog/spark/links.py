@@ -6,16 +6,24 @@ knows where everything is. A broker that was away meanwhile is connected to agai
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
+import time
+from collections.abc import Callable
 from functools import cached_property
+from typing import TypeVar
 
 from plog.client.admin import Admin
 from plog.client.consumer import Consumer
 from plog.client.metadata import Cluster
 from plog.client.transaction_admin import TransactionAdmin
+from plog.errors import KafkaError
 from plog.spark.sink_options import SinkOptions
+
+T = TypeVar("T")
+
+RETRY_BACKOFF_S = 0.1
+IDLE_S = 30.0
 
 
 class Link:
@@ -23,6 +31,7 @@ class Link:
 
     def __init__(self, bootstrap_servers: str, client_id: str, request_timeout_ms: int) -> None:
         self.timeout_ms = request_timeout_ms
+        self.asked_for_at = 0.0
         self.cluster = Cluster(
             bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms
         )
@@ -51,26 +60,44 @@ class Link:
             fetch_max_wait_ms=0,
         )
 
+    def patiently(self, ask: Callable[[], T]) -> T:
+        """Ask again while brokers are away or leaders move, for as long as a request may take.
+
+        Raises:
+            KafkaError: what another attempt cannot mend, or the last one's.
+        """
+        deadline = time.monotonic() + self.timeout_ms / 1000
+        while True:
+            try:
+                return ask()
+            except KafkaError as fault:
+                if not fault.retriable or time.monotonic() >= deadline:
+                    raise
+            time.sleep(RETRY_BACKOFF_S)
+
     def close(self) -> None:
-        """Close every connection; what is asked next opens them again, but for the reader."""
+        """Close every connection."""
         if "reader" in vars(self):
             self.reader.close()
-            del self.reader
         self.cluster.close()
 
 
+_links: dict[tuple[object, ...], Link] = {}
+
+
 def link_to(options: SinkOptions) -> Link:
-    """Return this thread's link to the brokers of a sink; not that of a process it came from."""
-    return _link(
-        os.getpid(),
-        threading.get_ident(),
-        options.bootstrap_servers,
-        options.client_id,
-        options.request_timeout_ms,
-    )
+    """Return this thread's link to the brokers of a sink; not that of a process it came from.
 
-
-@functools.lru_cache(maxsize=8)
-def _link(pid: int, thread: int, servers: str, client_id: str, timeout_ms: int) -> Link:
-    del pid, thread
-    return Link(servers, client_id, timeout_ms)
+    One that nobody has asked for of late is closed: its peers may have gone without a word, which
+    would show a request's whole timeout later.
+    """
+    at = options.bootstrap_servers, options.client_id, options.request_timeout_ms
+    key = os.getpid(), threading.get_ident(), *at
+    found, now = _links.get(key), time.monotonic()
+    if found is not None and now - found.asked_for_at > IDLE_S:
+        found.close()
+        found = None
+    if found is None:
+        found = _links[key] = Link(*at)
+    found.asked_for_at = now
+    return found

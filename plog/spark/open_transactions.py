@@ -40,7 +40,14 @@ class OpenTransactions:
         self._link, self._options, self._prefix = link, options, prefix
 
     def listed(self) -> set[PreparedTransaction]:
-        """Return those that nobody has decided to end."""
+        """Return those that nobody has decided to end.
+
+        Raises:
+            KafkaError: a broker does not say for as long as a request may take.
+        """
+        return self._link.patiently(self._listed)
+
+    def _listed(self) -> set[PreparedTransaction]:
         found = set()
         admin = self._link.transactions
         for listed in admin.transactions(states=[ONGOING]):
@@ -86,9 +93,14 @@ class OpenTransactions:
             except (ProducerFenced, InvalidTxnState) as fault:
                 torn.append((one, fault))
             except KafkaError as fault:
-                # Ids that nobody uses are forgotten after days, when nothing of them is open.
                 if fault.code != ErrorCode.INVALID_PRODUCER_ID_MAPPING:
                     raise
+                # Ids that nobody uses are forgotten after days, when nothing of them is open.
+                log.warning(
+                    "the transaction of %s has ended days ago; whether it was committed, nobody "
+                    "knows any more",
+                    one.transactional_id,
+                )
         return torn
 
     def abort(self, transactions: Iterable[PreparedTransaction]) -> None:

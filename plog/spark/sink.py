@@ -32,6 +32,7 @@ from plog.spark.decisions import Slots
 from plog.spark.links import link_to
 from plog.spark.sink_options import AT_LEAST_ONCE, SinkOptions, parse
 from plog.spark.two_phases import BatchPhases, Phases, StreamPhases
+from plog.spark.worker import settle_worker
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class _Writer(ABC):
 
     def _write_part(self, part: Written, rows: Iterator[pa.RecordBatch]) -> Written:
         """Write a task's rows, and leave them to the driver."""
+        settle_worker()
         options = self.options
         if options.delivery == AT_LEAST_ONCE:
             with self._producer() as producer:

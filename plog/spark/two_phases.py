@@ -9,8 +9,9 @@ the one who decides is replaced, when no task of a later run can have begun, and
 ended by its own numbers. One that its transactional id's next producer has begun has others. That
 nobody had been replaced shows when the decision is written, or in the last one, read afterwards.
 
-What is opened later, by an attempt that is late, that attempt aborts itself (`is_late`). If it dies
-over it, the next batch does, or the next run, or the transaction's timeout.
+What is opened later, by an attempt that is late, that attempt aborts itself (`is_late`), or who has
+decided does, once everybody can see that. If both die over it, the next batch does, or the next
+run, or the transaction's timeout.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 
 ENTER_PATIENCE_S = 120.0
 """How long a task tries to enter its run while others of it do."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0
+"""At most, before a task tries again."""
 
 
 class TornBatch(PlogError):
@@ -77,6 +80,7 @@ class StreamPhases:
 
         Raises:
             TakenOver: a later run of the query has entered.
+            WentBack: the query's checkpoint is older than what stands.
             TornBatch: as for `decide`, of the batch before.
             KafkaError: the brokers do not say.
         """
@@ -92,6 +96,7 @@ class StreamPhases:
     def _enter(self, batch: int) -> Standing:
         self._log.create_topic()
         deadline = time.monotonic() + ENTER_PATIENCE_S
+        attempts = 0
         while True:
             leftovers = self._open.listed()
             where = standing(self._log.last_known(), self._run, batch)
@@ -103,19 +108,29 @@ class StreamPhases:
                     where = standing(last, self._run, batch)
                     if where is not Standing.ENTER:
                         return where
+                    now = entered(last, self._run, batch)
                     if last is not None:
                         self._commit(last)
                     self._open.abort(leftovers)
-                    now = entered(last, self._run)
                     driver.write(now)
             except ProducerFenced:
                 # Another task of this run enters, most likely, or another run.
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(random.uniform(0.01, 0.2))
+                self._let_others_enter(batch, attempts)
+                attempts += 1
             else:
                 log.info("run %s of query %s has entered", self._run, self._query)
                 return standing(now, self._run, batch)
+
+    def _let_others_enter(self, batch: int, attempts: int) -> None:
+        """Wait for longer each time, or until somebody has: of many who try at once, none does."""
+        longest_s = min(FIRST_PAUSE_S * 2**attempts, LONGEST_PAUSE_S)
+        until = time.monotonic() + random.uniform(0, longest_s)
+        while (left_s := until - time.monotonic()) > 0:
+            time.sleep(min(left_s, FIRST_PAUSE_S))
+            if standing(self._log.last_known(), self._run, batch) is not Standing.ENTER:
+                return
 
     def is_late(self, batch: int) -> bool:
         """Tell a task that has written its part whether the batch stands without it.
@@ -136,24 +151,25 @@ class StreamPhases:
             KafkaError: a broker refuses or does not answer; the next run finds out whether it
                 stands, and finishes it.
         """
-        self._decidable(self._log.last_known(), batch)  # who comes too late disturbs nobody
+        what = f"batch {batch} of query {self._query}"
+        if standing(self._log.last_known(), self._run, batch) is Standing.DECIDED:
+            # Who comes too late disturbs nobody.
+            raise TransactionLost(f"{what} has been decided already")
         with Driver(self._log, self._options) as driver:
-            decision = decided(self._decidable(self._log.last(), batch), batch, transactions)
-            listed = self._open.listed()  # as late as it can be, for who is late himself
-            self._open.check(transactions, listed)
+            last = self._log.last()
+            where = standing(last, self._run, batch)
+            if last is None or where is Standing.ENTER:
+                raise TransactionLost(f"{what}: {self._log.at} has lost what its tasks wrote there")
+            if where is Standing.DECIDED:
+                raise TransactionLost(f"{what} has been decided already")
+            decision = decided(last, batch, transactions)
+            self._open.check(transactions, self._open.listed())
             driver.write(decision)
         self._commit(decision)
-        self._open.abort(listed - set(transactions))
-
-    def _decidable(self, last: Decision | None, batch: int) -> Decision:
-        """Return the last decision; behind it a batch may be decided by this run."""
-        where = standing(last, self._run, batch)
-        what = f"batch {batch} of query {self._query}"
-        if last is None or where is Standing.ENTER:
-            raise TransactionLost(f"{what}: {self._log.at} has lost what its tasks wrote there")
-        if where is Standing.DECIDED:
-            raise TransactionLost(f"{what} has been decided already")
-        return last
+        others = self._open.listed() - set(transactions)
+        # Unless another run has entered meanwhile, whose tasks' they may be.
+        if others and self._log.last() == decision:
+            self._open.abort(others)
 
     def give_up(self, batch: int, transactions: Iterable[PreparedTransaction]) -> None:
         """Abort all that is open, unless the batch has been decided, which is finished then.

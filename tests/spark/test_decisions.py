@@ -18,6 +18,7 @@ from plog.spark.decisions import (
     Slots,
     Standing,
     TakenOver,
+    WentBack,
     decided,
     driver_id,
     entered,
@@ -83,7 +84,7 @@ def test_what_is_no_record_is_refused(value: bytes) -> None:
 
 def test_run_enters_once_and_batches_are_decided_once() -> None:
     assert standing(None, "r1", 0) is Standing.ENTER
-    last = entered(None, "r1")
+    last = entered(None, "r1", 0)
     assert last == Decision("r1", NO_BATCH)
     assert standing(last, "r1", 0) is Standing.WRITE
     last = decided(last, 0, [ONE])
@@ -93,9 +94,9 @@ def test_run_enters_once_and_batches_are_decided_once() -> None:
 
 
 def test_next_run_takes_over_and_remembers_what_stands() -> None:
-    before = decided(entered(None, "r1"), 5, [ONE])
+    before = decided(entered(None, "r1", 0), 5, [ONE])
     assert standing(before, "r2", 5) is Standing.ENTER
-    last = entered(before, "r2")
+    last = entered(before, "r2", 5)
     # Whoever enters has committed what was decided.
     assert last == Decision("r2", 5, (), ("r1",))
     assert standing(last, "r2", 5) is Standing.DECIDED
@@ -104,10 +105,18 @@ def test_next_run_takes_over_and_remembers_what_stands() -> None:
         standing(last, "r1", 6)
 
 
+def test_run_that_goes_back_behind_what_stands_is_refused() -> None:
+    """Its tasks would be told that their batches stand, and what they write now would be lost."""
+    before = decided(entered(None, "r1", 0), 5, [ONE])
+    with pytest.raises(WentBack, match="goes on at batch 4, but batch 5 stands already"):
+        entered(before, "r2", 4)
+    assert entered(before, "r2", 6).batch == 5
+
+
 def test_as_many_runs_as_may_still_have_tasks_are_remembered() -> None:
-    last = entered(None, "r0")
+    last = entered(None, "r0", 0)
     for n in range(1, 100):
-        last = entered(last, f"r{n}")
+        last = entered(last, f"r{n}", n)
     assert last.earlier == tuple(f"r{n}" for n in range(98, 98 - MOST_EARLIER_RUNS, -1))
 
 

@@ -22,10 +22,22 @@ from plog.client.consumer import Consumer
 from plog.client.producer import Producer
 from plog.client.transaction_admin import TransactionAdmin
 from plog.client.transaction_states import PreparedTransaction
-from plog.errors import ConfigError, PlogError, ProducerFenced
-from plog.spark import decision_log
+from plog.errors import (
+    ConfigError,
+    NetworkException,
+    PlogError,
+    ProducerFenced,
+    UnknownTopicOrPartition,
+)
+from plog.protocol.messages.list_offsets import ListOffsetsRequest
+from plog.protocol.messages.transactions import (
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
+from plog.protocol.schema import Struct
+from plog.spark import decision_log, links
 from plog.spark.decision_log import DecisionLog, Driver
-from plog.spark.decisions import Decision, Slots, TakenOver, decided
+from plog.spark.decisions import Decision, Slots, TakenOver, WentBack, decided
 from plog.spark.links import Link
 from plog.spark.open_transactions import TransactionLost
 from plog.spark.sink_options import SinkOptions
@@ -82,14 +94,15 @@ class Run:
         producer.init_transactions()
         producer.begin_transaction()
         for n in range(3):
-            producer.send(self.topic, b"%d-%d-%d" % (batch, number, n), partition=number)
+            value = b"%d-%d-%d" % (batch, number, n)
+            producer.send(self.topic, value, partition=number % TASKS)
         prepared = producer.prepare_transaction()
         producer.close()
         assert prepared is not None
         return prepared
 
-    def write(self, batch: int) -> list[PreparedTransaction]:
-        written = [self.task(batch, number) for number in range(TASKS)]
+    def write(self, batch: int, tasks: int = TASKS) -> list[PreparedTransaction]:
+        written = [self.task(batch, number) for number in range(tasks)]
         return [one for one in written if one is not None]
 
     def run(self, batch: int) -> None:
@@ -135,11 +148,11 @@ def read(broker: BrokerProcess | KraftKafka, topic: str) -> list[bytes]:
     return values
 
 
-def batches(*numbers: int) -> list[bytes]:
+def batches(*numbers: int, tasks: int = TASKS) -> list[bytes]:
     return sorted(
         b"%d-%d-%d" % (batch, task, n)
         for batch in numbers
-        for task in range(TASKS)
+        for task in range(tasks)
         for n in range(3)
     )
 
@@ -203,6 +216,118 @@ def test_batch_of_a_driver_that_died_after_it_decided_is_finished_by_the_next(
     assert sorted(read(broker, dead.topic)) == batches(0, 1, 2)
 
 
+@pytest.mark.parametrize("tasks", [1, 5])
+@pytest.mark.parametrize("decides", [False, True])
+def test_batch_that_is_run_again_with_other_tasks_is_there_once(
+    broker: BrokerProcess,
+    start: Callable[[], Run],
+    options: SinkOptions,
+    tasks: int,
+    decides: bool,
+) -> None:
+    """Other ids, and other records of them: what was decided counts, or what is written again."""
+    dead, again = start(), start()
+    dead.run(0)
+    left = dead.write(1)
+    if decides:
+        log = dead.log()
+        with Driver(log, options) as driver:
+            last = log.last()
+            assert last is not None
+            driver.write(decided(last, 1, left))
+    if written := again.write(1, tasks):
+        again.phases().decide(1, written)
+    assert bool(written) is not decides
+    again.run(2)
+    rewritten = batches(1, tasks=TASKS if decides else tasks)
+    assert sorted(read(broker, dead.topic)) == sorted([*batches(0, 2), *rewritten])
+
+
+def test_run_with_an_older_checkpoint_is_refused(start: Callable[[], Run]) -> None:
+    before, again = start(), start()
+    for batch in range(3):
+        before.run(batch)
+    with pytest.raises(WentBack, match="goes on at batch 1, but batch 2 stands already"):
+        again.write(1)
+    assert before.write(2) == []  # nobody was disturbed for good
+    before.run(3)
+
+
+def test_history_is_not_taken_for_none_where_a_broker_does_not_know_the_topic(
+    broker: BrokerProcess, start: Callable[[], Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has just started knows no topics yet."""
+    before, again = start(), start()
+    before.run(0)
+    before.run(1)
+    ends, calls = decision_log.list_offsets, itertools.count()
+
+    def forgetful(*arguments: object, **options: object) -> object:
+        if next(calls) < 6:
+            raise UnknownTopicOrPartition("not here")
+        return ends(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(decision_log, "list_offsets", forgetful)
+    assert again.write(1) == []
+    again.run(2)
+    assert sorted(read(broker, before.topic)) == batches(0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "request_type", [ListTransactionsRequest, DescribeTransactionsRequest, ListOffsetsRequest]
+)
+def test_broker_that_is_away_for_a_moment_costs_no_batch(
+    broker: BrokerProcess,
+    start: Callable[[], Run],
+    monkeypatch: pytest.MonkeyPatch,
+    request_type: type[Struct],
+) -> None:
+    run, call, lost = start(), Connection.call, itertools.count()
+
+    def losing(self: Connection, request: Struct, *more: object, **options: object) -> object:
+        if isinstance(request, request_type) and next(lost) % 5 == 0:
+            self.close()
+            raise NetworkException("gone")
+        return call(self, request, *more, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Connection, "call", losing)
+    for batch in range(3):
+        run.run(batch)
+    monkeypatch.undo()
+    assert next(lost) > 3
+    assert sorted(read(broker, run.topic)) == batches(0, 1, 2)
+
+
+def test_what_a_twin_opens_while_the_batch_is_decided_is_aborted(
+    broker: BrokerProcess, start: Callable[[], Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has looked whether it is late, and was not; and it lives."""
+    run, write, twins = start(), Driver.write, []
+    run.run(0)
+    written = run.write(1)
+
+    def beside(self: Driver, decision: Decision) -> None:
+        twins.append(run.task(1, 0))
+        write(self, decision)
+
+    monkeypatch.setattr(Driver, "write", beside)
+    run.phases().decide(1, written)
+    assert None not in twins
+    assert sorted(read(broker, run.topic)) == batches(0, 1)
+
+
+def test_entry_that_another_query_hides_is_waited_for(
+    broker: BrokerProcess, start: Callable[[], Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind its open transaction nothing is seen at once, and the driver asks for all of it."""
+    run = start()
+    written = run.write(0)
+    monkeypatch.setattr(DecisionLog, "last_known", lambda self: None)
+    run.phases().decide(0, written)
+    monkeypatch.undo()
+    assert sorted(read(broker, run.topic)) == batches(0)
+
+
 def test_driver_that_decided_too_late_for_the_next_run_has_not_decided(
     broker: BrokerProcess, start: Callable[[], Run], options: SinkOptions
 ) -> None:
@@ -221,25 +346,26 @@ def test_driver_that_decided_too_late_for_the_next_run_has_not_decided(
     assert sorted(read(broker, late.topic)) == batches(0, 1)
 
 
+@pytest.mark.parametrize("tasks", [TASKS, 12])
 def test_tasks_that_enter_together_let_each_other_write(
-    broker: BrokerProcess, start: Callable[[], Run]
+    broker: BrokerProcess, start: Callable[[], Run], tasks: int
 ) -> None:
     before, run = start(), start()
     before.run(0)
     before.write(1)  # to be aborted by who enters
-    written: list[PreparedTransaction | None] = [None] * TASKS
+    written: list[PreparedTransaction | None] = [None] * tasks
 
     def task(number: int) -> None:
         written[number] = run.task(1, number)
 
-    threads = [threading.Thread(target=task, args=(number,)) for number in range(TASKS)]
+    threads = [threading.Thread(target=task, args=(number,)) for number in range(tasks)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert None not in written
     run.phases().decide(1, [one for one in written if one is not None])
-    assert sorted(read(broker, run.topic)) == batches(0, 1)
+    assert sorted(read(broker, run.topic)) == sorted([*batches(0), *batches(1, tasks=tasks)])
 
 
 def test_what_a_task_wrote_whose_twin_won_is_aborted(
@@ -386,6 +512,30 @@ def test_topic_that_is_none_of_decisions_is_refused(
         pytest.raises(ConfigError, match="has 3 partitions, and is no topic of decisions"),
     ):
         DecisionLog(link, other, "q").create_topic()
+
+
+def test_topic_that_forgets_is_refused(options: SinkOptions, new_topic: NewTopic) -> None:
+    other = replace(options, decisions_topic=new_topic(16, cleanup_policy="compact,delete"))
+    with (
+        contextlib.closing(link_of(other)) as link,
+        pytest.raises(ConfigError, match="=compact,delete, and would forget"),
+    ):
+        DecisionLog(link, other, "q").create_topic()
+
+
+def test_link_is_kept_while_it_is_used(
+    options: SinkOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = links.link_to(options)
+    assert links.link_to(options) is first
+    assert links.link_to(replace(options, client_id="another")) is not first
+    found: list[Link] = []
+    thread = threading.Thread(target=lambda: found.append(links.link_to(options)))
+    thread.start()
+    thread.join()
+    assert found != [first]
+    monkeypatch.setattr(links, "IDLE_S", 0.0)
+    assert links.link_to(options) is not first
 
 
 def test_last_decision_is_found_behind_those_of_others(
