@@ -148,6 +148,11 @@ def _in_order(members: Mapping[str, Subscription]) -> list[str]:
     return sorted(members, key=lambda one: (members[one].instance_id or one, one))
 
 
+def _newest_first(members: Mapping[str, Subscription]) -> list[str]:
+    """Return the members in the order in which claims count: of equals the first one's."""
+    return sorted(_in_order(members), key=lambda one: members[one].generation, reverse=True)
+
+
 def assign_ranges(members: Mapping[str, Subscription], partitions: Mapping[str, int]) -> Assignment:
     """Give each member a range of each of its topics; the first ones get one more."""
     found: Assignment = {member: [] for member in members}
@@ -195,7 +200,10 @@ def assign_cooperatively(
     The group then rebalances once more (KIP-429).
     """
     found = assign_sticky(members, partitions)
-    owners = {at: member for member, one in members.items() for at in one.owned}
+    owners: dict[TopicPartition, str] = {}
+    for member in _newest_first(members):
+        for at in members[member].owned:
+            owners.setdefault(at, member)
     return {
         member: [at for at in assigned if owners.get(at, member) == member]
         for member, assigned in found.items()
@@ -231,8 +239,7 @@ class _Shares:
 
     def keep_owned(self) -> None:
         """Leave everybody what it has and still wants; of two that claim it the newer one."""
-        newest = sorted(self.of, key=lambda one: self.members[one].generation, reverse=True)
-        for member in newest:
+        for member in _newest_first(self.members):
             for at in self.members[member].owned:
                 wanted = member in self._wanting.get(at.topic, ())
                 if wanted and at not in self._owner and at.partition < self._count(at.topic):

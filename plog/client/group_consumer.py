@@ -140,6 +140,7 @@ class GroupConsumer:
         self._auto_commit_s = auto_commit_interval_ms / 1000 if enable_auto_commit else None
         self._commit_at = 0.0
         self._committed: dict[TopicPartition, int] = {}
+        self._has_entered = False  # the generation that the membership is in
 
     def __enter__(self) -> GroupConsumer:
         return self
@@ -269,8 +270,16 @@ class GroupConsumer:
         if not self._topics:
             time.sleep(max(min(deadline - time.monotonic(), RETRY_BACKOFF_S), 0))
             return False
-        if membership.state is State.INSIDE:
-            return True
+        if membership.state is not State.INSIDE:
+            self._has_entered = False
+            self._go_inside(deadline)
+        if membership.state is State.INSIDE and not self._has_entered:
+            self._enter_generation(membership.assigned)
+        return bool(self.reader.assignment())
+
+    def _go_inside(self, deadline: float) -> None:
+        """Join and sync, as far as the time allows."""
+        membership = self._membership
         owned = self.reader.assignment() if self._is_cooperative else membership.assigned
         subscription = Subscription(
             self._topics, tuple(owned), membership.identity.generation, membership.instance_id
@@ -278,9 +287,7 @@ class GroupConsumer:
         # What a cooperative member keeps it reads on, while the others join.
         reads_on = bool(self.reader.assignment())
         timeout_s = 0.0 if reads_on else max(deadline - time.monotonic(), 0)
-        if membership.advance(subscription, timeout_s):
-            self._enter_generation(membership.assigned)
-        return bool(self.reader.assignment())
+        membership.advance(subscription, timeout_s)
 
     # -- generations ---------------------------------------------------------------------------
 
@@ -296,6 +303,10 @@ class GroupConsumer:
         self._membership.begin()
 
     def _enter_generation(self, assigned: Partitions) -> None:
+        """Give up what goes and read on with what comes, once it is known where.
+
+        May be called again if that cannot be known now (`GroupOffsets.fetch` raises).
+        """
         owned = self.reader.assignment()
         gone = [at for at in owned if at not in assigned]
         come = [at for at in assigned if at not in owned]
@@ -304,9 +315,12 @@ class GroupConsumer:
             if self._is_cooperative:
                 # Somebody else waits for them.
                 self._membership.begin()
+        # First: without a position a partition would be read from wherever auto_offset_reset says.
+        positions = self._offsets.fetch(come)
         self.reader.assign([*(at for at in owned if at in assigned), *come])
-        for at, committed in self._offsets.fetch(come).items():
+        for at, committed in positions.items():
             self.reader.seek(at, committed)
+        self._has_entered = True
         self._commit_at = time.monotonic() + (self._auto_commit_s or 0)
         self._listener.on_assigned(come)
 

@@ -166,8 +166,13 @@ class Membership:
             self._heart.polled_at = time.monotonic()
 
     def begin(self) -> None:
-        """Leave the generation behind, to join the next one."""
+        """Leave the generation behind, to join the next one.
+
+        Raises KafkaError with what no rejoining can mend. Whoever joins again nevertheless is still
+        the same member, and is told so again.
+        """
         heart, self._heart = self._heart, None
+        self.state = State.OUTSIDE
         if heart is not None:
             heart.stop()
             if heart.error in EXPELLED:
@@ -178,7 +183,6 @@ class Membership:
                 *MOVED,
             ):
                 raise error_for(heart.error, f"group {self.group_id!r}: {heart.error.name}")
-        self.state = State.OUTSIDE
 
     def advance(self, subscription: Subscription, timeout_s: float) -> bool:
         """Go on towards the inside; True once this member has its partitions.
@@ -216,13 +220,13 @@ class Membership:
 
     def _fail(self, fault: KafkaError) -> None:
         """Begin again after a while, or raise what no other attempt can mend."""
+        self.state = State.OUTSIDE
         if not fault.retriable and fault.code not in JOIN_AGAIN:
             raise fault
         if fault.code in EXPELLED:
             self.identity = Identity()
         if fault.code != ErrorCode.REBALANCE_IN_PROGRESS:
             self._drop_connection()
-        self.state = State.OUTSIDE
         self._retry_at = time.monotonic() + RETRY_BACKOFF_S
 
     # -- JoinGroup and SyncGroup -----------------------------------------------------------------

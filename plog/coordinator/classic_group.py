@@ -176,7 +176,7 @@ class ClassicGroup:
         if self.state is DEAD:
             self._refuse_join(join, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif not self._has_room_for(join):
-            self._refuse_join(join, ErrorCode.GROUP_MAX_SIZE_REACHED)
+            self._refuse_surplus(join)
         elif not self._can_use(join):
             self._refuse_join(join, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         elif join.member_id == NO_MEMBER:
@@ -187,8 +187,32 @@ class ClassicGroup:
             self._join_again(join)
 
     def _has_room_for(self, join: Join) -> bool:
-        is_known = join.member_id in self.roster or self.roster.of_instance(join.instance_id)
-        return bool(is_known) or len(self.roster) < join.capacity
+        """Tell whether the group may have somebody, as a member or again.
+
+        A group may be larger than it may become: its largest size was another one. Nobody is thrown
+        out for that, but while a rebalance prepares only who waits has a place: it goes to those
+        who come first.
+        """
+        if len(self.roster) < join.capacity:
+            return True
+        known = self.roster.get(join.member_id) or self.roster.of_instance(join.instance_id)
+        if self.state is not PREPARING:
+            return known is not None
+        if known is not None and known.joining is not None:
+            return True
+        return sum(member.joining is not None for member in self.roster) < join.capacity
+
+    def _refuse_surplus(self, join: Join) -> None:
+        """Refuse somebody for whom there is no room; as a member it is one no longer."""
+        known = self.roster.get(join.member_id)
+        if join.member_id == NO_MEMBER:
+            known = self.roster.of_instance(join.instance_id)
+        elif self._refuse_member(join.member_id, join.instance_id) is not ErrorCode.NONE:
+            known = None  # it speaks for another
+        self._refuse_join(join, ErrorCode.GROUP_MAX_SIZE_REACHED)
+        if known is not None:
+            self._dismiss(known, ErrorCode.UNKNOWN_MEMBER_ID)
+            self._after_losing(f"member {known.member_id} found no room")
 
     def _can_use(self, join: Join) -> bool:
         """Tell whether an assignor would be left that everybody can use."""

@@ -193,9 +193,18 @@ class GroupCoordinator:
             if isinstance(group.machine, ConsumerGroup):
                 self.consumers.resume(group, group.machine)
             else:
-                self._execute(group, group.machine.resume())
+                self._resume_classic(group, group.machine)
         if shard.groups:
             log.info("%d groups of %s-%d loaded", len(shard.groups), OFFSETS_TOPIC, shard.partition)
+
+    def _resume_classic(self, group: Group, machine: ClassicGroup) -> None:
+        self._execute(group, machine.resume())
+        size, most = len(machine.roster), self._settings.group_max_size
+        if size > most:
+            # Its members hear of it, may commit, and those who join first may stay (KIP-389).
+            group.since_ms = self._clock.now_ms()
+            reason = f"it has {size} members, and may have {most}"
+            self._execute(group, machine.disturb(reason))
 
     def _retire(self, shard: Shard) -> None:
         for group in shard:

@@ -83,6 +83,20 @@ def test_of_two_claims_the_newer_generation_wins() -> None:
     assert STICKY.assign(members, {"a": 2})["new"] == [A[0]]
 
 
+@pytest.mark.parametrize("names", [("old", "new"), ("new", "old")])
+def test_cooperatively_of_two_claims_the_newer_generation_wins(names: tuple[str, str]) -> None:
+    generations = {"old": 3, "new": 4}
+    members = {name: Subscription(("a",), (A[0],), generations[name]) for name in names}
+    found = COOPERATIVE_STICKY.assign(members, {"a": 2})
+    assert found == {"new": [A[0]], "old": [A[1]]}
+
+
+@pytest.mark.parametrize("names", [("c0", "c1"), ("c1", "c0")])
+def test_cooperatively_of_two_claims_of_a_generation_the_first_wins(names: tuple[str, str]) -> None:
+    members = {name: Subscription(("a",), (A[0],), 4) for name in names}
+    assert COOPERATIVE_STICKY.assign(members, {"a": 2}) == {"c0": [A[0]], "c1": [A[1]]}
+
+
 def test_cooperatively_nothing_moves_before_it_was_given_up() -> None:
     members = {"c0": Subscription(("a",), tuple(A), 4), "c1": Subscription(("a",), (), -1)}
     first = COOPERATIVE_STICKY.assign(members, {"a": 6})

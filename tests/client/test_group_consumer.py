@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from plog.client.group_consumer import (
     OffsetAndMetadata,
 )
 from plog.client.producer import Producer
-from plog.errors import ErrorCode, InvalidConfig, KafkaError
+from plog.errors import ErrorCode, InvalidConfig, KafkaError, error_for
 from plog.types import TopicPartition
 from tests.handlers.wire import fresh_name
 from tests.leader_epochs import pass_epochs
@@ -218,6 +218,113 @@ def test_a_member_that_does_not_poll_is_out_and_told_so(broker: BrokerProcess, t
         assert heard == ["assigned", "lost", "assigned"]
         slow.commit()
         assert slow.committed(slow.assignment())
+
+
+def break_fetches(consumer: GroupConsumer, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Have so many looks at what is committed fail, as amid a transaction that hangs."""
+    fetch, left = consumer._offsets.fetch, [None] * times
+
+    def breaks(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        if left:
+            left.pop()
+            raise error_for(ErrorCode.UNSTABLE_OFFSET_COMMIT, "made by the test")
+        return fetch(partitions)
+
+    monkeypatch.setattr(consumer._offsets, "fetch", breaks)
+
+
+def polled(consumer: GroupConsumer) -> list[ConsumerRecord]:
+    try:
+        return consumer.poll(100)
+    except KafkaError as fault:
+        if fault.code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
+            raise
+        return []
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_where_to_begin_is_asked_again_when_it_was_not_told(
+    broker: BrokerProcess,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    assignor: str,
+    reset: str,
+) -> None:
+    write(broker, topic, range(60))
+    options = {"assignors": [assignor], "auto_offset_reset": reset, **QUICK}
+    heard: list[list[TopicPartition]] = []
+    with GroupConsumer(broker.bootstrap, topic, **options) as one:
+        one.commit(dict.fromkeys(one.partitions_for(topic), 5))
+        break_fetches(one, monkeypatch, 2)
+        one.subscribe([topic], Listener(heard.append))
+        for _ in range(2):
+            with pytest.raises(KafkaError) as failed:
+                until(lambda: one.poll(100))
+            assert failed.value.code == ErrorCode.UNSTABLE_OFFSET_COMMIT
+            assert one.assignment() == heard == []
+        found: list[ConsumerRecord] = []
+        until(lambda: found.extend(one.poll(100)) or len(found) >= 30)
+        assert sorted(int(record.value or b"") for record in found) == [*range(30, 60)]
+        assert [len(some) for some in heard] == [6]
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_a_group_may_rebalance_before_its_member_knows_where_to_begin(
+    broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch, assignor: str
+) -> None:
+    write(broker, topic, range(60))
+    options = {"assignors": [assignor], "auto_offset_reset": "earliest", **QUICK}
+    heard: list[str] = []
+    listener = Listener(lambda _: heard.append("assigned"), lambda _: heard.append("revoked"))
+    with (
+        GroupConsumer(broker.bootstrap, topic, **options) as one,
+        GroupConsumer(broker.bootstrap, topic, **options) as two,
+    ):
+        one.commit(dict.fromkeys(one.partitions_for(topic), 5))
+        break_fetches(one, monkeypatch, 1)
+        one.subscribe([topic], listener)
+        with pytest.raises(KafkaError):
+            until(lambda: one.poll(100))
+        two.subscribe([topic])
+        two.poll(100)
+        until(lambda: one._membership.must_rejoin)
+        break_fetches(one, monkeypatch, 2)
+        found: list[ConsumerRecord] = []
+        until(
+            lambda: (
+                found.extend(polled(one) + two.poll(100))
+                or (len(one.assignment()) == len(two.assignment()) == 3 and len(found) >= 30)
+            )
+        )
+        assert sorted(int(record.value or b"") for record in found) == [*range(30, 60)]
+        assert "revoked" not in heard
+
+
+def test_who_is_fenced_is_told_so_at_every_poll(broker: BrokerProcess, topic: str) -> None:
+    write(broker, topic, range(60))
+    options = {**QUICK, "session_timeout_ms": 20_000, "group_instance_id": "name"}
+    heard: list[str] = []
+    with (
+        GroupConsumer(broker.bootstrap, topic, auto_offset_reset="earliest", **options) as old,
+        GroupConsumer(broker.bootstrap, topic, auto_offset_reset="earliest", **options) as new,
+    ):
+        old.subscribe([topic], Listener(on_lost=lambda _: heard.append("lost")))
+        until(lambda: bool(old.poll(100)))
+        new.subscribe([topic])
+        until(lambda: new.poll(100) or new.assignment())
+        joined = new.group_metadata
+        until(lambda: old._membership.must_rejoin)
+        for _ in range(3):
+            with pytest.raises(KafkaError) as fenced:
+                old.poll(100)
+            assert fenced.value.code == ErrorCode.FENCED_INSTANCE_ID
+        assert heard == ["lost"]
+        assert old.assignment() == []
+        silent_until = time.monotonic() + 1
+        until(lambda: new.poll(100) or time.monotonic() > silent_until)
+        assert new.group_metadata == joined
+        assert not new._membership.must_rejoin
 
 
 def test_who_waits_for_records_takes_part_meanwhile(broker: BrokerProcess, topic: str) -> None:

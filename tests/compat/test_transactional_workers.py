@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -37,12 +38,12 @@ class Copying:
         self._logs = logs
         self.workers: list[Worker] = []
 
-    def write(self) -> None:
+    def write(self, count: int = COUNT) -> None:
         """Write the next numbers to the source."""
         begun = sum(map(len, self.expected))
-        self.expected = numbered(PARTITIONS, begun + COUNT)
+        self.expected = numbered(PARTITIONS, begun + count)
         write_numbers(
-            self.job.bootstrap, self.job.source, PARTITIONS, range(begun, begun + COUNT), 50
+            self.job.bootstrap, self.job.source, PARTITIONS, range(begun, begun + count), 50
         )
 
     def start(self, client: str | Java, transactional_id: str = "") -> Worker:
@@ -70,6 +71,26 @@ def test_worker_copies_once_whatever_it_aborts(copying: Copying, client: str | J
     copying.await_all(worker)
     assert worker.aborted > 0
     copying.write()
+    copying.await_all(worker)
+    worker.leave()
+
+
+@pytest.mark.parametrize("client", ["confluent-kafka", JAVA[-1]], ids=name_of)
+def test_worker_ends_a_transaction_so_long_after_its_first_record(
+    copying: Copying, client: str | Java
+) -> None:
+    each_s, pause_s = 0.5, 0.1
+    copying.job = replace(copying.job, batch=100_000, abort_every=0, each_ms=int(each_s * 1000))
+    copying.write()
+    worker = copying.start(client)
+    copying.await_all(worker)
+    begun, before = time.monotonic(), worker.transactions
+    for _ in range(40):
+        copying.write(4)
+        time.sleep(pause_s)
+    # Many more records have come, one by one, than transactions may end in this time.
+    during = worker.transactions - before
+    assert 1 < during <= (time.monotonic() - begun) / each_s + 1
     copying.await_all(worker)
     worker.leave()
 

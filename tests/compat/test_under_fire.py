@@ -31,8 +31,12 @@ WORKERS = 4
 COUNT = 200_000
 LATER = 8_000
 """So many more are written when nobody is killed any more."""
-BATCH = 1000
-"""Most records of a transaction; it ends 100 ms after its first."""
+EACH_MS = 100
+"""So long after its first record a transaction ends."""
+BATCH = 2000
+"""About so many records it takes in this time at most: there have to be some for all the kills."""
+WRITTEN = 10_000
+"""So many are written in a transaction."""
 QUIET_S = (0.3, 2.0)
 """Between two kills."""
 KILLS = 8
@@ -57,7 +61,13 @@ class Round:
         self._directory = directory
         self.broker = BrokerProcess(directory / "data", overrides=SETTINGS).start()
         self.job = Job(
-            self.broker.bootstrap, "workers", "source", "target", batch=BATCH, abort_every=7
+            self.broker.bootstrap,
+            "workers",
+            "source",
+            "target",
+            batch=BATCH,
+            abort_every=7,
+            each_ms=EACH_MS,
         )
         self.output = Output(self.broker.port, "target", PARTITIONS)
         self.expected = numbered(PARTITIONS, COUNT + LATER)
@@ -73,7 +83,7 @@ class Round:
         self._write(range(COUNT))
 
     def _write(self, some: range) -> None:
-        write_numbers(self.job.bootstrap, self.job.source, PARTITIONS, some, 10 * BATCH)
+        write_numbers(self.job.bootstrap, self.job.source, PARTITIONS, some, WRITTEN)
 
     def tend(self) -> None:
         """Start whoever is not there (any more)."""

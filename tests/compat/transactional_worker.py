@@ -3,10 +3,10 @@
 `transactional_worker.py <client> <settings>`: the client is confluent-kafka, kafka-python, aiokafka
 or plog, the settings are a JSON object of `bootstrap`, `group`, `source`, `target`,
 `transactional_id`, `batch` (most records of a transaction), `abort_every` (0 for never),
-`session_ms` and `max_poll_ms`. It copies each record to the same partition of the target, commits
-its offset with the same transaction, and aborts every so-manieth on purpose, until its stdin ends.
-Whatever its client raises ends it, with status 1: whoever runs it starts it anew. Each line that it
-prints is JSON:
+`session_ms`, `max_poll_ms`, and of confluent-kafka `each_ms` (when a transaction ends, see `Job`).
+It copies each record to the same partition of the target, commits its offset with the same
+transaction, and aborts every so-manieth on purpose, until its stdin ends. Whatever its client
+raises ends it, with status 1: whoever runs it starts it anew. Each line that it prints is JSON:
 
     {"committed": 17}     so many records, of a transaction
     {"aborted": 5}
@@ -22,6 +22,7 @@ import itertools
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -80,18 +81,40 @@ def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None
     producer.init_transactions(PATIENCE_S)
     consumer.subscribe([settings["source"]])
     turns = Turns(settings["abort_every"])
+    each_s = settings["each_ms"] / 1000
 
-    def commits() -> bool:
+    def take(most: int, timeout_s: float) -> list[Any]:
+        messages = consumer.consume(most, timeout_s)
+        for message in messages:
+            if message.error() is not None:
+                raise RuntimeError(message.error())
+        return messages
+
+    def take_more(messages: list[Any], until_s: float) -> None:
+        """Have a transaction of these go on until then, with what comes if there is room."""
+        while (left_s := until_s - time.monotonic()) > 0:
+            more = []
+            if len(messages) < settings["batch"]:
+                more = take(settings["batch"] - len(messages), left_s)
+            else:
+                time.sleep(left_s)
+            copy(more)
+            messages += more
+
+    def copy(messages: list[Any]) -> None:
+        for message in messages:
+            producer.produce(settings["target"], message.value(), partition=message.partition())
+
+    def commits(messages: list[Any], member: Any) -> bool:
         """End the transaction, unless it is one to abort, or its offsets are refused.
 
-        They are if a heartbeat has moved the member of a KIP-848 group on by an epoch meanwhile.
+        They are if the group has rebalanced since it began, or if a heartbeat has moved the member
+        of a KIP-848 group on by an epoch meanwhile.
         """
-        places = consumer.position(consumer.assignment())
+        ends = {(one.topic(), one.partition()): one.offset() + 1 for one in messages}
         try:
             producer.send_offsets_to_transaction(
-                [one for one in places if one.offset >= 0],
-                consumer.consumer_group_metadata(),
-                PATIENCE_S,
+                [TopicPartition(*at, end) for at, end in ends.items()], member, PATIENCE_S
             )
             if turns.aborts():
                 return False
@@ -104,16 +127,16 @@ def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None
 
     while not is_over():
         faulthandler.dump_traceback_later(STUCK_S, exit=True)
-        messages = consumer.consume(settings["batch"], POLL_S)
-        for message in messages:
-            if message.error() is not None:
-                raise RuntimeError(message.error())
+        messages = take(1 if each_s else settings["batch"], POLL_S)
         if not messages:
             continue
+        end_s = time.monotonic() + each_s
+        # Who it is now: what it took for itself before a rebalance may be another's behind it.
+        member = consumer.consumer_group_metadata()
         producer.begin_transaction()
-        for message in messages:
-            producer.produce(settings["target"], message.value(), partition=message.partition())
-        if commits():
+        copy(messages)
+        take_more(messages, end_s)
+        if commits(messages, member):
             tell(committed=len(messages))
         else:
             producer.abort_transaction(PATIENCE_S)

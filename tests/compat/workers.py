@@ -42,6 +42,7 @@ class Job:
     source: str
     target: str
     batch: int = 20
+    """About so many records a transaction has at most."""
     abort_every: int = 3
     protocol: str = "classic"
     """`consumer`: that of KIP-848, by whoever speaks it; sessions and assignor are the broker's."""
@@ -50,6 +51,9 @@ class Job:
     """A worker whose client keeps it longer than this leaves the group, and the others go on."""
     settings: Mapping[str, object] = field(default_factory=dict)
     """More of Java's: of its producer where they begin with "producer."."""
+    each_ms: int = 0
+    """So long after its first record confluent-kafka and Java end a transaction, however few it has
+    by then; if it is full before, they take no more meanwhile. 0: they end it after each poll."""
 
     def command(self, client: str | Java, transactional_id: str) -> list[str]:
         """Return what starts a worker."""
@@ -61,6 +65,7 @@ class Job:
             self.source,
             self.target,
             str(self.abort_every),
+            str(self.each_ms),
             f"bootstrap.servers={self.bootstrap}",
             f"group.id={self.group}",
             f"max.poll.records={self.batch}",
@@ -90,6 +95,8 @@ class Worker:
     def __init__(self, job: Job, client: str | Java, transactional_id: str, log: Path) -> None:
         self.name = name_of(client)
         self.committed = self.aborted = 0
+        self.transactions = 0
+        """So many have ended, of either kind."""
         self._log = log
         with log.open("ab") as stderr:
             self._process = subprocess.Popen(
@@ -119,6 +126,7 @@ class Worker:
             event = json.loads(line)
             self.committed += event.get("committed", 0)
             self.aborted += event.get("aborted", 0)
+            self.transactions += 1
 
     def leave(self) -> None:
         """Have it close, which it does with status 0."""

@@ -459,6 +459,64 @@ def test_a_full_group_refuses_newcomers_and_keeps_its_members() -> None:
     assert joined(play, play.join("b", capacity=2)).error is NONE
 
 
+def test_a_stable_group_that_is_too_large_keeps_its_members() -> None:
+    play = Play()
+    play.stable(3)
+    assert joined(play, play.join("c", capacity=2)).error is NONE
+    assert joined(play, play.join(capacity=2)).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert play.beat("a") is play.beat("b") is play.beat("c") is NONE
+
+
+def test_of_a_group_that_is_too_large_the_last_to_join_again_are_taken_out() -> None:
+    play = Play()
+    play.stable(4)
+    play.execute(play.group.disturb("it is too large"))
+    first, second = play.join("c", capacity=2), play.join("b", capacity=2)
+    again = play.join("c", capacity=2)
+    assert joined(play, first).error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert joined(play, play.join("a", capacity=2)).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert play.waiting == [second, again]
+    assert joined(play, play.join("d", capacity=2)).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert joined(play, again).generation == joined(play, second).generation
+    assert [member.member_id for member in play.group.roster] == ["b", "c"]
+    assert play.beat("a") is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_newcomer_may_wait_in_the_place_of_who_has_not_joined_again() -> None:
+    play = Play()
+    play.stable(2)
+    play.execute(play.group.disturb("looked at"))
+    newcomer = play.join(must_know_id=False, capacity=2)
+    known = play.join("b", capacity=2)
+    assert play.waiting == [newcomer, known]
+    assert joined(play, play.join(capacity=2)).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert joined(play, play.join("a", capacity=2)).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert joined(play, newcomer).error is joined(play, known).error is NONE
+
+
+@pytest.mark.parametrize("knows_its_id", [True, False])
+def test_a_static_member_for_which_there_is_no_room_is_out(knows_its_id: bool) -> None:
+    play = Play()
+    static(play, ["one", "two"])
+    ids = [member.member_id for member in play.group.roster]
+    play.execute(play.group.disturb("it is too large"))
+    waits = play.join(ids[0], instance_id="one", capacity=1)
+    refused = play.join(ids[1] if knows_its_id else "", instance_id="two", capacity=1)
+    assert joined(play, refused).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert joined(play, waits).error is NONE
+    assert [member.instance_id for member in play.group.roster] == ["one"]
+
+
+def test_who_is_fenced_takes_nobody_out_of_a_full_group() -> None:
+    play = Play()
+    static(play, ["one", "two"])
+    ids = [member.member_id for member in play.group.roster]
+    play.execute(play.group.disturb("it is too large"))
+    play.join(ids[0], instance_id="one", capacity=1)
+    play.join("stranger", instance_id="two", capacity=1)
+    assert ids[1] in play.group.roster
+
+
 def test_generations_are_told_apart() -> None:
     play = Play()
     play.stable(1)

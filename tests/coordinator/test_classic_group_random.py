@@ -14,6 +14,7 @@ from tests.coordinator.group_play import RANGE, ROBIN, Play
 
 IDS = st.sampled_from(["a", "b", "c", "d", "e", "f", "x"])
 INSTANCES = st.sampled_from([None, None, "one", "two"])
+CAPACITIES = st.sampled_from([4, 4, 2])
 PROTOCOLS = st.sampled_from([(RANGE,), (RANGE, ROBIN), (ROBIN, RANGE), (ROBIN,)])
 
 
@@ -25,21 +26,39 @@ class Lives(RuleBasedStateMachine):
         self.play = Play(ClassicGroup("g", initial_delay_ms=1_000), stores_at_once=False)
         self.generation = 0
 
-    @rule(instance=INSTANCES, protocols=PROTOCOLS, knows=st.booleans(), skips=st.booleans())
+    @rule(
+        instance=INSTANCES,
+        protocols=PROTOCOLS,
+        knows=st.booleans(),
+        skips=st.booleans(),
+        capacity=CAPACITIES,
+    )
     def join_first(
-        self, instance: str | None, protocols: tuple[object, ...], knows: bool, skips: bool
+        self,
+        instance: str | None,
+        protocols: tuple[object, ...],
+        knows: bool,
+        skips: bool,
+        capacity: int,
     ) -> None:
         self.play.join(
             instance_id=instance,
             protocols=protocols,
             must_know_id=not knows,
             can_skip_assignment=skips,
-            capacity=4,
+            capacity=capacity,
         )
 
-    @rule(member=IDS, instance=INSTANCES, protocols=PROTOCOLS)
-    def join(self, member: str, instance: str | None, protocols: tuple[object, ...]) -> None:
-        self.play.join(member, instance_id=instance, protocols=protocols, capacity=4)
+    @rule(member=IDS, instance=INSTANCES, protocols=PROTOCOLS, capacity=CAPACITIES)
+    def join(
+        self, member: str, instance: str | None, protocols: tuple[object, ...], capacity: int
+    ) -> None:
+        self.play.join(member, instance_id=instance, protocols=protocols, capacity=capacity)
+
+    @rule()
+    def disturb(self) -> None:
+        if self.play.group.state is not GroupState.EMPTY:
+            self.play.execute(self.play.group.disturb("looked at"))
 
     @rule(member=IDS, instance=INSTANCES)
     def sync(self, member: str, instance: str | None) -> None:

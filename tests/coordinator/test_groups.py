@@ -32,7 +32,7 @@ from plog.protocol.messages.offsets import (
 )
 from plog.protocol.messages.topics import DeleteTopicsRequest
 from tests.coordinator.conftest import GROUPS_AT_ONCE, await_coordinator
-from tests.coordinator.members import ByHand
+from tests.coordinator.members import ByHand, Later
 from tests.handlers.wire import WAIT_MS, Speaker, create_topic, fresh_name, speak
 from tests.servers import BrokerProcess
 from tests.waiting import until
@@ -470,6 +470,48 @@ def test_a_group_goes_on_after_its_broker_ended(
         assert back.committed("t") == 19
         assert back.commit("t", 20) is ErrorCode.NONE
         back.close()
+
+
+def test_a_group_larger_than_it_may_be_by_now_rebalances_and_becomes_smaller(
+    tmp_path: Path,
+) -> None:
+    with BrokerProcess(tmp_path, overrides=GROUPS_AT_ONCE) as broker:
+        with closing(speak(broker.port)) as wire:
+            await_coordinator(wire, "g")
+        some = [ByHand(broker.port, "g")]
+        some[0].enter()
+        for _ in range(2):
+            newcomer = ByHand(broker.port, "g")
+            waiting = [newcomer.join_later()]
+            until(lambda: some[0].beat() is ErrorCode.REBALANCE_IN_PROGRESS)
+            waiting += [one.join_later() for one in some]
+            assert all(one.get().error_code == ErrorCode.NONE for one in waiting)
+            some.append(newcomer)
+            synced = [
+                Later(lambda one=one: one.sync({each.member_id: b"x" for each in some}))
+                for one in some
+            ]
+            assert all(one.get().error_code == ErrorCode.NONE for one in synced)
+        for one in some:
+            one.close()
+        broker.stop()
+        broker.overrides["group.max.size"] = 2
+        broker.start()
+        with closing(speak(broker.port)) as wire:
+            await_coordinator(wire, "g")
+        back = [
+            ByHand(broker.port, "g", member_id=one.member_id, generation=one.generation)
+            for one in some
+        ]
+        assert [one.beat() for one in back] == [ErrorCode.REBALANCE_IN_PROGRESS] * 3
+        # They may commit before they join again.
+        assert back[2].commit("t", 5) in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        answers = [one.join_later() for one in back]
+        errors = sorted(one.get().error_code for one in answers)
+        assert errors == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.GROUP_MAX_SIZE_REACHED]
+        assert "rebalances at generation 3: it has 3 members, and may have 2" in broker.log
+        for one in back:
+            one.close()
 
 
 def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:

@@ -4,8 +4,11 @@ import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.kafka.clients.consumer.CommitFailedException;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -19,8 +22,9 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * until its stdin ends.
  *
  * <p>Arguments: source, target, which transactions to abort on purpose (every so-manieth, 0 for
- * none), then key=value settings: of the producer where they begin with "producer.", else of the
- * consumer.
+ * none), how many ms after its first record a transaction ends (0: at once, with what one poll
+ * returned), then key=value settings: of the producer where they begin with "producer.", else of
+ * the consumer.
  */
 public final class TransactionalWorker {
     private static final Duration POLL = Duration.ofMillis(100);
@@ -29,17 +33,23 @@ public final class TransactionalWorker {
     private final KafkaProducer<byte[], byte[]> producer;
     private final String target;
     private final int abortEvery;
+    private final Duration each;
+    private final int most;
     private int turns;
 
     private TransactionalWorker(
             KafkaConsumer<byte[], byte[]> consumer,
             KafkaProducer<byte[], byte[]> producer,
             String target,
-            int abortEvery) {
+            int abortEvery,
+            Duration each,
+            int most) {
         this.consumer = consumer;
         this.producer = producer;
         this.target = target;
         this.abortEvery = abortEvery;
+        this.each = each;
+        this.most = most;
     }
 
     private void turn() {
@@ -47,33 +57,52 @@ public final class TransactionalWorker {
         if (records.isEmpty()) {
             return;
         }
+        long end = System.nanoTime() + each.toNanos();
+        // Who it is now: what it took for itself before a rebalance may be another's behind it.
+        var member = consumer.groupMetadata();
         producer.beginTransaction();
         Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
+        int count = copy(records, offsets);
+        long left;
+        while ((left = end - System.nanoTime()) > 0) {
+            if (count < most) {
+                count += copy(consumer.poll(Duration.ofNanos(left)), offsets);
+            } else {
+                LockSupport.parkNanos(left);
+            }
+        }
+        turns++;
+        if (commits(offsets, member)) {
+            System.out.println("{\"committed\": " + count + "}");
+        } else {
+            producer.abortTransaction();
+            rewind();
+            System.out.println("{\"aborted\": " + count + "}");
+        }
+    }
+
+    private int copy(
+            ConsumerRecords<byte[], byte[]> records,
+            Map<TopicPartition, OffsetAndMetadata> offsets) {
         for (ConsumerRecord<byte[], byte[]> record : records) {
             producer.send(new ProducerRecord<>(target, record.partition(), null, record.value()));
             offsets.put(
                     new TopicPartition(record.topic(), record.partition()),
                     new OffsetAndMetadata(record.offset() + 1));
         }
-        turns++;
-        if (commits(offsets)) {
-            System.out.println("{\"committed\": " + records.count() + "}");
-        } else {
-            producer.abortTransaction();
-            rewind();
-            System.out.println("{\"aborted\": " + records.count() + "}");
-        }
+        return records.count();
     }
 
     /**
      * Ends the transaction, unless it is one to abort.
      *
-     * <p>In a group of KIP-848 a heartbeat may have moved the member on by an epoch since it was
-     * asked for its own: its offsets are refused then, and it has to take the records again.
+     * <p>If the group has rebalanced since it began, or, with KIP-848, a heartbeat has moved the
+     * member on by an epoch, its offsets are refused, and it has to take the records again.
      */
-    private boolean commits(Map<TopicPartition, OffsetAndMetadata> offsets) {
+    private boolean commits(
+            Map<TopicPartition, OffsetAndMetadata> offsets, ConsumerGroupMetadata member) {
         try {
-            producer.sendOffsetsToTransaction(offsets, consumer.groupMetadata());
+            producer.sendOffsetsToTransaction(offsets, member);
             if (abortEvery > 0 && turns % abortEvery == 0) {
                 return false;
             }
@@ -112,7 +141,7 @@ public final class TransactionalWorker {
     public static void main(String[] arguments) {
         var ofConsumer = new Properties();
         var ofProducer = new Properties();
-        for (int n = 3; n < arguments.length; n++) {
+        for (int n = 4; n < arguments.length; n++) {
             String[] parts = arguments[n].split("=", 2);
             if (parts[0].startsWith("producer.")) {
                 ofProducer.put(parts[0].substring("producer.".length()), parts[1]);
@@ -134,7 +163,12 @@ public final class TransactionalWorker {
             consumer.subscribe(List.of(arguments[0]));
             var worker =
                     new TransactionalWorker(
-                            consumer, producer, arguments[1], Integer.parseInt(arguments[2]));
+                            consumer,
+                            producer,
+                            arguments[1],
+                            Integer.parseInt(arguments[2]),
+                            Duration.ofMillis(Long.parseLong(arguments[3])),
+                            Integer.parseInt(ofConsumer.getProperty("max.poll.records")));
             while (!over.get()) {
                 worker.turn();
             }
