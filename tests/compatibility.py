@@ -362,7 +362,7 @@ ROWS = [
     _transaction_tool("kafka-transactions",
                       "list, describe, describe-producers, abort, find-hanging",
                       "test_transactions_are_listed_and_described",
-                      "test_transaction_is_aborted_where_it_hangs"),
+                      "test_transaction_that_hangs_is_found_and_aborted"),
     _transaction_tool("TransactionalMessageCopier", "copies, with random aborts",
                       "test_message_copier_copies_what_is_committed"),
     _transaction_tool("kafka-features", "describe, upgrade, downgrade",

@@ -15,9 +15,10 @@ from tests.compat.clients import Confluent, Sent
 from tests.compat.kafka_tools import TOOLS, Tools
 from tests.compat.workers import Output
 from tests.coordinator.conftest import await_coordinator
-from tests.handlers.wire import speak
+from tests.handlers.wire import NOW_MS, speak
 from tests.servers import BrokerProcess
-from tests.transactions.transactor import Transactor
+from tests.transactions.hanging import leave_hanging
+from tests.transactions.transactor import Transactor, read
 
 pytestmark = pytest.mark.parametrize("tools", TOOLS, ids=repr)
 
@@ -67,22 +68,29 @@ def test_transactions_are_listed_and_described(
     one.finish(commit=True)
 
 
-def test_transaction_is_aborted_where_it_hangs(
+def test_transaction_that_hangs_is_found_and_aborted(
     tools: Tools, broker: BrokerProcess, new_topic: NewTopic, one: Transactor
 ) -> None:
-    at = TopicPartition(new_topic(), 0)
-    one.send(at, b"1")
-    transactions(tools, broker, "abort", "--topic", at.topic, "--partition", 0, "--start-offset", 0)
-    (producer,) = rows(
-        transactions(tools, broker, "describe-producers", "--topic", at.topic, "--partition", 0)
-    )
-    assert producer["CurrentTransactionStartOffset"] == "None"
-    assert Output(broker.port, at.topic, 1).read() == [[]]
-    found = transactions(
-        tools, broker, "find-hanging", "--broker-id", 0, "--max-transaction-timeout", 1
-    )
-    assert rows(found) == []
-    one.finish(commit=False)
+    at = TopicPartition(new_topic(2), 0)
+    start = leave_hanging(one, at, b"hangs", timestamp=NOW_MS - 600_000)
+    with closing(speak(broker.port)) as wire:
+        other = Transactor(wire, f"tools-tx-{next(_numbers)}").start()
+        other.send(TopicPartition(at.topic, 1), b"does not")
+        limits = ("--broker-id", 0, "--max-transaction-timeout", 1)
+        found = rows(transactions(tools, broker, "find-hanging", *limits))
+        (row,) = (row for row in found if row["Topic"] == at.topic)
+        assert row["Partition"] == "0"
+        assert row["ProducerId"] == str(one.producer.id)
+        assert row["StartOffset"] == str(start)
+        abort = ("abort", "--topic", at.topic, "--partition", 0, "--start-offset", start)
+        transactions(tools, broker, *abort)
+        (producer,) = rows(
+            transactions(tools, broker, "describe-producers", "--topic", at.topic, "--partition", 0)
+        )
+        assert producer["CurrentTransactionStartOffset"] == "None"
+        assert rows(transactions(tools, broker, "find-hanging", *limits)) == []
+        other.finish(commit=True)
+    assert read(one.wire, at) == []
 
 
 def test_message_copier_copies_what_is_committed(
