@@ -509,7 +509,7 @@ def test_each_record_is_there_once_whoever_is_killed(
 ) -> None:
     """The job with all of its processes, at any moment of a load of many steps."""
     chance, records = random.Random(run_seed()), 400 * (kills + 1)
-    topic = new_topic(3)
+    topic = new_topic(3, retention_ms=-1)
     send(topic, range(records), 3, days=2)
     command = [
         str(JOBS / "load_parquet.py"), "--bootstrap-server", broker.bootstrap,
