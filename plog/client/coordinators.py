@@ -83,18 +83,23 @@ class Coordinator:
     """The coordinator of one key, with a connection of its own, opened when it is first asked.
 
     One thread uses it at a time; `interrupt` alone may come from another.
+
+    Attributes:
+        opened_at: when (time.monotonic()) the connection was opened last.
     """
 
     def __init__(self, cluster: Cluster, kind: KeyType, key: str) -> None:
         self._cluster = cluster
         self._kind, self._key = kind, key
         self._connection: Connection | None = None
+        self.opened_at = 0.0
 
     def call(self, request: Struct, response: type[R]) -> R:
         """Ask it something. Raises as `open_coordinator`, and when it does not answer."""
         if self._connection is None or not self._connection.is_usable:
             self.forget()
             self._connection = open_coordinator(self._cluster, self._kind, self._key)
+            self.opened_at = time.monotonic()
         return self._connection.call(request, response)
 
     def forget(self) -> None:

@@ -61,6 +61,10 @@ class Joins:
         if time.monotonic() < self._ask_at:
             self.due = self._ask_at
             return False
+        if self._coordinator.opened_at < self._transactions.opened_at:
+            # By an older connection than that of the last end a coordinator takes it for a request
+            # of the transaction before, which has been on its way since.
+            self._coordinator.forget()
         try:
             self._transactions.join(self._coordinator, wanted)
         except PlogError as fault:

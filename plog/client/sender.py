@@ -34,7 +34,6 @@ from plog.client.connection import Connection
 from plog.client.joins import Joins
 from plog.client.metadata import Cluster, no_leader
 from plog.client.producer_batch import MAX_SEQUENCE, ProducerBatch
-from plog.client.transaction_states import State
 from plog.client.transactions import Transactions
 from plog.errors import (
     ErrorCode,
@@ -202,7 +201,8 @@ class Sender(threading.Thread):
             return
         for batch in self._accumulator.take_waiting():
             self._give_up(batch, progress.drop_reason())
-        if progress.state is State.ABORTING and not any(self._requests.values()):
+        # Also where nothing can be aborted any more, as the producer is fenced meanwhile.
+        if not any(self._requests.values()):
             self._drained_all.set()
 
     # -- what is known of the cluster

@@ -91,6 +91,11 @@ class Transactions:
         self._calls = threading.Lock()
         self._closing = threading.Event()
 
+    @property
+    def opened_at(self) -> float:
+        """When (time.monotonic()) the connection was opened by which transactions end."""
+        return self._coordinator.opened_at
+
     def coordinator_by(self, cluster: Cluster) -> Coordinator:
         """Return the transactional id's coordinator, to be found by a cluster."""
         return Coordinator(cluster, KeyType.TRANSACTION, self.transactional_id)

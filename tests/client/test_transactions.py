@@ -23,6 +23,8 @@ from plog.client.group_consumer import (
 )
 from plog.client.producer import Producer, ProducerClosed, TransactionAborted
 from plog.client.transaction_admin import ONGOING, TransactionAdmin
+from plog.client.transaction_states import State
+from plog.client.transactions import Transactions
 from plog.errors import (
     ErrorCode,
     InvalidConfig,
@@ -31,6 +33,7 @@ from plog.errors import (
     InvalidTxnState,
     KafkaError,
     ProducerFenced,
+    error_for,
 )
 from plog.types import TopicPartition
 from tests.handlers.wire import fresh_name
@@ -512,11 +515,44 @@ def test_member_that_the_group_has_gone_on_without_commits_nothing(
         assert consumer.committed([at]) == {at: OffsetAndMetadata(7)}
 
 
+def test_abort_of_a_producer_that_is_fenced_meanwhile_says_so(
+    make: Make, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the sender's thread, which then drops what the abort waits for."""
+    topic, producer = new_topic(), make(linger_ms=0)
+    progress = producer._transactions.progress
+
+    def fenced(*_: object) -> None:
+        until(lambda: progress.state is State.ABORTING)
+        raise error_for(ErrorCode.INVALID_PRODUCER_EPOCH)
+
+    monkeypatch.setattr(Transactions, "join", fenced)
+    producer.begin_transaction()
+    producer.send(topic, b"v", partition=0)
+    time.sleep(0.1)  # so that it is to join
+    with pytest.raises(ProducerFenced):
+        producer.abort_transaction()
+
+
+def test_connections_to_the_coordinator_may_break_one_by_one(
+    bootstrap: str, make: Make, new_topic: NewTopic
+) -> None:
+    """Partitions join by the sender's, and the transaction ends by the other one."""
+    topic, producer = new_topic(), make()
+    ends, joins = producer._transactions._coordinator, producer._sender._joins._coordinator
+    for n, broken in enumerate([None, ends, joins, ends, ends, joins]):
+        if broken is not None:
+            broken.interrupt()
+        with producer.transaction():
+            producer.send(topic, b"%d" % n, partition=0)
+    assert read_all(bootstrap, topic) == {0: [b"%d" % n for n in range(6)]}
+
+
 # -- a broker that is killed -----------------------------------------------------------------------
 
 
 class Writer:
-    """Transactions one after the other, and what is known of each; a fenced producer is replaced.
+    """Transactions one after the other, by one producer, and what is known of each.
 
     Values are numbers of transactions; `unknown` are those that may have been committed.
     """
@@ -534,16 +570,14 @@ class Writer:
     def _run(self) -> None:
         n = 0
         try:
-            while not self._stopping.is_set():
-                # Quick to ask again: the broker is away for a moment only.
-                with Producer(
-                    self.bootstrap, transactional_id="writer", retry_backoff_ms=10
-                ) as producer:
-                    producer.init_transactions()
-                    with suppress(ProducerFenced):
-                        while not self._stopping.is_set():
-                            n += 1
-                            self._one(producer, n)
+            # Quick to ask again: the broker is away for a moment only.
+            with Producer(
+                self.bootstrap, transactional_id="writer", retry_backoff_ms=10
+            ) as producer:
+                producer.init_transactions()
+                while not self._stopping.is_set():
+                    n += 1
+                    self._one(producer, n)
         except BaseException as error:  # noqa: BLE001 - shown by the test
             self.error = error
 
