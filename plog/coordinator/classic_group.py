@@ -209,7 +209,7 @@ class ClassicGroup:
             known = self.roster.of_instance(join.instance_id)
         elif self._refuse_member(join.member_id, join.instance_id) is not ErrorCode.NONE:
             known = None  # it speaks for another
-        self._refuse_join(join, ErrorCode.GROUP_MAX_SIZE_REACHED)
+        self._refuse_join(join, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER)
         if known is not None:
             self._dismiss(known, ErrorCode.UNKNOWN_MEMBER_ID)
             self._after_losing(f"member {known.member_id} found no room")
