@@ -156,7 +156,8 @@ def test_nothing_is_seen_of_a_zombie_that_goes_on_after_the_commit(
         query.writer.commit([query.attempt(batch).run(b"%d" % batch)], batch)
     zombie.take(b"too late")
     told = zombie.end()
-    assert isinstance(told, str), told
+    # Before the marker of its end comes, what it writes is taken, and ended by that with the rest.
+    assert isinstance(told, str) or told.stood, told
     assert query.seen() == [b"%d" % batch for batch in range(batches)]
 
 
