@@ -520,16 +520,17 @@ def test_abort_of_a_producer_that_is_fenced_meanwhile_says_so(
 ) -> None:
     """By the sender's thread, which then drops what the abort waits for."""
     topic, producer = new_topic(), make(linger_ms=0)
-    progress = producer._transactions.progress
+    progress, is_joining = producer._transactions.progress, threading.Event()
 
     def fenced(*_: object) -> None:
+        is_joining.set()
         until(lambda: progress.state is State.ABORTING)
         raise error_for(ErrorCode.INVALID_PRODUCER_EPOCH)
 
     monkeypatch.setattr(Transactions, "join", fenced)
     producer.begin_transaction()
     producer.send(topic, b"v", partition=0)
-    time.sleep(0.1)  # so that it is to join
+    assert is_joining.wait(WAIT_S)
     with pytest.raises(ProducerFenced):
         producer.abort_transaction()
 
