@@ -405,7 +405,9 @@ class Producer:
 
     def _check_transaction(self) -> None:
         assert self._transactions is not None
-        self._transactions.progress.check(Call.SEND)
+        progress = self._transactions.progress
+        if not progress.takes_records:
+            progress.check(Call.SEND)
 
     # -- the end -----------------------------------------------------------------------------
 

@@ -126,6 +126,8 @@ class Progress:
     """What the producer of a transactional id is at, and what its transaction holds. Thread-safe.
 
     Attributes:
+        takes_records: whether `send` can be asked for, by `ASKED`.
+        is_dropping: whether records that have not been sent are dropped.
         producer: its id and epoch; changed only while no record is on its way.
         error: why the transaction, or the producer, is in an error state; the first failure.
         joined: partitions that the coordinator has said to be in the transaction.
@@ -145,6 +147,19 @@ class Progress:
         self.groups: set[str] = set()
         self.may_be_open = self.is_open = self.is_unsure = False
         self._lock = threading.Lock()
+
+    @property
+    def state(self) -> State:
+        """What the producer is at."""
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._state = state
+        # Kept, as they are asked for every record and batch: to look a state up in a table costs
+        # half as much as to add a record.
+        self.takes_records = (state, Call.SEND) in ASKED
+        self.is_dropping = state in DROPPING
 
     # -- what is asked for
 
@@ -185,11 +200,6 @@ class Progress:
         )
         refusal.__cause__ = error
         return refusal
-
-    @property
-    def is_dropping(self) -> bool:
-        """Whether records that have not been sent are dropped."""
-        return self.state in DROPPING
 
     def drop_reason(self) -> TransactionAborted:
         """Return what dropped records fail with."""

@@ -172,6 +172,11 @@ def test_next_transaction_begins_with_nothing_joined() -> None:
 
 
 @pytest.mark.parametrize("state", list(State))
+def test_records_are_taken_where_the_table_has_it(state: State) -> None:
+    assert progress_at(state).takes_records is ((state, Call.SEND) in TABLE)
+
+
+@pytest.mark.parametrize("state", list(State))
 def test_records_are_dropped_only_of_what_will_not_be_committed(state: State) -> None:
     assert progress_at(state).is_dropping is (state in (A, E, F))
     assert isinstance(progress_at(state).drop_reason(), PlogError)
