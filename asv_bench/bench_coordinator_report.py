@@ -138,7 +138,7 @@ def costs(cells: list[Cell]) -> Iterable[Shown]:
     ]
     yield Shown("what producing costs", 2, head, lines, [METHOD])
     compared = [line for row in _rows_of(cells) for line in compare(row, cells)]
-    head = ["Load", "Way", "Beside", "Rate", "CPU s/GB", "To be beaten", "Met"]
+    head = ["Load", "Way", "Beside", "Rate", "CPU s/GB", "Client's", "To be beaten", "Met"]
     if compared:
         yield Shown("beside each other", 3, head, compared, [MEETING])
 
@@ -160,12 +160,23 @@ def compare(row: Row, cells: list[Cell]) -> list[list[str]]:
         if one.ours in by_way and one.theirs in by_way and is_alike(one, row):
             ours, theirs = by_way[one.ours], by_way[one.theirs]
             rate = ratio_interval(ours.values("records_per_s"), theirs.values("records_per_s"))
-            cpu = ratio_interval(ours.values("cpu_s_per_gb"), theirs.values("cpu_s_per_gb"))
+            cpu = [
+                _change(ratio_interval(of(ours), of(theirs)))
+                for of in (_broker_s_per_gb, _client_s_per_gb)
+            ]
             goal, met = judged(one, rate)
             if row.durable and one.published is not None:
                 goal += ", from the page cache"
-            lines.append([row.name, one.ours, one.theirs, _change(rate), _change(cpu), goal, met])
+            lines.append([row.name, one.ours, one.theirs, _change(rate), *cpu, goal, met])
     return lines
+
+
+def _broker_s_per_gb(cell: Cell) -> list[float]:
+    return cell.values("cpu_s_per_gb")
+
+
+def _client_s_per_gb(cell: Cell) -> list[float]:
+    return [one["client_cores"] / one["mb_per_s"] * 1e3 for one in cell.rounds]
 
 
 def judged(one: Comparison, rate: Interval) -> tuple[str, str]:

@@ -157,7 +157,7 @@ def test_figures_of_several_runs_become_a_page(tmp_path: Path) -> None:
     lines = [line for line in section.splitlines() if f"| {TRANSACTIONS} | {IN_ORDER} |" in line]
     assert lines == [
         f"| costs/java/disk | {TRANSACTIONS} | {IN_ORDER} | -1.0% (-1.0% to -1.0%) |"
-        " +0.0% (+0.0% to +0.0%) | -3%, from the page cache | yes |"
+        " +0.0% (+0.0% to +0.0%) | +0.0% (+0.0% to +0.0%) | -3%, from the page cache | yes |"
     ]
 
 
