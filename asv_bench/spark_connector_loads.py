@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,33 +98,40 @@ class Asked(NamedTuple):
         return self.process.bootstrap
 
 
-class Clock:
-    """Time from now on, and the CPU time of Spark, of the broker, and of everybody else.
+class SparkTime:
+    """CPU time of this process and of all that it has started: the JVM, and Python's workers.
+
+    What has ended keeps what it had taken when it was last looked at. Its parent does not always
+    know: workers are ended after a minute of idleness, and nobody waits for them.
 
     Args:
-        others: brokers that this process has started, too, and are no part of Spark.
+        others: processes that this one has started, too, and are no part of Spark.
     """
 
-    def __init__(self, broker: Asked, others: Iterable[Asked]) -> None:
+    def __init__(self, others: Iterable[int]) -> None:
+        self._others = frozenset(others)
+        self._seen: dict[psutil.Process, float] = {}
+
+    def read(self) -> float:
+        for process in psutil.Process().children(recursive=True):
+            if process.pid not in self._others:
+                with suppress(OSError):  # it has just ended
+                    self._seen[process] = cpu_s_of(process.pid)
+        return time.process_time() + sum(self._seen.values())
+
+
+class Clock:
+    """Time from now on, and the CPU time of Spark, of the broker, and of everybody else."""
+
+    def __init__(self, broker: Asked, spark: SparkTime) -> None:
         self._broker = broker.process.pid
+        self._spark = spark
         self._page = broker.page
-        self._others = {one.process.pid for one in others}
         self._answered = answered(self._page)
         self._begun = self._read()
 
     def _read(self) -> tuple[float, float, float, float]:
-        return time.perf_counter(), self._spark_s(), cpu_s_of(self._broker), busy_cpu_s()
-
-    def _spark_s(self) -> float:
-        """Of the JVM and all that it has started, also of what has ended; and of this process."""
-        total = time.process_time()
-        for process in psutil.Process().children(recursive=True):
-            try:
-                if process.pid not in self._others:
-                    total += sum(process.cpu_times()[:4])
-            except psutil.NoSuchProcess:
-                continue
-        return total
+        return time.perf_counter(), self._spark.read(), cpu_s_of(self._broker), busy_cpu_s()
 
     def figures(self, rows: int, row_bytes: int) -> Figures:
         seconds, spark, broker, busy = (
@@ -204,6 +212,7 @@ class Loads:
         self._spark, self._directory, self._brokers = spark, directory, brokers
         self._rows, self._batches, self._cores = rows, batches + FIRST_BATCHES, cores
         self._filled: set[tuple[str, str]] = set()
+        self._spark_time = SparkTime(one.process.pid for one in brokers.values())
 
     def measure(self, row: Row, way: Way) -> Figures:
         """Measure one way of a row.
@@ -225,7 +234,7 @@ class Loads:
         return self._brokers[row.waits_for]
 
     def _clock(self, broker: Asked) -> Clock:
-        return Clock(broker, self._brokers.values())
+        return Clock(broker, self._spark_time)
 
     def _read(self, row: Row, way: Way) -> Figures:
         broker, count = self._broker(row), row.records(self._rows, self._batches)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.spark.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "asv_bench"))
 
-from spark_connector_loads import values
+from spark_connector_loads import SparkTime, values
 from spark_connector_report import BEGIN, END, Cell, judged, page, write_page
 from spark_connector_rows import (
     AT_LEAST_ONCE,
@@ -67,6 +68,29 @@ def test_every_way_has_its_figures(workers_find_plog: dict[str, str], tmp_path: 
     for cell in told["cells"]:
         assert cell["way"] in text
     assert "commit" in text
+
+
+BUSY = """
+import sys, time
+while time.process_time() < 0.3:
+    pass
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_time_of_a_worker_stays_when_it_ends(counted: bool) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as worker:
+        assert worker.stdout is not None
+        spent = SparkTime([] if counted else [worker.pid])
+        worker.stdout.readline()
+        seen, ours = spent.read(), time.process_time()
+        assert (seen - ours > 0.25) == counted
+    assert worker.returncode == 0
+    assert spent.read() >= seen
 
 
 def cell(row: Row, way: str, *rates: float) -> Cell:
