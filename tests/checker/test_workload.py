@@ -17,16 +17,20 @@ import pytest
 
 from plog.client.admin import Admin
 from tests.agreement.harness import run_seed
+from tests.compat.programs import JAVA
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.waiting import until
 
+from . import workload
 from .checks import check
 from .history import Crash, HistoryWriter, read_history
 from .report import report
 
 TOPIC, PARTITIONS = "values", 4
-ROLES = (*["producer"] * 3, *["reader"] * 2, *["member"] * 2)
+JAVA_PRODUCER = "java-producer"
+"""Java's own client, by the second version of transactions; the others are librdkafka's."""
+ROLES = (*["producer"] * 3, JAVA_PRODUCER, *["reader"] * 2, *["member"] * 2)
 VALUES_OF_WORKER = 1_000_000
 QUIET_S = (0.5, 2.5)
 """Between two kills."""
@@ -40,27 +44,49 @@ SETTINGS = {
 }
 
 
+def _python_command(
+    role: str, name: str, bootstrap: str, history: Path, slot: int, number: int
+) -> list[str]:
+    settings: dict[str, object] = {
+        "bootstrap": bootstrap,
+        "topic": TOPIC,
+        "partitions": PARTITIONS,
+        "name": name,
+        "history": str(history),
+        "seed": number,
+    }
+    if role == "producer":
+        settings["transactional_id"] = f"producer-{slot}"
+        settings["first_value"] = number * VALUES_OF_WORKER
+    if role == "member":
+        settings["group"] = "members"
+    return [sys.executable, "-m", "tests.checker.workload", role, json.dumps(settings)]
+
+
+def _java_command(
+    role: str, name: str, bootstrap: str, history: Path, slot: int, number: int
+) -> list[str]:
+    assert role == JAVA_PRODUCER
+    client = JAVA[-1]
+    return [
+        *client.history_command(client.built()),
+        *(name, TOPIC, str(PARTITIONS), str(number), str(number * VALUES_OF_WORKER), str(history)),
+        f"bootstrap.servers={bootstrap}",
+        f"transactional.id=producer-{slot}",
+        f"transaction.timeout.ms={workload.TRANSACTION_TIMEOUT_MS}",
+        f"max.block.ms={1000 * workload.PATIENCE_S}",
+    ]
+
+
 class Worker:
     """A process of a role; `name` is its own in the history."""
 
     def __init__(self, bootstrap: str, directory: Path, role: str, slot: int, number: int) -> None:
         self.role, self.slot, self.name = role, slot, f"{role}-{slot}-{number}"
-        settings: dict[str, object] = {
-            "bootstrap": bootstrap,
-            "topic": TOPIC,
-            "partitions": PARTITIONS,
-            "name": self.name,
-            "history": str(directory / f"{self.name}.jsonl"),
-            "seed": number,
-        }
-        if role == "producer":
-            settings["transactional_id"] = f"producer-{slot}"
-            settings["first_value"] = number * VALUES_OF_WORKER
-        if role == "member":
-            settings["group"] = "members"
+        command = _java_command if role == JAVA_PRODUCER else _python_command
         with (directory / f"{self.name}.log").open("ab") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.checker.workload", role, json.dumps(settings)],
+                command(role, self.name, bootstrap, directory / f"{self.name}.jsonl", slot, number),
                 stdin=subprocess.PIPE,
                 stderr=stderr,
             )
@@ -157,6 +183,10 @@ class Run:
         assert not verdict.anomalies, "\n".join(report(history, verdict))
         assert not verdict.unseen, "\n".join(report(history, verdict))
         assert min(kinds[kind] for kind in ("committed", "aborted", "poll", "ack")) > 0, kinds
+        by = {
+            event.worker.rsplit("-", 2)[0] for event in history.events if event.kind == "committed"
+        }
+        assert by == {"producer", JAVA_PRODUCER}
 
 
 def one_run(directory: Path, seconds: float) -> None:

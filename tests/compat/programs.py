@@ -135,6 +135,7 @@ class Java(Administrator):
             "TransactionalWorker.java",
             "LateProducer.java",
             "CommittedOffsets.java",
+            "HistoryProducer.java",
         )
     )
     needs = ("mvn", "java")
@@ -168,6 +169,10 @@ class Java(Administrator):
     def committed_command(self, directory: Path) -> list[str]:
         """Return what tells what a group has committed, and commits, but for its arguments."""
         return self._command(directory, "CommittedOffsets")
+
+    def history_command(self, directory: Path) -> list[str]:
+        """Return what starts a producer that writes down what it does, but for its arguments."""
+        return self._command(directory, "HistoryProducer")
 
     def load_command(self, directory: Path) -> list[str]:
         """Return what starts a load of benchmarks, which is measured: by the JVM's own defaults."""
