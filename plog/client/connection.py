@@ -53,10 +53,10 @@ MAX_VERSION: dict[int, int] = {
 }
 """Where this client stays below what it could speak.
 
-From 13 on, Fetch wants topic ids; later versions of FindCoordinator and OffsetFetch ask for many
-groups at once, in another form. Transactions are those of version 1: AddPartitionsToTxn 4 is what
-brokers ask each other, and later versions of the others are for the producers of version 2
-(KIP-890).
+From 13 on, Fetch wants topic ids, which not all know who ask (see `fetcher.send_fetch`); later
+versions of FindCoordinator and OffsetFetch ask for many groups at once, in another form.
+Transactions are those of version 1: AddPartitionsToTxn 4 is what brokers ask each other, and later
+versions of the others are for the producers of version 2 (KIP-890).
 """
 CONNECT_TIMEOUT_MS = 10_000
 
@@ -170,14 +170,18 @@ class Connection:
         """
         return self.fileno() >= 0 and (bool(self._pending) or not self.ready(0))
 
-    def version_for(self, request: type[Struct]) -> int:
+    def version_for(self, request: type[Struct], *, at_most: int | None = None) -> int:
         """Return the highest version both sides speak.
+
+        Args:
+            at_most: in place of MAX_VERSION's.
 
         Raises:
             UnsupportedVersion: there is none.
         """
         low, high = self._ranges.get(request.api.key, (0, -1))
-        best = min(high, request.api.versions.high, MAX_VERSION.get(request.api.key, high))
+        most = MAX_VERSION.get(request.api.key, high) if at_most is None else at_most
+        best = min(high, request.api.versions.high, most)
         if best < max(low, request.api.versions.low):
             raise UnsupportedVersion(f"{self.peer} does not serve {request.__name__}")
         return best

@@ -6,7 +6,8 @@ batches here; records are counted by who decodes them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from plog._native import batch
@@ -25,14 +26,23 @@ from plog.types import ZERO_UUID, TopicPartition
 CONSUMER_REPLICA = -1
 SESSIONLESS = (0, -1)
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+FIRST_BY_ID, LAST_BY_ID = 13, 17
+"""Versions of Fetch that name topics by their ids (KIP-516)."""
+
+
+NO_NAMES: Mapping[uuid.UUID, str] = {}
 
 
 class Ask(NamedTuple):
-    """From where to read one partition."""
+    """From where to read one partition.
+
+    With its topic's id nothing is read of another topic of the same name; `send_fetch` says when.
+    """
 
     partition: TopicPartition
     offset: int
     leader_epoch: int = -1
+    topic_id: uuid.UUID = ZERO_UUID
 
 
 class Fetched(NamedTuple):
@@ -64,11 +74,19 @@ class Limits(NamedTuple):
     isolation_level: int = READ_UNCOMMITTED
 
 
-def send_fetch(connection: Connection, asks: Iterable[Ask], limits: Limits) -> None:
-    """Send one Fetch, outside any session, for partitions that this broker leads."""
-    topics: dict[str, list[FetchPartition]] = {}
+def send_fetch(connection: Connection, asks: Collection[Ask], limits: Limits) -> None:
+    """Send one Fetch, outside any session, for partitions that this broker leads.
+
+    Topics are asked for by their ids if the broker knows of ids, and all are given; by their names
+    else. A topic that was created anew is refused by the id of the old one.
+    """
+    version = connection.version_for(FetchRequest)
+    if all(ask.topic_id != ZERO_UUID for ask in asks):
+        by_id = connection.version_for(FetchRequest, at_most=LAST_BY_ID)
+        version = by_id if by_id >= FIRST_BY_ID else version
+    topics: dict[tuple[str, uuid.UUID], list[FetchPartition]] = {}
     for ask in asks:
-        topics.setdefault(ask.partition.topic, []).append(
+        topics.setdefault((ask.partition.topic, ask.topic_id), []).append(
             FetchPartition(
                 partition=ask.partition.partition,
                 current_leader_epoch=ask.leader_epoch,
@@ -88,21 +106,27 @@ def send_fetch(connection: Connection, asks: Iterable[Ask], limits: Limits) -> N
             session_id=session_id,
             session_epoch=session_epoch,
             topics=[
-                FetchTopic(topic=topic, topic_id=ZERO_UUID, partitions=partitions)
-                for topic, partitions in topics.items()
+                FetchTopic(topic=topic, topic_id=topic_id, partitions=partitions)
+                for (topic, topic_id), partitions in topics.items()
             ],
             forgotten_topics_data=[],
         ),
         FetchResponse,
+        version=version,
         wait_ms=limits.max_wait_ms,
     )
 
 
-def receive_fetch(connection: Connection, asked: Mapping[TopicPartition, int]) -> list[Fetched]:
+def receive_fetch(
+    connection: Connection,
+    asked: Mapping[TopicPartition, int],
+    names: Mapping[uuid.UUID, str] = NO_NAMES,
+) -> list[Fetched]:
     """Read the answer to the oldest Fetch in flight.
 
     Args:
         asked: the offset each partition was asked from.
+        names: of the topics that were asked for with their ids.
 
     Raises:
         KafkaError: the broker refused the request as a whole, or the connection was lost.
@@ -113,7 +137,8 @@ def receive_fetch(connection: Connection, asked: Mapping[TopicPartition, int]) -
     fetched = []
     for topic in answer.responses:
         for part in topic.partitions:
-            partition = TopicPartition(topic.topic, part.partition_index)
+            name = names.get(topic.topic_id, topic.topic)
+            partition = TopicPartition(name, part.partition_index)
             offset = asked.get(partition)
             if offset is None:
                 connection.close()

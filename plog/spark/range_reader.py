@@ -126,7 +126,11 @@ class RangeReader:
         asks = self._next_asks(leader_id, {})
         send_fetch(connection, asks, self._limits)
         while asks:
-            answers = receive_fetch(connection, {ask.partition: ask.offset for ask in asks})
+            answers = receive_fetch(
+                connection,
+                {ask.partition: ask.offset for ask in asks},
+                {ask.topic_id: ask.partition.topic for ask in asks},
+            )
             failed = [answer for answer in answers if answer.error is not None]
             moved = not failed and self._end_in_gaps(answers)
             ahead = {answer.partition: answer.next_offset for answer in answers}
@@ -160,7 +164,7 @@ class RangeReader:
             start = max(left.start, ahead.get(partition, 0))
             leader = self._cluster.leader(partition)
             if leader.leader_id == leader_id and start < left.end:
-                asks.append(Ask(partition, start, leader.leader_epoch))
+                asks.append(Ask(partition, start, leader.leader_epoch, left.topic_id))
                 if len(asks) == MOST_ASKS:
                     break
         return asks

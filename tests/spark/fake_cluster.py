@@ -18,6 +18,7 @@ from plog.errors import (
     NetworkException,
     NotLeaderOrFollower,
     OffsetOutOfRange,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from plog.spark import range_reader
@@ -122,14 +123,22 @@ class FakeCluster:
         self.asks.append(len(connection.asked[0]))
         self.limits = limits
 
-    def receive_fetch(self, connection: FakeConnection, asked: dict) -> list[Fetched]:
+    def receive_fetch(self, connection: FakeConnection, asked: dict, names: dict) -> list[Fetched]:
         assert connection.open
         self.fault("receive")
-        sent = {ask.partition: ask.offset for ask in connection.asked.popleft()}
-        assert sent == asked
-        return [self.answer(connection, partition, offset) for partition, offset in sent.items()]
+        asks = connection.asked.popleft()
+        assert {ask.partition: ask.offset for ask in asks} == asked
+        assert {ask.topic_id: ask.partition.topic for ask in asks} == names
+        return [self.answer(connection, *ask) for ask in asks]
 
-    def answer(self, connection: FakeConnection, partition: TopicPartition, offset: int) -> Fetched:
+    def answer(
+        self,
+        connection: FakeConnection,
+        partition: TopicPartition,
+        offset: int,
+        _leader_epoch: int,
+        topic_id: uuid.UUID,
+    ) -> Fetched:
         empty = memoryview(b"")
         error: KafkaError | None = None
         try:
@@ -141,6 +150,8 @@ class FakeCluster:
         log = self.logs.get(partition)
         if log is None:
             error = UnknownTopicOrPartition(str(partition))
+        elif topic_id != self.topic_id:
+            error = UnknownTopicId(str(partition))
         elif not log.start <= offset <= log.end:
             error = OffsetOutOfRange(f"{partition} {offset}")
         elif log.leader != connection.node_id:

@@ -587,3 +587,30 @@ def test_topic_deleted_meanwhile(broker, new_topic, monkeypatch, fail, anew):
             read()
     else:
         assert read() == 0
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+@pytest.mark.parametrize("records", [10, 40_000])
+def test_topic_created_anew_while_a_task_reads(broker, new_topic, fail, records):
+    topic = new_topic()
+    fill(broker, topic, {0: 30_000}, size=100)
+    reader = reader_of(broker, subscribe=topic, failOnDataLoss=fail, **SMALL_FETCHES)
+    found: list[bytes] = []
+
+    def read() -> None:
+        for task in reader.partitions():
+            for batch in reader.read(task):
+                if not found:
+                    with Admin(broker.bootstrap) as admin:
+                        admin.delete_topic(topic)
+                        create_again(admin, topic)
+                    fill(broker, topic, {0: records}, size=99)
+                found.extend(batch.column("value").to_pylist())
+
+    if fail == "true":
+        with pytest.raises(OffsetOutOfRange, match="its topic was deleted and created anew"):
+            read()
+    else:
+        read()
+    assert 0 < len(found) < 30_000
+    assert set(map(len, found)) == {100}
