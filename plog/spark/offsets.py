@@ -9,6 +9,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from plog.client.metadata import Cluster
@@ -161,6 +162,13 @@ def offsets_at(
     return {partition: at.offset for partition, at in found.items()}
 
 
+def log_ends(
+    cluster: Cluster, options: SourceOptions, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return where each log ends, whatever of it readers of committed records have to wait for."""
+    return offsets_at(cluster, replace(options, read_committed=False), partitions, LATEST)
+
+
 def resolve(
     cluster: Cluster, options: SourceOptions, partitions: Sequence[TopicPartition]
 ) -> list[OffsetRange]:
@@ -170,6 +178,8 @@ def resolve(
     first, last = named_ends(cluster, options, partitions)
     starts = _bound(cluster, options, options.start, first, last, is_start=True)
     ends = _bound(cluster, options, options.end, first, last, is_start=False)
+    beyond = [partition for partition in partitions if starts[partition] > last[partition]]
+    log_end = last | (log_ends(cluster, options, beyond) if beyond else {})
     ranges = []
     for partition in partitions:
         start, end = starts[partition], ends[partition]
@@ -178,7 +188,7 @@ def resolve(
         asked_start = options.start.offsets is not None
         asked_end = options.end.offsets is not None
         if options.fail_on_data_loss and (
-            (asked_start and (start < first[partition] < end or start > last[partition]))
+            (asked_start and (start < first[partition] < end or start > log_end[partition]))
             or (asked_end and (end > last[partition] or start < end < first[partition]))
         ):
             raise OffsetOutOfRange(

@@ -227,9 +227,13 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         self.watch.look()
         found = set(self.watch.found)
         ends = self.watch.ends(sorted(found))
-        if any(end < begin.get(partition, 0) for partition, end in ends.items()):
+        short = [p for p in sorted(ends.keys() & begin.keys()) if ends[p] < begin[p]]
+        if short:
             self.watch.look(0)
-        for partition in sorted(ends.keys() & begin.keys()):
+            # What an earlier run read of a transaction that is still open is waited for, not lost.
+            for partition, end in self.watch.log_ends(short).items():
+                ends[partition] = min(end, begin[partition])
+        for partition in short:
             if partition.topic not in self.watch.recreated and ends[partition] < begin[partition]:
                 self._lose(
                     f"{partition} ends at offset {ends[partition]}, and the query goes on at "
@@ -237,18 +241,16 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
                     "created anew while no query ran",
                     "goes on at its end",
                 )
-        for topic in sorted(self.watch.recreated):
+        anew = sorted(self.watch.recreated)
+        for topic in anew:
             if all(partition.topic != topic for partition in begin):
-                self.watch.accept(topic)
                 continue
             self._lose(
                 f"topic {topic!r} was deleted and created anew while the query ran; the offsets "
                 "that were read say nothing of its records",
                 "reads it from its start",
             )
-            self.watch.accept(topic)
-            for partition, first in self.watch.starts(p for p in ends if p.topic == topic).items():
-                ends[partition] = first
+            ends |= self.watch.starts(p for p in ends if p.topic == topic)
         for partition in sorted(begin.keys() - found):
             if self._is_deleted(partition, may_wait=may_wait):
                 self._lose(
@@ -262,6 +264,9 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
                 ends[partition] = begin[partition]
         for partition in found:
             self._missing_since.pop(partition, None)
+        for topic in anew:
+            # Not before all is known: after a fault the next survey has to say the same.
+            self.watch.accept(topic)
         self._latest = ends
         return dict(ends)
 
@@ -341,7 +346,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         firsts = self.watch.starts(piece.partition for piece in pieces)
         # A batch of an earlier run may end where the log does not reach any more.
         unsure = [p.partition for p in pieces if p.end > self._latest.get(p.partition, -1)]
-        lasts = self.watch.ends(unsure)
+        lasts = self.watch.log_ends(unsure)
         ranges = []
         for partition, start, end in pieces:
             first, last = firsts[partition], lasts.get(partition, end)

@@ -91,6 +91,11 @@ class TopicWatch:
         """Return the latest offset of each partition; with read_committed, the last stable one."""
         return self._ask(partitions, LATEST)
 
+    def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return where each log ends, behind all transactions that are open."""
+        asked = list(partitions)
+        return offsets.log_ends(self._cluster, self._options, asked) if asked else {}
+
     def wait(self, at: Mapping[TopicPartition, int], wait_s: float) -> bool:
         """Wait until a partition may have records at its offset or beyond; tell whether one may.
 

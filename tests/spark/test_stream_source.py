@@ -18,13 +18,19 @@ from plog.client.connection import Connection
 from plog.client.group_admin import GroupAdmin
 from plog.client.metadata import PartitionInfo
 from plog.client.producer import Producer
-from plog.errors import KafkaError, OffsetOutOfRange, UnknownTopicOrPartition
+from plog.errors import (
+    KafkaError,
+    NetworkException,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+)
 from plog.spark import stream_source
 from plog.spark.arrow import FULL_SCHEMA
 from plog.spark.offsets import DataLoss
 from plog.spark.options import parse
 from plog.spark.source import PlogDataSource
 from plog.spark.stream_source import IDLE_WAIT_S, PlogStreamReader
+from plog.spark.topic_watch import TopicWatch
 from plog.types import TopicPartition
 from tests.servers import BrokerProcess
 from tests.spark.test_source import T0_MS, create_again, fill
@@ -414,6 +420,30 @@ def test_topic_created_anew_is_told_by_its_id(broker, new_topic, caplog, records
     assert "reads it from its start" in caplog.text
 
 
+def test_topic_created_anew_is_read_from_its_start_whatever_fails_meanwhile(
+    broker, new_topic, monkeypatch
+):
+    topic = new_topic()
+    fill(broker, topic, {0: 5})
+    run = Run(broker, [], subscribe=topic, failOnDataLoss=False)
+    assert run.batch() == {0: list(range(5))}
+    with Admin(broker.bootstrap) as admin:
+        admin.delete_topic(topic)
+        create_again(admin, topic)
+    fill(broker, topic, {0: 7})
+    run.reader.watch.look(0)
+    starts, failures = TopicWatch.starts, iter(["for a moment"])
+
+    def failing(self: TopicWatch, partitions):
+        for failure in failures:
+            raise NetworkException(failure)
+        return starts(self, partitions)
+
+    monkeypatch.setattr(TopicWatch, "starts", failing)
+    assert run.batch_of_something() == {0: list(range(7))}
+    assert not list(failures)
+
+
 def test_topic_created_anew_between_plan_and_tasks(broker, new_topic):
     topic = new_topic()
     fill(broker, topic, {0: 5})
@@ -433,6 +463,34 @@ def test_topic_created_anew_between_plan_and_tasks(broker, new_topic):
     assert lenient.batch() == {}
     found: list[dict] = []
     until(lambda: found.append(lenient.batch()) or found[-1] == {0: list(range(7))})
+
+
+def test_offsets_behind_an_open_transaction_are_waited_for(broker, new_topic, caplog):
+    topic = new_topic()
+    fill(broker, topic, {0: 5})
+    with Producer(broker.bootstrap, transactional_id=topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        for _ in range(3):
+            producer.send(topic, b"v")
+        producer.flush()
+        everything = Run(broker, [], subscribe=topic)
+        assert everything.batch() == {0: list(range(8))}
+        committed = {"subscribe": topic, "kafka__isolation__level": "read_committed"}
+        run = Run(broker, list(everything.checkpoint), **committed)
+        lenient = Run(broker, list(everything.checkpoint), **committed, failOnDataLoss=False)
+        for one in (run, lenient):
+            assert one.batch() == {}
+            assert one.start == {topic: {"0": 8}}
+        begin, end = everything.checkpoint
+        assert begin == {topic: {"0": 0}}
+        producer.commit_transaction()
+        # Planned before, by a run that read everything.
+        assert run.read(begin, end) == {0: list(range(8))}
+    fill(broker, topic, {0: 2})
+    for one in (run, lenient):
+        assert one.batch_of_something() == {0: [9, 10]}
+    assert not caplog.records
 
 
 def test_log_that_ends_before_the_checkpoint(broker, new_topic, caplog):
