@@ -66,7 +66,8 @@ def _options(late_after: str, batch_events: int) -> tuple[Callable[[AnyCommand],
             "One with other windows needs another.",
         ),
         click.option(
-            "--continuous", is_flag=True, help="Go on for ever, not only to what is there now."
+            "--continuous/--no-continuous",
+            help="Go on for ever, not only to what is there now.  [default: no-continuous]",
         ),
         click.option(
             "--every",

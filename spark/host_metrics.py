@@ -436,7 +436,10 @@ def save_plot(
     metavar="TIME",
     help="Wait so long for hosts that publish late, before a window's alerts are written.",
 )
-@click.option("--continuous", is_flag=True, help="Go on for ever: alerts alone, as they come.")
+@click.option(
+    "--continuous/--no-continuous",
+    help="Go on for ever: alerts alone, as they come.  [default: no-continuous]",
+)
 @click.option(
     "--every",
     "every_ms",

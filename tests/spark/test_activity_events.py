@@ -77,7 +77,18 @@ def test_events_are_written_as_they_are(broker: BrokerProcess, new_topic: NewTop
             ["--config", "config/rate-limit-alerts.toml", "--window", "15s"],
             "--window must be a multiple of --slide",
         ),
+        (
+            # What the file says is taken back; what follows is looked at only then.
+            "activity_report.py",
+            ["--config", "config/activity-report.toml", "--no-continuous", "--slide", "3m"],
+            "--window must be a multiple of --slide",
+        ),
         ("activity_events.py", ["--help"], "--seed INTEGER"),
+        ("activity_report.py", ["--help"], "--continuous / --no-continuous"),
+        ("rate_limit_alerts.py", ["--help"], "--continuous / --no-continuous"),
+        ("host_metrics.py", ["--help"], "--continuous / --no-continuous"),
+        ("load_parquet.py", ["--help"], "Usage: load_parquet.py"),
+        ("replay.py", ["--help"], "Usage: replay.py"),
     ],
 )
 def test_command_line(script: str, arguments: list[str], words: str) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import os
 import random
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
@@ -25,13 +22,12 @@ from plog.types import TopicPartition
 from tests.agreement.harness import run_seed
 from tests.planes import Plane
 from tests.servers import BrokerProcess
-from tests.spark.conftest import ROOT
 from tests.spark.driver import Driver
 from tests.spark.marks import DEAR
+from tests.spark.submitted import JOBS, configured, submit
 from tests.waiting import until
 
 pytestmark = DEAR
-JOBS = ROOT / "spark"
 DAY_MS = 86_400_000
 T0_MS = 1_372_636_800_000
 """2013-07-01."""
@@ -667,23 +663,14 @@ def test_spark_submit_loads_what_a_config_file_says(
 ) -> None:
     topic = new_topic(2)
     send(topic, range(1200), 2)
-    submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
-    assert submit is not None
-    config = tmp_path / "load.toml"
-    example = (ROOT / "config" / "load-parquet.toml").read_text("utf-8")
-    config.write_text(
-        example.replace("127.0.0.1:9092", broker.bootstrap)
-        .replace('"flights"', f'"{topic}"')
-        .replace("/data/warehouse", str(warehouse.path))
+    config = configured(
+        "load-parquet.toml",
+        tmp_path,
+        bootstrap_server=f'"{broker.bootstrap}"',
+        topic=f'["{topic}"]',
+        path=f'"{warehouse.path}"',
     )
-    ended = subprocess.run(
-        [submit, "--master", "local[2]", "--driver-memory", "1g",
-         "--conf", "spark.ui.enabled=false",
-         "--driver-java-options", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-         str(JOBS / "load_parquet.py"), "--config", str(config), "--step", "5000"],
-        env=os.environ | workers_find_plog, capture_output=True, text=True, timeout=120,
-        check=False,
-    )  # fmt: skip
+    ended = submit(workers_find_plog, "load_parquet.py", "--config", str(config), "--step", "5000")
     assert ended.returncode == 0, ended.stderr
     assert "Loaded: 1,200 records" in ended.stdout
     rows = [line.split() for line in ended.stdout.splitlines() if line.split()[:1] == [topic]]

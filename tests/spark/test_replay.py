@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -19,12 +15,11 @@ from plog.client.producer import Producer
 from plog.errors import ConfigError, UnknownTopicOrPartition
 from tests.planes import Plane
 from tests.servers import BrokerProcess
-from tests.spark.conftest import ROOT
 from tests.spark.marks import DEAR
+from tests.spark.submitted import JOBS, configured, submit
 from tests.spark.test_sink import read
 
 pytestmark = DEAR
-JOBS = ROOT / "spark"
 HOUR_MS = 3_600_000
 T0_MS = 1_372_636_800_000
 """2013-07-01."""
@@ -177,25 +172,16 @@ def test_spark_submit_asks_before_it_writes(
     tmp_path: Path,
 ) -> None:
     target = new_topic(2)
-    submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
-    assert submit is not None
-    config = tmp_path / "replay.toml"
-    example = (ROOT / "config" / "replay.toml").read_text("utf-8")
-    config.write_text(
-        example.replace("127.0.0.1:9092", broker.bootstrap)
-        .replace('"flights"', f'"{source}"')
-        .replace('"flights-again"', f'"{target}"')
+    config = configured(
+        "replay.toml",
+        tmp_path,
+        bootstrap_server=f'"{broker.bootstrap}"',
+        topic=f'"{source}"',
+        to=f'"{target}"',
     )
 
     def run(*arguments: str) -> str:
-        ended = subprocess.run(
-            [submit, "--master", "local[2]", "--driver-memory", "1g",
-             "--conf", "spark.ui.enabled=false",
-             "--driver-java-options", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-             str(JOBS / "replay.py"), "--config", str(config), *arguments],
-            env=os.environ | workers_find_plog, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        ended = submit(workers_find_plog, "replay.py", "--config", str(config), *arguments)
         assert ended.returncode == (1 if "nonsense" in arguments else 0), ended.stderr
         return ended.stdout + ended.stderr
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,11 +21,10 @@ from plog.types import TopicPartition
 from tests.compat.clients import Confluent, Sent
 from tests.planes import Plane
 from tests.servers import BrokerProcess
-from tests.spark.conftest import ROOT
+from tests.spark.submitted import JOBS, submit
 from tests.spark.test_source import RECORDS, T0_MS, at, fill
 
 pytestmark = pytest.mark.spark
-JOBS = ROOT / "spark"
 
 
 def load(spark, broker: BrokerProcess, schema: str | None = None, **options):
@@ -246,18 +244,13 @@ def some_flights(broker: BrokerProcess):
     indirect=True,
 )
 def test_spark_submit_prints_the_report(broker, some_flights, workers_find_plog, tmp_path):
-    submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
-    assert submit is not None
     until = datetime(2013, 1, 1, 15, tzinfo=UTC)
-    job = subprocess.run(
-        [submit, "--master", "local[2]", "--driver-memory", "1g",
-         "--conf", "spark.ui.enabled=false",
-         "--driver-java-options", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-         str(JOBS / "flights_report.py"), "--bootstrap-server", broker.bootstrap,
-         "--topic", "some-flights", "--until", "2013-01-01T15:00",
-         "--plot", str(tmp_path / "report.png")],
-        env=workers_find_plog, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    job = submit(
+        workers_find_plog,
+        "flights_report.py",
+        *("--bootstrap-server", broker.bootstrap, "--topic", "some-flights"),
+        *("--until", "2013-01-01T15:00", "--plot", str(tmp_path / "report.png")),
+    )
     assert job.returncode == 0, job.stderr
     wanted = [f for f in some_flights if datetime.fromisoformat(f["time_hour"]) < until]
     assert 0 < len(wanted) < len(some_flights)
