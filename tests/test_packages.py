@@ -83,6 +83,10 @@ rows = spark.range(1000).selectExpr("cast(cast(id AS string) AS binary) AS value
 format(rows.write).option("topic", "t").mode("append").save()
 found = format(spark.read).option("subscribe", "t").load()
 print(found.selectExpr("sum(cast(value AS string))").first())
+stream = format(spark.readStream).option("subscribe", "t").option("startingOffsets", "earliest")
+copy = format(stream.load().select("value").writeStream).option("topic", "u")
+copy.option("checkpointLocation", "kept").trigger(availableNow=True).start().awaitTermination()
+print(format(spark.read).option("subscribe", "u").load().count())
 spark.stop()
 """
 PATHS = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -308,9 +312,10 @@ def test_spark_finds_the_format_of_an_installed_wheel(wheel: Path, tmp_path: Pat
     with BrokerProcess(directory) as broker:
         command = bin_ / "python", "-c", SPARK, broker.bootstrap
         said = run(*command, timeout=SPARK_TIMEOUT_S, cwd=tmp_path, env=environment)
-    place, total = said.splitlines()
+    place, total, copied = said.splitlines()
     assert place.startswith(str(venv))
     assert str(float(sum(range(1000)))) in total
+    assert copied == "1000"
     shutil.rmtree(venv)  # half a GB
 
 

@@ -31,6 +31,7 @@ RECORDS = 10 * ROWS_PER_BATCH
 KEYS = 40
 ROUNDS, LONG_ROUNDS = 3, 30
 MOST_KILLS = 3
+DRIVER, WORKER, BROKER = "driver", "worker", "broker"
 
 
 def fill(broker: BrokerProcess) -> None:
@@ -42,27 +43,30 @@ def fill(broker: BrokerProcess) -> None:
             producer.send("source", b"%d" % n, key=b"%d" % (n % KEYS))
 
 
-def kill_something(chance: random.Random, driver: Driver, broker: BrokerProcess) -> str:
-    """Kill the driver, a worker or the broker, which comes back."""
-    what = chance.choice(["driver", "driver", "worker", "broker"])
-    workers = driver.workers()
-    if what == "broker":
+def kill(chance: random.Random, what: str, driver: Driver, broker: BrokerProcess) -> str:
+    """Kill the driver, a worker (without one, the driver) or the broker, which comes back."""
+    workers = driver.workers() if what == WORKER else []
+    if what == BROKER:
         broker.kill()
         time.sleep(chance.uniform(0, 2))
         broker.start()
-    elif what == "worker" and workers:
+        return BROKER
+    if workers:
         with contextlib.suppress(psutil.NoSuchProcess):
             chance.choice(workers).kill()
-    else:
-        driver.kill()
-        what = "driver"
-    return what
+        return WORKER
+    driver.kill()
+    return DRIVER
 
 
 def one_round(
-    chance: random.Random, directory: Path, environment: dict[str, str], broker: BrokerProcess
+    chance: random.Random,
+    first: str,
+    directory: Path,
+    environment: dict[str, str],
+    broker: BrokerProcess,
 ) -> list[str]:
-    """Copy with some kills; return what was killed."""
+    """Copy with some kills, of `first` before others; return what was killed."""
     fill(broker)
     arguments = ("local[2]", broker.bootstrap, "source", "sink", str(directory / "checkpoint"))
     killed: list[str] = []
@@ -73,11 +77,16 @@ def one_round(
         try:
             while left and not driver.has_ended:
                 assert time.monotonic() < deadline, f"{killed}\n{driver.log}"
-                if not driver.has_written and chance.random() < 0.95:
+                is_early = not driver.has_written
+                if is_early and (not killed or chance.random() < 0.95):
                     time.sleep(0.05)  # mostly once it is at work, and now and then before
                     continue
-                time.sleep(chance.uniform(0, 1.2))
-                killed.append(kill_something(chance, driver, broker))
+                if not killed and first == WORKER and not driver.workers():
+                    continue
+                # The first comes soon: a driver that is let be has ended some seconds later.
+                time.sleep(chance.uniform(0, 1.2 if killed else 0.5))
+                what = chance.choice([DRIVER, DRIVER, WORKER, BROKER]) if killed else first
+                killed.append(kill(chance, what, driver, broker))
                 left -= 1
             # Spark gives a query up whose task has failed too often: it is started again.
             if driver.ended_well():
@@ -110,8 +119,10 @@ def rounds(
         directory.mkdir()
         with BrokerProcess(directory) as broker:
             begun = time.monotonic()
-            killed = one_round(chance, directory, environment, broker)
+            first = (DRIVER, WORKER, BROKER)[number % 3]
+            killed = one_round(chance, first, directory, environment, broker)
             check(broker)
+            assert killed[:1] == [first]
             took = time.monotonic() - begun
         report("figures", f"exactly once by Spark, round {number}: killed {killed}, {took:.0f} s")
 

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from plog.errors import ConfigError
+from plog.spark import sink_options
 from plog.spark.options import (
     BOUNDS,
     EARLIEST,
@@ -303,6 +304,15 @@ def test_timestamp_goes_before_timestamps_and_they_before_offsets(side, field):
 def test_parsed_options_travel_to_the_executors():
     parsed = parse(NEEDED | {"startingOffsets": '{"t": {"0": 3}}'})
     assert pickle.loads(pickle.dumps(parsed)) == parsed
+
+
+def test_documentation_lists_every_option_of_the_sink():
+    text = (ROOT / "docs" / "SPARK.md").read_text(encoding="utf-8")
+    table = text[text.index("## Write") : text.index("### What exactly once means")]
+    rows = re.findall(r"^\| (`[a-z].*?`) \|", table[table.index("| Option |") :], re.M)
+    told = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
+    assert sorted([*told, "includeHeaders"]) == sorted(sink_options.OPTIONS)
+    assert "`includeHeaders` is taken and changes nothing" in table
 
 
 def test_documentation_lists_every_option():

@@ -146,6 +146,19 @@ def test_at_least_once_needs_no_transactions(
     assert len(read(broker, topic)) == read(broker, topic)[-1].offset + 1  # no marker behind them
 
 
+def test_transactions_may_last_as_long_as_they_are_told(
+    broker: BrokerProcess, new_topic: NewTopic, write: Callable[..., None]
+) -> None:
+    topic = new_topic()
+    prefix = f"of-{topic}-"
+    more = {"transactionalIdPrefix": prefix, "kafka_transaction_timeout_ms": "77000"}
+    write([(b"v",)], "value binary", parts=1, topic=topic, **more)
+    with TransactionAdmin(broker.bootstrap) as admin:
+        ids = [one.transactional_id for one in admin.transactions()]
+        (mine,) = [one for one in ids if one.startswith(prefix)]
+        assert admin.describe(mine).timeout_ms == 77_000
+
+
 WRONG = [
     ("value long", {}, "column value is bigint, and must be binary or string"),
     ("value binary, when timestamp", {}, "there is no column when"),
@@ -210,6 +223,7 @@ def copy(spark: Any, broker: BrokerProcess, tmp_path: Path) -> Iterator[Callable
             .option("subscribe", source)
             .option("startingOffsets", "earliest")
             .option("maxOffsetsPerTrigger", options.pop("limit", "1000"))
+            .option("minPartitions", options.pop("parts", "2"))
             .load()
         )
         given = {key.replace("_", "."): value for key, value in options.items()}
@@ -254,8 +268,9 @@ def test_stream_is_written_once_and_goes_on_from_its_checkpoint(
     assert values(broker, sink) == numbered(3000)
 
 
+@pytest.mark.parametrize("parts", ["2", "5"])
 def test_batch_that_is_delivered_again_is_written_once(
-    broker: BrokerProcess, new_topic: NewTopic, copy: Callable[..., Any], tmp_path: Path
+    broker: BrokerProcess, new_topic: NewTopic, copy: Callable[..., Any], tmp_path: Path, parts: str
 ) -> None:
     """Spark delivers a batch again that its log of commits does not have: the driver died."""
     source, sink = new_topic(2), new_topic(2)
@@ -266,7 +281,7 @@ def test_batch_that_is_delivered_again_is_written_once(
     commits[-1].unlink()
     (commits[-1].parent / ".1.crc").unlink(missing_ok=True)
     fill(broker, source, 1500, 100)
-    copy(source, sink)
+    copy(source, sink, parts=parts)
     assert values(broker, sink) == numbered(1600)
 
 
