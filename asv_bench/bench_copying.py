@@ -139,7 +139,6 @@ def measure_copying(turn: Turn, row: Row, contestant: str) -> Figures:
     counted = done.counted
     return {
         **shares(counted),
-        "version": 2 if begins_by_writing(java) else 1,
         "transactions": done.transactions,
         "produces": done.produces,
         "python_produces": counted.by_path["Produce", "python"],

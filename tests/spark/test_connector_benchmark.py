@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -79,18 +78,19 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("counted", [True, False])
-def test_time_of_a_worker_stays_when_it_ends(counted: bool) -> None:
+def test_time_of_a_worker_stays_when_it_ends() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as worker:
         assert worker.stdout is not None
-        spent = SparkTime([] if counted else [worker.pid])
+        everything, others = SparkTime([]), SparkTime([worker.pid])
         worker.stdout.readline()
-        seen, ours = spent.read(), time.process_time()
-        assert (seen - ours > 0.25) == counted
+        # Of this process there may be other children, which do something meanwhile.
+        without = others.read()
+        seen = everything.read()
+        assert seen - without > 0.25
     assert worker.returncode == 0
-    assert spent.read() >= seen
+    assert everything.read() >= seen
 
 
 def cell(row: Row, way: str, *rates: float) -> Cell:
