@@ -16,7 +16,7 @@ import time
 
 import click
 
-from plog.client.group_consumer import CommitFailed, GroupConsumer
+from plog.client.group_consumer import CommitFailed, GroupConsumer, RebalanceInProgress
 from plog.client.producer import Producer
 
 
@@ -64,6 +64,10 @@ def main(source: str, target: str, bootstrap_server: str, group: str, idle_s: fl
             except CommitFailed:
                 # Others have our partitions now, and begin with these records: that is the
                 # "at least". We go on with what the group gives us next.
+                continue
+            except RebalanceInProgress:
+                # With a cooperative assignor we read on while the group shares its partitions anew.
+                # The next commit has these records too, as far as their partitions stay ours.
                 continue
 
 

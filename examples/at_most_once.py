@@ -16,13 +16,24 @@ import time
 
 import click
 
-from plog.client.group_consumer import CommitFailed, GroupConsumer
+from plog.client.consumer import ConsumerRecord
+from plog.client.group_consumer import CommitFailed, GroupConsumer, RebalanceInProgress
 from plog.client.producer import Producer
+from plog.types import TopicPartition
 
 
 def transform(value: bytes | None) -> bytes:
     """Do the work."""
     return (value or b"").upper()
+
+
+def go_back(consumer: GroupConsumer, records: list[ConsumerRecord]) -> None:
+    """Go back to the first of these records of each partition that is ours still."""
+    ours = consumer.assignment()
+    for record in reversed(records):
+        at = TopicPartition(record.topic, record.partition)
+        if at in ours:
+            consumer.seek(at, record.offset)
 
 
 @click.command()
@@ -58,6 +69,11 @@ def main(source: str, target: str, bootstrap_server: str, group: str, idle_s: fl
                 consumer.commit()
             except CommitFailed:
                 # The group has given our partitions to others, who read these records: not twice.
+                continue
+            except RebalanceInProgress:
+                # With a cooperative assignor we read on while the group shares its partitions anew.
+                # Nothing is committed: what stays ours comes once more.
+                go_back(consumer, records)
                 continue
             for record in records:
                 producer.send(target, transform(record.value), key=record.key)

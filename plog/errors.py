@@ -279,6 +279,10 @@ class InvalidSessionTimeout(KafkaError):
     code = ErrorCode.INVALID_SESSION_TIMEOUT
 
 
+class RebalanceInProgress(KafkaError):
+    code = ErrorCode.REBALANCE_IN_PROGRESS
+
+
 class CoordinatorLoadInProgress(KafkaError):
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 

@@ -26,7 +26,7 @@ from plog.client.group_membership import (
 from plog.client.group_offsets import GroupOffsets
 from plog.client.metadata import Cluster
 from plog.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, Offsets, with_metadata
-from plog.errors import InvalidConfig, KafkaError
+from plog.errors import InvalidConfig, KafkaError, RebalanceInProgress
 from plog.types import TopicPartition
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "GroupMetadata",
     "Listener",
     "OffsetAndMetadata",
+    "RebalanceInProgress",
 ]
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 Partitions = list[TopicPartition]
 
 LOOK_AROUND_S = 0.1
-"""How long `poll` waits for records before it looks again what the group does."""
+"""How long `poll` waits for records, or for other members, before it looks what the group does."""
 
 
 class Listener(NamedTuple):
@@ -78,7 +79,7 @@ class GroupConsumer:
         group_instance_id: a name that the member keeps over restarts (KIP-345).
         assignors: names of those that may share the partitions, the preferred first: range,
             roundrobin, sticky, cooperative-sticky. If all are cooperative, members keep what stays
-            theirs while the group rebalances.
+            theirs while the group rebalances, and read on; `commit` may have to wait for its end.
         enable_auto_commit: commit what `poll` has returned before, every auto_commit_interval_ms
             and whenever partitions go.
         session_timeout_ms, heartbeat_interval_ms, max_poll_interval_ms: as Kafka's.
@@ -273,6 +274,8 @@ class GroupConsumer:
         if membership.state is not State.INSIDE:
             self._has_entered = False
             self._go_inside(deadline)
+            if membership.is_lost:
+                self._leave_generation()
         if membership.state is State.INSIDE and not self._has_entered:
             self._enter_generation(membership.assigned)
         return bool(self.reader.assignment())
@@ -286,21 +289,25 @@ class GroupConsumer:
         )
         # What a cooperative member keeps it reads on, while the others join.
         reads_on = bool(self.reader.assignment())
-        timeout_s = 0.0 if reads_on else max(deadline - time.monotonic(), 0)
+        left_s = max(deadline - time.monotonic(), 0)
+        timeout_s = 0.0 if reads_on else min(left_s, LOOK_AROUND_S)
         membership.advance(subscription, timeout_s)
 
     # -- generations ---------------------------------------------------------------------------
 
     def _leave_generation(self) -> None:
         """Take part in a rebalance: an eager member gives everything up first."""
-        owned = self.reader.assignment()
-        if self._membership.is_lost:
-            self._lose(owned)
-        elif not self._is_cooperative:
-            self._give_up(owned)
-        else:
-            self._commit_quietly(owned)
-        self._membership.begin()
+        membership = self._membership
+        if not membership.is_lost:
+            owned = self.reader.assignment()
+            if self._is_cooperative:
+                self._commit_quietly(owned)
+            else:
+                self._give_up(owned)
+        membership.rest()
+        if membership.is_lost:
+            self._lose(self.reader.assignment())
+        membership.begin()
 
     def _enter_generation(self, assigned: Partitions) -> None:
         """Give up what goes and read on with what comes, once it is known where.
@@ -314,7 +321,7 @@ class GroupConsumer:
             self._give_up(gone)
             if self._is_cooperative:
                 # Somebody else waits for them.
-                self._membership.begin()
+                self._membership.rejoin()
         # First: without a position a partition would be read from wherever auto_offset_reset says.
         positions = self._offsets.fetch(come)
         self.reader.assign([*(at for at in owned if at in assigned), *come])
@@ -326,6 +333,9 @@ class GroupConsumer:
 
     def _give_up(self, partitions: Partitions) -> None:
         self._commit_quietly(partitions)
+        if self._membership.is_lost:
+            self._lose(partitions)
+            return
         if partitions:
             self._listener.on_revoked(partitions)
         self._drop(partitions)
@@ -347,6 +357,8 @@ class GroupConsumer:
         now = time.monotonic()
         if now < self._look_again_at or not self._wanted:
             return
+        if self._membership.state in (State.JOINING, State.SYNCING):
+            return  # the group has been told already what this generation is of
         self._look_again_at = now + self._metadata_max_age_s
         try:
             topics, counts = self._find_topics()
@@ -409,6 +421,9 @@ class GroupConsumer:
 
         Raises:
             CommitFailed: the group has gone on without this member.
+            RebalanceInProgress: a cooperative member is on its way into a new generation, and may
+                keep its partitions. Poll, and commit again: what `poll` takes away until then is
+                read again by others, from what was committed before.
             KafkaError: the coordinator refuses, or does not answer in request_timeout_ms.
         """
         wanted = self.positions() if offsets is None else offsets
@@ -430,7 +445,7 @@ class GroupConsumer:
         if self._auto_commit_s is None or time.monotonic() < self._commit_at:
             return
         self._commit_at = time.monotonic() + self._auto_commit_s
-        if self._membership.state is State.INSIDE:
+        if self._membership.state is State.INSIDE and not self._membership.is_lost:
             self._commit_quietly(self.reader.assignment())
 
     def _commit_quietly(self, partitions: Partitions) -> None:

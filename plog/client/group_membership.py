@@ -2,7 +2,12 @@
 
 Owns the classic protocol as a client speaks it, step by step: `advance` takes one as far as
 answers are there, so that whoever polls is kept no longer than it wants to be. A thread beats
-the heart meanwhile, on a connection of its own, and only raises flags. Never touches positions.
+the heart meanwhile, on a connection of its own, through rebalances and losses of the coordinator,
+and only raises flags. Never touches positions.
+
+No heart beats while a Join waits: it has no session then. One begins with the answer, which the
+thread sees, however long the application works. To ask further is for the next poll, and so is to
+ask again when a Join or a Sync was lost with its connection; until then such a member is silent.
 """
 
 from __future__ import annotations
@@ -25,14 +30,13 @@ from plog.client.assignors import (
 )
 from plog.client.connection import Connection
 from plog.client.coordinators import (
-    MOVED,
     RETRY_BACKOFF_S,
     Coordinator,
     KeyType,
     open_coordinator,
 )
 from plog.client.metadata import Cluster
-from plog.errors import ErrorCode, KafkaError, PlogError, error_for
+from plog.errors import RETRIABLE, ErrorCode, KafkaError, PlogError, error_for
 from plog.protocol.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -58,10 +62,10 @@ CONSUMER = "consumer"
 NOBODY, NO_GENERATION = "", -1
 EXPELLED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 """Errors that say that the group has gone on without this member."""
-
-
-JOIN_AGAIN = MOVED | EXPELLED | {ErrorCode.REBALANCE_IN_PROGRESS}
-"""Errors on the way in after which a member joins once more."""
+LOST = EXPELLED | {ErrorCode.FENCED_INSTANCE_ID}
+"""Errors that say so, or that another has this member's name: what it had may be others' by now."""
+STOP_PATIENCE_S = 1.0
+"""How long a heart that stops is waited for: it may be looking for a broker that says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,7 @@ class Membership:
         self._aside = Coordinator(cluster, KeyType.GROUP, group_id)
         self._retry_at = 0.0
         self._heart: _Heart | None = None
+        self._refused: ErrorCode | None = None  # one of LOST, on the way in
 
     @property
     def metadata(self) -> GroupMetadata:
@@ -147,23 +152,42 @@ class Membership:
 
     @property
     def must_rejoin(self) -> bool:
-        """Whether the group rebalances, or has gone on without this member."""
-        return self._heart is not None and self._heart.error is not None
+        """Whether the group rebalances, or has gone on without this member.
+
+        On the way in the coordinator's answers tell of a rebalance.
+        """
+        rebalances = self._heart is not None and self._heart.is_rebalancing
+        return self._error is not None or (rebalances and self.state is State.INSIDE)
 
     @property
     def is_lost(self) -> bool:
         """Whether the member was taken out: what it had may be others' by now."""
-        heart = self._heart
-        return heart is not None and heart.error in (
-            *EXPELLED,
-            ErrorCode.FENCED_INSTANCE_ID,
-            ErrorCode.REQUEST_TIMED_OUT,
-        )
+        return self._error in LOST
+
+    @property
+    def _error(self) -> ErrorCode | None:
+        """What has ended the membership, whoever was told."""
+        return self._refused or (None if self._heart is None else self._heart.error)
 
     def polled(self) -> None:
         """Take note that the application is alive."""
         if self._heart is not None:
             self._heart.polled_at = time.monotonic()
+
+    def rejoin(self) -> None:
+        """Have the member join again once it polls; until then its heart goes on."""
+        if self._heart is not None:
+            self._heart.is_rebalancing = True
+
+    def refused(self, code: int) -> None:
+        """Take note of why a request of this member, made by another, was refused."""
+        if code in LOST and self.state is State.INSIDE:
+            self._refused = ErrorCode(code)
+
+    def rest(self) -> None:
+        """End the heart: `is_lost` does not change any more until `begin`."""
+        if self._heart is not None:
+            self._heart.stop()
 
     def begin(self) -> None:
         """Leave the generation behind, to join the next one.
@@ -171,21 +195,20 @@ class Membership:
         Raises KafkaError with what no rejoining can mend. Whoever joins again nevertheless is still
         the same member, and is told so again.
         """
-        heart, self._heart = self._heart, None
+        self.rest()
+        error, self._refused, self._heart = self._error, None, None
+        if self.state is not State.INSIDE:
+            self._drop_connection()  # an answer may be on its way
         self.state = State.OUTSIDE
-        if heart is not None:
-            heart.stop()
-            if heart.error in EXPELLED:
-                self.identity = Identity()
-            elif heart.error is not None and heart.error not in (
-                ErrorCode.REBALANCE_IN_PROGRESS,
-                ErrorCode.REQUEST_TIMED_OUT,
-                *MOVED,
-            ):
-                raise error_for(heart.error, f"group {self.group_id!r}: {heart.error.name}")
+        if error in EXPELLED:
+            self.identity = Identity()
+        elif error is not None:
+            raise error_for(error, f"group {self.group_id!r}: {error.name}")
 
     def advance(self, subscription: Subscription, timeout_s: float) -> bool:
         """Go on towards the inside; True once this member has its partitions.
+
+        It goes no further once the member `is_lost`.
 
         Raises:
             KafkaError: what trying again cannot mend.
@@ -203,36 +226,48 @@ class Membership:
                     return False
             except KafkaError as fault:
                 self._fail(fault)
+                if self.is_lost:
+                    return False
         return True
 
     def _step(self, subscription: Subscription, timeout_s: float) -> bool:
         """Do what can be done now; False when the answer takes longer."""
         if self.state is State.OUTSIDE:
             self._send_join(subscription)
+        if self.state is State.JOINING:
+            assert self._heart is not None
+            answer = self._heart.joined(timeout_s)
+            if answer is None:
+                return False
+            self._take_join(answer)
+            return True
         connection = self._coordinator()
         if not connection.ready(timeout_s * 1000):
             return False
-        if self.state is State.JOINING:
-            self._take_join(connection.receive(JoinGroupResponse))
-        else:
-            self._take_sync(connection.receive(SyncGroupResponse))
+        self._take_sync(connection.receive(SyncGroupResponse))
         return True
 
     def _fail(self, fault: KafkaError) -> None:
-        """Begin again after a while, or raise what no other attempt can mend."""
+        """Begin again after a while, or say or raise what no other attempt can mend."""
         self.state = State.OUTSIDE
-        if not fault.retriable and fault.code not in JOIN_AGAIN:
+        if fault.code == ErrorCode.REBALANCE_IN_PROGRESS:
+            # The member is one of the generation that it was let into, for which its heart beats.
+            self._retry_at = time.monotonic() + RETRY_BACKOFF_S
+            return
+        self.rest()
+        if fault.code in LOST:
+            self._refused = fault.code
+        elif not fault.retriable:
             raise fault
-        if fault.code in EXPELLED:
-            self.identity = Identity()
-        if fault.code != ErrorCode.REBALANCE_IN_PROGRESS:
-            self._drop_connection()
-        self._retry_at = time.monotonic() + RETRY_BACKOFF_S
+        self._drop_connection()
+        if fault.code != ErrorCode.FENCED_INSTANCE_ID:
+            self._retry_at = time.monotonic() + RETRY_BACKOFF_S
 
     # -- JoinGroup and SyncGroup -----------------------------------------------------------------
 
     def _send_join(self, subscription: Subscription) -> None:
-        self._coordinator().send(
+        connection = self._coordinator()
+        connection.send(
             JoinGroupRequest(
                 group_id=self.group_id,
                 session_timeout_ms=self._timeouts.session_ms,
@@ -250,6 +285,8 @@ class Membership:
             JoinGroupResponse,
             wait_ms=self._timeouts.max_poll_ms,
         )
+        self.rest()
+        self._heart = _Heart(self, self._cluster.twin(), connection)
         self.state = State.JOINING
 
     def _take_join(self, answer: JoinGroupResponse) -> None:
@@ -294,7 +331,6 @@ class Membership:
         self._check(answer.error_code)
         self.assigned = decode_assignment(answer.assignment)
         self.state = State.INSIDE
-        self._heart = _Heart(self._open_coordinator(), self)
 
     def _check(self, code: int) -> None:
         if code != ErrorCode.NONE:
@@ -313,11 +349,8 @@ class Membership:
     def _coordinator(self) -> Connection:
         if self._connection is None or not self._connection.is_usable:
             self._drop_connection()
-            self._connection = self._open_coordinator()
+            self._connection = open_coordinator(self._cluster, KeyType.GROUP, self.group_id)
         return self._connection
-
-    def _open_coordinator(self) -> Connection:
-        return open_coordinator(self._cluster, KeyType.GROUP, self.group_id)
 
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
@@ -328,15 +361,14 @@ class Membership:
 
     def close(self) -> None:
         """Leave, unless the member is static: it may be back before it is missed."""
-        heart, self._heart = self._heart, None
-        if heart is not None:
-            heart.stop()
+        self.rest()
         if self.instance_id is None and self.identity.member_id != NOBODY:
             try:
                 self.call(leave_request(self.group_id, self.identity), LeaveGroupResponse)
             except KafkaError as fault:
                 log.warning("group %s is not told that a member leaves: %s", self.group_id, fault)
         self.identity, self.state, self.assigned = Identity(), State.OUTSIDE, []
+        self._refused, self._heart = None, None
         self._drop_connection()
         self.forget_coordinator()
 
@@ -350,15 +382,29 @@ def leave_request(group_id: str, identity: Identity, reason: str | None = None) 
 
 
 class _Heart:
-    """The thread that says that a member lives, until something is the matter (`error`)."""
+    """The thread that says that a member lives, from its Join on, until that is not so (`error`).
 
-    def __init__(self, connection: Connection, membership: Membership) -> None:
-        self._connection = connection
+    Args:
+        cluster: finds the coordinator; the thread's own from now on, closed at its end.
+        connection: where the Join's answer is due.
+
+    Attributes:
+        is_rebalancing: the members are to join again.
+        error: why there is nothing more to say.
+        polled_at: when (time.monotonic()) the application polled last.
+    """
+
+    def __init__(self, membership: Membership, cluster: Cluster, connection: Connection) -> None:
+        self._cluster = cluster
+        self._coordinator = Coordinator(cluster, KeyType.GROUP, membership.group_id)
         self._timeouts = membership._timeouts
         self._group_id = membership.group_id
         self._instance_id = membership.instance_id
-        self._identity = membership.identity
+        self._connection = connection
+        self._reading = threading.Lock()  # while somebody looks for the Join's answer
+        self._answer: JoinGroupResponse | KafkaError | None = None
         self._stopping = threading.Event()
+        self.is_rebalancing = False
         self.error: ErrorCode | None = None
         self.polled_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="plog heartbeat", daemon=True)
@@ -367,39 +413,79 @@ class _Heart:
     def stop(self) -> None:
         """End the thread."""
         self._stopping.set()
-        self._connection.interrupt()
-        self._thread.join()
-        self._connection.close()
+        self._coordinator.interrupt()
+        self._cluster.interrupt()
+        self._thread.join(STOP_PATIENCE_S)
+
+    def joined(self, timeout_s: float = 0) -> JoinGroupResponse | None:
+        """Return what the Join was answered; None if that takes longer. Thread-safe.
+
+        Whoever looks first reads it: a session begins with it, however long the application works.
+
+        Raises:
+            KafkaError: it will not be answered any more.
+        """
+        with self._reading:
+            if self._answer is None and self._connection.ready(timeout_s * 1000):
+                try:
+                    self._answer = self._connection.receive(JoinGroupResponse)
+                except KafkaError as fault:
+                    self._answer = fault
+            if isinstance(self._answer, KafkaError):
+                raise self._answer
+            return self._answer
 
     def _run(self) -> None:
-        heard_at = time.monotonic()
-        while not self._stopping.wait(self._timeouts.heartbeat_ms / 1000):
-            now = time.monotonic()
-            if now - self.polled_at > self._timeouts.max_poll_ms / 1000:
-                self._leave()
-                return
-            try:
-                answer = self._connection.call(self._request(), HeartbeatResponse)
-            except KafkaError:
-                # A broker that is away for a moment; past the session it has given us up.
-                self.error = ErrorCode.NOT_COORDINATOR
-                if now - heard_at > self._timeouts.session_ms / 1000:
-                    self.error = ErrorCode.REQUEST_TIMED_OUT
-                return
-            heard_at = now
-            if answer.error_code != ErrorCode.NONE:
-                self.error = ErrorCode(answer.error_code)
-                return
+        beat_s = wait_s = self._timeouts.heartbeat_ms / 1000
+        try:
+            while self.error is None and not self._stopping.wait(wait_s):
+                wait_s = beat_s
+                me = self._identity()
+                if me is None:
+                    continue
+                if time.monotonic() - self.polled_at > self._timeouts.max_poll_ms / 1000:
+                    self._leave(me)
+                elif not self._beat(me):
+                    wait_s = min(beat_s, RETRY_BACKOFF_S)
+        finally:
+            self._coordinator.forget()
+            self._cluster.close()
 
-    def _request(self) -> HeartbeatRequest:
+    def _identity(self) -> Identity | None:
+        """Return who the group takes this member for, once its Join is answered."""
+        try:
+            answer = self.joined()
+        except KafkaError:
+            return None
+        if answer is None or answer.error_code != ErrorCode.NONE:
+            return None
+        return Identity(answer.member_id, answer.generation_id)
+
+    def _beat(self, me: Identity) -> bool:
+        """Say that the member lives; False if nobody has heard it."""
+        try:
+            code = self._coordinator.call(self._request(me), HeartbeatResponse).error_code
+            self._cluster.close()  # the coordinator is found, and has a connection by itself
+        except KafkaError as fault:
+            code = fault.code
+        if code in RETRIABLE:
+            self._coordinator.forget()
+            return False
+        if code == ErrorCode.REBALANCE_IN_PROGRESS:
+            self.is_rebalancing = True
+        elif code != ErrorCode.NONE:
+            self.error = error_for(code).code
+        return True
+
+    def _request(self, me: Identity) -> HeartbeatRequest:
         return HeartbeatRequest(
             group_id=self._group_id,
-            generation_id=self._identity.generation,
-            member_id=self._identity.member_id,
+            generation_id=me.generation,
+            member_id=me.member_id,
             group_instance_id=self._instance_id,
         )
 
-    def _leave(self) -> None:
+    def _leave(self, me: Identity) -> None:
         log.warning(
             "group %s: poll was not called for max_poll_interval_ms=%d; the member leaves",
             self._group_id,
@@ -409,8 +495,8 @@ class _Heart:
         try:
             if self._instance_id is None:
                 reason = "poll was not called for max_poll_interval_ms"
-                self._connection.call(
-                    leave_request(self._group_id, self._identity, reason), LeaveGroupResponse
+                self._coordinator.call(
+                    leave_request(self._group_id, me, reason), LeaveGroupResponse
                 )
         except KafkaError:
             return

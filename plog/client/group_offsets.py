@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterable
 
 from plog.client.coordinators import MOVED, RETRY_BACKOFF_S
-from plog.client.group_membership import EXPELLED, CommitFailed, Membership
+from plog.client.group_membership import LOST, CommitFailed, Membership, State
 from plog.client.offsets import OffsetAndMetadata, Offsets, with_metadata
-from plog.errors import ErrorCode, KafkaError, error_for
+from plog.errors import ErrorCode, KafkaError, RebalanceInProgress, error_for
 from plog.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -41,6 +41,7 @@ class GroupOffsets:
 
         Raises:
             CommitFailed: the group has gone on without it.
+            RebalanceInProgress: the group goes on, and the member is about to follow.
             KafkaError: the coordinator refuses, or does not answer in time.
         """
         deadline = time.monotonic() + self._timeout_s
@@ -49,7 +50,9 @@ class GroupOffsets:
                 self.commit_once(offsets)
                 return
             except KafkaError as fault:
-                if fault.code in (*EXPELLED, ErrorCode.FENCED_INSTANCE_ID):
+                if self._is_of_a_rebalance(fault):
+                    raise RebalanceInProgress(f"{fault}: poll, and commit again") from fault
+                if fault.code in LOST:
                     raise CommitFailed(str(fault)) from fault
                 if not fault.retriable and fault.code not in MOVED:
                     raise
@@ -57,6 +60,12 @@ class GroupOffsets:
                     raise
                 self._membership.forget_coordinator()
                 time.sleep(RETRY_BACKOFF_S)
+
+    def _is_of_a_rebalance(self, fault: KafkaError) -> bool:
+        """Tell whether a refusal says only that the member's next generation has begun."""
+        if fault.code == ErrorCode.ILLEGAL_GENERATION:
+            return self._membership.state is not State.INSIDE and not self._membership.is_lost
+        return fault.code == ErrorCode.REBALANCE_IN_PROGRESS
 
     def commit_once(self, offsets: Offsets) -> None:
         """Commit as the member, or raise KafkaError with the first refusal."""
@@ -89,6 +98,9 @@ class GroupOffsets:
         for topic in answer.topics:
             for part in topic.partitions:
                 if part.error_code != ErrorCode.NONE:
+                    if part.error_code in MOVED:
+                        membership.forget_coordinator()
+                    membership.refused(part.error_code)
                     at = TopicPartition(topic.name, part.partition_index)
                     raise error_for(part.error_code, f"group {membership.group_id!r}, {at}")
 

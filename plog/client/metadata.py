@@ -139,6 +139,16 @@ class Cluster:
         self.controller_id = -1
         self.cluster_id: str | None = None
 
+    def twin(self) -> Cluster:
+        """Return another one that knows the same brokers, for another thread."""
+        twin = Cluster(
+            [f"[{host}]:{port}" for host, port in self._bootstrap],  # brackets fit any host
+            client_id=self._client_id,
+            request_timeout_ms=self._timeout_ms,
+        )
+        twin.nodes = dict(self.nodes)
+        return twin
+
     def close(self) -> None:
         """Close every connection."""
         for connection in self._connections.values():

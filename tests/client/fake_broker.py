@@ -14,18 +14,33 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from plog._native import batch, records
+from plog.client.assignors import encode_assignment
 from plog.errors import ErrorCode
 from plog.protocol import codec, framing
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.framing import RequestHeader, request_class
 from plog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from plog.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from plog.protocol.messages.groups import FindCoordinatorResponse
+from plog.protocol.messages.groups import (
+    FindCoordinatorResponse,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    SyncGroupResponse,
+)
 from plog.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
+)
+from plog.protocol.messages.offsets import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
 )
 from plog.protocol.messages.produce import (
     PartitionProduceResponse,
@@ -43,6 +58,7 @@ from plog.protocol.messages.transactions import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from plog.types import TopicPartition
 
 CLOSE, SILENCE = object(), object()
 SERVED = (
@@ -50,6 +66,12 @@ SERVED = (
     ApiKey.FETCH,
     ApiKey.METADATA,
     ApiKey.LIST_OFFSETS,
+    ApiKey.OFFSET_COMMIT,
+    ApiKey.OFFSET_FETCH,
+    ApiKey.JOIN_GROUP,
+    ApiKey.HEARTBEAT,
+    ApiKey.LEAVE_GROUP,
+    ApiKey.SYNC_GROUP,
     ApiKey.INIT_PRODUCER_ID,
     ApiKey.API_VERSIONS,
     ApiKey.FIND_COORDINATOR,
@@ -73,6 +95,7 @@ class FakeBroker:
     def __init__(self, partitions: int = 1, host: str = "127.0.0.1") -> None:
         self.partitions = partitions
         self.requests: list[object] = []
+        self.lots: dict[int, list[object]] = {}
         self.answers: dict[int, Callable] = {
             ApiKey.API_VERSIONS: self.api_versions,
             ApiKey.METADATA: self.metadata,
@@ -153,6 +176,19 @@ class FakeBroker:
             producer_id=self._next_producer_id,
             producer_epoch=0,
         )
+
+    def _find(self, _request, code: int):
+        return FindCoordinatorResponse(error_code=code, node_id=1, host=self._host, port=self.port)
+
+    def _lucky(self, answer: Callable) -> Callable:
+        """Have `answer(request, code)` say what `lots` has for it."""
+
+        def answered(request, header: RequestHeader):
+            lots = self.lots.get(header.api_key)
+            code = lots.pop(0) if lots else 0
+            return code if code in (CLOSE, SILENCE) else answer(request, code)
+
+        return answered
 
     # -- bytes
 
@@ -290,7 +326,6 @@ class TxnBroker(ProduceBroker):
 
     def __init__(self, partitions: int = 1) -> None:
         super().__init__(partitions)
-        self.lots: dict[int, list[object]] = {}
         self.ends: list[bool] = []
         self.epoch = -1
         self.answers |= {
@@ -303,17 +338,6 @@ class TxnBroker(ProduceBroker):
             ApiKey.TXN_OFFSET_COMMIT: self._lucky(self._commit_offsets),
             ApiKey.END_TXN: self._lucky(self._end),
         }
-
-    def _lucky(self, answer: Callable) -> Callable:
-        def answered(request, header: RequestHeader):
-            lots = self.lots.get(header.api_key)
-            code = lots.pop(0) if lots else 0
-            return code if code in (CLOSE, SILENCE) else answer(request, code)
-
-        return answered
-
-    def _find(self, _request, code: int):
-        return FindCoordinatorResponse(error_code=code, node_id=1, host=self._host, port=self.port)
 
     def _init(self, request, code: int):
         if code == 0:
@@ -361,6 +385,84 @@ class TxnBroker(ProduceBroker):
         if code == 0:
             self.ends.append(request.committed)
         return EndTxnResponse(error_code=code)
+
+
+class GroupBroker(FakeBroker):
+    """The coordinator of a group that is led by somebody else, and of one member that is told of.
+
+    Each Join makes a generation, and each Sync gives the first `given` partitions of topic "t".
+    What was committed is the beginning of each, where there are three records. `lots` are as in
+    `TxnBroker`.
+    """
+
+    def __init__(self, partitions: int = 2) -> None:
+        super().__init__(partitions)
+        self.generation = 0
+        self.given = partitions
+        self.answers |= {
+            ApiKey.FIND_COORDINATOR: self._lucky(self._find),
+            ApiKey.JOIN_GROUP: self._lucky(self._join),
+            ApiKey.SYNC_GROUP: self._lucky(self._sync),
+            ApiKey.HEARTBEAT: self._lucky(lambda _, code: HeartbeatResponse(error_code=code)),
+            ApiKey.LEAVE_GROUP: lambda *_: LeaveGroupResponse(error_code=0),
+            ApiKey.OFFSET_COMMIT: self._lucky(self._commit),
+            ApiKey.OFFSET_FETCH: self._committed,
+            ApiKey.FETCH: lambda request, _: fetched(
+                request, lambda _, offset: b"" if offset else batch_of([b"a", b"b", b"c"])
+            ),
+        }
+
+    def _join(self, request, code: int):
+        if code == 0:
+            self.generation += 1
+        return JoinGroupResponse(
+            error_code=code,
+            generation_id=-1 if code else self.generation,
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocols[0].name,
+            leader="another",
+            member_id=request.member_id or f"member-{self.generation}",
+            members=[],
+        )
+
+    def _sync(self, request, code: int):
+        every = [] if code else [TopicPartition("t", index) for index in range(self.given)]
+        return SyncGroupResponse(
+            error_code=code,
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
+            assignment=encode_assignment(every),
+        )
+
+    def _commit(self, request, code: int):
+        return OffsetCommitResponse(
+            topics=[
+                OffsetCommitResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        OffsetCommitResponsePartition(
+                            partition_index=part.partition_index, error_code=code
+                        )
+                        for part in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _committed(self, request, header: RequestHeader):
+        return OffsetFetchResponse(
+            topics=[
+                OffsetFetchResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        OffsetFetchResponsePartition(partition_index=index, committed_offset=0)
+                        for index in topic.partition_indexes
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
 
 
 def fetched(request, data: Callable[[int, int], bytes], high_watermark: int = 1 << 40):

@@ -19,7 +19,9 @@ from plog.client.group_consumer import (
     GroupConsumer,
     Listener,
     OffsetAndMetadata,
+    RebalanceInProgress,
 )
+from plog.client.group_membership import State
 from plog.client.producer import Producer
 from plog.errors import ErrorCode, InvalidConfig, KafkaError, error_for
 from plog.types import TopicPartition
@@ -105,7 +107,7 @@ def had_by(member: Member) -> list[TopicPartition]:
     return member.consumer.assignment()
 
 
-def even(*some: Member) -> bool:
+def even(*some: Member | Slow) -> bool:
     sizes = [len(one.consumer.assignment()) for one in some]
     return sum(sizes) == 6 and max(sizes) - min(sizes) <= 1
 
@@ -218,6 +220,116 @@ def test_a_member_that_does_not_poll_is_out_and_told_so(broker: BrokerProcess, t
         assert heard == ["assigned", "lost", "assigned"]
         slow.commit()
         assert slow.committed(slow.assignment())
+
+
+class Slow:
+    """A member on the test's own thread, which polls in `share` alone, and what it has lost."""
+
+    def __init__(self, broker: BrokerProcess, group: str, topic: str, **options: object):
+        self.lost: list[list[TopicPartition]] = []
+        self.consumer = GroupConsumer(
+            broker.bootstrap,
+            group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            **{**QUICK, **options},  # type: ignore[arg-type]
+        )
+        self.consumer.subscribe([topic], Listener(on_lost=self.lost.append))
+
+    @property
+    def member_id(self) -> str:
+        return self.consumer.group_metadata.member_id
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is in the group's generation, and knows where to read."""
+        consumer = self.consumer
+        is_inside = consumer._membership.state is State.INSIDE
+        return is_inside and sorted(consumer.positions()) == sorted(consumer.assignment())
+
+    def __enter__(self) -> Slow:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.consumer.close()
+
+
+def share(*some: Slow | Member) -> None:
+    """Have those poll that do not by themselves, until all partitions are shared."""
+    slow = [one for one in some if isinstance(one, Slow)]
+
+    def is_shared() -> bool:
+        for one in slow:
+            one.consumer.poll(10)
+        return even(*some) and all(one.is_settled for one in slow)
+
+    until(is_shared)
+
+
+def work() -> None:
+    """Do not poll for longer than a session lasts."""
+    over_at = time.monotonic() + 1.5 * QUICK["session_timeout_ms"] / 1000
+    until(lambda: time.monotonic() > over_at)
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_who_works_past_its_session_while_others_join_stays_a_member(
+    broker: BrokerProcess, topic: str, assignor: str
+) -> None:
+    options = {"assignors": [assignor]}
+    with Slow(broker, topic, topic, **options) as slow:
+        share(slow)
+        was = slow.member_id
+        with members(comes := Member(broker, topic, [topic], **options)):
+            until(lambda: slow.consumer._membership.must_rejoin)
+            work()
+            slow.consumer.commit()
+            share(slow, comes)
+        assert (slow.member_id, slow.lost) == (was, [])
+
+
+def test_who_works_past_its_session_on_its_way_in_stays_a_member_and_commits_later(
+    broker: BrokerProcess, topic: str
+) -> None:
+    options = {"assignors": ["cooperative-sticky"]}
+    with Slow(broker, topic, topic, **options) as one, Slow(broker, topic, topic, **options) as two:
+        share(one, two)
+        was = one.member_id, two.member_id
+        with members(comes := Member(broker, topic, [topic], **options)):
+            until(lambda: two.consumer._membership.must_rejoin)
+            two.consumer.poll(0)
+            until(lambda: one.consumer._membership.must_rejoin)
+            one.consumer.poll(0)
+            # All have joined, and are in a generation that the second has not heard of.
+            work()
+            with pytest.raises(RebalanceInProgress, match="poll, and commit again"):
+                two.consumer.commit()
+            share(one, two, comes)
+            two.consumer.commit()
+            kept = two.consumer.assignment()
+            assert two.consumer.committed(kept) == two.consumer.positions()
+        assert (one.member_id, two.member_id) == was
+        assert one.lost == two.lost == []
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_who_works_past_its_session_while_the_broker_is_killed_stays_a_member(
+    tmp_path: Path, plane: Plane, assignor: str
+) -> None:
+    settings = {"group.initial.rebalance.delay.ms": 0, "group.min.session.timeout.ms": 100}
+    options = {"assignors": [assignor]}
+    with BrokerProcess(tmp_path, overrides=settings) as broker:
+        make_topic(broker, "t")
+        with Slow(broker, "g", "t", **options) as slow:
+            share(slow)
+            was = slow.member_id
+            with members(comes := Member(broker, "g", ["t"], **options)):
+                until(lambda: slow.consumer._membership.must_rejoin)
+                broker.kill()
+                broker.start()
+                work()
+                share(slow, comes)
+            assert (slow.member_id, slow.lost) == (was, [])
 
 
 def break_fetches(consumer: GroupConsumer, monkeypatch: pytest.MonkeyPatch, times: int) -> None:

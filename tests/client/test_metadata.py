@@ -13,6 +13,7 @@ from plog.errors import (
     UnknownTopicOrPartition,
 )
 from plog.protocol.api_keys import ApiKey
+from plog.protocol.messages.api_versions import ApiVersionsRequest
 from plog.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
@@ -70,6 +71,19 @@ def test_first_address_that_answers_will_do(bootstrap):
     with Cluster(f"127.0.0.1:{free_port()},{bootstrap}") as cluster:
         cluster.refresh([])
         assert list(cluster.nodes) == [0]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_twin_knows_the_brokers_and_has_connections_of_its_own(host):
+    with FakeBroker(host=host) as fake, Cluster(fake.bootstrap) as cluster:
+        cluster.refresh([])
+        with cluster.twin() as twin:
+            assert twin.nodes == cluster.nodes
+            twin.refresh([])
+            twin.nodes.clear()
+            twin.refresh([])
+        cluster.refresh([])
+        assert fake.count(ApiVersionsRequest) == 2
 
 
 def test_cluster_without_a_broker_names_every_address():

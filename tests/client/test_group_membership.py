@@ -1,0 +1,361 @@
+"""What a member makes of its coordinator's answers: of a scripted one, for what befalls few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from plog.client.assignors import COOPERATIVE_STICKY, decode_subscription
+from plog.client.group_consumer import (
+    CommitFailed,
+    GroupConsumer,
+    Listener,
+    RebalanceInProgress,
+)
+from plog.client.group_membership import State
+from plog.errors import ErrorCode, KafkaError
+from plog.protocol.api_keys import ApiKey
+from plog.protocol.messages.groups import (
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+)
+from plog.protocol.messages.offsets import OffsetCommitRequest
+from plog.types import TopicPartition
+from tests.client.fake_broker import CLOSE, SILENCE, GroupBroker
+from tests.waiting import until
+
+REBALANCE, UNKNOWN, ILLEGAL, FENCED, MOVED, AWAY, LOADING = (
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+)
+EAGER, COOPERATIVE = "range", "cooperative-sticky"
+
+
+def name_of(value: object) -> str:
+    """Return how a test's id calls one of its values."""
+    if isinstance(value, list):
+        return ",".join(map(name_of, value)) or "nothing"
+    if value in (CLOSE, SILENCE):
+        return "CLOSE" if value is CLOSE else "SILENCE"
+    return value.__name__ if isinstance(value, type) else getattr(value, "name", str(value))
+
+
+both = pytest.mark.parametrize("assignor", [EAGER, COOPERATIVE])
+
+
+@pytest.fixture
+def fake() -> Iterator[GroupBroker]:
+    with GroupBroker() as running:
+        yield running
+
+
+class Worker:
+    """A member that has read its first records, on the test's own thread, and what it has heard."""
+
+    def __init__(self, fake: GroupBroker, assignor: str, **options: object):
+        self.heard: list[str] = []
+        self.consumer = GroupConsumer(
+            fake.bootstrap,
+            "g",
+            auto_offset_reset="none",
+            assignors=[assignor],
+            heartbeat_interval_ms=10,
+            auto_commit_interval_ms=3_600_000,
+            **options,  # type: ignore[arg-type]
+        )
+        self.membership = self.consumer._membership
+        self.consumer.subscribe(
+            ["t"],
+            Listener(
+                lambda _: self.heard.append("assigned"),
+                lambda _: self.heard.append("revoked"),
+                lambda _: self.heard.append("lost"),
+            ),
+        )
+        until(lambda: self.consumer.poll(100))
+
+
+MakeWorker = Callable[..., Worker]
+
+
+@pytest.fixture
+def worker(fake: GroupBroker) -> Iterator[MakeWorker]:
+    made: list[Worker] = []
+
+    def make(assignor: str, **options: object) -> Worker:
+        made.append(Worker(fake, assignor, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.consumer.close()
+
+
+def rejoins(one: Worker, fake: GroupBroker) -> None:
+    """Have a cooperative member ask for the next generation, and stay on its way into it."""
+    fake.lots[ApiKey.HEARTBEAT] = [REBALANCE]
+    until(lambda: one.membership.must_rejoin)
+    asked = fake.count(JoinGroupRequest)
+    one.consumer.poll(0)
+    until(lambda: fake.count(JoinGroupRequest) > asked)
+
+
+# -- the heart, while the application works --------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize(
+    "lots",
+    [[REBALANCE] * 3, [MOVED], [AWAY], [LOADING], [CLOSE], [MOVED, CLOSE, REBALANCE, LOADING]],
+    ids=name_of,
+)
+def test_heart_goes_on_whatever_passes(
+    fake: GroupBroker, worker: MakeWorker, assignor: str, lots: list[object]
+) -> None:
+    one = worker(assignor)
+    beats, looks = fake.count(HeartbeatRequest), fake.count(FindCoordinatorRequest)
+    fake.lots[ApiKey.FIND_COORDINATOR] = [AWAY, CLOSE]
+    fake.lots[ApiKey.HEARTBEAT] = [*lots]
+    until(lambda: fake.count(HeartbeatRequest) >= beats + len(lots) + 3)
+    assert one.membership.must_rejoin == (REBALANCE in lots)
+    assert not one.membership.is_lost
+    if set(lots) != {REBALANCE}:
+        assert fake.count(FindCoordinatorRequest) >= looks + 3
+    until(lambda: one.consumer.poll(10) == [] and one.membership.state is State.INSIDE)
+    assert "lost" not in one.heard
+
+
+@both
+@pytest.mark.parametrize("before", [[], [REBALANCE], [REBALANCE, CLOSE]], ids=name_of)
+@pytest.mark.parametrize("end", [UNKNOWN, ILLEGAL], ids=name_of)
+def test_who_is_expelled_hears_of_a_loss_and_commits_nothing(
+    fake: GroupBroker,
+    worker: MakeWorker,
+    assignor: str,
+    before: list[object],
+    end: ErrorCode,
+) -> None:
+    one = worker(assignor)
+    fake.lots[ApiKey.HEARTBEAT] = [*before, end]
+    until(lambda: one.membership.is_lost)
+    heart = one.membership._heart
+    assert heart is not None
+    until(lambda: not heart._thread.is_alive())
+    one.consumer._commit_at = 0  # one would be due
+    until(lambda: one.consumer.poll(100))
+    assert one.heard == ["assigned", "lost", "assigned"]
+    assert fake.count(OffsetCommitRequest) == 0
+    assert one.consumer.group_metadata.member_id == "member-2"
+
+
+@both
+@pytest.mark.parametrize("before", [[], [REBALANCE]], ids=name_of)
+def test_who_is_fenced_hears_of_a_loss_and_is_told(
+    fake: GroupBroker, worker: MakeWorker, assignor: str, before: list[object]
+) -> None:
+    one = worker(assignor, group_instance_id="name")
+    fake.lots[ApiKey.HEARTBEAT] = [*before, FENCED]
+    until(lambda: one.membership.is_lost)
+    with pytest.raises(KafkaError) as told:
+        one.consumer.poll(100)
+    assert told.value.code == FENCED
+    assert one.heard == ["assigned", "lost"]
+    assert fake.count(OffsetCommitRequest) == 0
+
+
+def go_on(fake: GroupBroker, generation: int) -> None:
+    """Wait until a member's heart has beaten for a generation, and again."""
+
+    def beats() -> int:
+        with fake.lock:
+            every = [each for each in fake.requests if isinstance(each, HeartbeatRequest)]
+        return sum(each.generation_id == generation for each in every)
+
+    enough = beats() + 3
+    until(lambda: beats() >= enough)
+
+
+def test_heart_beats_on_the_way_in_while_the_application_works(
+    fake: GroupBroker, worker: MakeWorker
+) -> None:
+    one = worker(COOPERATIVE)
+    fake.lots[ApiKey.SYNC_GROUP] = [REBALANCE]
+    rejoins(one, fake)
+    go_on(fake, 2)
+    assert not one.membership.must_rejoin
+    # The next one begins already.
+    until(lambda: one.consumer.poll(0) == [] and one.membership.state is State.OUTSIDE)
+    go_on(fake, 2)
+    until(lambda: one.consumer.poll(10) == [] and one.membership.state is State.INSIDE)
+    go_on(fake, 3)
+    assert one.consumer.group_metadata.member_id == "member-1"
+    assert one.heard == ["assigned"] * 2
+
+
+def test_heart_beats_on_when_partitions_were_given_up_for_others(
+    fake: GroupBroker, worker: MakeWorker
+) -> None:
+    one = worker(COOPERATIVE)
+    fake.given = 1
+    fake.lots[ApiKey.HEARTBEAT] = [REBALANCE]
+    until(lambda: one.consumer.poll(0) == [] and "revoked" in one.heard)
+    go_on(fake, 2)
+    assert one.membership.must_rejoin
+    until(lambda: one.consumer.poll(10) == [] and one.consumer.group_metadata.generation == 3)
+    assert one.heard[:3] == ["assigned", "revoked", "assigned"]
+
+
+@both
+@pytest.mark.parametrize("code", [UNKNOWN, ILLEGAL], ids=name_of)
+def test_refused_commit_is_a_loss_before_the_heart_hears_of_it(
+    fake: GroupBroker, worker: MakeWorker, assignor: str, code: ErrorCode
+) -> None:
+    one = worker(assignor)
+    fake.lots |= {ApiKey.HEARTBEAT: [REBALANCE], ApiKey.OFFSET_COMMIT: [code]}
+    until(lambda: one.membership.must_rejoin)
+    until(lambda: one.consumer.poll(100))
+    assert one.heard == ["assigned", "lost", "assigned"]
+    assert one.consumer.group_metadata.member_id == "member-2"
+
+
+def test_who_is_expelled_on_its_way_in_hears_of_a_loss(
+    fake: GroupBroker, worker: MakeWorker
+) -> None:
+    one = worker(COOPERATIVE, enable_auto_commit=False)
+    fake.lots[ApiKey.SYNC_GROUP] = [SILENCE]
+    rejoins(one, fake)
+    fake.lots[ApiKey.HEARTBEAT] = [UNKNOWN]
+    until(lambda: one.membership.is_lost)
+    until(lambda: one.consumer.poll(100))
+    assert one.heard == ["assigned", "lost", "assigned"]
+
+
+@pytest.mark.parametrize(
+    ("step", "code"),
+    [
+        (ApiKey.JOIN_GROUP, UNKNOWN),
+        (ApiKey.SYNC_GROUP, UNKNOWN),
+        (ApiKey.SYNC_GROUP, ILLEGAL),
+    ],
+    ids=name_of,
+)
+def test_who_is_refused_as_expelled_hears_of_a_loss(
+    fake: GroupBroker, worker: MakeWorker, step: ApiKey, code: ErrorCode
+) -> None:
+    one = worker(COOPERATIVE, enable_auto_commit=False)
+    fake.lots |= {ApiKey.HEARTBEAT: [REBALANCE], step: [code]}
+    until(lambda: one.consumer.poll(100))
+    assert one.heard == ["assigned", "lost", "assigned"]
+
+
+@pytest.mark.parametrize("step", [ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP], ids=name_of)
+def test_who_is_refused_as_fenced_hears_of_a_loss_and_is_told_at_every_poll(
+    fake: GroupBroker, worker: MakeWorker, step: ApiKey
+) -> None:
+    one = worker(COOPERATIVE, group_instance_id="name")
+    fake.lots |= {ApiKey.HEARTBEAT: [REBALANCE], step: [FENCED] * 3}
+    until(lambda: one.membership.must_rejoin)
+    for _ in range(3):
+        with pytest.raises(KafkaError) as told:
+            until(lambda: one.consumer.poll(100))
+        assert told.value.code == FENCED
+    assert one.heard == ["assigned", "lost"]
+
+
+def test_topics_that_change_on_the_way_in_are_told_in_the_next_generation(
+    fake: GroupBroker, worker: MakeWorker
+) -> None:
+    one = worker(COOPERATIVE)
+    rejoins(one, fake)
+    one.consumer.subscribe(["t", "u"])
+    until(lambda: one.consumer.poll(10) == [] and one.consumer.group_metadata.generation == 3)
+    asked = [each for each in fake.requests if isinstance(each, JoinGroupRequest)]
+    told = [decode_subscription(each.protocols[0].metadata, COOPERATIVE_STICKY) for each in asked]
+    assert [one.topics for one in told] == [("t",), ("t",), ("t", "u")]
+
+
+def test_connection_that_breaks_while_it_waits_for_a_join_is_opened_anew(
+    fake: GroupBroker, worker: MakeWorker
+) -> None:
+    one = worker(COOPERATIVE)
+    fake.lots[ApiKey.JOIN_GROUP] = [CLOSE]
+    rejoins(one, fake)
+    until(lambda: one.consumer.poll(10) == [] and one.membership.state is State.INSIDE)
+    assert one.heard == ["assigned"] * 2
+    assert one.consumer.group_metadata == ("g", 2, "member-1", None)
+
+
+def test_who_does_not_poll_on_its_way_in_leaves(fake: GroupBroker, worker: MakeWorker) -> None:
+    one = worker(COOPERATIVE, enable_auto_commit=False, max_poll_interval_ms=500)
+    rejoins(one, fake)
+    until(lambda: fake.count(LeaveGroupRequest) == 1)
+    until(lambda: one.consumer.poll(100))
+    assert one.heard[-2:] == ["lost", "assigned"]
+
+
+def test_who_waits_in_poll_for_others_does_not_leave(fake: GroupBroker, worker: MakeWorker) -> None:
+    one = worker(EAGER, max_poll_interval_ms=2_000)
+    fake.lots |= {ApiKey.HEARTBEAT: [REBALANCE], ApiKey.SYNC_GROUP: [SILENCE]}
+    until(lambda: one.membership.must_rejoin)
+    one.consumer.poll(3_000)
+    assert fake.count(LeaveGroupRequest) == 0
+    assert one.heard == ["assigned", "revoked"]
+
+
+# -- commits meanwhile -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("step", "lot", "state", "code", "error"),
+    [
+        (ApiKey.JOIN_GROUP, SILENCE, State.JOINING, ILLEGAL, RebalanceInProgress),
+        (ApiKey.JOIN_GROUP, CLOSE, State.OUTSIDE, ILLEGAL, RebalanceInProgress),
+        (ApiKey.SYNC_GROUP, SILENCE, State.SYNCING, REBALANCE, RebalanceInProgress),
+        (ApiKey.SYNC_GROUP, SILENCE, State.SYNCING, ILLEGAL, RebalanceInProgress),
+        (ApiKey.SYNC_GROUP, SILENCE, State.SYNCING, UNKNOWN, CommitFailed),
+        (ApiKey.SYNC_GROUP, SILENCE, State.SYNCING, FENCED, CommitFailed),
+        (ApiKey.JOIN_GROUP, SILENCE, State.JOINING, UNKNOWN, CommitFailed),
+        (ApiKey.HEARTBEAT, ErrorCode.NONE, State.INSIDE, ILLEGAL, CommitFailed),
+    ],
+    ids=name_of,
+)
+def test_commit_amid_a_rebalance_fails_only_if_the_group_has_gone_on(
+    fake: GroupBroker,
+    worker: MakeWorker,
+    step: ApiKey,
+    lot: object,
+    state: State,
+    code: ErrorCode,
+    error: type[Exception],
+) -> None:
+    one = worker(COOPERATIVE, enable_auto_commit=False)
+    if state is not State.INSIDE:
+        fake.lots |= {ApiKey.HEARTBEAT: [REBALANCE], step: [lot]}
+        until(lambda: one.consumer.poll(0) == [] and one.membership.state is state)
+    fake.lots[ApiKey.OFFSET_COMMIT] = [code]
+    with pytest.raises(error):
+        one.consumer.commit()
+    # It is the answer that decides: while the others join, what is read is taken.
+    one.consumer.commit()
+
+
+def test_commits_by_themselves_find_a_coordinator_that_has_moved(
+    fake: GroupBroker, worker: MakeWorker
+) -> None:
+    one = worker(EAGER)
+    one.consumer._auto_commit_s = one.consumer._commit_at = 0
+    looks = fake.count(FindCoordinatorRequest)
+    fake.lots[ApiKey.OFFSET_COMMIT] = [MOVED]
+    one.consumer.poll(0)
+    one.consumer.poll(0)
+    assert fake.count(FindCoordinatorRequest) == looks + 1
+    assert fake.count(OffsetCommitRequest) == 2
+    assert one.consumer._committed == {TopicPartition("t", index): 3 for index in range(2)}
