@@ -1,6 +1,6 @@
 """Compacts the logs of a broker in the background: the dirtiest first, no faster than it may.
 
-Owns the threads, which log is whose turn, the pace, and the checkpoints that say how far each log
+Owns the threads, which log is whose turn, the waits, and the checkpoints that say how far each log
 is clean. Never decides what is dirty (`compaction`) or what becomes of a record (`cleaner`).
 """
 
@@ -22,6 +22,7 @@ from plog.storage.cleaner import Abandoned, Cleaner, Cleaning
 from plog.storage.compaction import DirtyRange
 from plog.storage.filesystem import Filesystem
 from plog.storage.log import COMPACT, Log
+from plog.storage.pace import Pace
 from plog.types import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -73,10 +74,13 @@ class LogCleaner:
         self._at_work: set[TopicPartition] = set()
         self._paused: dict[TopicPartition, int] = {}
         self._not_before_ms: dict[TopicPartition, tuple[Log, int]] = {}
-        self._pace = _Pace()
+        self._pace = Pace(clock)
 
     def start(self) -> None:
-        """Have as many threads at work as the settings say now; those too many sleep."""
+        """Have as many threads at work as the settings say now; those too many sleep.
+
+        To be called when the settings have changed: who waits goes by the new ones from then on.
+        """
         settings = self._settings()
         wanted = settings.log_cleaner_threads if settings.log_cleaner_enable else 0
         with self._lock:
@@ -86,6 +90,7 @@ class LogCleaner:
                 )
                 self._threads.append(thread)
                 thread.start()
+            self._lock.notify_all()
 
     def stop(self) -> None:
         """Give up what is under way, and end the threads."""
@@ -100,6 +105,8 @@ class LogCleaner:
         """Leave a partition's log alone: its files are moved, say."""
         with self._lock:
             self._paused[at] = self._paused.get(at, 0) + 1
+            if at in self._at_work:
+                self._lock.notify_all()
             while at in self._at_work:
                 self._lock.wait(LOOK_AGAIN_S)
         try:
@@ -219,28 +226,18 @@ class LogCleaner:
 
     def _throttle_for(self, at: TopicPartition) -> Callable[[int], None]:
         def throttle(size: int) -> None:
-            delay_s = self._pace.delay_s(size, self._settings().log_cleaner_io_max_bytes_per_second)
             with self._lock:
-                if delay_s > 0 and not self._stopping:
-                    self._lock.wait(delay_s)
-                if self._stopping or at in self._paused:
-                    raise Abandoned(str(at))
+                told = self._pace.tell(size)
+                while not self._stopping and at not in self._paused:
+                    # Asked with the lock held, or a change could come between this and the wait.
+                    rate = self._settings().log_cleaner_io_max_bytes_per_second
+                    left_ms = self._pace.left_ms(told, rate)
+                    if not left_ms:
+                        return
+                    self._lock.wait(left_ms / 1000)
+                raise Abandoned(str(at))
 
         return throttle
-
-
-class _Pace:
-    """How long to wait after so many bytes, at so many a second; shared by all threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._free_at = 0.0
-
-    def delay_s(self, size: int, bytes_per_second: float) -> float:
-        now = time.monotonic()
-        with self._lock:
-            self._free_at = max(self._free_at, now) + size / bytes_per_second
-            return self._free_at - now
 
 
 def _tell(at: TopicPartition, done: Cleaning, took_s: float) -> None:

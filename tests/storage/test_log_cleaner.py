@@ -21,12 +21,13 @@ from plog.storage.live_log_dir import LiveLogDir
 from plog.storage.log import Log
 from plog.storage.log_manager import LogManager
 from plog.storage.log_moves import LogMoves
+from plog.storage.pace import Pace
 from plog.storage.scrub import Scrub
 from plog.types import TopicPartition
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 from .log_managers import A0, A1, B0, ID_A, ID_B, SETTINGS, Start, lead
-from .storage_logs import NOW_MS, Settings, read_all
+from .storage_logs import NOW_MS, Settings, broker_settings, read_all
 from .test_cleaner import records_of
 
 YEAR_MS = 365 * 86_400_000
@@ -394,33 +395,109 @@ def test_threads_compact_by_themselves_and_stop(start: Start) -> None:
     assert not [one for one in threading.enumerate() if one.name.startswith("log cleaner")]
 
 
-def test_a_slow_pace_ends_at_once_when_the_broker_stops(start: Start) -> None:
-    manager = start(log_cleaner_backoff_ms=10, log_cleaner_io_max_bytes_per_second=10)
-    log = make(manager, A0)
-    dirty(log, 30)
+class Watched(Pace):
+    """Keeps in mind of what it was asked; who asks waits before anybody else has the lock."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.looks: list[int] = []
+
+    def left_ms(self, told: int, bytes_per_second: float) -> int:
+        self.looks.append(told)
+        return super().left_ms(told, bytes_per_second)
+
+
+def waiting(start: Start, clock: ManualClock, *at: TopicPartition) -> tuple[LogManager, Watched]:
+    """Start a manager whose cleaner's threads wait, each with one log, for a clock that stands.
+
+    Minutes pass before one looks again by itself.
+    """
+    manager = start(
+        log_cleaner_backoff_ms=10,
+        log_cleaner_threads=len(at),
+        log_cleaner_io_max_bytes_per_second=1,
+    )
+    pace = manager.cleaner._pace = Watched(clock)
+    for one in at:
+        dirty(make(manager, one), 30)
     manager.cleaner.start()
-    until(lambda: A0 in manager.cleaner._at_work)
-    manager.shutdown()
+    until(lambda: len(set(pace.looks)) == len(at) and manager.cleaner._at_work == set(at))
+    return manager, pace
+
+
+def at_once(task: Callable[..., object], *args: object) -> None:
+    """Do what must not take as long as somebody waits for the pace."""
+    thread = ThreadPoolExecutor(1)
+    try:
+        thread.submit(task, *args).result(PATIENCE_S)
+    finally:
+        thread.shutdown(wait=False)
+
+
+def test_a_slow_pace_ends_at_once_when_the_broker_stops(start: Start, clock: ManualClock) -> None:
+    manager, _ = waiting(start, clock, A0)
+    log = manager.get(A0)
+    assert log is not None
+    at_once(manager.shutdown)
     assert checkpoint(manager, log) is None
 
 
 @pytest.mark.parametrize("end", ["delete", "move"])
-def test_what_is_deleted_or_moved_is_let_go_of(start: Start, dirs: list[Path], end: str) -> None:
-    manager = start(log_cleaner_backoff_ms=10, log_cleaner_io_max_bytes_per_second=10)
-    log = make(manager, A0)
-    dirty(log, 30)
-    manager.cleaner.start()
-    until(lambda: A0 in manager.cleaner._at_work)
+def test_what_is_deleted_or_moved_is_let_go_of_at_once(
+    start: Start, clock: ManualClock, dirs: list[Path], end: str
+) -> None:
+    manager, _ = waiting(start, clock, A0)
+    log = manager.get(A0)
+    assert log is not None
     if end == "delete":
-        manager.delete(A0)
+        at_once(manager.delete, A0)
         assert manager.get(A0) is None
     else:
         (target,) = [one for one in dirs if one != log.log_dir]
-        LogMoves(manager, Filesystem()).move(A0, target)
+        at_once(LogMoves(manager, Filesystem()).move, A0, target)
         moved = manager.get(A0)
         assert moved is not None
         assert moved.log_dir == target
         assert moved.log_end_offset == 30
+    manager.shutdown()
+
+
+def test_who_waits_for_another_partition_looks_and_waits_on(
+    start: Start, clock: ManualClock
+) -> None:
+    manager, pace = waiting(start, clock, A0, A1)
+    looks = list(pace.looks)
+    at_once(manager.delete, A0)
+    until(lambda: len(pace.looks) > len(looks))
+    assert set(pace.looks) == set(looks)  # of the same bytes: nobody has gone on
+    assert manager.cleaner._at_work == {A1}
+    manager.shutdown()
+
+
+def test_a_pace_that_is_raised_is_gone_by_at_once(
+    start: Start, clock: ManualClock, dirs: list[Path]
+) -> None:
+    manager, _ = waiting(start, clock, A0, A1)
+    logs = [manager.get(at) for at in (A0, A1)]
+    raised = broker_settings(dirs, log_cleaner_backoff_ms=10, log_cleaner_threads=2)
+    cleaner = manager.cleaner
+    cleaner._settings = lambda: raised
+    cleaner.start()
+    until(lambda: all(log is not None and checkpoint(manager, log) == 30 for log in logs))
+    manager.shutdown()
+
+
+def test_time_that_passes_pays(start: Start, clock: ManualClock) -> None:
+    manager, _ = waiting(start, clock, A0)
+    log = manager.get(A0)
+    assert log is not None
+
+    def is_clean() -> bool:
+        clock.advance(3_600_000)
+        manager.cleaner.start()  # has it look
+        return checkpoint(manager, log) == 30
+
+    until(is_clean)
     manager.shutdown()
 
 
