@@ -75,6 +75,8 @@ def finish_swaps(fs: Filesystem, directory: Path) -> list[str]:
                 and file_name(ordinary.base_offset, LOG, SWAP) not in found
             ):
                 fs.unlink(directory / name)
+        # First, or a power cut could bring them back beside what replaces them.
+        fs.sync_directory(directory)
         reports.append(f"completed the replacement of segments {first} to {end - 1}")
 
     # Pass 3: renamed over what has the same name.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from plog.storage.producer_state import Marker
 from plog.storage.segment_verdict import ANY_OFFSET, Known
 from tests.agreement.harness import run_seed
 
+from .disks import LosingFilesystem
 from .histories import PRODUCERS, History, committed_records, told
 from .storage_logs import (
     NOW_MS,
@@ -36,6 +37,8 @@ SETTINGS = Settings(
     cleanup_policy="compact", segment_bytes=2000, index_interval_bytes=200, delete_retention_ms=1000
 )
 MEMORY = 1 << 16
+WAYS = 2
+"""In which what was not synced is lost, for each moment at which the power goes."""
 
 
 def put(log: Log, *pairs: tuple[bytes | None, bytes | None], **options: object) -> int:
@@ -586,6 +589,146 @@ def test_a_crash_at_any_step_loses_nothing(tmp_path: Path) -> None:
         log.close()
         step += 1
     assert step > 10
+
+
+class Hasty(Owner):
+    """Removes what is put away at once, so that nobody finds it any more."""
+
+    def __init__(self, fs: FaultyFilesystem, gaps_below: int) -> None:
+        super().__init__(gaps_below=gaps_below)
+        self._fs = fs
+
+    def allow_gaps(self, log: Log, end: int) -> None:
+        self.gaps_below = max(self.gaps_below, end)
+
+    def remove_later(self, log: Log, paths: Sequence[Path], delay_ms: int) -> None:
+        for path in paths:
+            self._fs.unlink(path)
+
+
+def made(directory: Path, files: dict[str, bytes]) -> Path:
+    """Make a directory of such files."""
+    directory.mkdir()
+    for name, data in files.items():
+        (directory / name).write_bytes(data)
+    return directory
+
+
+def test_a_power_cut_at_any_step_loses_nothing(tmp_path: Path) -> None:
+    """Of whatever was not synced by then, nothing may be there afterwards, or anything."""
+    chance = random.Random(run_seed())
+    history = History(chance)
+    log = open_log(tmp_path / "origin", SETTINGS)
+    history.write(log, 10)
+    history.end_all(log)
+    log.roll()
+    history.put(log, PRODUCERS[0])  # which stays open
+    end = log.log_end_offset
+    log.close()
+    origin = files_of(tmp_path / "origin")
+
+    def start(fs: LosingFilesystem, owner: Owner) -> Log:
+        # All of it was on disk, so that whatever is missing is damage.
+        known = Known(
+            clean_shutdown=False,
+            machine_restarted=True,
+            recovery_point=end,
+            gaps_legal_below=owner.gaps_below,
+        )
+        return open_log(fs.directory, SETTINGS, known=known, fs=fs, owner=owner)
+
+    def live(fs: LosingFilesystem, gaps_below: int) -> tuple[bool, int]:
+        """Start and compact; tell whether the power went first, and below what gaps may be."""
+        owner, log = Hasty(fs, gaps_below), None
+        try:
+            log = start(fs, owner)
+            for now_ms in (NOW_MS, NOW_MS + 2000):  # later ones replace what has replaced others
+                clean(log, now_ms=now_ms, fs=fs)
+        except Crash:
+            return True, owner.gaps_below
+        finally:
+            if log is not None:
+                log.native.close()
+        return False, owner.gaps_below
+
+    step, cut = 0, True
+    while cut:
+        first = LosingFilesystem(made(tmp_path / f"{step}", origin), fail_at=step)
+        cut, gaps_below = live(first, 0)
+        for way in range(WAYS):
+            directory = made(tmp_path / f"{step}-{way}", first.left(chance))
+            again = LosingFilesystem(directory, fail_at=chance.randrange(60))
+            cut_again, gaps_end = live(again, gaps_below)
+            where = f"cut at step {step}, way {way}{', and again' if cut_again else ''}"
+            directory = made(tmp_path / f"{step}-{way}-left", again.left(chance))
+            log = start(LosingFilesystem(directory), Owner(gaps_below=gaps_end))
+            check_readers(log, history, where)
+            log.close()
+        step += 1
+    assert step > 10
+
+
+def test_what_a_start_puts_in_the_place_of_others_is_alone_after_a_power_cut(
+    tmp_path: Path,
+) -> None:
+    class Stopping(FaultyFilesystem):
+        def rename(self, old: Path, new: Path) -> None:
+            if new.suffix == ".deleted":
+                raise Crash
+            super().rename(old, new)
+
+    chance = random.Random(run_seed())
+    log = open_log(tmp_path / "origin", SETTINGS, fs=Stopping())
+    for n in range(4):
+        put(log, (b"k", b"%d" % n))
+        log.roll()
+    with pytest.raises(Crash):
+        clean(log, fs=Stopping())
+    log.native.close()
+    origin = files_of(tmp_path / "origin")
+    assert [name for name in origin if name.endswith(".log.swap")]
+    step, cut = 0, True
+    while cut:
+        fs = LosingFilesystem(made(tmp_path / f"{step}", origin), fail_at=step)
+        cut = False
+        try:
+            reopened(tmp_path / f"{step}", fs=fs).native.close()
+        except Crash:
+            cut = True
+        for way in range(12):
+            log = reopened(made(tmp_path / f"{step}-{way}", fs.left(chance)))
+            assert pairs(log) == [(3, b"k", b"3")], f"cut at step {step}"
+            log.close()
+        step += 1
+    assert step > 10
+
+
+def test_what_replaces_others_is_on_disk_before_it_counts(tmp_path: Path) -> None:
+    """Its indexes, too, which a start believes if they read well."""
+    kinds = set()
+
+    class Watched(LosingFilesystem):
+        def rename(self, old: Path, new: Path) -> None:
+            if new.suffix == ".swap":
+                assert self.is_on_disk(old), old.name
+                kinds.add(Path(new.stem).suffix)
+            super().rename(old, new)
+
+    log = open_log(tmp_path, SETTINGS)
+    numbers = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    put(log, (b"a", b"aborted"), **numbers, transactional=True)
+    log.transactions.append_marker(7, 0, Marker(abort=True, coordinator_epoch=0), now_ms=NOW_MS)
+    for n in range(20):
+        put(log, (b"%d" % n, b"v" * 60))
+    log.roll()
+    log.flush()
+    log.close()
+    fs = Watched(tmp_path)
+    log = reopened(tmp_path, fs=fs)
+    fs.settle()
+    clean(log, fs=fs)
+    assert kinds == {".log", ".index", ".timeindex", ".txnindex"}
+    log.close()
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
