@@ -36,6 +36,7 @@ from plog.errors import (
     error_for,
 )
 from plog.types import TopicPartition
+from tests.agreement.harness import run_seed
 from tests.handlers.wire import fresh_name
 from tests.planes import Plane
 from tests.servers import BrokerProcess
@@ -609,9 +610,7 @@ class Writer:
 def test_nothing_is_lost_and_nothing_twice_with_a_broker_that_is_killed(
     tmp_path: Path, plane: Plane, kills: int
 ) -> None:
-    seed = random.randrange(2**32)
-    print("seed", seed)
-    chance = random.Random(seed)
+    chance = random.Random(run_seed())
     settings = {
         "offsets.topic.num.partitions": 2,
         "transaction.state.log.num.partitions": 2,

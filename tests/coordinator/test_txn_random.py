@@ -11,6 +11,7 @@ from plog.coordinator.txn import EPOCH_PER_TRANSACTION, LAST_EPOCH
 from plog.coordinator.txn_events import Producer, TxnValue
 from plog.coordinator.txn_states import PREPARED, TxnState
 from plog.errors import ErrorCode
+from tests.agreement.harness import run_seed
 from tests.coordinator.txn_play import EXPIRATION_MS, TIMEOUT_MS, A, B, Play
 
 STEPS = 400
@@ -74,13 +75,13 @@ class Life:
 @pytest.mark.parametrize("raises", [False, True], ids=["v1", "v2"])
 @pytest.mark.parametrize("seed", range(60))
 def test_random_life(seed: int, raises: bool) -> None:
-    live(Life(random.Random(seed), raises))
+    live(Life(random.Random(run_seed() + seed), raises))
 
 
 @pytest.mark.parametrize("raises", [False, True], ids=["v1", "v2"])
 @pytest.mark.parametrize("seed", range(60))
 def test_random_life_near_the_last_epoch(seed: int, raises: bool) -> None:
-    chance = random.Random(seed)
+    chance = random.Random(run_seed() + seed)
     first = Producer(5, LAST_EPOCH - chance.randrange(NEAR))
     value = TxnValue(*first, TIMEOUT_MS, TxnState.EMPTY, updated_ms=0)
     life = Life(chance, raises, Play(value, stores_at_once=False), [first])

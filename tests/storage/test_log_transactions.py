@@ -17,6 +17,7 @@ from plog.errors import (
 from plog.storage.log import Log
 from plog.storage.producer_state import Marker
 from plog.storage.transaction_index import AbortedTransaction
+from tests.agreement.harness import run_seed
 
 from .storage_logs import NOW_MS, Settings, append_verified, batch, open_log
 
@@ -279,7 +280,7 @@ class Life:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_lives(tmp_path: Path, seed: int) -> None:
-    life = Life(tmp_path, random.Random(seed))
+    life = Life(tmp_path, random.Random(run_seed() + seed))
     for _ in range(150):
         kind = life.chance.random()
         if kind < 0.6:

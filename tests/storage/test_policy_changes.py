@@ -259,7 +259,8 @@ def test_gaps_of_a_log_that_kafka_has_compacted_are_no_damage_now_or_later(
 def test_a_reader_knows_what_the_dictionary_knows_whatever_the_policy_becomes(
     broker: Broker, dirs: list[Path], seed: int
 ) -> None:
-    chance = random.Random(run_seed() + seed)
+    number = run_seed() + seed
+    chance = random.Random(number)
     history = History(chance)
     early = 0
     for _ in range(20):
@@ -294,7 +295,7 @@ def test_a_reader_knows_what_the_dictionary_knows_whatever_the_policy_becomes(
                         broker.policy = chance.choice(POLICIES)
                     broker.restart(killed=True)
                 fs.fail_at = -1
-        where = f"{broker.policy}, seed {run_seed() + seed}"
+        where = f"{broker.policy}, seed {number}"
         assert told(broker.log) == history.table(broker.log), where
         if chance.random() < 0.5:
             if chance.random() < 0.5:
