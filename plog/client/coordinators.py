@@ -80,31 +80,58 @@ def open_coordinator(cluster: Cluster, kind: KeyType, key: str) -> Connection:
 
 
 class Coordinator:
-    """The coordinator of one key, with a connection of its own, opened when it is first asked.
+    """The coordinator of one key, with a connection that is opened when it is first asked.
 
     One thread uses it at a time; `interrupt` alone may come from another.
+
+    Args:
+        connections: by broker, shared with other keys of the same thread; its own by default.
 
     Attributes:
         opened_at: when (time.monotonic()) the connection was opened last.
     """
 
-    def __init__(self, cluster: Cluster, kind: KeyType, key: str) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        kind: KeyType,
+        key: str,
+        connections: dict[int, Connection] | None = None,
+    ) -> None:
         self._cluster = cluster
         self._kind, self._key = kind, key
-        self._connection: Connection | None = None
+        self._connections = {} if connections is None else connections
+        self._node_id: int | None = None
         self.opened_at = 0.0
 
     def call(self, request: Struct, response: type[R]) -> R:
-        """Ask it something. Raises as `open_coordinator`, and when it does not answer."""
-        if self._connection is None or not self._connection.is_usable:
-            self.forget()
-            self._connection = open_coordinator(self._cluster, self._kind, self._key)
-            self.opened_at = time.monotonic()
-        return self._connection.call(request, response)
+        """Ask it something. Raises as `find_coordinator`, `open`, and when it does not answer."""
+        connection = self._connection
+        if connection is None or not connection.is_usable:
+            connection = self._connect()
+        return connection.call(request, response)
+
+    def _connect(self) -> Connection:
+        self.forget()
+        node_id = find_coordinator(self._cluster, self._kind, self._key).node_id
+        self._node_id = node_id
+        connection = self._connection
+        if connection is not None and connection.is_usable:
+            return connection
+        if connection is not None:
+            connection.close()
+        self._connections[node_id] = connection = self._cluster.open(node_id)
+        self.opened_at = time.monotonic()
+        return connection
+
+    @property
+    def _connection(self) -> Connection | None:
+        return None if self._node_id is None else self._connections.get(self._node_id)
 
     def forget(self) -> None:
         """Look for it again before the next `call`."""
-        connection, self._connection = self._connection, None
+        node_id, self._node_id = self._node_id, None
+        connection = None if node_id is None else self._connections.pop(node_id, None)
         if connection is not None:
             connection.close()
 

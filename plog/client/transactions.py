@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
 from plog.client.accumulator import ProducerClosed
+from plog.client.connection import Connection
 from plog.client.coordinators import Coordinator, KeyType
 from plog.client.group_membership import EXPELLED, CommitFailed, GroupMetadata
 from plog.client.metadata import Cluster
@@ -88,6 +89,9 @@ class Transactions:
         self._cluster = cluster
         self._coordinator = self.coordinator_by(cluster)
         self._groups: dict[str, Coordinator] = {}
+        # One to a broker, whatever the groups: of two, brokers take what comes by the one that was
+        # opened first for late, once a transaction has ended by the other.
+        self._to_groups: dict[int, Connection] = {}
         self._calls = threading.Lock()
         self._closing = threading.Event()
 
@@ -294,7 +298,7 @@ class Transactions:
         """Tell the group's coordinator, which is not the transaction's."""
         coordinator = self._groups.get(group.group_id)
         if coordinator is None:
-            coordinator = Coordinator(self._cluster, KeyType.GROUP, group.group_id)
+            coordinator = Coordinator(self._cluster, KeyType.GROUP, group.group_id, self._to_groups)
             self._groups[group.group_id] = coordinator
         topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
         for at, offset in offsets.items():

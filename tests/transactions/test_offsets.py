@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from plog.client.group_consumer import GroupMetadata
+from plog.client.producer import Producer
 from plog.errors import ErrorCode
 from plog.types import TopicPartition
 from tests.handlers.wire import Speaker, fresh_name
+from tests.servers import BrokerProcess
 from tests.transactions.conftest import Enter
 from tests.transactions.transactor import committed_offset
 from tests.waiting import until
@@ -47,6 +50,25 @@ def test_offset_of_before_is_told_meanwhile(
             assert committed_offset(wire, group, at) == (NONE, 5)
         one.finish(commit=True)
     assert committed_offset(wire, group, at) == (NONE, 9)
+
+
+def test_own_client_commits_for_one_group_and_another_in_turn(
+    broker: BrokerProcess, wire: Speaker, at: TopicPartition
+) -> None:
+    groups = [fresh_name(), fresh_name()]
+    with Producer(broker.bootstrap, transactional_id=fresh_name()) as producer:
+        producer.init_transactions()
+        for offset in range(1, 7):
+            with producer.transaction():
+                producer.send_offsets_to_transaction(
+                    {at: offset}, GroupMetadata(groups[offset % 2])
+                )
+    until(
+        lambda: (
+            [committed_offset(wire, group, at, require_stable=True) for group in groups]
+            == [(NONE, 6), (NONE, 5)]
+        )
+    )
 
 
 def test_group_that_is_not_in_the_transaction_commits_nothing(
