@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from plog._native.records import Record
+from plog.client.admin import BROKER, SET, Admin
 from tests.agreement.harness import run_seed
 from tests.handlers.changers import Changer
 from tests.handlers.wire import (
@@ -125,6 +126,26 @@ def test_a_pass_that_is_stopped_is_no_damage_once_the_policy_is_delete(
             records = read_from_start(wire, "t", end)
         assert table_of(records) == {b"%d" % (n % 3): b"%d" % n * 200 for n in range(100)}
         assert len(records) < 100
+
+
+@pytest.mark.usefixtures("plane")
+def test_a_pace_that_was_set_too_low_holds_nothing_up_once_it_is_raised(tmp_path: Path) -> None:
+    """At a byte a second each batch takes minutes."""
+    pace = "log.cleaner.io.max.bytes.per.second"
+    with (
+        BrokerProcess(tmp_path, overrides=COMPACT_AT_ONCE | {pace: 1}) as broker,
+        Admin(broker.bootstrap) as admin,
+    ):
+        with closing(speak(broker.port)) as wire:
+            for topic in ("t", "gone"):
+                create_topic(wire, topic, **CONFIGS)
+                for n in range(30):
+                    produce(wire, topic, make_batch([b"%d" % n * 200], key=b"k"))
+        admin.delete_topic("gone")
+        until(lambda: not list(tmp_path.glob("**/gone-0")))
+        assert "is compacted up to offset" not in broker.log
+        admin.alter_configs(BROKER, "", [(pace, SET, "1e9")])
+        until(lambda: "t-0 is compacted up to offset" in broker.log)
 
 
 def _has_shrunk(directory: Path) -> bool:
