@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 Partitions = list[TopicPartition]
 
+LEAVE_PATIENCE_S = 3.0
+"""How long `close` waits for a rebalance to end before it leaves."""
 LOOK_AROUND_S = 0.1
 """How long `poll` waits for records, or for other members, before it looks what the group does."""
 
@@ -150,7 +152,11 @@ class GroupConsumer:
         self.close()
 
     def close(self) -> None:
-        """Commit, if that is automatic, give the partitions back, leave and close."""
+        """Commit, if that is automatic, give the partitions back, leave and close.
+
+        A cooperative member that has read on amid a rebalance waits some seconds for its end: what
+        it has read could not be committed before, and would be read again by others.
+        """
         try:
             self._leave()
         finally:
@@ -158,11 +164,29 @@ class GroupConsumer:
             self._cluster.close()
 
     def _leave(self) -> None:
+        membership = self._membership
+        owned = self.reader.assignment()
         try:
-            if self._membership.state is State.INSIDE and not self._membership.is_lost:
-                self._give_up(self.reader.assignment())
+            if owned:
+                self._finish_rebalance()
+            if membership.state is State.INSIDE and not membership.is_lost:
+                self._give_up(owned)
         finally:
-            self._membership.close()
+            membership.close()
+
+    def _finish_rebalance(self) -> None:
+        """Wait a little to be inside: what a cooperative member has read on is committed there."""
+        membership = self._membership
+        deadline = time.monotonic() + LEAVE_PATIENCE_S
+        try:
+            while (
+                membership.state is not State.INSIDE
+                and not membership.is_lost
+                and time.monotonic() < deadline
+            ):
+                self._go_inside(deadline, reads_on=False)
+        except KafkaError as fault:
+            log.warning("group %s: %s", membership.group_id, fault)
 
     # -- what is read --------------------------------------------------------------------------
 
@@ -273,22 +297,21 @@ class GroupConsumer:
             return False
         if membership.state is not State.INSIDE:
             self._has_entered = False
-            self._go_inside(deadline)
+            # What a cooperative member keeps it reads on, while the others join.
+            self._go_inside(deadline, reads_on=bool(self.reader.assignment()))
             if membership.is_lost:
                 self._leave_generation()
         if membership.state is State.INSIDE and not self._has_entered:
             self._enter_generation(membership.assigned)
         return bool(self.reader.assignment())
 
-    def _go_inside(self, deadline: float) -> None:
+    def _go_inside(self, deadline: float, *, reads_on: bool) -> None:
         """Join and sync, as far as the time allows."""
         membership = self._membership
         owned = self.reader.assignment() if self._is_cooperative else membership.assigned
         subscription = Subscription(
             self._topics, tuple(owned), membership.identity.generation, membership.instance_id
         )
-        # What a cooperative member keeps it reads on, while the others join.
-        reads_on = bool(self.reader.assignment())
         left_s = max(deadline - time.monotonic(), 0)
         timeout_s = 0.0 if reads_on else min(left_s, LOOK_AROUND_S)
         membership.advance(subscription, timeout_s)

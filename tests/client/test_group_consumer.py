@@ -266,6 +266,48 @@ def share(*some: Slow | Member) -> None:
     until(is_shared)
 
 
+def test_what_a_cooperative_member_reads_amid_a_rebalance_is_committed_as_it_closes(
+    broker: BrokerProcess, topic: str
+) -> None:
+    options = {"assignors": ["cooperative-sticky"]}
+    with Slow(broker, topic, topic, **options) as slow:
+        reader = GroupConsumer(
+            broker.bootstrap,
+            topic,
+            auto_offset_reset="earliest",
+            **{**QUICK, **options, "auto_commit_interval_ms": 3_600_000},  # type: ignore[arg-type]
+        )
+        reader.subscribe([topic])
+
+        def is_shared() -> bool:
+            slow.consumer.poll(10)
+            reader.poll(10)
+            sizes = [len(one.assignment()) for one in (slow.consumer, reader)]
+            return sizes == [3, 3] and slow.is_settled and len(reader.positions()) == 3
+
+        until(is_shared)
+        third = Member(broker, topic, [topic], **options)
+        with members(third):
+            # The rebalance lasts until the slow one polls.
+            until(lambda: not reader.poll(10) and reader._membership.state is State.JOINING)
+            write(broker, topic, range(60))
+            read = [int(record.value or b"") for record in reader.poll(10_000)]
+            until(
+                lambda: read.extend(int(r.value or b"") for r in reader.poll(10)) or len(read) == 30
+            )
+            closing = threading.Thread(target=reader.close)
+            closing.start()
+            others: list[int] = []
+
+            def go_on() -> None:
+                others.extend(int(record.value or b"") for record in slow.consumer.poll(10))
+
+            until(lambda: go_on() or not closing.is_alive())
+            write(broker, topic, range(60, 66))
+            until(lambda: go_on() or {*others, *third.values} >= set(range(66)) - set(read))
+            assert not {*others, *third.values} & set(read)
+
+
 def work() -> None:
     """Do not poll for longer than a session lasts."""
     over_at = time.monotonic() + 1.5 * QUICK["session_timeout_ms"] / 1000
