@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,12 +79,25 @@ def await_compaction(broker: BrokerProcess, at: TopicPartition, end: int) -> Non
         return path.exists() and decode_offsets(path.read_text(), path.name).get(at, 0) >= end
 
     until(is_compacted, f"{at} is compacted up to {end}")
-    headers = [
-        header
-        for path in sorted((broker.log_dirs[0] / str(at)).glob("*.log"))
+    found: list[int] = []
+
+    def is_counted() -> bool:
+        # A file may be replaced while it is looked for.
+        with suppress(FileNotFoundError):
+            found.append(records_below(broker.log_dirs[0] / str(at), end))
+        return bool(found)
+
+    until(is_counted, f"the records of {at} are counted")
+    assert found[0] < end
+
+
+def records_below(directory: Path, end: int) -> int:
+    return sum(
+        header.records_count
+        for path in sorted(directory.glob("*.log"))
         for header in scan(path.read_bytes())
-    ]
-    assert sum(one.records_count for one in headers if one.base_offset < end) < end
+        if header.base_offset < end
+    )
 
 
 class Traffic:
