@@ -28,7 +28,8 @@ class LateRecovery:
 
     Args:
         load: recovers one and has it served; False: there was no space for it again.
-        done: told of each directory whose last one no longer waits.
+        done: told of each directory whose last one no longer waits, by one thread at a time, and
+            perhaps more than once.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class LateRecovery:
         self._load = load
         self._done = done
         self._lock = threading.Condition()
+        self._telling = threading.Lock()  # a deletion may see the end, too, at the same time
         self._waiting: dict[TopicPartition, tuple[LiveLogDir, FoundPartition]] = {}
         self._at_work: TopicPartition | None = None
         self._thread: threading.Thread | None = None
@@ -131,4 +133,5 @@ class LateRecovery:
         with self._lock:
             if any(other is live for other, _ in self._waiting.values()):
                 return
-        self._done(live)
+        with self._telling:
+            self._done(live)

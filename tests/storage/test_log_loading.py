@@ -5,6 +5,8 @@ import logging
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -187,6 +189,32 @@ def test_partition_deleted_before_it_was_recovered_is_gone(
     # Nothing is left that had to be recovered.
     manager.shutdown()
     assert (unclean / ".kafka_cleanshutdown").exists()
+
+
+def test_end_of_recovery_that_two_threads_see_at_once_is_written_down_once(
+    start: Start, unclean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion ends it as the thread at work does; beside each other they fail the directory."""
+    fill_disk(unclean)
+    manager = start([unclean])
+    faults.inject([])
+    (live,) = manager.dirs.values()
+    both, remember_boot, written = threading.Barrier(2), LiveLogDir.remember_boot, []
+
+    def remember_together(self: LiveLogDir) -> None:
+        written.append(self)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+        remember_boot(self)
+
+    monkeypatch.setattr(LiveLogDir, "remember_boot", remember_together)
+    late = manager.late_recovery
+    late._waiting.clear()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(late._tell_if_done, [live, live]))
+    assert written == [live]
+    assert not live.unrecovered
+    manager.shutdown()
 
 
 def test_shutdown_waits_for_a_late_recovery(
