@@ -133,5 +133,5 @@ CONTROL
     quietly "building the package (dpkg-deb)" dpkg-deb --root-owner-group --build "$stage/root" "$made"
     rm -rf "$stage"
     package=$made
-    say "$package"
+    printf '%s\n' "$package"
 }

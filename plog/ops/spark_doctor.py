@@ -305,7 +305,8 @@ def _workers(environment: Mapping[str, str], home: Path | None, there: Probed | 
 
 
 def _install(python: str) -> str:
-    return f"{python} -m pip install 'plog[spark]'"
+    # By its file: an index may have another package of this name.
+    return f"{python} -m pip install 'plog[spark] @ file:///PATH/OF/THE.whl' (see bin/wheel)"
 
 
 def _version(text: str) -> Version:

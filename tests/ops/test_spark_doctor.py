@@ -117,7 +117,7 @@ def test_python_without_plog_is_named_with_what_names_it(
     assert f"{variable}={bare_python} has no plog" in line
     assert f"export PYSPARK_PYTHON={sys.executable}" in line
     assert ("unset PYSPARK_DRIVER_PYTHON" in line) is (variable == "PYSPARK_DRIVER_PYTHON")
-    assert "-m pip install 'plog[spark]'" in line
+    assert "-m pip install 'plog[spark] @ file:///" in line
 
 
 def test_without_variables_it_is_the_python_on_path(
@@ -217,7 +217,7 @@ def test_pyarrow_that_is_missing_or_too_old_is_said_once(
     environment["PYTHONPATH"] = module(tmp_path / "modules", "pyarrow", text)
     line = failure(examine_spark(environment))
     assert f"pyarrow in python3 on PATH {says}" in line
-    assert "pip install 'plog[spark]'" in line
+    assert "pip install 'plog[spark] @ file:///" in line
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_pyspark_that_is_nowhere_is_said(
     found = examine_spark({**quick, "PYSPARK_PYTHON": str(bare_python)})
     line, no_plog = told(found, Verdict.FAILURE)
     assert f"pyspark is not installed for {sys.executable}" in line
-    assert "pip install 'plog[spark]'" in line
+    assert "pip install 'plog[spark] @ file:///" in line
     assert "has no plog" in no_plog
     # That of the Python which Spark asks does.
     assert told(examine_spark(quick), Verdict.FAILURE) == []
