@@ -232,6 +232,7 @@ def test_who_is_expelled_on_its_way_in_hears_of_a_loss(
     one = worker(COOPERATIVE, enable_auto_commit=False)
     fake.lots[ApiKey.SYNC_GROUP] = [SILENCE]
     rejoins(one, fake)
+    until(lambda: not one.consumer.poll(0) and one.membership.state is State.SYNCING)
     fake.lots[ApiKey.HEARTBEAT] = [UNKNOWN]
     until(lambda: one.membership.is_lost)
     until(lambda: one.consumer.poll(100))
@@ -351,6 +352,7 @@ def test_commits_by_themselves_find_a_coordinator_that_has_moved(
     fake: GroupBroker, worker: MakeWorker
 ) -> None:
     one = worker(EAGER)
+    until(lambda: fake.count(HeartbeatRequest) > 0)  # the heart has looked for itself
     one.consumer._auto_commit_s = one.consumer._commit_at = 0
     looks = fake.count(FindCoordinatorRequest)
     fake.lots[ApiKey.OFFSET_COMMIT] = [MOVED]
