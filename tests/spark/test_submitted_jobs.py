@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
 from tests.servers import BrokerProcess
 from tests.spark.activity_jobs import event, ms, send
@@ -34,81 +35,59 @@ def activity(broker: BrokerProcess, topic: str) -> None:
     send(broker, topic, [*seen, event(LATER_MS)])
 
 
+@pytest.fixture
+def run(
+    broker: BrokerProcess, workers_find_plog: dict[str, str], tmp_path: Path
+) -> Callable[..., str]:
+    """Return what runs a job by its example of config/, with other values; it gives its words."""
+
+    def run(script: str, topic: str, *arguments: str, **settings: object) -> str:
+        given = {"bootstrap_server": broker.bootstrap, "topic": topic, **settings}
+        config = configured(
+            f"{script.replace('_', '-')}.toml",
+            tmp_path,
+            checkpoint=quoted(tmp_path / "kept"),
+            **{key: quoted(value) for key, value in given.items()},
+        )
+        done = submit(workers_find_plog, f"{script}.py", "--config", str(config), *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
 def test_report_over_an_activity_stream(
-    broker: BrokerProcess,
-    new_topic: NewTopic,
-    workers_find_plog: dict[str, str],
-    tmp_path: Path,
+    broker: BrokerProcess, new_topic: NewTopic, run: Callable[..., str], tmp_path: Path
 ) -> None:
-    topic, report = new_topic(), new_topic()
+    topic, report, parquet = new_topic(), new_topic(), tmp_path / "report"
     activity(broker, topic)
-    config = configured(
-        "activity-report.toml",
-        tmp_path,
-        bootstrap_server=quoted(broker.bootstrap),
-        topic=quoted(topic),
-        report_topic=quoted(report),
-        parquet=quoted(tmp_path / "report"),
-        checkpoint=quoted(tmp_path / "kept"),
-    )
-    done = submit(
-        workers_find_plog, "activity_report.py", "--config", str(config), "--no-continuous"
-    )
-    assert done.returncode == 0, done.stderr
+    said = run("activity_report", topic, "--no-continuous", report_topic=report, parquet=parquet)
     rows = [json.loads(record.value or b"") for record in read(broker, report)]
     # The windows of ten minutes that the views are in begin every five.
     assert [(row["kind"], row["events"], row["visitors"]) for row in rows] == [
         ("view", VIEWS, 7)
     ] * 2
-    table = pq.read_table(tmp_path / "report")
-    assert sorted(table.column("events").to_pylist()) == [VIEWS] * 2
-    assert f"Activity in {report}" in done.stdout
+    assert sorted(pq.read_table(parquet).column("events").to_pylist()) == [VIEWS] * 2
+    assert f"Activity in {report}" in said
 
 
 def test_alerts_over_an_activity_stream(
-    broker: BrokerProcess,
-    new_topic: NewTopic,
-    workers_find_plog: dict[str, str],
-    tmp_path: Path,
+    broker: BrokerProcess, new_topic: NewTopic, run: Callable[..., str]
 ) -> None:
     topic, alerts = new_topic(), new_topic()
     activity(broker, topic)
-    config = configured(
-        "rate-limit-alerts.toml",
-        tmp_path,
-        bootstrap_server=quoted(broker.bootstrap),
-        topic=quoted(topic),
-        alert_topic=quoted(alerts),
-        checkpoint=quoted(tmp_path / "kept"),
-    )
-    done = submit(
-        workers_find_plog, "rate_limit_alerts.py", "--config", str(config), "--no-continuous"
-    )
-    assert done.returncode == 0, done.stderr
+    run("rate_limit_alerts", topic, "--no-continuous", alert_topic=alerts)
     (alert,) = read(broker, alerts)
     told = json.loads(alert.value or b"")
     assert (alert.key, told["reason"]) == (b"10.0.0.9", "crawler")
 
 
 def test_alerts_over_what_hosts_publish(
-    broker: BrokerProcess,
-    new_topic: NewTopic,
-    workers_find_plog: dict[str, str],
-    tmp_path: Path,
+    broker: BrokerProcess, new_topic: NewTopic, run: Callable[..., str], tmp_path: Path
 ) -> None:
-    topic, alerts = new_topic(), new_topic()
+    topic, alerts, plot = new_topic(), new_topic(), tmp_path / "hosts.png"
     publish(broker, topic, measured(seed=4))
-    config = configured(
-        "host-metrics.toml",
-        tmp_path,
-        bootstrap_server=quoted(broker.bootstrap),
-        topic=quoted(topic),
-        alerts_topic=quoted(alerts),
-        checkpoint=quoted(tmp_path / "kept"),
-        plot=quoted(tmp_path / "hosts.png"),
-    )
-    done = submit(workers_find_plog, "host_metrics.py", "--config", str(config))
-    assert done.returncode == 0, done.stderr
+    run("host_metrics", topic, alerts_topic=alerts, plot=plot)
     # The last window is not over yet.
     assert set(alerts_in(broker, alerts)) == {one for one in PLANTED if one.minute < MINUTES - 1}
-    assert (tmp_path / "hosts.png").read_bytes().startswith(b"\x89PNG")
+    assert plot.read_bytes().startswith(b"\x89PNG")
