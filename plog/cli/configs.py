@@ -84,7 +84,8 @@ def set_configs(
         operations.append((found["key"].strip(), operation, found["value"].strip()))
     with Admin(bootstrap) as admin:
         admin.alter_configs(KINDS[kind], _name(kind, name), operations, validate_only=dry_run)
-    _say(kind, name, [key for key, _, _ in operations], as_json=as_json, dry_run=dry_run)
+    keys = [key for key, _, _ in operations]
+    _say("changed", kind, name, keys, as_json=as_json, dry_run=dry_run)
 
 
 @command.command()
@@ -101,13 +102,13 @@ def reset(
     changes: list[tuple[str, int, str | None]] = [(key, DELETE, None) for key in keys]
     with Admin(bootstrap) as admin:
         admin.alter_configs(KINDS[kind], _name(kind, name), changes, validate_only=dry_run)
-    _say(kind, name, list(keys), as_json=as_json, dry_run=dry_run)
+    _say("reset", kind, name, list(keys), as_json=as_json, dry_run=dry_run)
 
 
-def _say(kind: str, name: str, keys: list[str], *, as_json: bool, dry_run: bool) -> None:
-    text = f"{kind.capitalize()} {name}: changed {', '.join(keys)}."
+def _say(done: str, kind: str, name: str, keys: list[str], *, as_json: bool, dry_run: bool) -> None:
+    text = f"{kind.capitalize()} {name}: {done} {', '.join(keys)}."
     if dry_run:
-        text = f"{kind.capitalize()} {name}: {', '.join(keys)} could be changed so."
+        text = f"{kind.capitalize()} {name}: {', '.join(keys)} could be {done} so."
     _warn_of_unknown(kind, keys)
     outcome = {"kind": kind, "name": name, "keys": keys, "changed": not dry_run}
     print_done(text, outcome, as_json=as_json)
@@ -116,7 +117,7 @@ def _say(kind: str, name: str, keys: list[str], *, as_json: bool, dry_run: bool)
 def _warn_of_unknown(kind: str, keys: Iterable[str]) -> None:
     """Name the keys that nothing obeys: brokers keep those all the same, as Kafka's do."""
     from plog.settings import BrokerSettings, GroupSettings, TopicSettings
-    from plog.settings.kafka_only import is_kafka_only
+    from plog.settings.kafka_only import why_without_effect
     from plog.settings.keys import unknown_key
 
     known = {
@@ -125,7 +126,7 @@ def _warn_of_unknown(kind: str, keys: Iterable[str]) -> None:
         "group": GroupSettings.KEYS,
     }[kind]
     for key in keys:
-        if is_kafka_only(key):
-            click.echo(f"plog: {key} has no effect in plog", err=True)
+        if reason := why_without_effect(key):
+            click.echo(f"plog: {key} has no effect in plog: {reason}", err=True)
         elif key not in known:
             click.echo(f"plog: {key}: {unknown_key(key, known)}", err=True)

@@ -32,7 +32,7 @@ PARTITION_COLUMNS = [
     *("Member", "Client", "Host"),
 ]
 MEMBER_COLUMNS = [
-    *("Member", "Client", "Host", "Instance", "Protocol", "Epoch"),
+    *("Member", "Client", "Host", "Instance", "Type", "Epoch"),
     *("Count", "Partitions", "Target"),
 ]
 STATES = list(dict.fromkeys(state.value for state in (*GroupState, *ConsumerState)))
@@ -68,15 +68,15 @@ def list_groups(bootstrap: str, as_json: bool, states: tuple[str, ...]) -> None:
 
     A group is Stable while its members read, Empty when it has none; PreparingRebalance and
     CompletingRebalance while its partitions are divided anew (Assigning and Reconciling, where the
-    broker divides them). Type says what the members are: "consumer", "connect" and so on; nothing
-    where offsets were only ever committed from outside. Protocol is "classic" where the members
-    divide the partitions, "consumer" where the broker does (their setting group.protocol).
+    broker divides them). Type is "classic" where the members divide the partitions, "consumer"
+    where the broker does (their setting group.protocol). Protocol says what the members are:
+    "consumer", "connect" and so on; nothing where offsets were only ever committed from outside.
     """
     from plog.client.group_admin import GroupAdmin
 
     with GroupAdmin(bootstrap) as admin:
         groups = admin.groups(states)
-    rows = [(one.group_id, one.state, one.protocol_type, one.group_type) for one in groups]
+    rows = [(one.group_id, one.state, one.group_type, one.protocol_type) for one in groups]
     print_rows(rows, ["Group", "State", "Type", "Protocol"], as_json=as_json)
 
 
@@ -95,7 +95,7 @@ def describe(group: str, bootstrap: str, as_json: bool, members: bool) -> None:
 
     Where the broker divides the partitions, group and members have epochs. A member whose epoch is
     below the one that is assigned for is on its way to its Target: it has partitions to give up.
-    Protocol says which one a member speaks, for groups whose clients are upgraded one by one.
+    Type says how a member speaks, for groups whose clients are upgraded one by one.
     """
     from plog.client.group_admin import GroupAdmin
 
@@ -111,7 +111,7 @@ def describe(group: str, bootstrap: str, as_json: bool, members: bool) -> None:
         "assignor": described.assignor,
         "members": len(described.members),
         "coordinator": described.coordinator.node_id,
-        "protocol": described.group_type,
+        "type": described.group_type,
         "epoch": described.epoch,
         "assignment_epoch": described.assignment_epoch,
     }
@@ -134,7 +134,7 @@ def _line(group: GroupDescription) -> str:
     coordinator = group.coordinator
     epochs = ""
     if group.epoch is not None:
-        epochs = f" consumer protocol, epoch {group.epoch}, assigned for {group.assignment_epoch},"
+        epochs = f" type consumer, epoch {group.epoch}, assigned for {group.assignment_epoch},"
     return (
         f"Group {group.group_id}: {group.state},{epochs} assignor {group.assignor or 'none'},"
         f" {counted(len(group.members), 'member')}, coordinator broker {coordinator.node_id}"
@@ -174,7 +174,7 @@ def _member(member: GroupMember) -> dict[str, Any]:
         "client": member.client_id,
         "host": member.host,
         "instance": member.instance_id,
-        "protocol": member.protocol,
+        "type": member.member_type,
         "epoch": member.epoch,
         "count": None if assigned is None else len(assigned),
         "partitions": None if assigned is None else [str(at) for at in assigned],
@@ -340,7 +340,8 @@ def delete_offsets(group: str, bootstrap: str, as_json: bool, topics: tuple[str,
     """Make GROUP forget what it has committed of topics.
 
     Consumers that come to these partitions then begin as their setting auto.offset.reset says.
-    Refused for topics that members of the group consume now.
+    Refused for topics that members of the group consume now. A group that nobody is in is gone
+    with the last of its offsets.
     """
     from plog.client.group_admin import GroupAdmin
     from plog.types import counted

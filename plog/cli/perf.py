@@ -219,7 +219,11 @@ def consume(
     partition_max_bytes: int,
     once: bool,
 ) -> None:
-    """Read TOPIC from its beginning as fast as it comes; fail if there is nothing to read."""
+    """Read TOPIC as fast as it comes; fail if there is nothing to read.
+
+    It is read from its beginning to its end, again and again until the seconds are over, so that
+    more records may be told than it has; with --once it is read once.
+    """
     from plog.client.admin import Admin
 
     with Admin(bootstrap) as admin:

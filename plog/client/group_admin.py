@@ -61,7 +61,7 @@ DEAD = "Dead"
 """The state of a group that nobody has heard of."""
 CLASSIC, CONSUMER = "classic", "consumer"
 """Types of groups, by the protocol of their members (KIP-848)."""
-MEMBER_PROTOCOLS = {0: CLASSIC, 1: CONSUMER}
+MEMBER_TYPES = {0: CLASSIC, 1: CONSUMER}
 """By the types of members in ConsumerGroupDescribe v1."""
 CONSUMER_PROTOCOL = "consumer"
 """Type of the groups whose assignments are in Kafka's own form."""
@@ -90,7 +90,8 @@ class GroupMember(NamedTuple):
     """A member; `assigned` is None where it was not told in Kafka's own form.
 
     Of a consumer group (KIP-848) it has an epoch and a target: what it is to have, once it has
-    given up and others have. There `protocol` may be either, or "" from brokers that do not tell.
+    given up and others have. There `member_type` may be either, or "" from brokers that do not
+    tell.
     """
 
     member_id: str
@@ -100,7 +101,7 @@ class GroupMember(NamedTuple):
     assigned: tuple[TopicPartition, ...] | None
     epoch: int | None = None
     target: tuple[TopicPartition, ...] | None = None
-    protocol: str = CLASSIC
+    member_type: str = CLASSIC
 
 
 class GroupDescription(NamedTuple):
@@ -372,7 +373,7 @@ def _consumer_description(group: DescribedConsumerGroup, coordinator: Node) -> G
                 _partitions(member.assignment),
                 member.member_epoch,
                 _partitions(member.target_assignment),
-                MEMBER_PROTOCOLS.get(member.member_type, ""),
+                MEMBER_TYPES.get(member.member_type, ""),
             )
             for member in group.members
         ],

@@ -80,7 +80,8 @@ def examine(properties: str | None, overrides: tuple[str, ...] = ()) -> list[Fin
         settings, warnings = read(properties, overrides)
     except ConfigError as error:
         found = [Finding("settings", Verdict.FAILURE, line) for line in str(error).splitlines()]
-        return [*found, *_host()]
+        text = "log directories and listeners are looked at once the settings are right"
+        return [*found, Finding("settings", Verdict.WARNING, text, "run this again then"), *_host()]
     found = [Finding("settings", Verdict.WARNING, text) for text in warnings]
     if not warnings:
         place = properties or "every key's default"

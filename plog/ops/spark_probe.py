@@ -17,8 +17,10 @@ def imported(name: str) -> dict:  # type: ignore[type-arg]
         module = importlib.import_module(name)
     except BaseException as fault:  # noqa: BLE001 - a module may raise anything, or exit
         return {"error": "%s: %s" % (type(fault).__name__, fault)}  # noqa: UP031
-    version = getattr(module, "__version__", "")
-    return {"version": str(version), "file": getattr(module, "__file__", None)}
+    file = getattr(module, "__file__", None)
+    if file is None:  # a namespace package: whatever folder has the name
+        return {"error": "%s is a folder, and no package" % next(iter(module.__path__))}  # noqa: UP031
+    return {"version": str(getattr(module, "__version__", "")), "file": file}
 
 
 def tell() -> dict:  # type: ignore[type-arg]

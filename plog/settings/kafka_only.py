@@ -203,10 +203,10 @@ KAFKA_ONLY_BY_REASON: Final[Mapping[str, Sequence[str]]] = {
         "metadata.max.idle.interval.ms",
         "metadata.max.retention.bytes",
         "metadata.max.retention.ms",
-        "node.id",
         "sasl.mechanism.controller.protocol",
         "server.max.startup.time.ms",
     ),
+    "the number of a KRaft file's broker is `broker.id` here": ("node.id",),
     "nothing is stored remotely": (
         "log.local.retention.bytes",
         "log.local.retention.ms",
@@ -307,9 +307,14 @@ KAFKA_ONLY_BY_REASON: Final[Mapping[str, Sequence[str]]] = {
 }
 """Keys without effect, by why they have none."""
 
-KAFKA_ONLY: Final = frozenset(name for names in KAFKA_ONLY_BY_REASON.values() for name in names)
+KAFKA_ONLY: Final[Mapping[str, str]] = {
+    name: reason for reason, names in KAFKA_ONLY_BY_REASON.items() for name in names
+}
+"""By each such key, why it has no effect."""
 
 
-def is_kafka_only(name: str) -> bool:
-    """Tell whether Kafka knows a key that plog does not."""
-    return name in KAFKA_ONLY or name.startswith(LISTENER_PREFIX)
+def why_without_effect(name: str) -> str | None:
+    """Return why a key of Kafka's has no effect in plog; None for keys that are not such ones."""
+    if name.startswith(LISTENER_PREFIX):
+        return "listeners have no settings of their own yet"
+    return KAFKA_ONLY.get(name)

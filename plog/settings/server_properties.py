@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from plog.errors import ConfigError
 from plog.settings.definitions import BrokerSettings
-from plog.settings.kafka_only import REFUSED, is_kafka_only
+from plog.settings.kafka_only import REFUSED, why_without_effect
 from plog.settings.keys import unknown_key
 from plog.settings.properties import load_properties
 
@@ -101,9 +101,8 @@ def read(
         elif name in REFUSED:
             if value.strip():
                 faults.append(Remark(place, f"`{name}`: {REFUSED[name]}"))
-        elif is_kafka_only(name):
-            text = f"`{name}` is known to Kafka, and has no effect in plog"
-            warnings.append(Remark(place, text))
+        elif reason := why_without_effect(name):
+            warnings.append(Remark(place, f"`{name}` has no effect in plog: {reason}"))
         else:
             faults.append(Remark(place, f"`{name}`: {unknown_key(name, BrokerSettings.KEYS)}"))
     for key, reason in BrokerSettings.faults(known):

@@ -66,7 +66,7 @@ def test_help_says_what_a_command_does(call, name):
 
 def test_groups_are_listed(call, group):
     listed = json.loads(call("groups", "list", "--json").stdout)
-    expected = {"group": group, "state": "Empty", "type": "", "protocol": "classic"}
+    expected = {"group": group, "state": "Empty", "type": "classic", "protocol": ""}
     assert expected in listed
     assert group in call("groups", "list", "--state", "empty", "--state", "dead").stdout.decode()
     assert group not in call("groups", "list", "--state", "stable").stdout.decode()
@@ -83,7 +83,7 @@ def test_group_without_members_is_described(call, group, written):
         "assignor": "",
         "members": 0,
         "coordinator": 0,
-        "protocol": "classic",
+        "type": "classic",
         "epoch": None,
         "assignment_epoch": None,
     }
@@ -112,14 +112,14 @@ def test_group_of_the_consumer_protocol_is_listed_and_described(call, broker, wr
         assert expected in listed
         told = json.loads(call("groups", "describe", "new", "--json").stdout)
         assert (told["state"], told["assignor"], told["members"]) == ("Stable", "uniform", 1)
-        assert (told["protocol"], told["epoch"], told["assignment_epoch"]) == ("consumer", 1, 1)
+        assert (told["type"], told["epoch"], told["assignment_epoch"]) == ("consumer", 1, 1)
         assert [row["member"] for row in told["partitions"]] == [consumer.memberid()] * 2
         members = call("groups", "describe", "new", "--members", "--json").stdout
         (one,) = json.loads(members)["assignments"]
-        assert (one["protocol"], one["epoch"]) == ("consumer", 1)
+        assert (one["type"], one["epoch"]) == ("consumer", 1)
         assert one["partitions"] == one["target"] == [f"{written}-0", f"{written}-1"]
         table = call("groups", "describe", "new").stdout.decode()
-        assert "consumer protocol, epoch 1, assigned for 1, assignor uniform" in table
+        assert "type consumer, epoch 1, assigned for 1, assignor uniform" in table
         line = error_of(call("groups", "delete", "new", status=1))
         assert "stop its consumers first" in line
     call("groups", "delete", "new")
@@ -137,8 +137,8 @@ def test_members_of_both_protocols_are_described_with_what_they_are_to_have(call
         assert (told["epoch"], told["assignment_epoch"]) == (2, 2)
         rows = {row["member"]: row for row in told["assignments"]}
         one, other = rows[first.member_id], rows[second.member_id]
-        assert (one["protocol"], one["epoch"], one["count"]) == ("consumer", 1, 2)
-        assert (other["protocol"], other["epoch"], other["count"]) == ("classic", 2, 0)
+        assert (one["type"], one["epoch"], one["count"]) == ("consumer", 1, 2)
+        assert (other["type"], other["epoch"], other["count"]) == ("classic", 2, 0)
         assert sorted(one["target"] + other["target"]) == one["partitions"]
         first.leave()
         second.leave()
@@ -163,7 +163,7 @@ def test_group_with_a_member_is_described(call, broker, written, monkeypatch):
             "client": "reader",
             "host": "127.0.0.1",
             "instance": None,
-            "protocol": "classic",
+            "type": "classic",
             "epoch": None,
             "count": 2,
             "partitions": [f"{written}-0", f"{written}-1"],

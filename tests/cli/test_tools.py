@@ -382,7 +382,8 @@ def test_group_configs_are_described_set_and_reset(call):
     assert described() == {key: ("50000", "group")}
     refused = call("configs", "set", "group", "billing", f"{key}=60001", status=1)
     assert "60001 is above group.consumer.max.session.timeout.ms" in error_of(refused)
-    call("configs", "reset", "group", "billing", key)
+    told = call("configs", "reset", "group", "billing", key)
+    assert told.stdout == b"Group billing: reset consumer.session.timeout.ms.\n"
     assert described() == {}
 
 
@@ -392,7 +393,7 @@ def test_broker_configs_are_described_and_set(call):
     assert told.stderr == b""
     for key, said in [
         ("retention.ms", "did you mean `log.retention.ms`?"),
-        ("num.replica.fetchers", "no effect"),
+        ("num.replica.fetchers", "no effect in plog: a broker runs alone yet"),
     ]:
         told = call("configs", "set", "broker", "default", f"{key}=5")
         assert said in error_of(told)

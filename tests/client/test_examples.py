@@ -71,6 +71,30 @@ def test_example_says_what_it_does(program: str) -> None:
     assert program.replace("_", " ").removesuffix(" once") in said
 
 
+def test_page_names_each_program_and_its_lines_run_as_they_stand(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    page = (EXAMPLES / "README.md").read_text("utf-8")
+    assert all(f"`{program}.py`" in page for program in PROGRAMS)
+    _, block, _ = page.split("```\n")
+    source, target = new_topic(PARTITIONS), new_topic(PARTITIONS)
+    write(bootstrap, source, range(9))
+    said = ""
+    for line in block.replace("greetings", source).replace("capitals", target).splitlines():
+        program, *arguments = line.split()
+        start = [sys.executable] if program == "python" else [sys.executable, "-m", program]
+        said = subprocess.run(
+            [*start, *arguments, "--bootstrap-server", bootstrap],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=ROOT,
+            env=ENVIRONMENT,
+            timeout=RUN_S,
+        ).stdout
+    assert sorted(said.split()) == sorted(f"V{n}" for n in range(9))
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_example_writes_each_record_once_if_nothing_goes_wrong(
     bootstrap: str, new_topic: NewTopic, program: str

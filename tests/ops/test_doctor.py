@@ -73,9 +73,12 @@ def test_running_broker_is_no_fault(tmp_path: Path) -> None:
 
 
 def test_everything_wrong_with_the_file_is_told(tmp_path: Path) -> None:
-    found = failures(examine(settings(tmp_path, num_partitions="few", log_retention_ms="soon")))
+    examined = examine(settings(tmp_path, num_partitions="few", log_retention_ms="soon"))
+    found = failures(examined)
     assert len(found) == 2
     assert any("num.partitions" in text for text in found)
+    (text,) = warnings(examined, "settings")
+    assert text == "log directories and listeners are looked at once the settings are right"
 
 
 def test_keys_without_effect_are_told(tmp_path: Path) -> None:

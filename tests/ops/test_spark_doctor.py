@@ -263,6 +263,18 @@ def test_plog_that_an_import_hook_finds_is_not_found(
     assert f"imports plog from {half}/plog/__init__.py, but pyspark_plog is not on its path" in line
 
 
+def test_folder_that_has_plogs_name_is_no_plog(
+    environment: Environment, tmp_path: Path, bare_python: Path
+) -> None:
+    folder = tmp_path / "somewhere" / "plog"
+    folder.mkdir(parents=True)
+    python = script(
+        tmp_path / "python", f'export PYTHONPATH={folder.parent}; exec {sys.executable} -S "$@"'
+    )
+    line = failure(examine_spark({**environment, "PYSPARK_PYTHON": str(python)}))
+    assert f"has no plog ({folder} is a folder, and no package)" in line
+
+
 def test_another_plog_is_warned_of(
     environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:

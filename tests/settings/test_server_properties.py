@@ -88,7 +88,7 @@ def test_misspelt_key_is_answered_with_the_one_it_resembles(name, meant):
 def test_keys_without_effect_are_warned_of_with_their_place(file, caplog):
     path = file(
         "num.io.threads=4\nreplica.lag.time.max.ms=1\nlistener.name.a.ssl.key.password=sesame\n"
-        "broker.id=1\nbroker.id=2\nauthorizer.class.name=\n"
+        "broker.id=1\nbroker.id=2\nauthorizer.class.name=\nnode.id=2\n"
     )
     with caplog.at_level(logging.WARNING, logger="plog.settings"):
         settings = load(path)
@@ -96,10 +96,13 @@ def test_keys_without_effect_are_warned_of_with_their_place(file, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         f"{path}:1: `num.io.threads` has no effect in plog: "
         "requests are not handed to a pool of threads",
-        f"{path}:2: `replica.lag.time.max.ms` is known to Kafka, and has no effect in plog",
-        f"{path}:3: `listener.name.a.ssl.key.password` is known to Kafka, "
-        "and has no effect in plog",
+        f"{path}:2: `replica.lag.time.max.ms` has no effect in plog: "
+        "a broker runs alone yet, and keeps what ZooKeeper would in a store of its own",
+        f"{path}:3: `listener.name.a.ssl.key.password` has no effect in plog: "
+        "listeners have no settings of their own yet",
         f"{path}:5: `broker.id` was set on line 4 already; this later value counts",
+        f"{path}:7: `node.id` has no effect in plog: "
+        "the number of a KRaft file's broker is `broker.id` here",
     ]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -20,19 +22,32 @@ def snippets(page: str, language: str) -> list[str]:
     return [block for block in blocks if '"plog"' in block or "USING plog" in block]
 
 
+@contextmanager
+def made(bootstrap: str, topic: str) -> Iterator[None]:
+    with Admin(bootstrap) as admin:
+        admin.create_topic(topic, partitions=2)
+        yield
+        admin.delete_topic(topic)
+
+
+def committed(bootstrap: str, topic: str, count: int) -> list[tuple[bytes | None, bytes | None]]:
+    """Read a topic from its start up to so many records at least, and what comes with them."""
+    found: list[tuple[bytes | None, bytes | None]] = []
+    with Consumer(bootstrap, isolation_level="read_committed") as consumer:
+        consumer.assign(consumer.partitions_for(topic))
+        consumer.seek_to_beginning()
+        while len(found) < count:
+            found += [(record.key, record.value) for record in consumer.poll(1000)]
+    return found
+
+
 @pytest.fixture
 def filled(broker):
-    """Make the topics that the pages name; one partition of each stays empty."""
-    with Admin(broker.bootstrap) as admin:
-        for topic in ("greetings", "flights"):
-            admin.create_topic(topic, partitions=2)
-    with Producer(broker.bootstrap) as producer:
-        for topic in ("greetings", "flights"):
-            producer.send(topic, b"pasted", partition=0)
-    yield broker.bootstrap
-    with Admin(broker.bootstrap) as admin:
-        for topic in ("greetings", "flights"):
-            admin.delete_topic(topic)
+    """Make the topic that the pages name; one partition of it stays empty."""
+    with made(broker.bootstrap, "greetings"):
+        with Producer(broker.bootstrap) as producer:
+            producer.send("greetings", b"pasted", partition=0)
+        yield broker.bootstrap
 
 
 @pytest.mark.parametrize(("page", "shown"), [("README.md", "pasted"), ("docs/SPARK.md", "count")])
@@ -44,7 +59,7 @@ def test_snippet_runs_as_it_stands(spark, filled, capsys, page, shown):
 
 
 def test_stream_runs_as_it_stands(spark, filled, tmp_path):
-    _, snippet, _ = snippets("docs/SPARK.md", "python")
+    _, snippet, _, _ = snippets("docs/SPARK.md", "python")
     assert ADDRESS in snippet
     names: dict[str, Any] = {}
     exec(snippet.replace(ADDRESS, filled).replace("checkpoints/", f"{tmp_path}/"), names)
@@ -53,25 +68,32 @@ def test_stream_runs_as_it_stands(spark, filled, tmp_path):
 
 
 def test_sink_writes_as_it_stands(spark, filled):
+    *_, snippet, _ = snippets("docs/SPARK.md", "python")
+    assert ADDRESS in snippet
+    with made(filled, "carriers"):
+        exec(snippet.replace(ADDRESS, filled), {})
+        found = committed(filled, "carriers", 2)
+    assert sorted(found) == [(b"AA", b"American"), (b"DL", b"Delta")]
+
+
+def test_stream_by_the_sink_writes_once_as_it_stands(spark, filled, tmp_path):
     *_, snippet = snippets("docs/SPARK.md", "python")
     assert ADDRESS in snippet
-    with Admin(filled) as admin:
-        admin.create_topic("carriers", partitions=2)
-        exec(snippet.replace(ADDRESS, filled), {})
-        with Consumer(filled, isolation_level="read_committed") as consumer:
-            consumer.assign(consumer.partitions_for("carriers"))
-            consumer.seek_to_beginning()
-            found: dict[bytes | None, bytes | None] = {}
-            while len(found) < 2:
-                found |= {record.key: record.value for record in consumer.poll(1000)}
-        admin.delete_topic("carriers")
-    assert found == {b"AA": b"American", b"DL": b"Delta"}
+    text = snippet.replace(ADDRESS, filled).replace("checkpoints/", f"{tmp_path}/")
+    with made(filled, "capitals"):
+        exec(text, {})
+        exec(text, {})
+        with Producer(filled) as producer:
+            producer.send("greetings", b"later", partition=1)
+        exec(text, {})
+        found = committed(filled, "capitals", 2)
+    assert sorted(found) == [(None, b"LATER"), (None, b"PASTED")]
 
 
 def test_view_in_sql_runs_as_it_stands(spark, filled):
     (snippet,) = snippets("docs/SPARK.md", "sql")
     assert ADDRESS in snippet
     spark.sql(snippet.replace(ADDRESS, filled))
-    rows = spark.sql("SELECT CAST(value AS STRING) AS text FROM flights").collect()
+    rows = spark.sql("SELECT CAST(value AS STRING) AS text FROM greetings").collect()
     assert [row.text for row in rows] == ["pasted"]
-    spark.catalog.dropTempView("flights")
+    spark.catalog.dropTempView("greetings")
