@@ -40,6 +40,7 @@ from plog.coordinator.txn_events import (
     LookAtAge,
     LookAtTimeout,
     MarkersWritten,
+    PartitionMarked,
     Producer,
     Store,
     Stored,
@@ -95,6 +96,7 @@ class Txn:
     _waiting: list[AddPartitions] = field(default_factory=list)  # for their turn
     connections: TxnConnections = field(default_factory=TxnConnections)  # of the producer
     _begun_ms: int | None = None  # of the monotonic clock; None: it is not known yet
+    _marked: set[TopicPartition] = field(default_factory=set)  # while others wait for markers
     _last_ticket: int = 0
     _out: list[Effect] = field(default_factory=list)
 
@@ -123,6 +125,11 @@ class Txn:
     def is_idle(self) -> bool:
         """Whether nothing is known, and nothing is about to be: it may be dropped."""
         return self.value is None and self._storing is None
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """Those in the transaction; while it ends, those that have no marker yet."""
+        return frozenset() if self.value is None else self.value.partitions - self._marked
 
     def missing(
         self, producer: Producer, partitions: Iterable[TopicPartition]
@@ -429,6 +436,10 @@ class Txn:
         )
 
     @_take.register
+    def _on_marker(self, written: PartitionMarked) -> None:
+        self._marked.add(written.partition)
+
+    @_take.register
     def _on_markers(self, written: MarkersWritten) -> None:
         value = self.value
         if value is None or value.state not in PREPARED or self._storing is not None:
@@ -484,6 +495,7 @@ class Txn:
         else:
             before = self.value and self.value.producer
             self.value, self._last_epoch = storing.value, storing.last_epoch
+            self._marked.clear()
             if before != (self.value and self.value.producer):
                 self.connections = TxnConnections()  # its epoch tells what is late now
             if storing.token is not None:

@@ -33,6 +33,7 @@ from plog.coordinator.txn_events import (
     LookAtAge,
     LookAtTimeout,
     MarkersWritten,
+    PartitionMarked,
     Producer,
     Store,
     Stored,
@@ -372,17 +373,18 @@ class TxnCoordinator:
             has_own_epoch=effect.client_version >= EPOCH_PER_TRANSACTION,
         )
         await asyncio.gather(
-            *(self._mark(shard, at, effect.producer, marker) for at in effect.partitions)
+            *(self._mark(shard, txn, at, effect.producer, marker) for at in effect.partitions)
         )
         if self.shards.is_served(shard):
             self._feed(shard, txn, MarkersWritten(self._clock.now_ms()))
 
     async def _mark(
-        self, shard: TxnShard, at: TopicPartition, producer: Producer, marker: Marker
+        self, shard: TxnShard, txn: Txn, at: TopicPartition, producer: Producer, marker: Marker
     ) -> None:
         self.markers_due += 1
         try:
             await self._mark_at_last(shard, at, producer, marker)
+            self._feed(shard, txn, PartitionMarked(at))
         finally:
             self.markers_due -= 1
 

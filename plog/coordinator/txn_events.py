@@ -149,6 +149,13 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionMarked:
+    """A partition has its marker, safely, and others may not yet."""
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
 class MarkersWritten:
     """Every partition has its marker, safely."""
 
@@ -163,6 +170,7 @@ Event: TypeAlias = (
     | LookAtTimeout
     | LookAtAge
     | Stored
+    | PartitionMarked
     | MarkersWritten
 )
 
@@ -195,7 +203,10 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class WriteMarkers:
-    """End the producer's transaction in these partitions; say so with `MarkersWritten`."""
+    """End the producer's transaction in these partitions.
+
+    Say so with `PartitionMarked` for each, and with `MarkersWritten`.
+    """
 
     producer: Producer
     commit: bool

@@ -8,6 +8,7 @@ import asyncio
 from itertools import groupby
 from operator import attrgetter
 
+from plog.coordinator.txn import Txn
 from plog.coordinator.txn_events import Producer, TxnValue
 from plog.coordinator.txn_states import BY_LABEL
 from plog.errors import ErrorCode, InvalidTopic, KafkaError
@@ -156,17 +157,17 @@ def describe_transactions(
 
 
 def _describe(ctx: Context, transactional_id: str) -> TransactionState:
-    value: TxnValue | None = None
+    txn: Txn | None = None
     try:
         if not transactional_id:
             error = ErrorCode.INVALID_REQUEST
         else:
             txn = ctx.services.transactions.find(transactional_id)
-            value = None if txn is None else txn.value
-            error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if value is None else ErrorCode.NONE
+            error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if txn is None else ErrorCode.NONE
     except KafkaError as refusal:
         error = ErrorCode(refusal.code)
-    if value is None:
+    value = None if txn is None else txn.value
+    if txn is None or value is None:
         return TransactionState(
             error_code=error,
             transactional_id=transactional_id,
@@ -187,7 +188,7 @@ def _describe(ctx: Context, transactional_id: str) -> TransactionState:
         producer_epoch=value.producer_epoch,
         topics=[
             TopicData(topic=topic, partitions=[at.partition for at in some])
-            for topic, some in groupby(sorted(value.partitions), attrgetter("topic"))
+            for topic, some in groupby(sorted(txn.partitions), attrgetter("topic"))
         ],
     )
 

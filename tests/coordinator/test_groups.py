@@ -529,3 +529,32 @@ def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:
             await_coordinator(wire, "g")
             until(lambda: wire.ask(ListGroupsRequest(), 5).error_code == ErrorCode.NONE)
             assert wire.ask(ListGroupsRequest(), 5).groups == []
+
+
+def test_offsets_expire_while_the_broker_runs_and_their_group_with_the_last(tmp_path: Path) -> None:
+    overrides = {**GROUPS_AT_ONCE, "offsets.retention.check.interval.ms": 100}
+    with BrokerProcess(tmp_path, overrides=overrides) as broker:
+        with closing(speak(broker.port)) as wire:
+            await_coordinator(wire, "g")
+            create_topic(wire, "soon")
+            create_topic(wire, "later")
+            some, all_of_it = ByHand(broker.port, "some"), ByHand(broker.port, "all")
+            assert some.commit("later", 7) is ErrorCode.NONE
+            for group in (some, all_of_it):  # up to version 4 a client says for how long
+                kept = group.commit("soon", 5, version=4, retention_time_ms=2_000)
+                assert kept is ErrorCode.NONE
+            assert (some.committed("soon"), all_of_it.committed("soon")) == (5, 5)
+            until(lambda: some.committed("soon") == all_of_it.committed("soon") == -1, "expired")
+            assert some.committed("later") == 7
+            until(lambda: state_of(wire, "all") == "Dead", "gone with its last offset")
+            assert [one.group_id for one in wire.ask(ListGroupsRequest(), 4).groups] == ["some"]
+            some.close()
+            all_of_it.close()
+        broker.kill()
+        broker.start()
+        with closing(speak(broker.port)) as wire:
+            await_coordinator(wire, "some")
+            again = ByHand(broker.port, "some")
+            assert (again.committed("soon"), again.committed("later")) == (-1, 7)
+            assert [one.group_id for one in wire.ask(ListGroupsRequest(), 4).groups] == ["some"]
+            again.close()

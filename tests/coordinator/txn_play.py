@@ -19,6 +19,7 @@ from plog.coordinator.txn_events import (
     LookAtAge,
     LookAtTimeout,
     MarkersWritten,
+    PartitionMarked,
     Producer,
     Store,
     Stored,
@@ -116,8 +117,12 @@ class Play:
     def give_up(self, token: int) -> None:
         self.feed(GiveUp(token))
 
-    def mark(self) -> None:
-        """Have the markers that are due be written."""
+    def mark(self, *partitions: TopicPartition) -> None:
+        """Have the markers that are due be written, or some of them."""
+        for at in partitions:
+            self.feed(PartitionMarked(at))
+        if partitions:
+            return
         self.markers.clear()
         self.feed(MarkersWritten(self.now_ms))
 

@@ -24,8 +24,8 @@ class TxnScript:
         command, *rest = words
         due, later, forgotten = len(self.play.markers), self.play.later, self.play.forgotten
         reply = getattr(self, f"_{command}")(*rest)
-        if command in ("mark", "restart", "txn"):
-            due = 0
+        if command in ("restart", "txn") or words == ["mark"]:
+            due = 0  # these begin the list anew
         answers = list(self.play.answers.items())[self._told :]
         self._told += len(answers)
         lines = [f"{self._labels[token]}: {_line(answer)}" for token, answer in answers]
@@ -86,9 +86,9 @@ class TxnScript:
             if token not in self.play.answers:
                 self.play.give_up(token)
 
-    def _mark(self) -> None:
-        """Have the markers that are due be written."""
-        self.play.mark()
+    def _mark(self, *partitions: str) -> None:
+        """Have the markers that are due be written, or those of some partitions."""
+        self.play.mark(*map(_partition, partitions))
 
     def _store(self, *error: str) -> None:
         """Have the log take what it was asked for, or refuse it."""
@@ -106,11 +106,11 @@ class TxnScript:
         play.do(play.txn.resume())
 
     def _show(self) -> list[str]:
-        """Print what the log says, and who waits for an answer."""
+        """Print what is described, and who waits for an answer."""
         value = self.play.txn.value
         line = "nothing"
         if value is not None:
-            line = f"{value.state.label} {_name(value.producer)}{_all(value.partitions)}"
+            line = f"{value.state.label} {_name(value.producer)}{_all(self.play.txn.partitions)}"
         waiting = [one for one in self.play.asked if one not in self.play.answers]
         return [line, *(f"  {self._labels[token]} waits" for token in waiting)]
 

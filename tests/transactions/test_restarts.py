@@ -139,6 +139,80 @@ def test_partition_that_joined_before_the_restart_is_asked_about(
         assert read(wire, AT) == ([b"a"] if ends_before else [b"a", b"b"])
 
 
+@pytest.mark.parametrize("own_epochs", [False, True], ids=["v1", "v2"])
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+def test_coordinator_dies_in_each_state_and_partitions_that_come_back_get_their_markers(
+    plane: Plane, tmp_path: Path, own_epochs: bool, commit: bool
+) -> None:
+    """A disk that is away keeps the transaction prepared for as long as it takes."""
+    broker = BrokerProcess(tmp_path, overrides=SETTINGS)
+    with broker, closing(speak(broker.port)) as wire:
+        await_coordinator(wire, "g")
+        await_coordinator(wire, "tx", TRANSACTION)
+    first, disk, elsewhere = broker.log_dirs[0], tmp_path / "disk", tmp_path / "elsewhere"
+    broker.overrides["log.dirs"] = f"{first},{disk}"
+    broker.start()
+    with closing(speak(broker.port)) as wire:
+        create_topic(wire, AT.topic, partitions=9)
+        here, away = (
+            TopicPartition(AT.topic, min(int(log.name[2:]) for log in place.glob("t-*")))
+            for place in (first, disk)
+        )
+        assert not list(disk.glob("__*")), "the coordinators' logs are to stay"
+        one = Transactor(wire, "tx", own_epochs=own_epochs).start()
+        one.send(here, b"here")
+        one.send(away, b"away")
+        producer = one.producer
+    broker.kill()
+    disk.rename(elsewhere)
+    ending, done = (
+        ("PrepareCommit", "CompleteCommit") if commit else ("PrepareAbort", "CompleteAbort")
+    )
+    seen = [b"here"] if commit else []
+
+    broker.start()
+    with closing(speak(broker.port)) as wire:
+        await_coordinator(wire, "tx", TRANSACTION)
+        again = Transactor(wire, "tx", producer=producer, own_epochs=own_epochs)
+        until(lambda: again.described().transaction_state == "Ongoing", "died before PREPARE")
+        assert read(wire, here) == []
+        assert again.end(commit=commit) is NONE
+        until(lambda: again.described().topics[0].partitions == [away.partition], "the marker here")
+        assert again.described().transaction_state == ending
+        assert read(wire, here) == seen
+    broker.kill()
+
+    broker.start()
+    with closing(speak(broker.port)) as wire:
+        await_coordinator(wire, "tx", TRANSACTION)
+        again = Transactor(wire, "tx", producer=producer, own_epochs=own_epochs)
+        until(lambda: again.described().transaction_state == ending, "died after PREPARE")
+        assert read(wire, here) == seen
+        assert again.init(was=again.producer) is ErrorCode.CONCURRENT_TRANSACTIONS
+    broker.kill()
+
+    elsewhere.rename(disk)
+    broker.start()
+    with closing(speak(broker.port)) as wire:
+        await_coordinator(wire, "tx", TRANSACTION)
+        again = Transactor(wire, "tx", producer=producer, own_epochs=own_epochs)
+        until(lambda: again.described().transaction_state == done, done)
+        assert read(wire, here) == seen
+        assert read(wire, away) == ([b"away"] if commit else [])
+        assert read(wire, away, committed=False) == [b"away"]
+    broker.kill()
+
+    with broker, closing(speak(broker.port)) as wire:
+        await_coordinator(wire, "tx", TRANSACTION)
+        last = Transactor(wire, "tx", own_epochs=own_epochs)
+        until(lambda: last.described().transaction_state == done, "died after COMPLETE")
+        last.start()
+        last.send(away, b"next")
+        last.finish(commit=True)
+        assert read(wire, here) == seen
+        assert read(wire, away) == ([b"away", b"next"] if commit else [b"next"])
+
+
 def test_producer_ids_are_never_given_twice(plane: Plane, tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, overrides=SETTINGS)
     seen = set()
