@@ -132,27 +132,31 @@ def test_internal_topics_are_dumped(tools: Tools, tmp_path: Path) -> None:
     at = TopicPartition("t", 0)
     with BrokerProcess(tmp_path, overrides=settings) as broker, closing(speak(broker.port)) as wire:
         Confluent().produce(broker.bootstrap, at.topic, [Sent(None, b"0")])
-        one = Transactor(wire, "dumped").start()
         await_coordinator(wire, "group-of-dumped")
-        one.send(at, b"1")
-        one.join(at)
-        assert one.add_offsets("group-of-dumped") == 0
-        assert one.commit_offset("group-of-dumped", at, 7) == 0
-        one.finish(commit=True)
+        for name in ("dumped-v1", "dumped-v2"):
+            # Version 2 has records of another version, and those name the next epoch's producer.
+            one = Transactor(wire, name, own_epochs=name.endswith("v2")).start()
+            one.send(at, b"1")
+            assert one.add_offsets("group-of-dumped") == 0
+            assert one.commit_offset("group-of-dumped", at, 7) == 0
+            one.finish(commit=True)
     said = dump(tools, tmp_path, "__transaction_state-0", "--transaction-log-decoder")
-    assert "dumped" in said
-    told = [
-        state
-        for state in TxnState
-        # One release tells names, the other numbers.
-        if f"state={state.label}" in said or f'"transactionStatus":{state:d}' in said
-    ]
-    assert told == [
-        TxnState.EMPTY,
-        TxnState.ONGOING,
-        TxnState.PREPARE_COMMIT,
-        TxnState.COMPLETE_COMMIT,
-    ]
+    for name in ("dumped-v1", "dumped-v2"):
+        records = "\n".join(line for line in said.splitlines() if name in line)
+        told = [
+            state
+            for state in TxnState
+            # One release tells names, the other numbers.
+            if f"state={state.label}" in records or f'"transactionStatus":{state:d}' in records
+        ]
+        assert told == [
+            TxnState.EMPTY,
+            TxnState.ONGOING,
+            TxnState.PREPARE_COMMIT,
+            TxnState.COMPLETE_COMMIT,
+        ]
+        if '"version"' in records:
+            assert ('"clientTransactionVersion":2' in records) is (name == "dumped-v2")
     said = dump(tools, tmp_path, "__consumer_offsets-0", "--offsets-decoder")
     assert "group-of-dumped" in said
     assert "endTxnMarker: COMMIT" in said
