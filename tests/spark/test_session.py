@@ -17,10 +17,11 @@ from pyspark.sql import Row
 
 from plog.client.admin import Admin
 from plog.client.producer import Producer
+from plog.spark.session import SETTINGS
 from plog.types import TopicPartition
 from tests.compat.clients import Confluent, Sent
-from tests.planes import Plane
 from tests.servers import BrokerProcess
+from tests.spark.marks import DEAR_PLANES
 from tests.spark.submitted import JOBS, submit
 from tests.spark.test_source import RECORDS, T0_MS, at, fill
 
@@ -207,6 +208,53 @@ def test_deleted_records_end_the_query_with_their_reason(spark, broker, new_topi
         frame.count()
 
 
+def test_session_is_set_up_as_the_page_says(spark):
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert len(SETTINGS) == 3
+    assert {key: spark.conf.get(key) for key in SETTINGS} == SETTINGS
+    assert spark.sparkContext.appName == "plog tests"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+
+
+REGISTERING = """
+import sys
+from py4j.protocol import Py4JJavaError
+from plog.spark.session import register, session
+
+spark = session("registering", spark_master="local[1]", spark_ui_enabled="false")
+spark.sparkContext.setLogLevel("OFF")
+
+def count():
+    reader = spark.read.format("plog").option("kafka.bootstrap.servers", sys.argv[1])
+    return reader.option("subscribe", sys.argv[2]).load().count()
+
+try:
+    count()
+except Py4JJavaError as fault:
+    print("DATA_SOURCE_NOT_FOUND" in str(fault))
+register(spark)
+print(count())
+"""
+
+
+@DEAR_PLANES
+def test_registered_format_needs_no_search(broker, new_topic, workers_find_plog, tmp_path):
+    """Another module that fails to import ends Spark's search, and `register` does without one."""
+    topic = new_topic()
+    fill(broker, topic, {0: 7})
+    (tmp_path / "pyspark_broken.py").write_text("raise ImportError('broken')")
+    path = f"{tmp_path}{os.pathsep}{workers_find_plog['PYTHONPATH']}"
+    said = subprocess.run(
+        [sys.executable, "-c", REGISTERING, broker.bootstrap, topic],
+        env={**workers_find_plog, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert said.stdout.split() == ["True", "7"], said.stderr
+
+
 # -- the jobs
 
 
@@ -235,14 +283,7 @@ def some_flights(broker: BrokerProcess):
 
 
 # A JVM of its own takes long to start, and the reader in it is that of the other tests.
-@pytest.mark.parametrize(
-    "plane",
-    [
-        pytest.param(Plane.FAST, id="fast"),
-        pytest.param(Plane.PLAIN, id="plain", marks=pytest.mark.long),
-    ],
-    indirect=True,
-)
+@DEAR_PLANES
 def test_spark_submit_prints_the_report(broker, some_flights, workers_find_plog, tmp_path):
     until = datetime(2013, 1, 1, 15, tzinfo=UTC)
     job = submit(
