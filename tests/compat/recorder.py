@@ -14,8 +14,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from plog.protocol import framing
+from plog.protocol import codec, framing
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.framing import RequestHeader
 
@@ -31,6 +32,13 @@ class Exchange:
     """Its place among all requests and answers, in the order in which the proxy saw them."""
     answer: bytes = b""
     answered: int = -1
+
+
+def body_of(exchange: Exchange, request: type) -> Any:
+    """Return what a request of this class says."""
+    _, body = framing.decode_request_header(exchange.request)
+    version = exchange.header.api_version
+    return codec.decode(request, version, memoryview(exchange.request), body)[0]
 
 
 class Recorder:

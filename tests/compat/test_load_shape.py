@@ -5,17 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from plog._native.batch import read_header
 from plog.ops import load
-from plog.protocol import codec
 from plog.protocol.api_keys import ApiKey
-from plog.protocol.framing import decode_request_header
 from plog.protocol.messages.fetch import FetchRequest
 from plog.protocol.messages.produce import ProduceRequest
 from tests.compat.programs import JAVA, Run
-from tests.compat.recorder import Exchange, Recorder
+from tests.compat.recorder import Exchange, Recorder, body_of
 from tests.compat.test_replay import SHAPE
 from tests.handlers.wire import create_topic, speak
 from tests.planes import Plane
@@ -26,12 +23,6 @@ NEWEST_JAVA = JAVA[-1]
 
 OF_ONE_FORM = {12: 11}
 """Versions of Produce: Java takes the newest, the generator one that Kafka 3.9 knows, too."""
-
-
-def body_of(exchange: Exchange, request: type) -> Any:
-    _, body = decode_request_header(exchange.request)
-    version = exchange.header.api_version
-    return codec.decode(request, version, memoryview(exchange.request), body)[0]
 
 
 def produce_shape(exchange: Exchange) -> dict[str, object]:

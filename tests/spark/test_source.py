@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import socket
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -27,6 +28,8 @@ from plog.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
+from plog.protocol.api_keys import ApiKey
+from plog.protocol.messages.fetch import FetchRequest
 from plog.spark import range_reader
 from plog.spark.arrow import BASE_SCHEMA, FULL_SCHEMA
 from plog.spark.offsets import NoLaterRecord, OffsetRange, share_out, split
@@ -35,6 +38,7 @@ from plog.spark.source import PlogDataSource, PlogReader
 from plog.spark.task_reader import BATCH_ROWS
 from plog.types import ZERO_UUID, TopicPartition
 from tests.compat.clients import CODECS, Confluent, Sent
+from tests.compat.recorder import Recorder, body_of
 from tests.servers import BrokerProcess
 
 HOUR_MS = 3_600_000
@@ -281,6 +285,44 @@ def test_no_broker_is_a_network_error_after_the_retries(broker):
             ),
             FULL_SCHEMA,
         ).partitions()
+
+
+def test_settings_of_the_client_are_those_of_its_requests(tmp_path):
+    given = {
+        "kafka.client.id": "mine",
+        "kafka.isolation.level": "read_committed",
+        "kafka.fetch.max.bytes": "70000",
+        "kafka.max.partition.fetch.bytes": "60000",
+        "kafka.fetch.max.wait.ms": "7",
+    }
+    broker = BrokerProcess(tmp_path)
+    recorder = Recorder(broker.port)
+    broker.overrides["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{recorder.port}"
+    try:
+        with broker:
+            with Admin(broker.bootstrap) as admin:
+                admin.create_topic("t")
+            fill(broker, "t", {0: 3})
+            recorder.exchanges.clear()
+            assert len(rows_of(broker, subscribe="t", **given)) == 3
+    finally:
+        recorder.close()
+    asked = recorder.exchanges
+    assert {one.header.client_id for one in asked} == {"mine"}
+    fetches = [body_of(one, FetchRequest) for one in asked if one.header.api_key == ApiKey.FETCH]
+    assert fetches
+    for fetch in fetches:
+        assert (fetch.isolation_level, fetch.max_bytes, fetch.max_wait_ms) == (1, 70_000, 7)
+        assert [part.partition_max_bytes for part in fetch.topics[0].partitions] == [60_000]
+
+
+def test_request_that_nobody_answers_ends_after_its_time():
+    given = {"subscribe": "t", "kafka.request.timeout.ms": "100", "fetchOffset.numRetries": "1"}
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        options = parse({"kafka.bootstrap.servers": address, **given})
+        with pytest.raises(NetworkException, match=f"no answer from {address} in time"):
+            PlogReader(options, FULL_SCHEMA).partitions()
 
 
 # -- ranges
