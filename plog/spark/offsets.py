@@ -145,6 +145,21 @@ def first_offsets(
     return _bound(cluster, options, options.start, first, last, is_start=True)
 
 
+def beginning_at_end(
+    cluster: Cluster, options: SourceOptions, partitions: Iterable[TopicPartition]
+) -> set[TopicPartition]:
+    """Return those in which a stream begins at the end, wherever that is when it is asked for."""
+    bound = options.start
+    if bound.named is not None:
+        return set(partitions) if bound.named == LATEST else set()
+    if bound.offsets is not None:
+        return {partition for partition, offset in bound.offsets.items() if offset == LATEST}
+    if not options.latest_if_no_later_record:
+        return set()
+    found = _ask(cluster, options, _times(bound, partitions))
+    return {partition for partition, at in found.items() if at.offset < 0}
+
+
 def named_ends(
     cluster: Cluster, options: SourceOptions, partitions: Iterable[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
@@ -219,12 +234,7 @@ def _bound(
             partition: named[offset][partition] if offset in named else offset
             for partition, offset in bound.offsets.items()
         }
-    if bound.timestamps is not None:
-        _check_covers(bound.timestamps, first)
-        times = dict(bound.timestamps)
-    else:
-        assert bound.timestamp is not None
-        times = dict.fromkeys(first, bound.timestamp)
+    times = _times(bound, first)
     resolved = {}
     for partition, at in _ask(cluster, options, times).items():
         if at.offset >= 0:
@@ -237,6 +247,14 @@ def _bound(
         else:
             resolved[partition] = last[partition]
     return resolved
+
+
+def _times(bound: Bound, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    if bound.timestamps is not None:
+        _check_covers(bound.timestamps, partitions)
+        return dict(bound.timestamps)
+    assert bound.timestamp is not None
+    return dict.fromkeys(partitions, bound.timestamp)
 
 
 def _ask(

@@ -6,7 +6,8 @@ Owns the requests. Who may end which, and when, `two_phases` says.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Iterable, Mapping
 
 from plog.client.transaction_admin import ONGOING
 from plog.client.transaction_states import PreparedTransaction
@@ -23,9 +24,16 @@ from plog.spark.sink_options import SinkOptions
 
 log = logging.getLogger(__name__)
 
+LEAST_LEFT_MS = 60_000
+"""Of its timeout, or a quarter of that, each transaction must have left when its batch is decided:
+a coordinator may move, and who decides may die, before the last of them is committed."""
+ABORTED_WITHIN_MS = 60_000
+"""Coordinators abort what has taken too long within so long. One that is open for longer still was
+not begun when it seems: the clocks of driver and broker differ."""
+
 
 class TransactionLost(PlogError):
-    """A task's transaction is not open any more, so that its batch cannot stand."""
+    """A task's transaction is not open any more, or not for long: its batch cannot stand."""
 
 
 class OpenTransactions:
@@ -39,16 +47,16 @@ class OpenTransactions:
     def __init__(self, link: Link, options: SinkOptions, prefix: str) -> None:
         self._link, self._options, self._prefix = link, options, prefix
 
-    def listed(self) -> set[PreparedTransaction]:
-        """Return those that nobody has decided to end.
+    def listed(self) -> dict[PreparedTransaction, int | None]:
+        """Return those that nobody has decided to end, and when each was begun (ms since 1970).
 
         Raises:
             KafkaError: a broker does not say for as long as a request may take.
         """
         return self._link.patiently(self._listed)
 
-    def _listed(self) -> set[PreparedTransaction]:
-        found = set()
+    def _listed(self) -> dict[PreparedTransaction, int | None]:
+        found = {}
         admin = self._link.transactions
         for listed in admin.transactions(states=[ONGOING]):
             if not listed.transactional_id.startswith(self._prefix):
@@ -59,22 +67,36 @@ class OpenTransactions:
                 continue
             if now.state == ONGOING:
                 one = now.transactional_id, now.producer_id, now.producer_epoch
-                found.add(PreparedTransaction(*one))
+                found[PreparedTransaction(*one)] = now.started_ms
         return found
 
-    def check(self, wanted: Iterable[PreparedTransaction], listed: Collection[object]) -> None:
-        """Look whether all of these are among those that are open.
+    def check(
+        self,
+        wanted: Iterable[PreparedTransaction],
+        listed: Mapping[PreparedTransaction, int | None],
+    ) -> None:
+        """Look whether all of these are among those that are open, and will be for long enough.
 
         Raises:
             TransactionLost: one is not.
         """
+        timeout_ms = self._options.transaction_timeout_ms
+        least_ms = min(LEAST_LEFT_MS, timeout_ms // 4)
+        now_ms = time.time_ns() // 1_000_000
         for one in wanted:
             if one not in listed:
-                raise TransactionLost(
-                    f"the transaction of {one.transactional_id} is not open any more; a batch has"
-                    " to be written and committed within kafka.transaction.timeout.ms="
-                    f"{self._options.transaction_timeout_ms}"
-                )
+                why = "is not open any more"
+            else:
+                started_ms = listed[one]
+                left_ms = timeout_ms if started_ms is None else started_ms + timeout_ms - now_ms
+                if not -ABORTED_WITHIN_MS < left_ms < least_ms:
+                    continue
+                why = f"is open for {max(left_ms, 0)} ms more alone, too little to be sure of"
+            raise TransactionLost(
+                f"the transaction of {one.transactional_id} {why}; a batch has to be written and"
+                f" committed within kafka.transaction.timeout.ms={timeout_ms}, which begins with"
+                " the first record that a task writes"
+            )
 
     def commit(
         self, transactions: Iterable[PreparedTransaction]

@@ -6,6 +6,7 @@ leaders, records that are gone. Never looks into records.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -30,6 +31,8 @@ from plog.errors import (
 from plog.spark.offsets import OffsetRange
 from plog.spark.options import EARLIEST, LATEST, SourceOptions
 from plog.types import TopicPartition
+
+log = logging.getLogger(__name__)
 
 MOST_ASKS = 64
 """Partitions in one fetch: enough that a thousand small ones cost few round trips."""
@@ -59,6 +62,8 @@ class RangeReader:
         )
         self._out_of_range: set[TopicPartition] = set()
         self._last_progress = time.monotonic()
+        self._missing_since: float | None = None
+        """Since when brokers have said, and nothing else, that a topic does not exist."""
 
     def __iter__(self) -> Iterator[tuple[OffsetRange, Fetched]]:
         """Iterate until every range is read.
@@ -98,10 +103,12 @@ class RangeReader:
         )
         for partition in asked:
             left = self._left[partition]
-            if left.start < first[partition].offset:
-                self._lose(left, f"records below {first[partition].offset} were deleted")
-                if first[partition].offset < left.end:
-                    self._left[partition] = left._replace(start=first[partition].offset)
+            start = first[partition].offset
+            if left.start < start:
+                lost = left._replace(end=min(start, left.end))
+                self._lose(lost, f"records below {start} were deleted")
+                if start < left.end:
+                    self._left[partition] = left._replace(start=start)
                 self._last_progress = time.monotonic()
             elif left.start > last[partition].offset:
                 self._lose(left, f"the log now ends at {last[partition].offset}")
@@ -110,11 +117,13 @@ class RangeReader:
 
     def _lose(self, left: OffsetRange, why: str) -> None:
         """Drop what is left of a range, unless a loss is an error."""
+        text = (
+            f"offsets {left.start} to {left.end} of {left.partition} cannot be read: {why} while "
+            "the query ran"
+        )
         if self._options.fail_on_data_loss:
-            raise OffsetOutOfRange(
-                f"offsets {left.start} to {left.end} of {left.partition} cannot be read: {why} "
-                "while the query ran; failOnDataLoss=false goes on without them"
-            )
+            raise OffsetOutOfRange(f"{text}; failOnDataLoss=false goes on without them")
+        log.warning("plog source: %s; it goes on without them (failOnDataLoss=false)", text)
         del self._left[left.partition]
 
     def _read_leader(self) -> Iterator[tuple[OffsetRange, Fetched]]:
@@ -145,7 +154,7 @@ class RangeReader:
                     self._advance(answer)
             now = time.monotonic()
             if moved:
-                self._last_progress = now
+                self._last_progress, self._missing_since = now, None
             elif not failed:
                 self._check_patience(now)
             for answer in failed:
@@ -203,10 +212,15 @@ class RangeReader:
         """Forget connections and leaders and wait a little, if the fault may pass."""
         if not fault.retriable or isinstance(fault, (_GivenUp, CorruptRecord)):
             raise fault
-        waited_s = time.monotonic() - self._last_progress
-        if waited_s > self._options.poll_timeout_ms / 1000:
+        now = time.monotonic()
+        if now - self._last_progress > self._options.poll_timeout_ms / 1000:
             raise fault
-        if isinstance(fault, UnknownTopicOrPartition) and waited_s > UNKNOWN_TOPIC_PATIENCE_S:
+        if not isinstance(fault, UnknownTopicOrPartition):
+            # A broker that has been away may not know its topics at once.
+            self._missing_since = None
+        elif self._missing_since is None:
+            self._missing_since = now
+        elif now - self._missing_since > UNKNOWN_TOPIC_PATIENCE_S:
             self._drop_unknown(fault)
         self._cluster.close()
         for topic in list(self._cluster.topics):
@@ -219,7 +233,7 @@ class RangeReader:
         for partition in list(self._left):
             topic = self._cluster.topics.get(partition.topic)
             if topic is None or partition.partition not in topic.partitions:
-                del self._left[partition]
+                self._lose(self._left[partition], "its topic was deleted")
 
 
 class _GivenUp(RequestTimedOut):

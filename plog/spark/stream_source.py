@@ -26,7 +26,7 @@ from plog.client.group_admin import GroupAdmin
 from plog.errors import KafkaError, PlogError, UnknownTopicOrPartition
 from plog.spark import offsets
 from plog.spark.offsets import DataLoss, OffsetRange
-from plog.spark.options import LATEST, SourceOptions
+from plog.spark.options import SourceOptions
 from plog.spark.range_reader import UNKNOWN_TOPIC_PATIENCE_S
 from plog.spark.stream_offsets import (
     Delay,
@@ -101,9 +101,17 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
 
         def step() -> Offsets:
             self.watch.look(0)
+            if not are_gone:
+                self.watch.require_topics()
             return self.watch.ends(self.watch.found)
 
-        self._frozen = self._patiently(step)
+        are_gone = False
+        try:
+            self._frozen = self._patiently(step)
+        except UnknownTopicOrPartition:
+            # They are not just unknown to a broker that has started: `latestOffset` sees to them.
+            are_gone = True
+            self._frozen = self._patiently(step)
 
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802
         """Return where the options have the query begin.
@@ -113,22 +121,15 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         is written down, and the next batch begins there.
         """
 
-        def step() -> Offsets:
+        def step() -> tuple[Offsets, set[TopicPartition]]:
             try:
                 return self.watch.first_offsets()
             except KafkaError:
                 self.watch.start_over()
                 raise
 
-        starts = offsets.with_attempts(self.options, step)
-        bound = self.options.start
-        for partition, start in starts.items():
-            if (
-                bound.named == LATEST
-                or (bound.offsets or {}).get(partition) == LATEST
-                or self.options.latest_if_no_later_record
-            ):
-                self._pinned[partition] = start
+        starts, at_end = offsets.with_attempts(self.options, step)
+        self._pinned = {partition: starts[partition] for partition in at_end}
         return to_json(starts)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
@@ -141,6 +142,9 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
             end = self._cut(begin, self._up_to_frozen(begin, now))
         else:
             end = self._cut(begin, self._hold_back(begin, self._await_news(begin)))
+        if self._pinned:
+            # What has come to be since would begin at its end, should this batch be repeated.
+            end = {partition: offset for partition, offset in end.items() if partition in begin}
         for partition, start_of_run in self._pinned.items():
             if begin.get(partition) == start_of_run and partition in end:
                 end[partition] = start_of_run

@@ -20,7 +20,7 @@ from plog.client.fetcher import (
     receive_fetch,
     send_fetch,
 )
-from plog.errors import KafkaError
+from plog.errors import KafkaError, UnknownTopicOrPartition
 from plog.spark import offsets
 from plog.spark.options import EARLIEST, LATEST, SourceOptions
 from plog.types import TopicPartition
@@ -76,12 +76,24 @@ class TopicWatch:
         self.recreated.discard(topic)
         self._ids.pop(topic, None)
 
-    def first_offsets(self) -> dict[TopicPartition, int]:
-        """Return where the options have the stream begin (see `offsets.plan` for errors)."""
+    def first_offsets(self) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
+        """Return where the options have the stream begin, and in which partitions that is the end.
+
+        Raises as `offsets.plan`.
+        """
         found = offsets.find_partitions(self._cluster, self._options)
+        # First: a record that comes between the two leaves one too many at the end, not too few.
+        at_end = offsets.beginning_at_end(self._cluster, self._options, found)
         starts = offsets.first_offsets(self._cluster, self._options, found)
         self._compare_ids(found)
-        return starts
+        return starts, at_end
+
+    def require_topics(self) -> None:
+        """Raise UnknownTopicOrPartition if a named topic was missing at the last look."""
+        options = self._options
+        named = set(options.topics) | {partition.topic for partition in options.assigned}
+        if missing := named - {partition.topic for partition in self.found}:
+            raise UnknownTopicOrPartition(f"no such topic: {', '.join(sorted(missing))}")
 
     def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the earliest offset of each partition."""

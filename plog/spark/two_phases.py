@@ -145,7 +145,7 @@ class StreamPhases:
         """Make a batch stand that its tasks have written, and commit it.
 
         Raises:
-            TransactionLost: one of them has ended already; nothing stands.
+            TransactionLost: one of them has ended already, or is about to; nothing stands.
             TakenOver: another run of the query has entered; nothing stands.
             TornBatch: it stands, but for a transaction that was aborted meanwhile.
             KafkaError: a broker refuses or does not answer; the next run finds out whether it
@@ -166,7 +166,7 @@ class StreamPhases:
             self._open.check(transactions, self._open.listed())
             driver.write(decision)
         self._commit(decision)
-        others = self._open.listed() - set(transactions)
+        others = self._open.listed().keys() - set(transactions)
         # Unless another run has entered meanwhile, whose tasks' they may be.
         if others and self._log.last() == decision:
             self._open.abort(others)
@@ -183,7 +183,7 @@ class StreamPhases:
             if last is not None and standing(last, self._run, batch) is Standing.DECIDED:
                 self._commit(last)
             else:
-                self._open.abort(listed.union(transactions))
+                self._open.abort(listed.keys() | set(transactions))
 
     def _commit(self, decision: Decision) -> None:
         torn = self._open.commit(decision.transactions)
@@ -225,7 +225,8 @@ class BatchPhases:
         """Commit what tasks have written.
 
         Raises:
-            TransactionLost: one of their transactions has ended already; nothing stands.
+            TransactionLost: one of their transactions has ended already, or is about to; nothing
+                stands.
             TornBatch: one has ended in this very moment; the others stand.
             KafkaError: a broker refuses or does not answer; some may stand.
         """
@@ -235,7 +236,7 @@ class BatchPhases:
         if torn:
             lost = ", ".join(one.transactional_id for one, _ in torn)
             raise TornBatch(f"the records of {lost} are lost, others were written ({torn[0][1]})")
-        self._open.abort(listed - set(transactions))
+        self._open.abort(listed.keys() - set(transactions))
 
     def give_up(self, batch: int, transactions: Iterable[PreparedTransaction]) -> None:
         """Abort what is still open; what has been committed stays."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
+import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
@@ -14,6 +17,7 @@ import pytest
 from plog._native.records import build_batch, control_batch
 from plog.errors import (
     CorruptRecord,
+    KafkaError,
     KafkaStorageError,
     LeaderNotAvailable,
     NetworkException,
@@ -269,7 +273,7 @@ def test_records_deleted_meanwhile_are_an_error(monkeypatch):
 
 
 @pytest.mark.parametrize("before", [40, 60])
-def test_records_deleted_meanwhile_are_skipped_where_loss_is_none(monkeypatch, before):
+def test_records_deleted_meanwhile_are_skipped_where_loss_is_none(monkeypatch, caplog, before):
     logs = {tp(0): a_log([3] * 20), tp(1): a_log([3] * 20)}
     wanted = ranges_of(logs)
     found = read(monkeypatch, FakeCluster(logs, deletion(logs, before=before)), wanted, LOSSY)
@@ -278,6 +282,7 @@ def test_records_deleted_meanwhile_are_skipped_where_loss_is_none(monkeypatch, b
     assert had == list(range(len(had)))
     assert 0 < len(had) < 40
     assert found[0][len(had) :] == list(range(before, 60))
+    assert f" to {before} of t-0 cannot be read: records below {before} were deleted" in caplog.text
 
 
 @pytest.mark.parametrize("options", [OPTIONS, LOSSY])
@@ -336,7 +341,30 @@ def test_topic_created_anew_between_two_fetches_is_not_read_for_the_old_one(
 
 
 @pytest.mark.parametrize("options", [OPTIONS, LOSSY])
-def test_topic_that_stays_away_is_a_loss(monkeypatch, options):
+def test_broker_that_does_not_know_its_topics_yet_costs_no_record(monkeypatch, options):
+    """It has been away for longer than a topic may be missing for."""
+    monkeypatch.setattr(range_reader, "UNKNOWN_TOPIC_PATIENCE_S", 0.05)
+    logs = {tp(0): a_log([3] * 20)}
+    faults: Iterator[KafkaError] = itertools.chain(
+        [NetworkException("away")] * 3, [UnknownTopicOrPartition("not yet")] * 2
+    )
+    answers = 0
+
+    def fault(step: str) -> None:
+        nonlocal answers
+        answers += step == "receive"
+        if answers > 2 and step == "receive" and (met := next(faults, None)) is not None:
+            time.sleep(0.06 if isinstance(met, NetworkException) else 0)
+            raise met
+
+    assert read(monkeypatch, FakeCluster(logs, fault), ranges_of(logs), options) == {
+        0: list(range(60))
+    }
+    assert next(faults, None) is None
+
+
+@pytest.mark.parametrize("options", [OPTIONS, LOSSY])
+def test_topic_that_stays_away_is_a_loss(monkeypatch, caplog, options):
     monkeypatch.setattr(range_reader, "UNKNOWN_TOPIC_PATIENCE_S", 0.05)
     logs = {tp(0): a_log([3])}
     wanted = [*ranges_of(logs), OffsetRange(TopicPartition("gone", 0), 0, 3, TOPIC_ID)]
@@ -345,6 +373,7 @@ def test_topic_that_stays_away_is_a_loss(monkeypatch, options):
             read(monkeypatch, FakeCluster(logs), wanted, options)
     else:
         assert read(monkeypatch, FakeCluster(logs), wanted, options) == {0: [0, 1, 2]}
+        assert "offsets 0 to 3 of gone-0 cannot be read: its topic was deleted" in caplog.text
 
 
 def test_no_range_asks_nobody(monkeypatch):

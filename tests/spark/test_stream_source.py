@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import pickle
@@ -145,6 +146,24 @@ def test_available_now_ends_where_it_began(broker, new_topic):
     again = Run(broker, run.checkpoint, subscribe=topic)
     again.reader.prepareForTriggerAvailableNow()
     assert again.batch() == {0: list(range(100, 200))}
+
+
+def test_available_now_waits_for_a_topic_that_is_not_known_yet(broker, new_topic, monkeypatch):
+    """As of a broker that has just started; a run that read nothing would end well."""
+    topic = new_topic()
+    fill(broker, topic, {0: 3})
+    run = Run(broker, [{topic: {"0": 1}}], subscribe=topic)
+    look, looks = TopicWatch.look, itertools.count()
+
+    def forgetful(self, *age):
+        look(self, *age)
+        if next(looks) < 2:
+            self.found = []
+
+    monkeypatch.setattr(TopicWatch, "look", forgetful)
+    run.reader.prepareForTriggerAvailableNow()
+    assert next(looks) > 2
+    assert run.batch() == {0: [1, 2]}
 
 
 def test_available_now_from_the_latest_offset_reads_nothing_and_remembers_it(broker, new_topic):
@@ -300,6 +319,34 @@ def test_first_batch_from_the_latest_offset_that_is_repeated_loses_nothing(broke
     assert again.read(again.start, first) == {}
     again.checkpoint.append(first)
     assert again.batch() == {0: [10, 11, 12, 13, 14]}
+
+
+def test_partition_that_comes_before_the_first_batch_joins_behind_it(broker, new_topic):
+    topic = new_topic()
+    run = Run(broker, [], subscribe=topic, startingOffsets="latest")
+    start = run.start
+    with Admin(broker.bootstrap) as admin:
+        admin.create_partitions(topic, 2)
+    fill(broker, topic, {1: 5})
+    first = run.plan()
+    assert first == start == {topic: {"0": 0}}  # written down; and now the driver is killed
+    again = Run(broker, [], subscribe=topic, startingOffsets="latest")
+    assert again.read(again.start, first) == {}
+    again.checkpoint.append(first)
+    assert again.batch_of_something() == {1: [0, 1, 2, 3, 4]}
+
+
+@pytest.mark.parametrize("late", [{}, {0: 1}])
+def test_strategy_leaves_alone_where_a_time_was_found(broker, new_topic, late):
+    """The first batch reads nothing of those partitions alone that had no later record."""
+    topic = new_topic(partitions=2)
+    fill(broker, topic, {0: 10, 1: 5})
+    options = {"startingTimestamp": T0_MS + 7, "startingOffsetsByTimestampStrategy": "latest"}
+    run = Run(broker, [], subscribe=topic, **options)
+    assert run.start == {topic: {"0": 7, "1": 5}}
+    fill(broker, topic, {**late, 1: 1})
+    assert run.batch(ONCE) == {0: list(range(7, 10 + len(late)))}
+    assert run.batch(ONCE) == {1: [5]}
 
 
 def test_wrong_topic_is_told_before_anything_begins(broker):

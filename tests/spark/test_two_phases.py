@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,7 +36,7 @@ from plog.protocol.messages.transactions import (
     ListTransactionsRequest,
 )
 from plog.protocol.schema import Struct
-from plog.spark import decision_log, links
+from plog.spark import decision_log, links, open_transactions
 from plog.spark.decision_log import DecisionLog, Driver
 from plog.spark.decisions import Decision, Slots, TakenOver, WentBack, decided
 from plog.spark.links import Link
@@ -44,6 +45,7 @@ from plog.spark.sink_options import SinkOptions
 from plog.spark.two_phases import BatchPhases, StreamPhases, TornBatch
 from plog.types import TopicPartition
 from tests.compat.live_kafka import KraftKafka
+from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.waiting import until
 
@@ -59,9 +61,11 @@ def link_of(options: SinkOptions) -> Link:
 class Run:
     """A run of a streaming query, and the process that its tasks are in."""
 
-    def __init__(self, options: SinkOptions, query: str, topic: str, name: str) -> None:
+    def __init__(
+        self, options: SinkOptions, query: str, topic: str, name: str, slots: Slots | None = None
+    ) -> None:
         self.options, self.query, self.topic, self.name = options, query, topic, name
-        self.slots = Slots(f"{name}-process")
+        self.slots = slots or Slots(f"{name}-process")
         self._links: dict[int, Link] = {}
 
     @property
@@ -89,6 +93,7 @@ class Run:
         producer = Producer(
             self.options.bootstrap_servers,
             linger_ms=0,
+            transaction_timeout_ms=self.options.transaction_timeout_ms,
             transactional_id=self.slots.next_id("plog-spark-", self.query, self.name, batch),
         )
         producer.init_transactions()
@@ -117,13 +122,21 @@ def options(broker: BrokerProcess) -> SinkOptions:
 
 
 @pytest.fixture
-def start(options: SinkOptions, new_topic: NewTopic) -> Iterator[Callable[[], Run]]:
+def slots() -> Slots | None:
+    """Those of the process that the tasks of all runs are in; None where each run has its own."""
+    return None
+
+
+@pytest.fixture
+def start(
+    options: SinkOptions, new_topic: NewTopic, slots: Slots | None
+) -> Iterator[Callable[[], Run]]:
     """Start runs of one new query, one after the other."""
     query, topic = f"query-{next(_numbers)}", new_topic(TASKS)
     runs: list[Run] = []
 
     def begin() -> Run:
-        runs.append(Run(options, query, topic, f"run-{len(runs)}"))
+        runs.append(Run(options, query, topic, f"run-{len(runs)}", slots))
         return runs[-1]
 
     yield begin
@@ -195,6 +208,13 @@ def test_batch_of_a_driver_that_died_before_it_decided_is_written_anew(
     assert sorted(read(broker, dead.topic)) == batches(0, 1, 2)
 
 
+SAME_PROCESS = pytest.mark.parametrize(
+    "slots", [None, Slots("process")], ids=["other-processes", "same-process"]
+)
+"""Python workers outlive a query, and its next run has its transactional ids from the same ones."""
+
+
+@SAME_PROCESS
 @pytest.mark.parametrize("committed", range(TASKS + 1))
 def test_batch_of_a_driver_that_died_after_it_decided_is_finished_by_the_next(
     broker: BrokerProcess, start: Callable[[], Run], options: SinkOptions, committed: int
@@ -406,6 +426,91 @@ def test_batch_that_is_given_up_is_aborted_unless_it_stands(
     run.phases().decide(0, written)
     run.phases().give_up(0, written)
     assert sorted(read(broker, run.topic)) == batches(0)
+
+
+@pytest.mark.parametrize(
+    ("later_s", "stands"),
+    [(0, True), (839, True), (841, False), (959, False), (961, True), (7200, True), (-7200, True)],
+)
+def test_batch_stands_only_if_its_transactions_last_long_enough(
+    broker: BrokerProcess,
+    start: Callable[[], Run],
+    monkeypatch: pytest.MonkeyPatch,
+    later_s: int,
+    stands: bool,
+) -> None:
+    """A minute of their fifteen is left for who commits them, or the clocks differ."""
+    run = start()
+    written = run.write(0)
+    now_ns = time.time_ns
+    with monkeypatch.context() as patch:
+        patch.setattr(open_transactions.time, "time_ns", lambda: now_ns() + later_s * 10**9)
+        if stands:
+            run.phases().decide(0, written)
+        else:
+            with pytest.raises(TransactionLost, match="ms more alone, too little to be sure of"):
+                run.phases().decide(0, written)
+            run.phases().give_up(0, written)
+    assert sorted(read(broker, run.topic)) == (batches(0) if stands else [])
+
+
+@pytest.fixture
+def impatient(tmp_path: Path, plane: Plane) -> Iterator[tuple[BrokerProcess, SinkOptions]]:
+    """A broker that looks often for transactions that took too long, and such as may take 1 s."""
+    often = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 100}
+    with BrokerProcess(tmp_path, overrides=often) as broker:
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topic("t", partitions=TASKS)
+        yield broker, SinkOptions(broker.bootstrap, transaction_timeout_ms=1_000)
+
+
+def wait_for_abort(broker: BrokerProcess, transactions: list[PreparedTransaction]) -> None:
+    with TransactionAdmin(broker.bootstrap) as admin:
+        for one in transactions:
+            until(
+                lambda one=one: admin.describe(one.transactional_id).state == "CompleteAbort",
+                "it took too long",
+            )
+
+
+def test_batch_whose_transactions_took_too_long_does_not_stand(
+    impatient: tuple[BrokerProcess, SinkOptions],
+) -> None:
+    broker, options = impatient
+    with contextlib.closing(Run(options, "query", "t", "run")) as run:
+        written = run.write(0)
+        wait_for_abort(broker, written)
+        with pytest.raises(TransactionLost, match="is not open any more"):
+            run.phases().decide(0, written)
+        run.phases().give_up(0, written)
+    assert read(broker, "t") == []
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_batch_that_nobody_committed_in_time_is_torn(
+    impatient: tuple[BrokerProcess, SinkOptions], caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    broker, options = impatient
+    options = replace(options, fail_on_torn_batch=fails)
+    with (
+        contextlib.closing(Run(options, "query", "t", "dead")) as dead,
+        contextlib.closing(Run(options, "query", "t", "again")) as again,
+    ):
+        left = dead.write(0)
+        log = dead.log()
+        with Driver(log, options) as driver:
+            last = log.last()
+            assert last is not None
+            driver.write(decided(last, 0, left))
+        wait_for_abort(broker, left)
+        words = f"batch 0 of query query stands, but the records of {left[0].transactional_id}"
+        if fails:
+            with pytest.raises(TornBatch, match=words):
+                again.task(0, 0)
+        else:
+            assert again.task(0, 0) is None
+            assert words in caplog.text
+    assert read(broker, "t") == []
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -638,6 +743,7 @@ def rounds(
     return run, batch
 
 
+@SAME_PROCESS
 @pytest.mark.parametrize("sent", [False, True])
 def test_whoever_dies_at_whichever_step_each_batch_is_there_once(
     broker: BrokerProcess, start: Callable[[], Run], monkeypatch: pytest.MonkeyPatch, sent: bool
