@@ -102,7 +102,7 @@ LAUNCHER
     install -m 644 systemd/plog.sysusers.conf "$stage/root/usr/lib/sysusers.d/plog.conf"
     install -m 644 systemd/plog.tmpfiles.conf "$stage/root/usr/lib/tmpfiles.d/plog.conf"
     # As in a checkout, so that links lead where they do there; but for what is of those who change plog.
-    for file in README.md docs/*.* config/mirror-maker.properties examples/*.py asv_bench/README.md; do
+    for file in README.md docs/*.* config/mirror-maker.properties examples/*.* asv_bench/README.md; do
         [ "$file" = docs/NEXT.md ] ||
             install -D -m 644 "$file" "$stage/root/usr/share/doc/plog/$file"
     done

@@ -125,7 +125,14 @@ def describe(group: str, bootstrap: str, as_json: bool, members: bool) -> None:
     if not members:
         rows = [{**row, "behind_ms": _behind(row["behind_ms"])} for row in rows]
     columns = MEMBER_COLUMNS if members else PARTITION_COLUMNS
-    print_rows([list(row.values()) for row in rows], columns, as_json=False)
+    # Terminals are narrow: what is empty everywhere takes no room.
+    told = [
+        (name, cells)
+        for name, *cells in zip(columns, *(row.values() for row in rows), strict=True)
+        if any(cell not in (None, "") for cell in cells)
+    ]
+    names, cells = zip(*told, strict=True)
+    print_rows(list(zip(*cells, strict=True)), names, as_json=False)
 
 
 def _line(group: GroupDescription) -> str:

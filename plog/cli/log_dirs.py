@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from plog.cli.output import json_option, print_done, print_rows
+from plog.cli.output import agrees, json_option, print_done, print_rows
 from plog.cli.properties import takes_properties
 
 MOST_NAMED = 5
@@ -70,7 +70,7 @@ def command(
                 " What is in no other missing one either is made anew, and empty.",
                 err=True,
             )
-        if not (yes or click.confirm("Forget it?", err=True)):
+        if not (yes or agrees("Forget it?")):
             click.echo("Nothing is forgotten.", err=True)
             sys.exit(1)
         log_dirs.forget(missing)

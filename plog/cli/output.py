@@ -98,6 +98,15 @@ def print_done(text: str, outcome: dict[str, Any], *, as_json: bool) -> None:
         click.echo(text)
 
 
+def agrees(question: str) -> bool:
+    """Ask whether to go on; where nobody is there to answer, nobody agrees."""
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        click.echo(err=True)
+        return False
+
+
 def raise_all(faults: Sequence[KafkaError], *, most: int | None = None) -> None:
     """End a command with all that went wrong, each in a line; with nothing, do nothing.
 

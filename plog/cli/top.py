@@ -169,7 +169,7 @@ def _screen(seen: Watch, address: str) -> RenderableType:
     if figures["missing_log_dirs"]:
         head += f"   {figures['missing_log_dirs']} log directories MISSING"
     if figures["slow_log_dirs"]:
-        head += f"   counted slow: {', '.join(figures['slow_log_dirs'])}"
+        head += f"   slow, or not tried yet: {', '.join(figures['slow_log_dirs'])}"
     apis = Table("requests", "per second", "fast", "p50", "p99", "p99.9", box=None)
     for one in seen.apis():
         times = [_time(seconds) for seconds in one.percentiles]

@@ -6,7 +6,14 @@ import sys
 
 import click
 
-from plog.cli.output import bootstrap_option, json_option, print_done, print_json, print_rows
+from plog.cli.output import (
+    agrees,
+    bootstrap_option,
+    json_option,
+    print_done,
+    print_json,
+    print_rows,
+)
 
 
 def _configs(entries: tuple[str, ...]) -> dict[str, str]:
@@ -188,8 +195,8 @@ def delete(topic: str, bootstrap: str, as_json: bool, yes: bool) -> None:
     """Delete TOPIC and all its records."""
     from plog.client.admin import Admin
 
-    if not (yes or click.confirm(f"Delete topic {topic} and all its records?", err=True)):
-        click.echo("Nothing is deleted.", err=True)
+    if not (yes or agrees(f"Delete topic {topic} and all its records?")):
+        click.echo("Nothing is deleted (--yes does not ask).", err=True)
         sys.exit(1)
     with Admin(bootstrap) as admin:
         admin.delete_topic(topic)

@@ -49,6 +49,8 @@ PASSING_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "overlay"})
 TEMPORARY = (Path("/tmp"), Path("/var/tmp"))
 NAMES_SHOWN = 3
 LOOPBACK = ("127.", "localhost", "::1")
+KRAFT_LISTENER = "CONTROLLER"
+"""What the properties that come with Kafka call the listener of its controller."""
 
 
 class Verdict(Enum):
@@ -80,7 +82,7 @@ def examine(properties: str | None, overrides: tuple[str, ...] = ()) -> list[Fin
         settings, warnings = read(properties, overrides)
     except ConfigError as error:
         found = [Finding("settings", Verdict.FAILURE, line) for line in str(error).splitlines()]
-        text = "log directories and listeners are looked at once the settings are right"
+        text = "keys without effect, log directories and listeners are told of once these are right"
         return [*found, Finding("settings", Verdict.WARNING, text, "run this again then"), *_host()]
     found = [Finding("settings", Verdict.WARNING, text) for text in warnings]
     if not warnings:
@@ -302,6 +304,12 @@ def _listeners(settings: BrokerSettings, *, is_running: bool) -> Findings:
         for one in settings.parsed_listeners():
             place = f"{one.name}://{one.host}:{one.port}"
             yield _address("listeners", place, one.host, one.port, is_running, held)
+            if one.name.upper() == KRAFT_LISTENER:
+                text = (
+                    f"{place} looks like that of a KRaft controller, and plog would serve clients"
+                )
+                advice = "out of listeners, advertised.listeners, listener.security.protocol.map"
+                yield Finding("listeners", Verdict.WARNING, text, advice)
             everywhere = one.host in ("", "0.0.0.0", "::")
             if everywhere and one.advertised_host.startswith(LOOPBACK):
                 advice = "clients elsewhere would look for the broker on their own host"

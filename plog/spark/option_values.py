@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -52,3 +53,11 @@ def one_of(choices: Mapping[str, T]) -> Callable[[str], T]:
 
 
 boolean: Callable[[str], Any] = one_of({"true": True, "false": False})
+
+
+def no_option(key: str, of: str, names: Iterable[str]) -> str:
+    """Say that a key is none of these options, and which one may have been meant."""
+    by_lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.8)
+    meant = f"; did you mean {by_lower[close[0]]}?" if close else ""
+    return f"{key} is not an option of this {of}{meant}"

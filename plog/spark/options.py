@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from plog.errors import ConfigError
-from plog.spark.option_values import at_least_0, boolean, not_empty, one_of, positive
+from plog.spark.option_values import (
+    at_least_0,
+    boolean,
+    no_option,
+    not_empty,
+    one_of,
+    positive,
+)
 from plog.types import TopicPartition
 
 LATEST, EARLIEST = -1, -2
@@ -95,8 +102,9 @@ def parse(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptio
     given = {key.lower(): value for key, value in options.items()}
     served, bounds = served_by(streaming=streaming)
     refused = REFUSED | (REFUSED_IN_STREAMS if streaming else REFUSED_IN_BATCHES)
-    known = {option.lower() for option in (*served, *(o for by in bounds.values() for o in by))}
-    faults = [_refusal(key, refused) for key in given if key not in known]
+    names = [*served, *(option for by in bounds.values() for option in by)]
+    known = {option.lower() for option in names}
+    faults = [_refusal(key, refused, names) for key in given if key not in known]
     values: dict[str, Any] = {"start": Bound(named=LATEST)} if streaming else {}
 
     def take(option: str, field: str, convert: Callable[[str], Any]) -> None:
@@ -151,13 +159,13 @@ def served_by(
     return OPTIONS, BOUNDS
 
 
-def _refusal(key: str, refused: Mapping[str, str]) -> str:
+def _refusal(key: str, refused: Mapping[str, str], names: Iterable[str]) -> str:
     if key in refused:
         return f"{key} {refused[key]}"
     if key.startswith("kafka."):
         served = ", ".join(option for option in OPTIONS if option.startswith("kafka."))
         return f"{key} is not supported; of the client's settings there are {served}"
-    return f"{key} is not an option of this source"
+    return no_option(key, "source", names)
 
 
 def _whole(value: object) -> int:

@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 
 from plog.errors import ConfigError
 from plog.protocol.record_batch import CODECS
-from plog.spark.option_values import at_least_0, boolean, not_empty, one_of, positive
+from plog.spark.option_values import (
+    at_least_0,
+    boolean,
+    no_option,
+    not_empty,
+    one_of,
+    positive,
+)
 from plog.types import is_legal_topic_name
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
@@ -108,7 +115,8 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
         if key.lower() in SPARKS_OWN:
             continue
         if key.lower() not in known:
-            faults.append(f"{key} {REFUSED.get(key.lower(), 'is not an option of this sink')}")
+            refused = REFUSED.get(key.lower())
+            faults.append(f"{key} {refused}" if refused else no_option(key, "sink", OPTIONS))
             continue
         name, option = known[key.lower()]
         try:

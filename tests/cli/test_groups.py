@@ -101,6 +101,7 @@ def test_group_without_members_is_described(call, group, written):
     table = call("groups", "describe", group).stdout.decode()
     assert f"Group {group}: Empty, assignor none, 0 members, coordinator broker 0 (" in table
     assert "Behind" in table
+    assert "Member" not in table  # for nobody has it
     assert "It has no members." in call("groups", "describe", group, "--members").stdout.decode()
 
 

@@ -78,7 +78,10 @@ def test_everything_wrong_with_the_file_is_told(tmp_path: Path) -> None:
     assert len(found) == 2
     assert any("num.partitions" in text for text in found)
     (text,) = warnings(examined, "settings")
-    assert text == "log directories and listeners are looked at once the settings are right"
+    assert (
+        text
+        == "keys without effect, log directories and listeners are told of once these are right"
+    )
 
 
 def test_keys_without_effect_are_told(tmp_path: Path) -> None:
@@ -552,6 +555,17 @@ def test_address_that_only_this_host_could_find_is_warned_of(tmp_path: Path) -> 
     elsewhere = f"PLAINTEXT://broker.example:{port}"
     found = examine(settings(tmp_path, advertised_listeners=elsewhere, **everywhere))
     assert [text for text in warnings(found, "listeners") if "told to clients" in text] == []
+
+
+def test_listener_of_a_kraft_controller_is_warned_of(tmp_path: Path) -> None:
+    ports = [free_port(), free_port()]
+    given = settings(
+        tmp_path,
+        listeners=f"PLAINTEXT://127.0.0.1:{ports[0]},CONTROLLER://127.0.0.1:{ports[1]}",
+        listener_security_protocol_map="PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    )
+    (text,) = warnings(examine(given), "listeners")
+    assert text.startswith(f"CONTROLLER://127.0.0.1:{ports[1]} looks like that of a KRaft")
 
 
 SEND, RECEIVE = "socket.send.buffer.bytes", "socket.receive.buffer.bytes"

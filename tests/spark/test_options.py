@@ -153,6 +153,11 @@ BAD = [
     ("kafka.ssl.keystore.location", "k", "kafka.ssl.keystore.location is not supported; of the"),
     ("path", "t", "path is not served: name topics by subscribe"),
     ("topic", "t", "topic is not an option of this source"),
+    (
+        "startingOffset",
+        "latest",
+        "startingoffset is not an option of this source; did you mean startingOffsets?",
+    ),
 ]
 
 

@@ -166,6 +166,11 @@ WRONG = [
     ("value binary, partition long", {}, "column partition is bigint, and must be int"),
     ("value binary, headers map<string, binary>", {}, "column headers is map<string,binary>"),
     ("value binary", {"subscribe": "t"}, "subscribe is not an option of this sink"),
+    (
+        "value binary",
+        {"deliver": "x"},
+        "deliver is not an option of this sink; did you mean delivery?",
+    ),
     ("value binary", {"delivery": "twice"}, "delivery: 'twice' is none of"),
     ("value binary", {"kafka_acks": "1"}, "kafka.acks=1 is not exactly-once, which takes all"),
     ("value binary", {"kafka_transactional_id": "x"}, "transactionalIdPrefix begins it"),
