@@ -4,13 +4,17 @@
 `topic`, `partitions`, `name` (the worker's in the history), `history` (the file to be written),
 `seed`, and by role:
 
-    producer  sends values in transactions, commits most and aborts some; `first_value`
+    producer  sends values in transactions, commits most and aborts some; `first_value`,
+              `transactional_id`
+    plain     sends values without transactions, idempotently; `first_value`
     reader    reads all partitions from their starts, now and then anew from somewhere else
     member    reads what a group gives it, and commits; `group`
     final     reads all partitions from their starts to their ends, and ends
 
-Until stdin ends, all but the last. What a client raises that it cannot go on from ends the worker
-with status 1; whoever runs it starts another one under another name.
+Until stdin ends, all but the last. They are librdkafka's; `plog-reader` and `kafka-python-reader`
+do what `reader` does with clients that leave out by themselves what is aborted. What a client
+raises that it cannot go on from ends the worker with status 1; whoever runs it starts another one
+under another name.
 """
 
 from __future__ import annotations
@@ -20,14 +24,16 @@ import json
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as Place
 
+from plog.client.consumer import Consumer as PlogConsumer
 from plog.types import TopicPartition
 
 from .history import (
@@ -53,19 +59,22 @@ from .history import (
 PATIENCE_S = 20
 TRANSACTION_TIMEOUT_MS = 5_000
 MOST_SENDS = 30
+PLAIN_PAUSE_S = 0.05
 ABORTS = 0.2
 """So many of all transactions are aborted on purpose."""
 SEEKS = 0.02
 """So often, after a poll, a reader goes elsewhere."""
 POLL_S = 0.1
+POLL_MS = int(1000 * POLL_S)
 MOST_OF_POLL = 200
+RECONNECT_MS = 500
 SESSION_MS, MAX_POLL_MS = 6_000, 12_000
 
 IsOver = Callable[[], bool]
 
 
 class Producing:
-    """One transactional producer."""
+    """One producer."""
 
     def __init__(self, settings: dict[str, Any], history: HistoryWriter) -> None:
         self._name, self._topic = settings["name"], settings["topic"]
@@ -73,15 +82,23 @@ class Producing:
         self._chance = random.Random(settings["seed"])
         self._history = history
         self._values = itertools.count(settings["first_value"])
-        self._client = Producer(
-            {
-                "bootstrap.servers": settings["bootstrap"],
-                "transactional.id": settings["transactional_id"],
-                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-            }
-        )
+        kind: dict[str, str | int | bool] = {"enable.idempotence": True}
+        if "transactional_id" in settings:
+            kind["transactional.id"] = settings["transactional_id"]
+            kind["transaction.timeout.ms"] = TRANSACTION_TIMEOUT_MS
+        self._client = Producer({"bootstrap.servers": settings["bootstrap"], **kind})
+
+    def run_plainly(self, is_over: IsOver) -> None:
+        """Send without transactions, some at a time, as others need the processors too."""
+        while not is_over():
+            self._send_some(None)
+            while self._client.flush(POLL_S) and not is_over():
+                pass  # it tries on for as long as the broker is away
+            time.sleep(PLAIN_PAUSE_S)
+        self._client.flush(PATIENCE_S)
 
     def run(self, is_over: IsOver) -> None:
+        """Send in transactions."""
         self._client.init_transactions(PATIENCE_S)
         for number in itertools.count():
             if is_over():
@@ -89,20 +106,13 @@ class Producing:
             self._transaction(f"{self._name}-{number}")
 
     def _transaction(self, txn: str) -> None:
-        name, chance = self._name, self._chance
-        self._history.write(Begin(name, txn))
+        self._history.write(Begin(self._name, txn))
         self._client.begin_transaction()
-        for _ in range(chance.randint(1, MOST_SENDS)):
-            value = next(self._values)
-            at = TopicPartition(self._topic, chance.randrange(self._partitions))
-            self._history.write(Send(name, at, value, txn))
-            told = partial(self._tell, value)
-            self._client.produce(at.topic, b"%d" % value, partition=at.partition, on_delivery=told)
-            self._client.poll(0)
-        if chance.random() < ABORTS:
+        self._send_some(txn)
+        if self._chance.random() < ABORTS:
             self._abort(txn)
             return
-        self._history.write(CommitBegin(name, txn))
+        self._history.write(CommitBegin(self._name, txn))
         while True:
             try:
                 self._client.commit_transaction(PATIENCE_S)
@@ -114,10 +124,19 @@ class Producing:
                 if error.txn_requires_abort():
                     self._abort(txn)
                     return
-                self._history.write(OutcomeUnknown(name, txn))
+                self._history.write(OutcomeUnknown(self._name, txn))
                 raise
-            self._history.write(Committed(name, txn))
+            self._history.write(Committed(self._name, txn))
             return
+
+    def _send_some(self, txn: str | None) -> None:
+        for _ in range(self._chance.randint(1, MOST_SENDS)):
+            value = next(self._values)
+            at = TopicPartition(self._topic, self._chance.randrange(self._partitions))
+            self._history.write(Send(self._name, at, value, txn))
+            told = partial(self._tell, value)
+            self._client.produce(at.topic, b"%d" % value, partition=at.partition, on_delivery=told)
+            self._client.poll(0)
 
     def _abort(self, txn: str) -> None:
         self._history.write(AbortBegin(self._name, txn))
@@ -237,6 +256,100 @@ class Reading:
             self._polled = {}
 
 
+Polled = dict[TopicPartition, list[Record]]
+
+
+class OtherConsumer(Protocol):
+    """A consumer of all partitions, from their starts on, that is not librdkafka's."""
+
+    def poll(self) -> Polled: ...
+    def seek(self, at: TopicPartition, offset: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class OfPlog:
+    """plog's own consumer."""
+
+    def __init__(self, bootstrap: str, places: list[TopicPartition]) -> None:
+        self._client = PlogConsumer(
+            bootstrap, auto_offset_reset="earliest", isolation_level=Isolation.COMMITTED
+        )
+        self._client.assign(places)
+        self.seek, self.close = self._client.seek, self._client.close
+
+    def poll(self) -> Polled:
+        polled: Polled = {}
+        for one in self._client.poll(POLL_MS):
+            at = TopicPartition(one.topic, one.partition)
+            polled.setdefault(at, []).append((one.offset, int(one.value or b"")))
+        return polled
+
+
+class OfKafkaPython:
+    """kafka-python's consumer."""
+
+    def __init__(self, bootstrap: str, places: list[TopicPartition]) -> None:
+        from kafka import KafkaConsumer
+        from kafka.structs import TopicPartition as KafkaPythonPlace
+
+        self._client = KafkaConsumer(
+            bootstrap_servers=bootstrap,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            isolation_level=str(Isolation.COMMITTED),
+            max_poll_records=MOST_OF_POLL,
+            # By itself it soon pauses for longer than a broker lives here.
+            reconnect_backoff_max_ms=RECONNECT_MS,
+        )
+        self._places = {at: KafkaPythonPlace(*at) for at in places}
+        self._client.assign(list(self._places.values()))
+        self.close = self._client.close
+
+    def poll(self) -> Polled:
+        found = self._client.poll(POLL_MS).items()
+        return {
+            TopicPartition(*at): [(one.offset, int(one.value)) for one in some]
+            for at, some in found
+        }
+
+    def seek(self, at: TopicPartition, offset: int) -> None:
+        self._client.seek(self._places[at], offset)
+
+
+class OtherReading:
+    """Reads by a client that is not librdkafka's."""
+
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        history: HistoryWriter,
+        make: Callable[[str, list[TopicPartition]], OtherConsumer],
+    ) -> None:
+        self._name, self._history = settings["name"], history
+        self._chance = random.Random(settings["seed"])
+        self._places = [
+            TopicPartition(settings["topic"], index) for index in range(settings["partitions"])
+        ]
+        self._client = make(settings["bootstrap"], self._places)
+
+    def read_all(self, is_over: IsOver) -> None:
+        """Read all partitions, and begin somewhere before now and then."""
+        furthest = dict.fromkeys(self._places, 0)
+        self._history.write(Assign(self._name, dict(furthest), Why.REBALANCE))
+        while not is_over():
+            polled = self._client.poll()
+            if polled:
+                self._history.write(Poll(self._name, polled))
+            for at, records in polled.items():
+                furthest[at] = max(furthest[at], records[-1][0])
+            if self._chance.random() < SEEKS:
+                at = self._chance.choice(self._places)
+                start = self._chance.randint(0, furthest[at])
+                self._client.seek(at, start)
+                self._history.write(Assign(self._name, {at: start}, Why.SEEK))
+        self._client.close()
+
+
 def _is_end(message: Message) -> bool:
     error = message.error()
     return error is not None and error.code() == KafkaError._PARTITION_EOF
@@ -256,6 +369,12 @@ def main() -> None:
         match role:
             case "producer":
                 Producing(settings, history).run(over.is_set)
+            case "plain":
+                Producing(settings, history).run_plainly(over.is_set)
+            case "plog-reader":
+                OtherReading(settings, history, OfPlog).read_all(over.is_set)
+            case "kafka-python-reader":
+                OtherReading(settings, history, OfKafkaPython).read_all(over.is_set)
             case "reader":
                 Reading(settings, history).read_all(over.is_set)
             case "member":

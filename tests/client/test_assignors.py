@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import struct
+from typing import Any
+
+import aiokafka.coordinator.assignors.sticky.sticky_assignor as aiokafka
+import kafka.coordinator.assignors.sticky.sticky_assignor as kafka_python
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.coordinator.assignors.cooperative_sticky import (
+    CooperativeStickyAssignor as KafkaPythonCooperative,
+)
+from kafka.structs import TopicPartition as KafkaPythonPartition
 
 from plog.client.assignors import (
     ASSIGNORS,
     COOPERATIVE_STICKY,
+    NO_GENERATION,
     RANGE,
     ROUND_ROBIN,
     STICKY,
@@ -185,6 +195,96 @@ def test_what_members_tell_is_understood(
         partitions = list(told.owned)
         assert set(decode_assignment(encode_assignment(partitions))) == set(partitions)
     assert decode_assignment(b"") == []
+
+
+HAD = (TopicPartition("t4", 2), TopicPartition("t4", 5))
+PREVIOUS = "0000000100027434000000020000000200000005"
+"""Those two as a list, in what clients tell."""
+
+
+@pytest.mark.parametrize(
+    ("assignor", "told", "is_as_plogs"),
+    [
+        pytest.param(
+            STICKY,
+            f"0003 00000001 00027434 00000018{PREVIOUS}00000003 00000000 00000003 ffff",
+            True,
+            id="sticky-java",
+        ),
+        pytest.param(
+            COOPERATIVE_STICKY,
+            f"0003 00000001 00027434 00000004 00000003 {PREVIOUS} 00000003 ffff",
+            True,
+            id="cooperative-java",
+        ),
+        # As if it were eager, twice.
+        pytest.param(
+            COOPERATIVE_STICKY,
+            f"0003 00000001 00027434 00000018{PREVIOUS}00000003 {PREVIOUS} 00000003 0000",
+            False,
+            id="cooperative-librdkafka",
+        ),
+    ],
+)
+def test_what_other_clients_told_is_understood(
+    assignor: Assignor, told: str, is_as_plogs: bool
+) -> None:
+    """As kafka-clients 4.4.0 and librdkafka 2.16.1 sent it; 3.9.1 sends the same."""
+    data = bytes.fromhex(told)
+    found = decode_subscription(data, assignor)
+    assert found == Subscription(("t4",), HAD, 3)
+    theirs, own = user_data_of(data), user_data_of(encode_subscription(found, assignor))
+    assert (theirs == own) == is_as_plogs
+
+
+def user_data_of(data: bytes) -> bytes:
+    """Return what an assignor told beside the topics."""
+    (topics,) = struct.unpack_from(">i", data, 2)
+    assert topics == 1
+    at = 8 + struct.unpack_from(">h", data, 6)[0]
+    (size,) = struct.unpack_from(">i", data, at)
+    return data[at + 4 : at + 4 + size]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "own", "generation"),
+    [
+        # It tells version 1, which has no place for one.
+        (KafkaPythonCooperative(), COOPERATIVE_STICKY, NO_GENERATION),
+        (aiokafka.StickyPartitionAssignor, STICKY, 3),
+    ],
+    ids=["cooperative-kafka-python", "sticky-aiokafka"],
+)
+def test_assignors_of_python_clients_and_plogs_understand_each_other(
+    monkeypatch: pytest.MonkeyPatch, theirs: Any, own: Assignor, generation: int
+) -> None:
+    told = Subscription(("t4",), HAD, 3)
+    of_theirs, read = tell_each_other(monkeypatch, theirs, told, own)
+    assert of_theirs == Subscription(told.topics, told.owned, generation)
+    assert [tuple(at) for at in read.partitions] == [tuple(at) for at in HAD]
+    assert read.generation == told.generation
+
+
+def test_sticky_assignors_of_kafka_python_and_plog_take_each_others_members_for_new_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """kafka-python 3 puts a version before what it tells; Java, aiokafka and its own 2.0 do not."""
+    theirs, told = kafka_python.StickyPartitionAssignor(), Subscription(("t4",), HAD, 3)
+    of_theirs, read = tell_each_other(monkeypatch, theirs, told, STICKY)
+    assert of_theirs == Subscription(told.topics)
+    assert (read.partitions, read.generation) == ([], NO_GENERATION)
+
+
+def tell_each_other(
+    monkeypatch: pytest.MonkeyPatch, theirs: Any, told: Subscription, own: Assignor
+) -> tuple[Subscription, Any]:
+    """Return what plog reads when another assignor tells the same, and what that one reads."""
+    had = [KafkaPythonPartition(*at) for at in told.owned]
+    monkeypatch.setattr(theirs, "member_assignment", had)
+    monkeypatch.setattr(theirs, "generation", told.generation)
+    subscription = theirs.metadata(told.topics)
+    read = subscription.decode(encode_subscription(told, own))
+    return decode_subscription(subscription.encode(), own), theirs.parse_member_metadata(read)
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"\0\1\0\0", b"\0\0\0\0\0\1\0\5a"])

@@ -1,10 +1,10 @@
 """A member of a consumer group, run as a script: tells what it is assigned, and what it has read.
 
-`group_member.py <client> <settings>`: the client is confluent-kafka, kafka-python or aiokafka, the
-settings are a JSON object of `bootstrap`, `group`, `topic`, `assignor`, `session_ms`, `beat_ms`,
-`protocol` and `instance` (or null). With the protocol `consumer`, which confluent-kafka speaks,
-the assignor is the broker's, and so are the times. It reads from the group's offsets, or the
-beginning, commits whatever it has read and then tells it, until its stdin ends; then it closes.
+`group_member.py <client> <settings>`: the client is confluent-kafka, kafka-python, aiokafka or
+plog, the settings are a JSON object of `bootstrap`, `group`, `topic`, `assignor`, `session_ms`,
+`beat_ms`, `protocol` and `instance` (or null). With the protocol `consumer`, which confluent-kafka
+speaks, the assignor is the broker's, and so are the times. It reads from the group's offsets, or
+the beginning, commits whatever it has read and then tells it, until its stdin ends; then it closes.
 Each line that it prints is JSON:
 
     {"assigned": [0, 1]}                what it has now, after every change
@@ -133,17 +133,18 @@ def is_of_no_group(error: Any) -> bool:
 def run_kafka_python(settings: dict[str, Any], is_over: Callable[[], bool]) -> None:
     from kafka import ConsumerRebalanceListener, KafkaConsumer
     from kafka.coordinator.assignors.range import RangePartitionAssignor
+    from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
     from kafka.errors import CommitFailedError
     from kafka.structs import OffsetAndMetadata
 
-    assert settings["assignor"] == RangePartitionAssignor.name
+    assignors = {one.name: one for one in (RangePartitionAssignor, RoundRobinPartitionAssignor)}
     consumer = KafkaConsumer(
         bootstrap_servers=settings["bootstrap"],
         group_id=settings["group"],
         group_instance_id=settings["instance"],
         session_timeout_ms=settings["session_ms"],
         heartbeat_interval_ms=settings["beat_ms"],
-        partition_assignment_strategy=[RangePartitionAssignor],
+        partition_assignment_strategy=[assignors[settings["assignor"]]],
         auto_offset_reset="earliest",
         enable_auto_commit=False,
     )
@@ -216,6 +217,52 @@ async def run_aiokafka(settings: dict[str, Any], is_over: Callable[[], bool]) ->
     await consumer.stop()
 
 
+def run_plog(settings: dict[str, Any], is_over: Callable[[], bool]) -> None:
+    from plog.client.group_consumer import (
+        CommitFailed,
+        GroupConsumer,
+        Listener,
+        RebalanceInProgress,
+    )
+
+    consumer = GroupConsumer(
+        settings["bootstrap"],
+        settings["group"],
+        group_instance_id=settings["instance"],
+        assignors=[settings["assignor"]],
+        session_timeout_ms=settings["session_ms"],
+        heartbeat_interval_ms=settings["beat_ms"],
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    has = Assignment()
+    consumer.subscribe([settings["topic"]], Listener(has.add, has.take))
+    polled: list[Place] = []  # and not committed yet
+    while not is_over():
+        records = consumer.poll(POLL_MS)
+        if records:
+            tell(polled=places_of(records))
+            polled += places_of(records)
+        if not polled:
+            continue
+        try:
+            ends = consumer.positions()
+            consumer.commit(ends)
+        except RebalanceInProgress as refused:
+            print(f"not committed yet: {refused}", file=sys.stderr)
+            continue
+        except CommitFailed as refused:
+            print(f"not committed: {refused}", file=sys.stderr)
+            polled.clear()
+            continue
+        done = {at.partition: end.offset for at, end in ends.items()}
+        tell(committed=sorted(done.items()))
+        # What was read of partitions that were taken away meanwhile is not committed.
+        tell(read=[(at, offset) for at, offset in polled if offset < done.get(at, 0)])
+        polled.clear()
+    consumer.close()
+
+
 def main(client: str, settings: dict[str, Any]) -> None:
     over = threading.Event()
 
@@ -228,6 +275,8 @@ def main(client: str, settings: dict[str, Any]) -> None:
         run_confluent(settings, over.is_set)
     elif client == "kafka-python":
         run_kafka_python(settings, over.is_set)
+    elif client == "plog":
+        run_plog(settings, over.is_set)
     else:
         asyncio.run(run_aiokafka(settings, over.is_set))
 

@@ -25,6 +25,7 @@ MEMBER = Path(__file__).with_name("group_member.py")
 PYTHON = ["confluent-kafka", "kafka-python", "aiokafka"]
 Client: TypeAlias = str | Java | FranzGoMember
 CLIENTS: list[Client] = [*PYTHON, *JAVA]
+"""Other people's; "plog" is started beside them."""
 BEAT_MS = 300
 SESSION_MS = 3_000
 """How long a killed member is waited for; ten heartbeats, as the machine may be busy."""
@@ -34,6 +35,7 @@ back. With 60 s a JVM that was 88 s in starting came back to a group that had re
 what Kafka does too. librdkafka takes none beyond its max.poll.interval.ms, which is this."""
 CLASSES = {
     "range": "org.apache.kafka.clients.consumer.RangeAssignor",
+    "sticky": "org.apache.kafka.clients.consumer.StickyAssignor",
     "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
 }
 Place = tuple[int, int]

@@ -8,19 +8,24 @@ members came, left or were killed before.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from plog.client.assignors import ASSIGNORS, Subscription, decode_subscription
 from plog.client.group_consumer import GroupConsumer, OffsetAndMetadata
+from plog.protocol.messages.group_admin import DescribeGroupsRequest, DescribeGroupsResponse
 from plog.types import NO_EPOCH, TopicPartition
 from tests.compat.clients import PATIENCE_S, Confluent, Sent
 from tests.compat.committed import TELLS_NO_EPOCH, as_committed, exchange
 from tests.compat.groups import (
     CLIENTS,
     LONG_SESSION_MS,
+    Client,
     GroupSettings,
+    Member,
     Members,
     come_and_go,
     name_of,
@@ -28,6 +33,7 @@ from tests.compat.groups import (
 from tests.compat.programs import FRANZ_GO, JAVA, FranzGo, Java
 from tests.compat.test_kafka_tools import codecs_on_disk
 from tests.compat.test_other_clients import KafkaJs, Sarama, run
+from tests.handlers.wire import speak
 from tests.servers import BrokerProcess
 from tests.waiting import until
 
@@ -70,16 +76,18 @@ def test_members_of_one_client_come_and_go(grouped: Grouped, client: str | Java)
 def test_members_of_all_clients_share_a_group(grouped: Grouped) -> None:
     group = grouped()
     confluent, kafka_python, aiokafka, old_java, new_java = map(group.start, CLIENTS)
-    group.await_share(confluent, kafka_python, aiokafka, old_java, new_java)
-    group.write_and_await(confluent, kafka_python, aiokafka, old_java, new_java)
+    own = group.start("plog")
+    group.await_share(confluent, kafka_python, aiokafka, old_java, new_java, own)
+    group.write_and_await(confluent, kafka_python, aiokafka, old_java, new_java, own)
     old_java.leave()
-    group.await_share(confluent, kafka_python, aiokafka, new_java)
-    group.write_and_await(confluent, kafka_python, aiokafka, new_java)
+    group.await_share(confluent, kafka_python, aiokafka, new_java, own)
+    group.write_and_await(confluent, kafka_python, aiokafka, new_java, own)
     confluent.kill()
     new_java.kill()
-    group.await_share(kafka_python, aiokafka)
-    group.write_and_await(kafka_python, aiokafka)
+    group.await_share(kafka_python, aiokafka, own)
+    group.write_and_await(kafka_python, aiokafka, own)
     kafka_python.leave()
+    own.leave()
     group.await_share(aiokafka)
     group.write_and_await(aiokafka)
     aiokafka.leave()
@@ -169,6 +177,104 @@ def test_cooperative_members_keep_what_they_may(grouped: Grouped, client: str | 
     told = [set(has) for has in first.assignments]
     assert all(kept <= has for has in told[told.index(set(range(PARTITIONS))) :]), first
     first.leave()
+
+
+def await_equal_shares(group: Members, *members: Member) -> None:
+    """Wait until every partition is somebody's, and each of the members has as many.
+
+    When somebody gives up late, a cooperative group rebalances once more than it otherwise would.
+    """
+    group.await_share(*members)
+    share = PARTITIONS // len(members)
+    until(lambda: all(len(one.has) == share for one in members), f"{share} each", PATIENCE_S)
+    group.write_and_await(*members)
+
+
+def have_kept(group: Members, had: Mapping[Member, set[int]]) -> bool:
+    """Tell whether members still have what they had; cooperative ones were never without it."""
+    if group.settings.assignor == "sticky":
+        return all(some <= set(member.has) for member, some in had.items())
+    told = {one: [some <= set(has) for has in one.assignments] for one, some in had.items()}
+    return all(all(ever[ever.index(True) :]) for ever in told.values())
+
+
+def told_of(broker: BrokerProcess, group: Members) -> list[Subscription]:
+    """Return what the members told when they joined last, as plog's client reads it."""
+    request = DescribeGroupsRequest(groups=[group.settings.group])
+    with closing(speak(broker.port)) as wire:
+        (found,) = wire.call(request, DescribeGroupsResponse).groups
+    assignor = ASSIGNORS[group.settings.assignor]
+    return [decode_subscription(one.member_metadata, assignor) for one in found.members]
+
+
+def keep_what_they_may(
+    broker: BrokerProcess, group: Members, leader: Client, other: Client, last: Client
+) -> None:
+    """Have three members join, the first of which leads, and the second leave.
+
+    Whoever stays keeps what it has but for the others' shares, which takes a leader that reads what
+    they tell it; and what they told, plog's client reads.
+    """
+    first = group.start(leader)
+    group.await_share(first)
+    second = group.start(other)
+    await_equal_shares(group, first, second)
+    halves = {one: set(one.has) for one in (first, second)}
+    third = group.start(last)
+    await_equal_shares(group, first, second, third)
+    had = {one: set(one.has) for one in (first, second, third)}
+    assert all(had[one] < half for one, half in halves.items()), (halves, group)
+    assert have_kept(group, had), (had, group)
+    second.leave()
+    del had[second]
+    await_equal_shares(group, first, third)
+    assert have_kept(group, had), (had, group)
+    told = told_of(broker, group)
+    owned = [{at.partition for at in one.owned} for one in told]
+    assert all(any(some <= one for one in owned) for some in had.values()), (had, told)
+    # As they have come from one generation; the newer claim counts where two say they had it.
+    assert len({one.generation for one in told}) == 1, told
+    assert told[0].generation > 0, told
+
+
+@pytest.mark.parametrize(
+    ("leader", "other"),
+    [("plog", JAVA[-1]), (JAVA[-1], "plog"), ("confluent-kafka", "plog")],
+    ids=name_of,
+)
+def test_cooperative_members_of_three_clients_keep_what_they_may(
+    broker: BrokerProcess, grouped: Grouped, leader: Client, other: Client
+) -> None:
+    # A member whose session ended would have lost what it is to keep.
+    group = grouped(assignor="cooperative-sticky", session_ms=LONG_SESSION_MS)
+    all_three: list[Client] = ["plog", JAVA[-1], "confluent-kafka"]
+    (last,) = (one for one in all_three if one not in (leader, other))
+    keep_what_they_may(broker, group, leader, other, last)
+
+
+@pytest.mark.parametrize(("leader", "other"), [("plog", JAVA[-1]), (JAVA[0], "plog")], ids=name_of)
+def test_sticky_members_of_two_clients_get_back_what_they_had(
+    broker: BrokerProcess, grouped: Grouped, leader: Client, other: Client
+) -> None:
+    group = grouped(assignor="sticky", session_ms=LONG_SESSION_MS)
+    keep_what_they_may(broker, group, leader, other, other)
+
+
+@pytest.mark.parametrize(
+    ("leader", "other"), [("plog", "kafka-python"), ("kafka-python", "plog")], ids=name_of
+)
+def test_partitions_are_dealt_out_to_members_of_two_clients(
+    grouped: Grouped, leader: Client, other: Client
+) -> None:
+    group = grouped(assignor="roundrobin", session_ms=LONG_SESSION_MS)
+    first = group.start(leader)
+    group.await_share(first)
+    second = group.start(other)
+    await_equal_shares(group, first, second)
+    assert sorted([first.has, second.has]) == [[0, 2, 4], [1, 3, 5]]
+    first.leave()
+    group.await_share(second)  # which leads now
+    group.write_and_await(second)
 
 
 @pytest.mark.parametrize("client", [FRANZ_GO, Sarama(), KafkaJs()], ids=lambda one: one.name)

@@ -11,26 +11,33 @@ epoch each. What is not told either stands at the end, with what then happens.
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Offset
 
 from plog.errors import ErrorCode, PlogError
 from plog.protocol import codec, framing
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.messages.produce import ProduceResponse
 from plog.protocol.messages.transactions import (
+    AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
+    EndTxnRequest,
     EndTxnResponse,
     TxnOffsetCommitResponse,
 )
 from plog.types import TopicPartition
 from tests.compat.delayer import Delayer
-from tests.compat.recorder import Exchange
+from tests.compat.programs import JAVA
+from tests.compat.recorder import Exchange, body_of
 from tests.coordinator.conftest import await_coordinator
 from tests.handlers.wire import Speaker, create_topic, speak
 from tests.planes import Plane
@@ -44,10 +51,37 @@ GROUP = "g"
 PATIENCE_S = 30
 
 
+class Stopper(Delayer):
+    """Also has a client stop before a request, which waits there until it may go on."""
+
+    def __init__(self, target_port: int) -> None:
+        self._is_stop: Callable[[Exchange], bool] = lambda _exchange: False
+        self._stopped, self._may_go_on = threading.Event(), threading.Event()
+        super().__init__(target_port)
+
+    def stop_before(self, is_stop: Callable[[Exchange], bool]) -> threading.Event:
+        """Stop before the first such request; return what is set then."""
+        self._is_stop = is_stop
+        return self._stopped
+
+    def go_on(self) -> None:
+        self._may_go_on.set()
+
+    def close(self) -> None:
+        self.go_on()
+        super().close()
+
+    def _pass(self, client: socket.socket, broker: socket.socket, exchange: Exchange) -> bool:
+        if self._is_stop(exchange):
+            self._stopped.set()
+            self._may_go_on.wait()
+        return super()._pass(client, broker, exchange)
+
+
 @pytest.fixture
-def proxy(plane: Plane, tmp_path: Path) -> Iterator[Delayer]:
+def proxy(plane: Plane, tmp_path: Path) -> Iterator[Stopper]:
     broker = BrokerProcess(tmp_path, overrides=SETTINGS)
-    delayer = Delayer(broker.port)
+    delayer = Stopper(broker.port)
     broker.overrides["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{delayer.port}"
     with broker:
         yield delayer
@@ -201,6 +235,153 @@ def test_partitions_that_come_late_are_not_in_the_next_transaction(
     producer.commit_transaction(PATIENCE_S)
     until(lambda: state(wire) == "CompleteCommit")
     assert read(wire, OTHER) == [b"second"]
+
+
+# -- offsets that join -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def offsets(proxy: Delayer, wire: Speaker, producer: Producer) -> Iterator[Callable[[int], None]]:
+    """Have the producer commit an offset of a group's."""
+    await_coordinator(wire, GROUP)
+    settings = {"bootstrap.servers": f"127.0.0.1:{proxy.port}", "group.id": GROUP}
+    with closing(Consumer(settings)) as consumer:
+        group = consumer.consumer_group_metadata()
+
+        def commit(offset: int) -> None:
+            at = Offset(AT.topic, AT.partition, offset)
+            producer.send_offsets_to_transaction([at], group, PATIENCE_S)
+
+        yield commit
+
+
+def test_offsets_that_are_to_join_and_come_late_begin_no_transaction(
+    proxy: Delayer, wire: Speaker, producer: Producer, offsets: Callable[[int], None]
+) -> None:
+    proxy.keep_next(ApiKey.ADD_OFFSETS_TO_TXN)
+    producer.begin_transaction()
+    offsets(5)  # asks again by another connection
+    assert proxy.has_one
+    producer.commit_transaction(PATIENCE_S)
+    until(lambda: state(wire) == "CompleteCommit")
+    late = answer(AddOffsetsToTxnResponse, proxy.release())
+    assert late.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert state(wire) == "CompleteCommit"
+    producer.begin_transaction()
+    offsets(6)
+    producer.commit_transaction(PATIENCE_S)
+    until(lambda: committed_offset(wire, GROUP, AT, require_stable=True) == (ErrorCode.NONE, 6))
+
+
+def test_offsets_that_are_to_join_and_come_late_are_not_in_the_next_transaction(
+    proxy: Delayer, wire: Speaker, producer: Producer, offsets: Callable[[int], None]
+) -> None:
+    proxy.keep_next(ApiKey.ADD_OFFSETS_TO_TXN)
+    producer.begin_transaction()
+    offsets(5)
+    producer.commit_transaction(PATIENCE_S)
+    producer.begin_transaction()
+    write_to(producer, OTHER, b"second")
+    late = answer(AddOffsetsToTxnResponse, proxy.release())
+    assert late.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert joined(wire) == [OTHER.topic]
+    producer.commit_transaction(PATIENCE_S)
+    until(lambda: state(wire) == "CompleteCommit")
+    assert committed_offset(wire, GROUP, AT, require_stable=True) == (ErrorCode.NONE, 5)
+
+
+# -- Java's producer, which has one connection for all it says to a broker -------------------------
+
+
+class Held:
+    """Java's producer of version 1 (`LateProducer.java`): it writes, and waits to be told.
+
+    Then it writes once more, aborts, and commits another transaction.
+    """
+
+    def __init__(self, port: int, log: Path) -> None:
+        java = JAVA[0]
+        self._log = log
+        settings = [f"bootstrap.servers=127.0.0.1:{port}", "transactional.id=tx", "linger.ms=0"]
+        with log.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                [*java.late_command(java.built()), AT.topic, *settings],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        assert said == "written\n", log.read_text()
+
+    def go_on(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("go on\n")
+        self._process.stdin.flush()
+
+    def outcome(self) -> dict[str, str]:
+        """Return what each step came to, once it has ended."""
+        said, _ = self._process.communicate(timeout=PATIENCE_S)
+        assert self._process.returncode == 0, self._log.read_text()
+        return dict(map(str.split, said.splitlines()))
+
+    def end(self) -> None:
+        with self._process:
+            self._process.kill()
+
+
+@pytest.fixture
+def java(proxy: Delayer, wire: Speaker, tmp_path: Path) -> Iterator[Held]:
+    found = Held(proxy.port, tmp_path / "java.log")
+    yield found
+    found.end()
+
+
+ALL_DONE = {"write": "done", "abort": "done", "next": "done"}
+
+
+def test_javas_abort_that_comes_late_does_not_end_the_next_transaction(
+    proxy: Stopper, wire: Speaker, java: Held
+) -> None:
+    proxy.keep_next(ApiKey.END_TXN)
+    stopped = proxy.stop_before(
+        lambda it: it.header.api_key == ApiKey.END_TXN and body_of(it, EndTxnRequest).committed
+    )
+    java.go_on()
+    until(stopped.is_set, "the next transaction is to be committed")
+    late = proxy.release()
+    assert answer(EndTxnResponse, late).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert state(wire) == "Ongoing"
+    proxy.go_on()
+    assert java.outcome() == ALL_DONE
+    until(lambda: state(wire) == "CompleteCommit")
+    assert read(wire, AT) == [b"next"]
+
+
+def test_javas_records_that_come_late_do_not_begin_the_next_transaction(
+    proxy: Stopper, wire: Speaker, java: Held
+) -> None:
+    """They are told what they were told the first time; the next ones have their place."""
+
+    def is_next(exchange: Exchange) -> bool:
+        ends = [one for one in proxy.exchanges if one.header.api_key == ApiKey.END_TXN]
+        return exchange.header.api_key == ApiKey.PRODUCE and bool(ends)
+
+    proxy.keep_next(ApiKey.PRODUCE)
+    stopped = proxy.stop_before(is_next)
+    java.go_on()
+    until(stopped.is_set, "the next transaction is to be written to")
+    assert (state(wire), joined(wire)) == ("Ongoing", [AT.topic])
+    (topic,) = answer(ProduceResponse, proxy.release()).responses
+    (part,) = topic.partition_responses
+    assert (part.error_code, part.base_offset) == (ErrorCode.NONE, 1)
+    assert read(wire, AT, committed=False) == [b"late", b"refused"]
+    proxy.go_on()
+    assert java.outcome() == ALL_DONE
+    until(lambda: state(wire) == "CompleteCommit")
+    assert read(wire, AT) == [b"next"]
+    assert read(wire, AT, committed=False) == [b"late", b"refused", b"next"]
 
 
 # -- by hand: clients that give up, and go on by another connection --------------------------------

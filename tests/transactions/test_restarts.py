@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from plog.client.admin import Admin
+from plog.cluster.features import TRANSACTION_VERSION
 from plog.errors import ErrorCode
+from plog.protocol.messages.api_versions import ApiVersionsRequest
 from plog.protocol.messages.group_admin import DeleteGroupsRequest, ListGroupsRequest
 from plog.types import TopicPartition
+from tests.compat.programs import JAVA, run_program
 from tests.coordinator.conftest import TRANSACTION, await_coordinator
 from tests.handlers.wire import create_topic, speak
 from tests.planes import Plane
@@ -223,3 +227,62 @@ def test_producer_ids_are_never_given_twice(plane: Plane, tmp_path: Path) -> Non
                 seen.add(Transactor(wire, f"tx-{turn}-{n}").start().producer.id)
         broker.kill()
     assert len(seen) == 9
+
+
+# -- which version clients speak -------------------------------------------------------------------
+
+
+def level_of(broker: BrokerProcess) -> int:
+    """Return the level of transactions that ApiVersions tells a client of."""
+    with closing(speak(broker.port)) as wire:
+        answer = wire.ask(
+            ApiVersionsRequest(client_software_name="test", client_software_version="1"), 4
+        )
+        levels = {one.name: one.max_version_level for one in answer.finalized_features}
+        return int(levels.get(TRANSACTION_VERSION, 0))
+
+
+def epoch_of_java(broker: BrokerProcess, topic: str) -> int:
+    """Have Java's newest client abort and commit a transaction; return its last epoch."""
+    with closing(speak(broker.port)) as wire:
+        create_topic(wire, topic)
+    java = JAVA[-1]
+    settings = [f"bootstrap.servers={broker.bootstrap}", f"transactional.id={topic}"]
+    said = run_program([*java.late_command(java.built()), topic, *settings])
+    assert said.split() == ["written", "write", "done", "abort", "done", "next", "done"]
+    with closing(speak(broker.port)) as wire:
+        one, at = Transactor(wire, topic), TopicPartition(topic, 0)
+        until(lambda: one.described().transaction_state == "CompleteCommit")
+        assert read(wire, at) == [b"next"]
+        return int(one.described().producer_epoch)
+
+
+def error_of_no_member(broker: BrokerProcess, name: str, *, own_epochs: bool) -> ErrorCode:
+    """Write to a partition that has not joined, and return the error; nothing is left open."""
+    with closing(speak(broker.port)) as wire:
+        one = Transactor(wire, name, own_epochs=own_epochs).start()
+        error = ErrorCode(one.produce(AT).error_code)
+        if error is NONE:
+            one.finish(commit=False)
+        return error
+
+
+def test_level_of_transactions_stands_after_the_broker_was_killed(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """Clients go by it. The broker goes by the versions of requests, as Kafka 4.1 at each level."""
+    broker = BrokerProcess(tmp_path, overrides=SETTINGS).start()
+    with closing(speak(broker.port)) as wire:
+        create_topic(wire, AT.topic)
+        await_coordinator(wire, "any", TRANSACTION)
+    for level, raised in ((1, 0), (2, 2)):
+        with Admin(broker.bootstrap) as admin:
+            admin.set_feature(TRANSACTION_VERSION, level, lower=level == 1)
+        broker.kill()
+        broker.start()
+        assert level_of(broker) == level
+        assert epoch_of_java(broker, f"java-{level}") == raised
+        joined_not = error_of_no_member(broker, f"v1-{level}", own_epochs=False)
+        assert joined_not is ErrorCode.TRANSACTION_ABORTABLE
+        assert error_of_no_member(broker, f"v2-{level}", own_epochs=True) is NONE
+    broker.stop()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +17,12 @@ from plog.protocol.messages.list_offsets import (
 )
 from plog.types import TopicPartition
 from tests.coordinator.members import Later
-from tests.handlers.wire import WAIT_MS, Speaker, fetch_one, make_batch, produce, walk_all
-from tests.transactions.conftest import Enter
+from tests.handlers.wire import WAIT_MS, Speaker, fetch_one, make_batch, produce, speak, walk_all
+from tests.planes import Plane
+from tests.servers import BrokerProcess
+from tests.transactions.conftest import SETTINGS, Enter
 from tests.transactions.hanging import leave_hanging
-from tests.transactions.transactor import COMMITTED, UNCOMMITTED, read
+from tests.transactions.transactor import COMMITTED, UNCOMMITTED, Transactor, read
 from tests.waiting import until
 
 NONE = ErrorCode.NONE
@@ -263,6 +267,20 @@ def test_timeouts_that_cannot_be_had(enter: Enter, timeout_ms: int) -> None:
     one = enter()
     one.timeout_ms = timeout_ms
     assert one.init() is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+
+def test_longest_timeout_is_the_brokers(plane: Plane, tmp_path: Path) -> None:
+    overrides = {**SETTINGS, "transaction.max.timeout.ms": 5000}
+    with (
+        BrokerProcess(tmp_path, overrides=overrides) as broker,
+        closing(speak(broker.port)) as wire,
+    ):
+        one = Transactor(wire, "tx", timeout_ms=5000).start()
+        one.timeout_ms = 5001
+        assert one.init() is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        assert one.described().transaction_timeout_ms == 5000
+        one.timeout_ms = 5000
+        assert one.init() is NONE
 
 
 def test_unknown_partition_keeps_the_others_out(enter: Enter, at: TopicPartition) -> None:
