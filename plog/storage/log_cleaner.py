@@ -37,6 +37,7 @@ class _Turn(NamedTuple):
     log: Log
     dirty: DirtyRange
     now_ms: int
+    overdue: bool
 
 
 class LogCleaner:
@@ -147,26 +148,42 @@ class LogCleaner:
     def _take_turn(self) -> _Turn | None:
         """Return the log that is dirtiest, of those that are due."""
         now_ms = self._trusted_time.now_ms()
-        due: list[tuple[bool, float, _Turn]] = []
-        for log in self._logs():
-            at, settings = log.topic_partition, log.settings
-            if COMPACT not in settings.cleanup_policy or self._failed_lately(log):
-                continue
-            if not (dirty := self._dirty(log, now_ms)):
-                continue
-            lag_ms = settings.max_compaction_lag_ms
-            if dirty.is_due(
-                min_ratio=settings.min_cleanable_dirty_ratio, max_lag_ms=lag_ms, now_ms=now_ms
-            ):
-                overdue = dirty.is_overdue(max_lag_ms=lag_ms, now_ms=now_ms)
-                due.append((overdue, dirty.ratio, _Turn(log, dirty, now_ms)))
-        with self._lock:
-            for _, _, turn in sorted(due, key=lambda one: one[:2], reverse=True):
-                at = turn.log.topic_partition
-                if not self._stopping and at not in self._at_work and at not in self._paused:
-                    self._at_work.add(at)
-                    return turn
+        due = [turn for log in self._logs() if (turn := self._due(log, now_ms)) is not None]
+        for turn in sorted(due, key=lambda one: (one.overdue, one.dirty.ratio), reverse=True):
+            at = turn.log.topic_partition
+            with self._lock:
+                if self._stopping or at in self._at_work or at in self._paused:
+                    continue
+                self._at_work.add(at)
+            again = None
+            try:
+                # Another thread may have cleaned it, or failed to, since it was looked at.
+                again = self._due(turn.log, now_ms)
+            finally:
+                if again is None:
+                    self._let_go(at)
+            if again is not None:
+                return again
         return None
+
+    def _due(self, log: Log, now_ms: int) -> _Turn | None:
+        settings = log.settings
+        if COMPACT not in settings.cleanup_policy or self._failed_lately(log):
+            return None
+        if not (dirty := self._dirty(log, now_ms)):
+            return None
+        lag_ms = settings.max_compaction_lag_ms
+        if not dirty.is_due(
+            min_ratio=settings.min_cleanable_dirty_ratio, max_lag_ms=lag_ms, now_ms=now_ms
+        ):
+            return None
+        overdue = dirty.is_overdue(max_lag_ms=lag_ms, now_ms=now_ms)
+        return _Turn(log, dirty, now_ms, overdue)
+
+    def _let_go(self, at: TopicPartition) -> None:
+        with self._lock:
+            self._at_work.discard(at)
+            self._lock.notify_all()
 
     def _failed_lately(self, log: Log) -> bool:
         with self._lock:  # the other threads look, too, and put logs off
@@ -212,9 +229,7 @@ class LogCleaner:
             _log.debug("%s was not compacted", at, exc_info=True)
             return
         finally:
-            with self._lock:
-                self._at_work.discard(at)
-                self._lock.notify_all()
+            self._let_go(at)
         _tell(at, done, time.monotonic() - begun)
 
     def _put_off(self, log: Log, why: str) -> None:

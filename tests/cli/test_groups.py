@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from contextlib import closing
 
 import pytest
 
 from plog.cli.output import duration_text
 from plog.client.group_admin import GroupAdmin
+from plog.client.producer import Producer
 from plog.errors import ErrorCode
 from plog.types import TopicPartition
 from tests.coordinator.members import ByHand, Consumer, subscription
@@ -103,6 +105,21 @@ def test_group_without_members_is_described(call, group, written):
     assert "Behind" in table
     assert "Member" not in table  # for nobody has it
     assert "It has no members." in call("groups", "describe", group, "--members").stdout.decode()
+
+
+def test_group_is_behind_for_as_long_as_its_next_record_waits(call, broker, topic, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)  # of a terminal, whose table folds
+    hour_ms = 3_600_000
+    begun_ms = time.time_ns() // 1_000_000
+    write_at(broker, topic, begun_ms - 3 * hour_ms, begun_ms - hour_ms, begun_ms)
+    name = f"readers{next(_numbers)}"
+    commit(broker, name, {TopicPartition(topic, 0): 1, TopicPartition(topic, 1): 0})
+    asked_ms = time.time_ns() // 1_000_000
+    first, second = json.loads(call("groups", "describe", name, "--json").stdout)["partitions"]
+    told_ms = time.time_ns() // 1_000_000
+    assert asked_ms - begun_ms <= first["behind_ms"] - hour_ms <= told_ms - begun_ms
+    assert (first["lag"], second["lag"], second["behind_ms"]) == (2, 0, 0)
+    assert " 1h " in call("groups", "describe", name).stdout.decode()
 
 
 def test_group_of_the_consumer_protocol_is_listed_and_described(call, broker, written, monkeypatch):
@@ -206,6 +223,56 @@ def test_topic_is_reset_once_that_is_asked_for(call, broker, group, written, to,
     assert changes(done) == expected
     assert json.loads(done.stdout)["executed"] is True
     assert committed(broker, group, written) == {at: to for at, (_, to) in expected.items()}
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """The terminal is not in UTC."""
+    monkeypatch.setenv("TZ", "XXX-05:45")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+NOON_MS = 1_372_939_200_000
+"""2013-07-04T12:00:00Z."""
+
+
+def write_at(broker, topic: str, *times_ms: int) -> None:
+    """Write a record of each time into partition 0."""
+    with Producer(broker.bootstrap) as producer:
+        sent = [
+            producer.send(topic, b"v", partition=0, timestamp_ms=time_ms) for time_ms in times_ms
+        ]
+        producer.flush()
+        assert [one.result().offset for one in sent] == list(range(len(times_ms)))
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_topic_is_reset_to_a_moment_in_its_log(call, broker, topic):
+    call("configs", "set", "topic", topic, "retention.ms=-1")
+    write_at(broker, topic, NOON_MS - 3_600_000, NOON_MS, NOON_MS + 3_600_000)
+    for moment, to in (
+        ("2013-07-04T12:00:00", 1),
+        ("2013-07-04T12:00", 1),
+        ("2013-07-04 12:00:00Z", 1),
+        ("2013-07-04T14:00:00+02:00", 1),
+        ("2013-07-04T07:00:00-05:00", 1),
+        (NOON_MS, 1),
+        ("2013-07-04T11:00:00.001", 1),
+        (NOON_MS - 1, 1),
+        ("2013-07-04T12:00:00.001", 2),
+        ("2013-07-04T14:00:00.001+02:00", 2),
+        (NOON_MS + 1, 2),
+        ("2013-07-04", 0),
+        ("2013-07-04T12:00:00+02:00", 0),
+        ("2013-07-05", 3),
+    ):
+        name = f"readers{next(_numbers)}"
+        call("groups", "reset", name, "--topic", topic, "--to-datetime", moment, "--execute")
+        # Nothing is in the other partition: its end is its start.
+        assert committed(broker, name, topic) == {0: to, 1: 0}, moment
 
 
 @pytest.mark.parametrize(

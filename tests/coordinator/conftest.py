@@ -8,7 +8,9 @@ from contextlib import closing
 import pytest
 
 from plog.errors import ErrorCode
+from plog.protocol.messages.group_admin import DescribeGroupsRequest
 from plog.protocol.messages.groups import FindCoordinatorRequest
+from plog.protocol.messages.transactions import DescribeTransactionsRequest
 from tests.handlers.wire import Speaker, create_topic, fresh_name, speak
 from tests.servers import BrokerProcess
 from tests.waiting import until
@@ -33,7 +35,28 @@ def await_coordinator(wire: Speaker, key: str, kind: int = GROUP) -> None:
         assert found.error_code in (ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE), found
         return bool(found.error_code == ErrorCode.NONE)
 
+    def is_read() -> bool:
+        # It is found as soon as its log is somebody's to read.
+        if kind == GROUP:
+            (told,) = wire.ask(DescribeGroupsRequest(groups=[key]), 5).groups
+        else:
+            request = DescribeTransactionsRequest(transactional_ids=[key])
+            (told,) = wire.ask(request, 0).transaction_states
+        return told.error_code not in (
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            ErrorCode.NOT_COORDINATOR,
+        )
+
     until(is_found, "found")
+    until(is_read, "read")
+
+
+def await_groups(broker: BrokerProcess, *groups: str) -> None:
+    """Wait for the coordinators of these."""
+    with closing(speak(broker.port)) as wire:
+        for group in groups:
+            await_coordinator(wire, group)
 
 
 @pytest.fixture(scope="package")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from plog.coordinator.subscriptions import read_assignment
 from plog.errors import ErrorCode
 from plog.protocol.messages.configs import (
     AlterableConfig,
@@ -29,7 +30,7 @@ from plog.protocol.messages.offsets import (
     OffsetFetchRequestGroup,
 )
 from plog.protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsTopic
-from tests.coordinator.conftest import GROUPS_AT_ONCE, await_coordinator
+from tests.coordinator.conftest import GROUPS_AT_ONCE, await_coordinator, await_groups
 from tests.coordinator.members import ByHand, Consumer, subscription
 from tests.handlers.wire import WAIT_MS, Speaker, create_topic, fresh_name, speak
 from tests.servers import BrokerProcess
@@ -354,6 +355,157 @@ def test_a_group_changes_its_protocol_with_its_members(
     classic.close()
 
 
+NOTHING = b"\0\0" + bytes(4) + b"\xff" * 4
+"""An assignment of no partitions."""
+
+
+def classic_member(broker: BrokerProcess, group: str, topic: str) -> ByHand:
+    return ByHand(broker.port, group, protocols={"range": subscription(topic)})
+
+
+def classic_group(broker: BrokerProcess, group: str, topic: str, size: int) -> list[ByHand]:
+    """Return the members of a stable group, the leader first."""
+    members: list[ByHand] = []
+    for _ in range(size):
+        newcomer = classic_member(broker, group, topic)
+        waiting = [newcomer.join_later()]
+        if members:
+            leader = members[0]
+            until(lambda leader=leader: leader.beat() is ErrorCode.REBALANCE_IN_PROGRESS)
+            waiting += [one.join_later() for one in members]
+        assert all(one.get().error_code == ErrorCode.NONE for one in waiting)
+        members.append(newcomer)
+        shares = {one.member_id: NOTHING for one in members}
+        assert all(one.sync(shares).error_code == ErrorCode.NONE for one in members)
+    return members
+
+
+def classic_state(wire: Speaker, group: str) -> str:
+    """Return a classic group's state; Dead is one that is none."""
+    (found,) = wire.ask(DescribeGroupsRequest(groups=[group]), 5).groups
+    return str(found.group_state)
+
+
+@pytest.mark.parametrize(
+    ("policy", "may_upgrade", "may_downgrade"),
+    [
+        ("disabled", False, False),
+        ("upgrade", True, False),
+        ("downgrade", False, True),
+        ("bidirectional", True, True),
+    ],
+)
+def test_a_group_changes_its_protocol_if_the_policy_lets_it(
+    tmp_path: Path, policy: str, may_upgrade: bool, may_downgrade: bool
+) -> None:
+    overrides = {**GROUPS_AT_ONCE, "group.consumer.migration.policy": policy}
+    with (
+        BrokerProcess(tmp_path, overrides=overrides) as broker,
+        closing(speak(broker.port)) as wire,
+    ):
+        await_groups(broker, "up", "down")
+        create_topic(wire, "t", partitions=PARTITIONS)
+        # A classic group, and somebody of the consumer protocol.
+        (old,) = classic_group(broker, "up", "t", 1)
+        new = Consumer(broker.port, "up", ("t",))
+        if may_upgrade:
+            assert new.join().error_code == ErrorCode.NONE
+            assert classic_state(wire, "up") == "Dead"
+            assert {one.member_type for one in described(wire, "up").members} == {0, 1}
+            assert old.beat() is ErrorCode.REBALANCE_IN_PROGRESS
+            new.leave()
+        else:
+            assert new.join().error_code == ErrorCode.GROUP_ID_NOT_FOUND
+            assert described(wire, "up").error_code == ErrorCode.GROUP_ID_NOT_FOUND
+            assert classic_state(wire, "up") == "Stable"
+            assert old.beat() is ErrorCode.NONE
+            assert old.commit("t", 5) is ErrorCode.NONE
+        # A consumer group takes in whom it understands; its last consumer goes.
+        first, second = Consumer(broker.port, "down", ("t",)), classic_member(broker, "down", "t")
+        assert first.join().error_code == ErrorCode.NONE
+        assert second.join().error_code == ErrorCode.NONE
+        assert first.leave().error_code == ErrorCode.NONE
+        if may_downgrade:
+            assert classic_state(wire, "down") == "PreparingRebalance"
+            assert described(wire, "down").error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        else:
+            assert classic_state(wire, "down") == "Dead"
+            (only,) = described(wire, "down").members
+            assert (only.member_id, only.member_type) == (second.member_id, 0)
+        assert second.beat() is ErrorCode.REBALANCE_IN_PROGRESS
+        assert second.join().leader == (second.member_id if may_downgrade else "")
+        assert second.generation == 3
+        # Nobody leads a consumer group: the coordinator assigns all of it.
+        assigned = read_assignment(second.sync({second.member_id: NOTHING}).assignment)
+        assert assigned is not None
+        numbers = [number for one in assigned.assigned_partitions for number in one.partitions]
+        assert numbers == ([] if may_downgrade else list(range(PARTITIONS)))
+        assert second.beat() is ErrorCode.NONE
+        # A group that nobody is in may be of either kind all the same.
+        for last in (old, second):
+            last.leave()
+            with closing(Consumer(broker.port, last.group, ("t",))) as one:
+                assert one.join().error_code == ErrorCode.NONE
+                assert described(wire, last.group).error_code == ErrorCode.NONE
+                one.leave()
+            assert last.join().error_code == ErrorCode.UNKNOWN_MEMBER_ID
+            last.member_id = ""
+            assert last.join().error_code == ErrorCode.NONE
+            assert classic_state(wire, last.group) == "CompletingRebalance"
+        for each in (old, new, first, second):
+            each.close()
+
+
+def test_a_group_that_is_too_large_for_a_consumer_group_becomes_none(tmp_path: Path) -> None:
+    overrides = {**GROUPS_AT_ONCE, "group.consumer.max.size": 2}
+    with (
+        BrokerProcess(tmp_path, overrides=overrides) as broker,
+        closing(speak(broker.port)) as wire,
+    ):
+        await_groups(broker, "of1", "of2", "of3")
+        create_topic(wire, "t", partitions=PARTITIONS)
+        for size, error in (
+            (1, ErrorCode.NONE),
+            (2, ErrorCode.GROUP_MAX_SIZE_REACHED),  # it could be one, but for who asks
+            (3, ErrorCode.GROUP_ID_NOT_FOUND),
+        ):
+            group = f"of{size}"
+            members = classic_group(broker, group, "t", size)
+            with closing(Consumer(broker.port, group, ("t",))) as new:
+                assert new.join().error_code == error
+            assert classic_state(wire, group) == ("Stable" if error else "Dead")
+            found = described(wire, group)
+            assert len(found.members) == (0 if error else 2)
+            expected = ErrorCode.NONE if error else ErrorCode.REBALANCE_IN_PROGRESS
+            assert [one.beat() for one in members] == [expected] * size
+            for one in members:
+                one.close()
+
+
+def test_a_group_that_is_too_large_for_a_classic_one_stays_what_it_is(tmp_path: Path) -> None:
+    overrides = {**GROUPS_AT_ONCE, "group.max.size": 1}
+    with (
+        BrokerProcess(tmp_path, overrides=overrides) as broker,
+        closing(speak(broker.port)) as wire,
+    ):
+        await_groups(broker, "g")
+        create_topic(wire, "t", partitions=PARTITIONS)
+        with (
+            closing(Consumer(broker.port, "g", ("t",))) as new,
+            closing(classic_member(broker, "g", "t")) as first,
+            closing(classic_member(broker, "g", "t")) as second,
+        ):
+            assert new.join().error_code == ErrorCode.NONE
+            for one in (first, second):
+                assert one.join().error_code == ErrorCode.NONE
+            new.leave()
+            assert [one.member_type for one in described(wire, "g").members] == [0, 0]
+            assert classic_state(wire, "g") == "Dead"
+            first.leave()  # and now it fits
+            assert classic_state(wire, "g") == "PreparingRebalance"
+            assert described(wire, "g").error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
 def test_a_group_whose_assignment_cannot_be_read_is_no_consumer_group(
     broker: BrokerProcess, member: Enter, topic: str
 ) -> None:
@@ -392,6 +544,88 @@ def test_a_group_that_does_not_tell_its_topics_is_no_consumer_group(
     with closing(ByHand(broker.port, group)) as classic:
         classic.enter()
         assert classic.beat() is ErrorCode.NONE
+
+
+# -- the log ---------------------------------------------------------------------------------------
+
+
+def rebalances(broker: BrokerProcess, group: str) -> list[str]:
+    """Return what the log tells of a group's rebalances: of each for which epoch, and why."""
+    told = f"group {group!r} rebalances for "
+    return [line.partition(told)[2] for line in broker.log.splitlines() if told in line]
+
+
+def test_each_rebalance_is_told_in_one_line_with_its_reason(tmp_path: Path) -> None:
+    overrides = {
+        **GROUPS_AT_ONCE,
+        "group.consumer.min.session.timeout.ms": 200,
+        "group.consumer.max.session.timeout.ms": 600_000,
+        "group.consumer.session.timeout.ms": 600_000,
+    }
+    with (
+        BrokerProcess(tmp_path, overrides=overrides) as broker,
+        closing(speak(broker.port)) as wire,
+        closing(Consumer(broker.port, "g", ("t",))) as dies,
+        closing(Consumer(broker.port, "g", ("t",))) as leaves,
+        closing(classic_member(broker, "g", "t")) as older,
+        closing(Consumer(broker.port, "g", ("t",), instance="one")) as static,
+        closing(Consumer(broker.port, "g", ("t",), instance="one")) as returned,
+    ):
+        await_groups(broker, "g")
+        create_topic(wire, "t", partitions=PARTITIONS)
+        lines: list[str] = []
+
+        def told(line: str) -> None:
+            lines.append(line)
+            assert rebalances(broker, "g") == lines
+
+        dies.join()
+        told(f"epoch 1: member {dies.member_id} joined")
+        leaves.join()
+        told(f"epoch 2: member {leaves.member_id} joined")
+        for _ in range(2):  # partitions go from one to the other, for one reason
+            dies.tell()
+            leaves.tell()
+        assert sorted(dies.numbers() + leaves.numbers()) == list(range(PARTITIONS))
+        assert rebalances(broker, "g") == lines
+        assert older.join().error_code == ErrorCode.NONE
+        told(f"epoch 3: member {older.member_id} joined by the classic protocol")
+        older.leave()
+        told(f"epoch 4: members left: {older.member_id}")
+        leaves.leave()
+        told(f"epoch 5: member {leaves.member_id} left")
+        set_for(wire, "g", {"consumer.session.timeout.ms": "200"})
+        dies.beat()
+        until(lambda: described(wire, "g").group_state == "Empty")
+        told(f"epoch 6: member {dies.member_id} was silent for its 200 ms")
+        set_for(wire, "g", {})
+        static.join()
+        told(f"epoch 7: member {static.member_id} joined")
+        # A static member that comes back as it was disturbs nobody.
+        assert static.leave(-2).error_code == ErrorCode.NONE
+        assert returned.join().error_code == ErrorCode.NONE
+        assert returned.epoch == 7
+        assert rebalances(broker, "g") == lines
+        returned.beat(subscribed_topic_names=["t", "u"])
+        told(f"epoch 8: member {returned.member_id} wants other topics")
+        create_topic(wire, "u")
+        until(lambda: returned.beat().member_epoch == 9)
+        told("epoch 9: topics have changed")
+
+
+def test_what_clients_say_of_a_rebalance_stays_in_one_line(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, overrides=GROUPS_AT_ONCE) as broker:
+        group, member_id = "g\nforged", "m\r\nforged\x1b[2J\u2028forged"
+        await_groups(broker, group)
+        with closing(Consumer(broker.port, group, member_id=member_id)) as alone:
+            assert alone.join().error_code == ErrorCode.NONE
+            assert alone.leave().error_code == ErrorCode.NONE
+        name = r"m\r\nforged\x1b[2J\u2028forged"
+        assert rebalances(broker, group) == [
+            f"epoch 1: member {name} joined",
+            f"epoch 2: member {name} left",
+        ]
+        assert not [line for line in broker.log.splitlines() if line.startswith("forged")]
 
 
 # -- what survives ---------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import pytest
@@ -20,9 +20,10 @@ from plog.coordinator.consumer_events import Beat
 from plog.coordinator.given_out import EACH_BYTES, GivenOut
 from plog.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from plog.coordinator.group_endings import GroupEndings
-from plog.coordinator.group_events import Join, Leaving, Protocol, Sync
+from plog.coordinator.group_events import Join, JoinAnswer, Leaving, Protocol, Sync
 from plog.coordinator.group_log import CommittedOffset
-from plog.coordinator.group_shard import Shard
+from plog.coordinator.group_shard import Group, Shard
+from plog.coordinator.group_states import GroupState
 from plog.coordinator.member_memory import PATIENCE_MS, SHARE, STALE_MS
 from plog.coordinator.replay import Entry, Replayed
 from plog.coordinator.roster import Member
@@ -36,11 +37,14 @@ from plog.types import TopicPartition
 from tests.bounded import counted, told
 from tests.coordinator.consumer_play import cluster_of
 from tests.coordinator.group_play import JOIN
+from tests.coordinator.members import subscription
 
 AT = TopicPartition("t", 0)
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 PRODUCER = 7
-YEAR_MS = 365 * 86_400_000
+DAY_MS = 86_400_000
+YEAR_MS = 365 * DAY_MS
+NONE, TRY_AGAIN = ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE
 GROUPS = 1000
 """Far more than there is room for, however long it takes."""
 
@@ -386,6 +390,214 @@ def test_offsets_do_not_expire_by_a_clock_that_is_suddenly_ahead() -> None:
     asyncio.run(run())
 
 
+RETENTION_MS = 60_000
+KEPT_A_MINUTE = BrokerSettings(
+    {"group.initial.rebalance.delay.ms": "0", "offsets.retention.minutes": "1"}
+)
+WANTED, UNWANTED = TopicPartition("wanted", 0), TopicPartition("unwanted", 0)
+
+
+@dataclass
+class Kept:
+    """A group whose offsets are kept for a minute."""
+
+    is_of_consumer_protocol: bool = False
+    expression: str | None = None
+    metadata: bytes = subscription(WANTED.topic)
+
+    def __post_init__(self) -> None:
+        self.clock, self.written = ManualClock(YEAR_MS), Written()
+        self.groups = made(self.written, KEPT_A_MINUTE, self.clock)
+        cluster = cluster_of({WANTED.topic: 1, UNWANTED.topic: 1})
+        self.groups._cluster = lambda: cluster
+        self.groups.shards.serve(Shard(0, 1))
+
+    @property
+    def group(self) -> Group:
+        found = self.groups.find("g")
+        assert found is not None
+        return found
+
+    @property
+    def generation(self) -> int:
+        """The group's, or its only member's epoch."""
+        machine = self.group.machine
+        if isinstance(machine, ClassicGroup):
+            return machine.generation
+        return machine.table.current("m").epoch
+
+    async def enter(self) -> None:
+        """Have a first member come, and the group be stable."""
+        if self.is_of_consumer_protocol:
+            topics = None if self.expression else frozenset({WANTED.topic})
+            assert await self.beat(0, topics=topics, regex=self.expression) is NONE
+            async with asyncio.timeout(60):
+                while self.group.subscribed_topics() != {WANTED.topic}:
+                    await asyncio.sleep(0.01)
+        else:
+            assert (await self.join(must_know_id=False)).error is NONE
+            assert await self.sync() is NONE
+
+    async def join(self, new_member_id: str = "m", **changes: object) -> JoinAnswer:
+        protocols = (Protocol("range", self.metadata),)
+        changes = {"protocols": protocols, "session_timeout_ms": DAY_MS, **changes}
+        asked = joining(self.groups, new_member_id, **changes)
+        return await self.groups.join("g", asked)
+
+    async def sync(self) -> ErrorCode:
+        asked = Sync(self.groups.token(), "m", None, self.generation, None, None, {})
+        return (await self.groups.sync("g", asked)).error
+
+    async def beat(self, epoch: int, **told: object) -> ErrorCode:
+        told = {"owned": frozenset(), "rebalance_timeout_ms": 30_000, **told}
+        asked = Beat(self.groups.token(), "m", epoch, **told)  # type: ignore[arg-type]
+        return (await self.groups.beat_as_consumer("g", asked)).error
+
+    async def leave(self) -> None:
+        """Have the only member go, and wait until that is written."""
+        if self.is_of_consumer_protocol:
+            assert await self.beat(-1) is NONE
+        else:
+            assert await self.groups.leave("g", (Leaving("m"),)) == (NONE,)
+        async with asyncio.timeout(60):
+            while not self.written.read().groups["g"].is_empty:
+                await asyncio.sleep(0)
+
+    async def commit(self, *partitions: TopicPartition) -> None:
+        offset = CommittedOffset(5, committed_ms=self.clock.now_ms())
+        error = await self.groups.commit(
+            "g",
+            [(at, offset) for at in partitions],
+            member_id="m",
+            instance_id=None,
+            generation=self.generation,
+            version=9,
+        )
+        assert error is NONE
+
+    async def after(self, ms: int) -> list[TopicPartition] | None:
+        """Return what is committed still after so long; None if the group is gone.
+
+        It is so in memory and in the log.
+        """
+        self.clock.advance(ms)
+        await self.groups.endings.expire()
+        live, read = (
+            shard.groups.get("g") for shard in (self.groups.shards.of("g"), self.written.read())
+        )
+        assert (live is None) is (read is None)
+        if live is None or read is None:
+            return None
+        assert dict(live.offsets) == dict(read.offsets)
+        return sorted(at for at, _ in live.offsets)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "stays"),
+    [(subscription(WANTED.topic), [WANTED]), (b"m", [UNWANTED, WANTED])],
+    ids=["told", "not understood"],
+)
+def test_offsets_of_a_stable_group_expire_where_no_member_wants_the_topic(
+    metadata: bytes, stays: list[TopicPartition]
+) -> None:
+    async def run() -> None:
+        kept = Kept(metadata=metadata)
+        await kept.enter()
+        await kept.commit(WANTED, UNWANTED)
+        assert await kept.after(RETENTION_MS - 1) == [UNWANTED, WANTED]
+        assert await kept.after(1) == stays
+        assert await kept.after(10 * RETENTION_MS) == stays
+        kept.groups.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_offsets_of_an_emptied_group_expire_by_when_it_became_empty(restarts: bool) -> None:
+    async def run() -> None:
+        kept = Kept()
+        await kept.enter()
+        await kept.commit(WANTED, UNWANTED)
+        kept.clock.advance(RETENTION_MS // 2)
+        await kept.leave()
+        if restarts:
+            kept.groups.shards.serve(kept.written.read())
+        assert await kept.after(RETENTION_MS - 1) == [UNWANTED, WANTED]
+        assert await kept.after(1) is None
+        kept.groups.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_what_is_committed_after_a_group_became_empty_is_kept_for_as_long(restarts: bool) -> None:
+    async def run() -> None:
+        kept = Kept()
+        await kept.enter()
+        await kept.commit(WANTED)
+        await kept.leave()
+        kept.clock.advance(RETENTION_MS // 2)
+        late = CommittedOffset(7, committed_ms=kept.clock.now_ms())
+        told = await kept.groups.commit(
+            "g", [(UNWANTED, late)], member_id="", instance_id=None, generation=-1, version=8
+        )
+        assert told is NONE
+        if restarts:
+            kept.groups.shards.serve(kept.written.read())
+        assert await kept.after(RETENTION_MS // 2 - 1) == [UNWANTED, WANTED]
+        assert await kept.after(1) == [UNWANTED]
+        assert await kept.after(RETENTION_MS // 2 - 1) == [UNWANTED]
+        assert await kept.after(1) is None
+        kept.groups.close()
+
+    asyncio.run(run())
+
+
+def test_nothing_expires_while_a_group_rebalances() -> None:
+    async def run() -> None:
+        kept = Kept()
+        await kept.enter()
+        await kept.commit(WANTED, UNWANTED)
+        newcomer = asyncio.ensure_future(kept.join("n", must_know_id=False))
+        await asyncio.sleep(0)
+        for state in (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE):
+            if state is GroupState.COMPLETING_REBALANCE:
+                assert (await kept.join(member_id="m")).error is NONE
+                assert (await newcomer).error is NONE
+            assert kept.group.machine.state is state
+            # The log knows of stable groups alone: no broker reads it in between.
+            kept.clock.advance(10 * RETENTION_MS)
+            await kept.groups.endings.expire()
+            assert sorted(kept.group.offsets.partitions) == [UNWANTED, WANTED]
+        assert await kept.sync() is NONE
+        assert await kept.after(0) == [WANTED]
+        kept.groups.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("expression", [None, "want.*"])
+@pytest.mark.parametrize("restarts", [True, False])
+def test_offsets_of_a_consumer_group_expire_where_no_member_wants_the_topic(
+    expression: str | None, restarts: bool
+) -> None:
+    async def run() -> None:
+        kept = Kept(is_of_consumer_protocol=True, expression=expression)
+        await kept.enter()
+        await kept.commit(WANTED, UNWANTED)
+        if restarts:
+            kept.groups.shards.serve(kept.written.read())
+        assert await kept.after(RETENTION_MS - 1) == [UNWANTED, WANTED]
+        assert await kept.after(1) == [WANTED]
+        assert await kept.after(10 * RETENTION_MS) == [WANTED]
+        # Unlike those of a classic group they count from their commits, as in Kafka 4.
+        await kept.leave()
+        assert await kept.after(0) is None
+        kept.groups.close()
+
+    asyncio.run(run())
+
+
 class Beside:
     """Counts the turns that others have in the event loop meanwhile."""
 
@@ -570,7 +782,6 @@ SMALL = BrokerSettings(
     {"group.initial.rebalance.delay.ms": "0", "group.members.max.bytes": "1048576"}
 )
 MOST = 1 << 20
-NONE, TRY_AGAIN = ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 async def tell(groups: GroupCoordinator, group_id: str, size: int, **changes: object) -> ErrorCode:

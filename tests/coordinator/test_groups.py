@@ -18,6 +18,8 @@ from plog.protocol.messages.groups import (
     FindCoordinatorRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    MemberIdentity,
     SyncGroupRequest,
 )
 from plog.protocol.messages.offsets import (
@@ -31,7 +33,7 @@ from plog.protocol.messages.offsets import (
     OffsetFetchRequestTopic,
 )
 from plog.protocol.messages.topics import DeleteTopicsRequest
-from tests.coordinator.conftest import GROUPS_AT_ONCE, await_coordinator
+from tests.coordinator.conftest import GROUPS_AT_ONCE, await_coordinator, await_groups
 from tests.coordinator.members import ByHand, Later
 from tests.handlers.wire import WAIT_MS, Speaker, create_topic, fresh_name, speak
 from tests.servers import BrokerProcess
@@ -442,6 +444,98 @@ def test_groups_are_deleted_once_nobody_is_in_them(
     assert codes == [ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND]
     assert alone.committed(topic) == -1
     assert state_of(wire, alone.group) == "Dead"
+
+
+# -- the log ---------------------------------------------------------------------------------------
+
+
+def rebalances(broker: BrokerProcess, group: str) -> list[str]:
+    """Return what the log tells of a group's rebalances: of each from where, and why."""
+    told = f"group {group!r} rebalances "
+    return [line.partition(told)[2] for line in broker.log.splitlines() if told in line]
+
+
+def test_each_rebalance_is_told_in_one_line_with_its_reason(tmp_path: Path) -> None:
+    with (
+        BrokerProcess(tmp_path, overrides=GROUPS_AT_ONCE) as broker,
+        closing(ByHand(broker.port, "g")) as stays,
+        closing(ByHand(broker.port, "g")) as leaves,
+        closing(ByHand(broker.port, "g", session_ms=300)) as dies,
+        closing(ByHand(broker.port, "g", "one", {"range": b"m", "other": b"m"})) as static,
+        closing(ByHand(broker.port, "g", "one", {"range": b"m", "other": b"m"})) as returned,
+        closing(ByHand(broker.port, "g", "one", {"other": b"m", "range": b"m"})) as changed,
+    ):
+        await_groups(broker, "g")
+        lines: list[str] = []
+
+        def told(line: str) -> None:
+            lines.append(line)
+            assert rebalances(broker, "g") == lines
+
+        def join_again(*newcomers: ByHand) -> None:
+            # Without an id of their own first, for which a session would be the time they have.
+            waiting = [Later(lambda one=one: one.join(3)) for one in newcomers]
+            until(lambda: stays.beat() is ErrorCode.REBALANCE_IN_PROGRESS)
+            assert stays.join().error_code == ErrorCode.NONE
+            assert all(one.get().error_code == ErrorCode.NONE for one in waiting)
+            stays.sync({})  # which fails if one of them is silent by now
+
+        stays.enter()
+        told(f"at generation 0: member {stays.member_id} joined")
+        join_again(leaves)  # of the two that join, one is why
+        told(f"at generation 1: member {leaves.member_id} joined")
+        leaves.leave()
+        join_again()
+        told(f"at generation 2: member {leaves.member_id} left")
+        join_again(dies)
+        lines.append(f"at generation 3: member {dies.member_id} joined")
+        join_again()
+        told(f"at generation 4: member {dies.member_id} was silent for its 300 ms")
+        waiting = static.join_later()
+        join_again()
+        assert waiting.get().error_code == ErrorCode.NONE
+        told(f"at generation 5: member {static.member_id} joined")
+        # A static member that comes back as it was disturbs nobody.
+        assert returned.join().error_code == ErrorCode.NONE
+        assert returned.member_id != static.member_id
+        assert stays.beat() is ErrorCode.NONE
+        assert rebalances(broker, "g") == lines
+        stays.leave()
+        assert returned.join().error_code == ErrorCode.NONE
+        told(f"at generation 6: member {stays.member_id} left")
+        assert returned.sync({}).error_code == ErrorCode.NONE
+        # One that comes back and prefers another assignor does.
+        assert changed.join().error_code == ErrorCode.NONE
+        told(f"at generation 7: static member one came back as {changed.member_id}")
+
+
+def test_what_clients_say_of_a_rebalance_stays_in_one_line(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, overrides=GROUPS_AT_ONCE) as broker:
+        group, reason = "g\nforged", "tired\r\nforged\x1b[2J\u2028forged"
+        await_groups(broker, group)
+        with closing(speak(broker.port, client_id="c\nforged")) as wire:
+            joining = JoinGroupRequest(
+                group_id=group,
+                session_timeout_ms=30_000,
+                rebalance_timeout_ms=30_000,
+                member_id="",
+                protocol_type="consumer",
+                protocols=[JoinGroupRequestProtocol(name="range", metadata=b"m")],
+                reason=reason,
+            )
+            joining.member_id = member_id = wire.ask(joining, 9).member_id
+            assert wire.ask(joining, 9).error_code == ErrorCode.NONE
+            leaving = MemberIdentity(member_id=member_id, reason=reason)
+            answer = wire.ask(LeaveGroupRequest(group_id=group, members=[leaving]), 5)
+            assert answer.members[0].error_code == ErrorCode.NONE
+        assert member_id.startswith("c\nforged-")
+        name = member_id.replace("\n", r"\n")
+        why = r"(tired\r\nforged\x1b[2J\u2028forged)"
+        assert rebalances(broker, group) == [
+            f"at generation 0: member {name} joined {why}",
+            f"at generation 1: member {name} left {why}",
+        ]
+        assert not [line for line in broker.log.splitlines() if line.startswith("forged")]
 
 
 # -- what survives ---------------------------------------------------------------------------------

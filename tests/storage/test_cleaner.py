@@ -197,6 +197,27 @@ def test_a_batch_of_more_keys_than_there_is_memory_for_is_refused(tmp_path: Path
     log.close()
 
 
+@pytest.mark.parametrize("checkpoint", [None, 13])
+def test_throttle_is_told_of_all_that_is_read_for_keys_read_and_written(
+    tmp_path: Path, checkpoint: int | None
+) -> None:
+    log = open_log(tmp_path, SETTINGS)
+    for n in range(60):
+        put(log, (b"%d" % (n % 20), b"v" * 50))
+    log.roll()
+    batches = scan(read_all(log))
+    told: list[int] = []
+    done = clean(log, checkpoint, throttle=told.append)
+    for_keys = sum(one.size_bytes for one in batches if one.base_offset >= (checkpoint or 0))
+    read, written = sum(one.size_bytes for one in batches), len(read_all(log))
+    assert (done.read_bytes, done.written_bytes) == (read, written)
+    assert 0 < written < read
+    assert sum(told) == for_keys + read + written
+    # Not of much at once, which would be waited for in one go.
+    assert max(told) <= SETTINGS.segment_bytes
+    log.close()
+
+
 def test_a_damaged_batch_replaces_nothing(tmp_path: Path) -> None:
     owner = Owner()
     log = open_log(tmp_path, SETTINGS, owner=owner)

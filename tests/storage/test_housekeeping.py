@@ -6,9 +6,10 @@ from pathlib import Path
 from plog.runtime.clock import ManualClock
 from plog.storage.checkpoints import OffsetCheckpoint
 from plog.storage.filesystem import Filesystem
+from plog.storage.producer_state import Marker
 
 from .log_managers import A0, A1, ID_A, SETTINGS, Start, committed, fill, lead
-from .storage_logs import Settings
+from .storage_logs import Settings, append_verified, batch
 
 
 def test_background_tasks_come_at_their_intervals(
@@ -62,3 +63,35 @@ def test_flush_ms_is_of_time_that_passes_whatever_the_clock_says(
     assert log.durable_end == 10
     clock.jump_to(1 << 50)
     assert not log.is_flush_due(clock.monotonic_ms())
+
+
+def test_producers_are_forgotten_after_their_time_but_for_those_in_a_transaction(
+    start: Start, clock: ManualClock
+) -> None:
+    manager = start(producer_id_expiration_ms=5000, producer_id_expiration_check_interval_ms=1000)
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    silent, writing, open_ = 4, 5, 6
+    for producer_id in (silent, writing, open_):
+        append_verified(
+            log,
+            batch(producer_id=producer_id, epoch=0, sequence=0, transactional=producer_id == open_),
+        )
+
+    def pass_s(seconds: int) -> set[int]:
+        for _ in range(seconds):
+            clock.advance(1000)
+            manager.scheduler.run_due()
+        return {one.producer_id for one in log.native.producers()}
+
+    assert pass_s(4) == {silent, writing, open_}
+    now = batch(producer_id=writing, epoch=0, sequence=1, timestamp=clock.now_ms())
+    append_verified(log, now)
+    assert pass_s(1) == {writing, open_}
+    assert pass_s(3) == {writing, open_}
+    assert pass_s(1) == {open_}
+    assert pass_s(60) == {open_}
+    ends = Marker(abort=False, coordinator_epoch=0)
+    log.transactions.append_marker(open_, 0, ends, now_ms=clock.now_ms())
+    assert pass_s(4) == {open_}
+    assert pass_s(1) == set()
+    manager.shutdown()

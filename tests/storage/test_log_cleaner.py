@@ -16,6 +16,7 @@ from plog.errors import KafkaStorageError
 from plog.runtime.clock import ManualClock
 from plog.runtime.trusted_time import DOUBT_MS
 from plog.storage.cleaner import Cleaner, Cleaning
+from plog.storage.compaction import DirtyRange
 from plog.storage.filesystem import Filesystem
 from plog.storage.live_log_dir import LiveLogDir
 from plog.storage.log import Log
@@ -393,6 +394,65 @@ def test_threads_compact_by_themselves_and_stop(start: Start) -> None:
     until(lambda: all(checkpoint(manager, log) == 10 for log in logs))
     manager.shutdown()
     assert not [one for one in threading.enumerate() if one.name.startswith("log cleaner")]
+
+
+def test_what_another_thread_has_cleaned_since_the_look_is_not_cleaned_again(start: Start) -> None:
+    manager = start()
+    log = make(manager, A0)
+    dirty(log)
+    cleaner = manager.cleaner
+    look = cleaner._dirty
+
+    def look_and_be_overtaken(of: Log, now_ms: int) -> DirtyRange | None:
+        found = look(of, now_ms)
+        cleaner._dirty = look
+        assert cleaner.clean_now() == 1
+        return found
+
+    cleaner._dirty = look_and_be_overtaken
+    assert cleaner.clean_now() == 0
+    dirty(log)  # nor is it taken for being at work
+    assert cleaner.clean_now() == 1
+    manager.shutdown()
+
+
+def test_memory_for_keys_is_shared_by_the_threads_and_filled_as_the_settings_say(
+    start: Start,
+) -> None:
+    keys_at_once, slot_bytes = 10, 24
+    manager = start(
+        log_cleaner_backoff_ms=10,
+        log_cleaner_threads=2,
+        log_cleaner_dedupe_buffer_size=2 * 2 * keys_at_once * slot_bytes,
+        log_cleaner_io_buffer_load_factor=0.5,
+    )
+    whole = Settings(cleanup_policy="compact", segment_bytes=2000, min_cleanable_dirty_ratio=0)
+    logs = [make(manager, at, whole) for at in (A0, A1)]
+    for log in logs:
+        for n in range(70):
+            put(log, b"%d" % (n % 35))
+        log.roll()
+        log.flush()
+    passes: dict[TopicPartition, list[tuple[int | None, int, int]]] = {A0: [], A1: []}
+    clean = Cleaner.clean
+
+    def watched(self: Cleaner, log: Log, *args: object, **options: object) -> Cleaning:
+        begun = checkpoint(manager, log)
+        done = clean(self, log, *args, **options)
+        passes[log.topic_partition].append((begun, done.end, done.keys))
+        return done
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Cleaner, "clean", watched)
+        manager.cleaner.start()
+        until(lambda: all(checkpoint(manager, log) == 70 for log in logs))
+    ends = range(keys_at_once, 71, keys_at_once)
+    for log in logs:
+        assert passes[log.topic_partition] == [
+            (end - keys_at_once or None, end, keys_at_once) for end in ends
+        ]
+        assert offsets_and_keys(log) == [(35 + n, b"%d" % n) for n in range(35)]
+    manager.shutdown()
 
 
 class Watched(Pace):
