@@ -471,6 +471,7 @@ ROWS = [
             _of("compat/against_kafka_4/test_broker_keys.py"),
             _of("compat/against_kafka_4/test_consumer_groups.py"),
             _of("compat/against_kafka_4/test_differences.py"),
+            _of("compat/against_kafka_4/test_ends_amid_markers.py"),
             _of("compat/against_kafka_4/test_features.py"),
             _of("compat/against_kafka_4/test_group_configs.py"),
             _of("compat/against_kafka_4/test_transactions.py"),

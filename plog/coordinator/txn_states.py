@@ -60,8 +60,8 @@ END_ANSWERS: Mapping[tuple[TxnState, bool], ErrorCode | None] = {
     (ONGOING, True): None,
     (ONGOING, False): None,
     (PREPARE_COMMIT, True): ErrorCode.CONCURRENT_TRANSACTIONS,
-    (PREPARE_COMMIT, False): ErrorCode.INVALID_TXN_STATE,
-    (PREPARE_ABORT, True): ErrorCode.INVALID_TXN_STATE,
+    (PREPARE_COMMIT, False): ErrorCode.CONCURRENT_TRANSACTIONS,
+    (PREPARE_ABORT, True): ErrorCode.CONCURRENT_TRANSACTIONS,
     (PREPARE_ABORT, False): ErrorCode.CONCURRENT_TRANSACTIONS,
     (COMPLETE_COMMIT, True): ErrorCode.NONE,
     (COMPLETE_COMMIT, False): ErrorCode.INVALID_TXN_STATE,
@@ -71,5 +71,7 @@ END_ANSWERS: Mapping[tuple[TxnState, bool], ErrorCode | None] = {
 """What EndTxn is answered by state and whether to commit; None: the transaction is ended.
 
 Of version 1, where a producer keeps its epoch from one transaction to the next, so that whoever
-asks again must be told of the one that has ended.
+asks again must be told of the one that has ended. While the markers are written it is to come
+again: what it ends may be the next transaction, which it has begun and not written to. (Kafka 4.1
+and Java's clients go by that: INVALID_TXN_STATE would be the end of the producer.)
 """

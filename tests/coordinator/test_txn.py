@@ -377,10 +377,21 @@ def test_each_end_raises_the_epoch_and_is_told_again(commit: bool) -> None:
     assert second == Producer(first.id, first.epoch + 1)
     assert play.markers == [WriteMarkers(second, commit, frozenset({A}), EPOCH_PER_TRANSACTION)]
     assert play.error(play.end(first, commit=commit, raises=True)) is AGAIN
-    assert play.error(play.end(first, commit=not commit, raises=True)) is BAD_STATE
+    assert play.error(play.end(first, commit=not commit, raises=True)) is AGAIN
     play.mark()
     assert play.producer(play.end(first, commit=commit, raises=True)) == second
     assert play.error(play.end(first, commit=not commit, raises=True)) is BAD_STATE
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_next_transaction_that_is_given_up_at_once_waits_for_the_markers(commit: bool) -> None:
+    """Java's client says so also of one that it has sent nothing of."""
+    play = Play()
+    first = play.begun(version=EPOCH_PER_TRANSACTION)
+    second = play.producer(play.end(first, commit=commit, raises=True))
+    assert play.error(play.abort(second, raises=True)) is AGAIN
+    play.mark()
+    assert play.producer(play.abort(second, raises=True)).epoch == second.epoch + 1
 
 
 def test_late_end_does_not_touch_the_next_transaction() -> None:
@@ -564,7 +575,7 @@ def test_producer_that_took_too_long_is_told_its_next_epoch_when_it_aborts_too()
     play = Play()
     producer = play.begun(version=EPOCH_PER_TRANSACTION)
     play.wait(TIMEOUT_MS + 1)
-    assert play.error(play.commit(producer, raises=True)) is BAD_STATE
+    assert play.error(play.commit(producer, raises=True)) is AGAIN
     assert play.error(play.abort(producer, raises=True)) is AGAIN
     play.mark()
     assert play.error(play.commit(producer, raises=True)) is BAD_STATE

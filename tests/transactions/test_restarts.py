@@ -184,6 +184,9 @@ def test_coordinator_dies_in_each_state_and_partitions_that_come_back_get_their_
         until(lambda: again.described().topics[0].partitions == [away.partition], "the marker here")
         assert again.described().transaction_state == ending
         assert read(wire, here) == seen
+        # Also of the next transaction, which a client may give up before it has written.
+        for which in (True, False):
+            assert again.end(commit=which) is ErrorCode.CONCURRENT_TRANSACTIONS
     broker.kill()
 
     broker.start()
