@@ -15,12 +15,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import job
 
+from plog.errors import PlogError
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 SCHEMA = "time bigint, user string, kind string, address string"
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+DROPPED = "counts, of events that came in time and were read when their windows were over"
+STATE = {
+    # On disk: a first batch may have days of windows. A checkpoint keeps what it was begun with.
+    "spark_sql_streaming_stateStore_providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark_sql_streaming_stateStore_rocksdb_boundedMemoryUsage": "true",
+    # A batch writes down what it has changed, not whole files of what there is.
+    "spark_sql_streaming_stateStore_rocksdb_changelogCheckpointing_enabled": "true",
+}
+"""Settings of Spark for what is counted and not written yet."""
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 
 
@@ -42,18 +55,22 @@ class Duration(click.ParamType):
 DURATION = Duration()
 
 
-def options(*, late_after: str, batch_events: int) -> Callable[[AnyCommand], AnyCommand]:
-    """Give a command the options that the jobs have in common, with these defaults."""
+class Dropped(PlogError):
+    """Spark has left out what it was to count."""
+
+
+def options(*, late_after: str) -> Callable[[AnyCommand], AnyCommand]:
+    """Give a command the options that the jobs have in common, late after so long by default."""
 
     def add(command: AnyCommand) -> AnyCommand:
-        for option in reversed(_options(late_after, batch_events)):
+        for option in reversed(_options(late_after)):
             command = option(command)
         return command
 
     return add
 
 
-def _options(late_after: str, batch_events: int) -> tuple[Callable[[AnyCommand], AnyCommand], ...]:
+def _options(late_after: str) -> tuple[Callable[[AnyCommand], AnyCommand], ...]:
     return (
         click.option(
             "--topic", default="activity", show_default=True, help="Where the events are."
@@ -91,14 +108,7 @@ def _options(late_after: str, batch_events: int) -> tuple[Callable[[AnyCommand],
             type=DURATION,
             default="1m",
             show_default=True,
-            help="By how much partitions may be read out of step: windows are kept so much longer.",
-        ),
-        click.option(
-            "--batch-events",
-            type=click.IntRange(1),
-            default=batch_events,
-            show_default=True,
-            help="A batch reads no more: what it has to count is in memory at once.",
+            help="By how much producers' clocks may differ: windows are kept so much longer.",
         ),
         click.option(
             "--parts",
@@ -111,13 +121,7 @@ def _options(late_after: str, batch_events: int) -> tuple[Callable[[AnyCommand],
 
 
 def events(
-    spark: SparkSession,
-    bootstrap: str,
-    topic: str,
-    *,
-    late_after_s: int,
-    slack_s: int,
-    batch_events: int,
+    spark: SparkSession, bootstrap: str, topic: str, *, late_after_s: int, slack_s: int
 ) -> DataFrame:
     """Return the events of a stream, with a watermark on `happened`.
 
@@ -127,8 +131,12 @@ def events(
     it arrived, so that it can be counted at all. So what is late does not hang on how the stream
     is cut into batches, and a stream that is read again gives the same.
 
+    A batch reads all that is there. The watermark is that of the newest event of any partition, and
+    `maxOffsetsPerTrigger` shares a batch out by numbers of records, not by their times: with it, a
+    partition that has the last hour alone would end windows of which others are still to be read.
+
     Args:
-        slack_s: for this longer windows stay open, as some partitions are read ahead of others.
+        slack_s: for this longer windows stay open, as clocks differ.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -139,7 +147,6 @@ def events(
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("kafka.isolation.level", "read_committed")
-        .option("maxOffsetsPerTrigger", batch_events)
         .load()
     )
     parsed = records.select(
@@ -189,31 +196,35 @@ def create(bootstrap: str, topic: str) -> None:
 
 def session(name: str, parts: int) -> AbstractContextManager[SparkSession]:
     """Return a session of a job, which counts in so many parts (see `job.session`)."""
-    return job.session(
-        name,
-        spark_sql_shuffle_partitions=str(parts),
-        # So that `tell` knows of all batches.
-        spark_sql_streaming_numRecentProgressUpdates="10000",
-    )
+    return job.session(name, spark_sql_shuffle_partitions=str(parts), **STATE)
 
 
-def run(starts: Sequence[Callable[[], StreamingQuery]], *, continuous: bool) -> None:
+def run(
+    spark: SparkSession, starts: Sequence[Callable[[], StreamingQuery]], *, continuous: bool
+) -> None:
     """Run queries that read what the one before writes, and tell of each what it has done.
 
     Each to its end; or all at once, until one ends or the job is told to stop.
+
+    Raises:
+        Dropped: some counts are too low.
     """
     queries: list[StreamingQuery] = []
-    with ExitStack() as running:
+    with job.told(spark, DROPPED) as dropped, ExitStack() as running:
         for start in starts:
             query = start()
             queries.append(query)
-            running.callback(tell, query)
             running.callback(query.stop)
             if not continuous:
                 query.awaitTermination()
         if continuous:
             click.echo("running; Ctrl-C ends it, and the next run goes on from there", err=True)
             _wait(queries)
+    if dropped:
+        raise Dropped(
+            f"Spark has dropped {dropped.total():,} {DROPPED}: what was written is not complete, "
+            "and a longer --slack keeps such"
+        )
 
 
 def _wait(queries: Sequence[StreamingQuery]) -> None:
@@ -227,21 +238,3 @@ def _wait(queries: Sequence[StreamingQuery]) -> None:
     for query in queries:
         if not query.isActive:
             query.awaitTermination()
-
-
-def tell(query: StreamingQuery) -> None:
-    """Say on stderr what a query has done, and whether Spark has dropped something."""
-    batches = query.recentProgress
-    read = sum(batch["numInputRows"] for batch in batches)
-    click.echo(f"{query.name}: {read:,} records in {len(batches)} batches", err=True)
-    dropped = sum(
-        operator["numRowsDroppedByWatermark"]
-        for batch in batches
-        for operator in batch["stateOperators"]
-    )
-    if dropped:
-        click.echo(
-            f"{query.name}: Spark has dropped {dropped:,} counts, of events that came in time "
-            "and were read too late: a longer --slack keeps them",
-            err=True,
-        )

@@ -104,7 +104,7 @@ def totals(spark: SparkSession, target: str) -> list[tuple[str, int, int, int, i
 @click.command()
 @job.config_option
 @job.bootstrap_option
-@activity.options(late_after="10m", batch_events=500_000)
+@activity.options(late_after="10m")
 @click.option("--window", "window_s", type=activity.DURATION, default="5m", show_default=True)
 @click.option(
     "--slide",
@@ -130,7 +130,6 @@ def main(
     every_s: int,
     late_after_s: int,
     slack_s: int,
-    batch_events: int,
     parts: int,
     window_s: int,
     slide_s: int | None,
@@ -146,15 +145,11 @@ def main(
     with activity.session("activity report", parts) as spark:
         activity.create(bootstrap_server, report_topic)
         events = activity.events(
-            spark,
-            bootstrap_server,
-            topic,
-            late_after_s=late_after_s,
-            slack_s=slack_s,
-            batch_events=batch_events,
+            spark, bootstrap_server, topic, late_after_s=late_after_s, slack_s=slack_s
         )
         rows = report(events, window_s=window_s, slide_s=slide_s)
         activity.run(
+            spark,
             [
                 partial(
                     start_report, rows, bootstrap_server, report_topic, kept / "report", **trigger

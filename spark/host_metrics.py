@@ -43,6 +43,9 @@ RULES = (
 )
 TIME = "yyyy-MM-dd'T'HH:mm:ss'Z'"
 UNITS = ("B", "KB", "MB", "GB", "TB")
+DROPPED = (
+    "averages, of what came when its window was over: no alert knows it, and a longer --late waits"
+)
 
 
 class Window(NamedTuple):
@@ -434,7 +437,8 @@ def save_plot(
     default="1m",
     show_default=True,
     metavar="TIME",
-    help="Wait so long for hosts that publish late, before a window's alerts are written.",
+    help="Wait so long for hosts that publish late, before a window's alerts are written; of what "
+    "comes later still it is only said that it came.",
 )
 @click.option(
     "--continuous/--no-continuous",
@@ -499,21 +503,22 @@ def main(
         Consumer(bootstrap_server, isolation_level="read_committed") as consumer,
     ):
         alerts = Alerts(consumer, alerts_topic)
-        query = start_alerts(
-            spark,
-            bootstrap_server,
-            topic,
-            alerts_topic,
-            rules,
-            checkpoint,
-            window_ms=window_ms,
-            late_ms=late_ms,
-            every_ms=every_ms if continuous else None,
-        )
-        try:
-            _follow(query, alerts, continuous=continuous)
-        finally:
-            query.stop()
+        with job.told(spark, DROPPED):
+            query = start_alerts(
+                spark,
+                bootstrap_server,
+                topic,
+                alerts_topic,
+                rules,
+                checkpoint,
+                window_ms=window_ms,
+                late_ms=late_ms,
+                every_ms=every_ms if continuous else None,
+            )
+            try:
+                _follow(query, alerts, continuous=continuous)
+            finally:
+                query.stop()
         if continuous:
             return
         figures = [*shown, *(rule.figure for rule in rules)]

@@ -1,4 +1,4 @@
-"""What the jobs here have in common: options and config files, times, a session, tables, progress.
+"""What jobs have in common: options and config files, times, a session, tables, progress, queries.
 
     @click.command()
     @job.config_option
@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TELL_EVERY_S = 10.0
 """How often a job that writes into a file or a pipe tells how far it is."""
+TOLD_WITHIN_S = 60.0
+"""After so long without the news that a query has ended, its words are not waited for."""
 
 
 class UtcTime(click.ParamType):
@@ -198,3 +201,53 @@ def progress(spark: SparkSession, what: str) -> Iterator[None]:
         teller.join()
         if terminal:
             click.echo("\r\033[K", err=True, nl=False)
+
+
+@contextmanager
+def told(spark: SparkSession, dropped: str) -> Iterator[Counter[str]]:
+    """Tell on stderr what the queries of a block have done, and in which batch Spark dropped what.
+
+    Yields, by the queries' names, how much was dropped; that is complete behind the block.
+
+    Args:
+        dropped: what that is, to be read behind "Spark has dropped" and a number.
+    """
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    lost, ended = Counter[str](), threading.Condition()
+    running: dict[Any, tuple[str, Counter[str]]] = {}
+
+    class Teller(StreamingQueryListener):
+        """Hears of every batch, and of a query's end when it has heard of all of its batches."""
+
+        def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+            running[event.runId] = (event.name, Counter())
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+            batch = event.progress
+            if batch.runId not in running:  # one of before the block
+                return
+            running[batch.runId][1].update(batches=1, records=batch.numInputRows)
+            count = sum(one.numRowsDroppedByWatermark for one in batch.stateOperators)
+            if count:
+                lost[batch.name] += count
+                where = f"{batch.name}, batch {batch.batchId}"
+                click.echo(f"{where}: Spark has dropped {count:,} {dropped}", err=True)
+
+        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+            name, did = running.get(event.runId, (None, Counter()))
+            if name is None:
+                return
+            click.echo(f"{name}: {did['records']:,} records in {did['batches']} batches", err=True)
+            with ended:
+                del running[event.runId]
+                ended.notify()
+
+    teller = Teller()
+    spark.streams.addListener(teller)
+    try:
+        yield lost
+    finally:
+        with ended:
+            ended.wait_for(lambda: not running, TOLD_WITHIN_S)
+        spark.streams.removeListener(teller)

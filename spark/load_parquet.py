@@ -74,11 +74,15 @@ class Loaded(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Where loading begins and ends in each partition, and the ids of the topics."""
+    """Where loading begins and ends in each partition, and the ids of the topics.
+
+    `again` tells whether what comes takes the place of what was loaded from the starts on.
+    """
 
     starts: dict[TopicPartition, int]
     ends: dict[TopicPartition, int]
     ids: dict[str, str]
+    again: bool = False
 
 
 class Compacted(NamedTuple):
@@ -141,6 +145,8 @@ def plan(
             if not partitions:
                 return Plan({}, {}, {})
             first, last = offsets.named_ends(cluster, options, partitions)
+            # What an earlier run read of a transaction that is still open is not lost.
+            log_end = offsets.log_ends(cluster, options, partitions)
             timed = (
                 {}
                 if start_ms is None
@@ -168,15 +174,16 @@ def plan(
                 starts[at] = first[at]
             else:
                 reached = known.next[at.partition]
-                there = min(max(reached, first[at]), last[at])
+                there = min(max(reached, first[at]), log_end[at])
                 if there != reached and fail_on_data_loss:
                     raise DataLoss(
-                        f"{at} was loaded to offset {reached}, and holds {first[at]} to {last[at]} "
-                        f"now; --no-fail-on-data-loss goes on at {there}"
+                        f"{at} was loaded to offset {reached}, and holds {first[at]} to "
+                        f"{log_end[at]} now; --no-fail-on-data-loss goes on at {there}"
                     )
                 # Nothing is left out that was not loaded yet.
                 starts[at] = there if start_ms is None else min(there, since)
-        return Plan(starts, last, ids)
+        ends = {at: max(last[at], start) for at, start in starts.items()}
+        return Plan(starts, ends, ids, again=start_ms is not None)
 
     return offsets.with_attempts(options, step)
 
@@ -260,7 +267,12 @@ def load(
         what = "loading" if len(parts) == 1 else f"loading, part {number} of {len(parts)}"
         with job.progress(spark, what):
             state, records = _load_part(
-                spark, store, subscription, state, Plan(starts, ends, todo.ids), recreated
+                spark,
+                store,
+                subscription,
+                state,
+                todo._replace(starts=starts, ends=ends),
+                recreated,
             )
         loaded.update(records)
         starts = ends
@@ -315,7 +327,10 @@ def _after(part: Plan) -> dict[str, Position]:
 
 
 def _replaced(state: State, part: Plan, recreated: str) -> tuple[set[str], list[str]]:
-    """Return the files that a load replaces, and those of them that hold rows which stay."""
+    """Return the files that a load replaces, and those of them that hold rows which stay.
+
+    Those of the same topic hold what is to come only where that is loaded again.
+    """
     drop, cut = set[str](), []
     for one in state.files:
         if one.topic not in part.ids:
@@ -323,6 +338,8 @@ def _replaced(state: State, part: Plan, recreated: str) -> tuple[set[str], list[
         if one.topic_id != part.ids[one.topic]:
             if recreated == REPLACE:
                 drop.add(one.path)
+            continue
+        if not part.again:  # what the log has lost is nowhere else
             continue
         starts = {p: part.starts[TopicPartition(one.topic, p)] for p in one.spans}
         if any(span.last >= starts[p] for p, span in one.spans.items()):

@@ -92,7 +92,7 @@ def start_alerts(
 @click.command()
 @job.config_option
 @job.bootstrap_option
-@activity.options(late_after="1m", batch_events=200_000)
+@activity.options(late_after="1m")
 @click.option(
     "--by",
     type=click.Choice(["user", "address"]),
@@ -142,7 +142,6 @@ def main(
     every_s: int,
     late_after_s: int,
     slack_s: int,
-    batch_events: int,
     parts: int,
     alert_topic: str,
     **rules: Any,
@@ -159,16 +158,11 @@ def main(
     with activity.session("rate limit alerts", parts) as spark:
         activity.create(bootstrap_server, alert_topic)
         events = activity.events(
-            spark,
-            bootstrap_server,
-            topic,
-            late_after_s=late_after_s,
-            slack_s=slack_s,
-            batch_events=batch_events,
+            spark, bootstrap_server, topic, late_after_s=late_after_s, slack_s=slack_s
         )
         rows = alerts(events, **rules)
         start = partial(start_alerts, rows, bootstrap_server, alert_topic, checkpoint, **trigger)
-        activity.run([start], continuous=continuous)
+        activity.run(spark, [start], continuous=continuous)
 
 
 if __name__ == "__main__":

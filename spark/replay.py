@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 import job
 
-from plog.errors import ConfigError
+from plog.cli.output import duration_ms, duration_text
+from plog.errors import ConfigError, PlogError
 from plog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -32,6 +33,14 @@ if TYPE_CHECKING:
 
 COLUMNS = ("key", "value", "headers")
 """What is written if nothing else is said."""
+TIMEOUT_MS = 900_000
+"""The most that brokers allow by default."""
+TOO_LONG = ("kafka.transaction.timeout.ms", "ProducerFenced", "InvalidProducerEpoch")
+"""What the sink says where a transaction was open for too long: its ids are of one run alone."""
+
+
+class TimedOut(PlogError):
+    """Writing took longer than its transactions may be open, or brokers allow none so long."""
 
 
 @dataclass(frozen=True)
@@ -148,10 +157,30 @@ def replayed(
     return rows.selectExpr(*select, *(["partition"] if keep_partitions else []))
 
 
-def write(rows: DataFrame, bootstrap: str, topic: str) -> None:
-    """Append rows to a topic, all or none."""
-    writer = rows.write.format("plog").mode("append")
-    writer.option("kafka.bootstrap.servers", bootstrap).option("topic", topic).save()
+def write(
+    rows: DataFrame, bootstrap: str, topic: str, *, transaction_timeout_ms: int = TIMEOUT_MS
+) -> None:
+    """Append rows to a topic, all or none.
+
+    Raises:
+        TimedOut: see there.
+    """
+    from pyspark.errors import PySparkException
+
+    writer = rows.write.format("plog").mode("append").option("topic", topic)
+    writer.option("kafka.bootstrap.servers", bootstrap)
+    writer.option("kafka.transaction.timeout.ms", transaction_timeout_ms)
+    option = f"--transaction-timeout={duration_text(transaction_timeout_ms)}"
+    try:
+        writer.save()
+    except PySparkException as fault:
+        if "InvalidTransactionTimeout" in str(fault):
+            raise TimedOut(
+                f"{option} is more than transaction.max.timeout.ms of the brokers"
+            ) from fault
+        if any(word in str(fault) for word in TOO_LONG):
+            raise TimedOut(f"nothing was written, as it took longer than {option}") from fault
+        raise
 
 
 def replay(
@@ -163,6 +192,7 @@ def replay(
     select: Sequence[str] = COLUMNS,
     time_header: str | None = None,
     keep_partitions: bool = False,
+    transaction_timeout_ms: int = TIMEOUT_MS,
     confirm: Callable[[list[Counted]], bool] = lambda _: True,
 ) -> list[Counted]:
     """Write the records of a range into a topic; see `replayed` for the arguments.
@@ -176,6 +206,7 @@ def replay(
     Raises:
         ConfigError: it cannot be written there.
         KafkaError: one of the topics does not exist, or the brokers do not answer.
+        TimedOut: see there.
     """
     target = to_bootstrap or wanted.bootstrap
     _check_target(wanted, target, to, keep_partitions=keep_partitions)
@@ -186,7 +217,7 @@ def replay(
         counted = count(rows)
     if counted and confirm(counted):
         with job.progress(spark, "writing"):
-            write(made, target, to)
+            write(made, target, to, transaction_timeout_ms=transaction_timeout_ms)
     return counted
 
 
@@ -260,6 +291,16 @@ def print_counted(wanted: Range, to: str, counted: Sequence[Counted]) -> None:
     default="read_committed",
     show_default=True,
 )
+@click.option(
+    "--transaction-timeout",
+    "transaction_timeout_ms",
+    type=duration_ms,
+    default="15m",
+    show_default=True,
+    metavar="TIME",
+    help="All must be written within this; transaction.max.timeout.ms of the brokers (15m if they "
+    "say nothing else) bounds it.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say how many records it would be.")
 @click.option("--yes", is_flag=True, help="Write without asking; else it is asked on a terminal.")
 def main(
@@ -274,6 +315,7 @@ def main(
     time_header: str | None,
     keep_partitions: bool,
     isolation_level: str,
+    transaction_timeout_ms: int,
     dry_run: bool,
     yes: bool,
 ) -> None:
@@ -296,7 +338,8 @@ def main(
         counted = replay(
             spark, wanted, to,
             to_bootstrap=to_bootstrap_server, select=select, time_header=time_header,
-            keep_partitions=keep_partitions, confirm=confirm,
+            keep_partitions=keep_partitions, transaction_timeout_ms=transaction_timeout_ms,
+            confirm=confirm,
         )  # fmt: skip
     if not counted:
         click.echo("There are no such records")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -21,23 +20,34 @@ with pytest.MonkeyPatch.context() as patch:
     import activity
     import activity_events
     import activity_report
-    import job
     import rate_limit_alerts
     from activity_events import Events
 
 __all__ = ["activity", "activity_events", "activity_report", "rate_limit_alerts"]
 
 
+def share(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have jobs take the session of all tests for theirs, with what they set of the state."""
+
+    def session(_name: str, **settings: str) -> Any:
+        for name, value in settings.items():
+            if "stateStore" in name:
+                spark.conf.set(name.replace("_", "."), value)
+        return spark
+
+    def stop() -> None:
+        for name in activity.STATE:
+            spark.conf.unset(name.replace("_", "."))
+
+    monkeypatch.setattr("plog.spark.session.session", session)
+    monkeypatch.setattr(spark, "stop", stop)
+
+
 def runner(
     spark: Any, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., None]:
     """Return what runs a job's command in the session of all tests."""
-
-    @contextmanager
-    def shared(_name: str, **_settings: str) -> Iterator[Any]:
-        yield spark
-
-    monkeypatch.setattr(job, "session", shared)
+    share(spark, monkeypatch)
 
     def run(command: Any, **options: object) -> None:
         arguments = ["--bootstrap-server", broker.bootstrap]

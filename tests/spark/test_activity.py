@@ -6,12 +6,16 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from plog.client.admin import Admin
 from plog.client.consumer import Consumer
 from tests.servers import BrokerProcess
 from tests.spark.activity_jobs import (
@@ -43,6 +47,14 @@ def run_job(
     spark: Any, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., None]:
     return runner(spark, broker, monkeypatch)
+
+
+def report(spark: Any, broker: BrokerProcess, topic: str, *, window_s: int, slide_s: int) -> Any:
+    """Return the rows that the job writes."""
+    events = activity.events(
+        spark, broker.bootstrap, topic, late_after_s=LATE_AFTER_S, slack_s=SLACK_S
+    )
+    return activity_report.report(events, window_s=window_s, slide_s=slide_s)
 
 
 def report_in(broker: BrokerProcess, topic: str) -> dict[tuple[int, str], Row]:
@@ -93,13 +105,13 @@ def closed(
 def test_report_is_that_computed_without_spark(
     broker: BrokerProcess, new_topic: NewTopic, run_job: Callable[..., None], tmp_path: Path
 ) -> None:
-    """In two runs, of several batches, that are cut in the middle of windows."""
+    """In two runs that are cut in the middle of windows."""
     traffic = Traffic(events_per_s=14, chunk=20_000)
     events = list(activity_events.chunks(traffic, EVENTS))
     topic, reports = new_topic(3, retention_ms=-1), new_topic(2)
     config = tmp_path / "report.toml"
     config.write_text(
-        f'topic = "{topic}"\nreport-topic = "{reports}"\nbatch-events = 30000\nwindow = "5m"\n'
+        f'topic = "{topic}"\nreport-topic = "{reports}"\nwindow = "5m"\n'
         f'parquet = "{tmp_path / "parquet"}"\ncheckpoint = "{tmp_path / "checkpoint"}"\n'
     )
     for part in cut(events, T0 + 57 * MINUTE_MS):
@@ -116,6 +128,96 @@ def test_report_is_that_computed_without_spark(
     assert parquet_in(tmp_path / "parquet") == expected
 
 
+def test_partition_that_was_added_lately_ends_no_window_of_the_others(
+    broker: BrokerProcess, new_topic: NewTopic, run_job: Callable[..., None], tmp_path: Path
+) -> None:
+    traffic = Traffic(seed=2, events_per_s=1, users=300, chunk=5_000)
+    events = list(activity_events.chunks(traffic, 20_000))
+    topic, reports = new_topic(retention_ms=-1), new_topic()
+    before, last_hour = cut(events, int(events[-1].arrival[-1]) - 60 * MINUTE_MS)
+    activity_events.load(broker.bootstrap, topic, before, traffic)
+    with Admin(broker.bootstrap) as admin:
+        admin.create_partitions(topic, 2)
+        until(lambda: len(admin.topic(topic).partitions) == 2, "the partition is there")
+    activity_events.load(broker.bootstrap, topic, last_hour, traffic)
+    run_job(
+        activity_report.main,
+        topic=topic,
+        report_topic=reports,
+        parquet=tmp_path / "parquet",
+        checkpoint=tmp_path / "checkpoint",
+    )
+    window_ms = 5 * MINUTE_MS
+    rows = activity_events.expected_report(
+        events, window_ms=window_ms, slide_ms=window_ms, late_after_ms=LATE_AFTER_S * 1000
+    )
+    assert report_in(broker, reports) == closed(rows, events, window_ms)
+
+
+def test_what_is_read_when_its_window_is_over_is_told_of_and_ends_the_job_in_an_error(
+    broker: BrokerProcess, new_topic: NewTopic, run_job: Callable[..., None], tmp_path: Path
+) -> None:
+    topic, reports = new_topic(retention_ms=-1), new_topic()
+
+    def run() -> None:
+        run_job(
+            activity_report.main,
+            topic=topic,
+            report_topic=reports,
+            window="10m",
+            parquet=tmp_path / "parquet",
+            checkpoint=tmp_path / "checkpoint",
+        )
+
+    send(broker, topic, [event(T0), event(T0 + 60 * MINUTE_MS)])
+    run()
+    # As a mirror writes it that was away: records keep their times.
+    held_back = [event(T0 + MINUTE_MS), event(T0 + 2 * MINUTE_MS, user="u2")]
+    send(broker, topic, [*held_back, event(T0 + 61 * MINUTE_MS), event(T0 + 200 * MINUTE_MS)])
+    with pytest.raises(click.ClickException, match=r"dropped 2 counts.*--slack"):
+        run()
+    # What is there is told all the same, and the next run finds nothing amiss.
+    expected = {(T0, "view"): Row(1, 1, 0), (T0 + 60 * MINUTE_MS, "view"): Row(2, 1, 0)}
+    assert report_in(broker, reports) == parquet_in(tmp_path / "parquet") == expected
+    run()
+
+
+def test_batches_are_told_of_when_something_was_dropped(
+    spark: Any,
+    broker: BrokerProcess,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    topic, reports = new_topic(retention_ms=-1), new_topic()
+    rows = report(spark, broker, topic, window_s=600, slide_s=600)
+    for stream in (
+        [event(T0 + 60 * MINUTE_MS)],
+        [event(T0)],
+        [event(T0 + MINUTE_MS, user="u2"), event(T0, user="u3")],
+    ):
+        send(broker, topic, stream)
+        query = activity_report.start_report
+        with suppress(activity.Dropped):
+            activity.run(
+                spark,
+                [
+                    partial(
+                        query, rows, broker.bootstrap, reports, tmp_path / "x", availableNow=True
+                    )
+                ],
+                continuous=False,
+            )
+    told = [line.partition(", of events")[0] for line in capsys.readouterr().err.splitlines()]
+    assert [line for line in told if line.startswith("report")] == [
+        "report: 1 records in 2 batches",
+        "report, batch 2: Spark has dropped 1 counts",
+        "report: 1 records in 1 batches",
+        "report, batch 3: Spark has dropped 2 counts",
+        "report: 2 records in 1 batches",
+    ]
+
+
 def test_run_that_is_stopped_changes_nothing(
     spark: Any, broker: BrokerProcess, new_topic: NewTopic, tmp_path: Path
 ) -> None:
@@ -123,26 +225,15 @@ def test_run_that_is_stopped_changes_nothing(
     traffic = Traffic(seed=3, events_per_s=6, users=300)
     events = list(activity_events.chunks(traffic, 15_000))
     topic, reports = new_topic(3, retention_ms=-1), new_topic(2)
-    activity_events.load(broker.bootstrap, topic, events, traffic)
-    rows = activity_report.report(
-        activity.events(
-            spark,
-            broker.bootstrap,
-            topic,
-            late_after_s=LATE_AFTER_S,
-            slack_s=SLACK_S,
-            batch_events=4_000,
-        ),
-        window_s=600,
-        slide_s=300,
-    )
-    for stop in (True, False):
+    rows = report(spark, broker, topic, window_s=600, slide_s=300)
+    checkpoint = tmp_path / "checkpoint"
+    for stop, part in zip((True, False), cut(events, T0 + 20 * MINUTE_MS), strict=True):
+        activity_events.load(broker.bootstrap, topic, part, traffic)
         query = activity_report.start_report(
-            rows, broker.bootstrap, reports, tmp_path / "checkpoint", availableNow=True
+            rows, broker.bootstrap, reports, checkpoint, availableNow=True
         )
         if stop:
-            while not query.recentProgress:
-                time.sleep(0.02)
+            until((checkpoint / "offsets" / "0").exists, "the batch begins")
             time.sleep(0.5)
             query.stop()
         else:
@@ -204,18 +295,7 @@ def test_report_comes_while_the_stream_goes_on(
 ) -> None:
     topic, reports = new_topic(retention_ms=-1), new_topic()
     send(broker, topic, [event(T0), event(T0 + 60 * MINUTE_MS)])
-    rows = activity_report.report(
-        activity.events(
-            spark,
-            broker.bootstrap,
-            topic,
-            late_after_s=LATE_AFTER_S,
-            slack_s=SLACK_S,
-            batch_events=1_000,
-        ),
-        window_s=600,
-        slide_s=600,
-    )
+    rows = report(spark, broker, topic, window_s=600, slide_s=600)
     trigger = activity.trigger(continuous=True, every_s=1)
     bootstrap, parquet = broker.bootstrap, tmp_path / "parquet"
     starts = [
@@ -239,7 +319,7 @@ def test_report_comes_while_the_stream_goes_on(
     # Not the other way about: in a thread of its own Spark looks for no format that is Python's.
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(meanwhile)
-        activity.run(starts, continuous=True)
+        activity.run(spark, starts, continuous=True)
         done.result()
     expected = {(T0, "view"): Row(1, 1, 0), (T0 + 60 * MINUTE_MS, "view"): Row(2, 1, 0)}
     assert report_in(broker, reports) == parquet_in(parquet) == expected

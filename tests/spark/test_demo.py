@@ -1,4 +1,4 @@
-"""What `bin/demo` finds of an earlier run of its own, and misses."""
+"""What `bin/demo` finds of an earlier run of its own, and misses; and how it checks its report."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import click
 import pytest
 
 from plog.storage.filesystem import Filesystem
 from plog.storage.log_dir import LogDir
 from tests.conftest import ROOT
+from tests.servers import BrokerProcess
+from tests.spark.marks import DEAR
 
 
 @pytest.fixture
@@ -61,3 +66,28 @@ main(["--plot", {str(tmp_path / "plot.png")!r}])
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
     assert "--plot: matplotlib is not installed" in line
+
+
+def dear(test: Callable[..., None]) -> Callable[..., None]:
+    for mark in DEAR:
+        test = mark(test)
+    return test
+
+
+@dear
+def test_report_on_all_flights_is_that_of_the_csv(
+    spark: Any, broker: BrokerProcess, demo: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo.create_topic(broker.bootstrap)
+    events = demo.flights_events
+    assert events.load(broker.bootstrap, events.TOPIC, lambda _: None) == events.FLIGHTS
+    rows = demo.flights_report.report(spark, broker.bootstrap, events.TOPIC)
+    expected = events.expected_report()
+    monkeypatch.setattr(events, "expected_report", lambda: expected)  # it takes seconds
+    demo.check(rows)
+    # It would say so if a mean were another one, or a carrier were missing.
+    wrong = rows[0]._replace(arrival_delay=rows[0].arrival_delay + 1e-6)
+    with pytest.raises(click.ClickException, match=f"{wrong.carrier}: the report says"):
+        demo.check([wrong, *rows[1:]])
+    with pytest.raises(click.ClickException, match="carriers"):
+        demo.check(rows[1:])

@@ -236,6 +236,31 @@ def test_alerts_come_as_they_are_found_until_somebody_ends_the_job(
 
 
 @dear
+@pytest.mark.parametrize(("late", "alerted"), [("1m", False), ("20m", True)])
+def test_what_an_outage_held_back_is_waited_for_or_told_of(
+    broker: BrokerProcess,
+    new_topic: NewTopic,
+    run: Run,
+    tmp_path: Path,
+    late: str,
+    alerted: bool,
+) -> None:
+    topic, alerts = new_topic(), new_topic()
+    given = ("--topic", topic, "--alerts-topic", alerts, "--checkpoint", tmp_path / "kept")
+    idle, busy = {"cpu_used_share": 0.1}, {"cpu_used_share": 0.95}
+    publish(broker, topic, [Record(T0 + at * MINUTE_MS, "a", idle) for at in range(11)])
+    first = run(*given, "--late", late)
+    assert "dropped" not in first.stderr
+    held_back = Record(T0 + 2 * MINUTE_MS, "b", busy)
+    publish(broker, topic, [held_back, Record(T0 + 40 * MINUTE_MS, "a", idle)])
+    second = run(*given, "--late", late)
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    assert ("Spark has dropped 1 averages" in second.stderr) is not alerted
+    planted = Planted(2, "b", "cpu_used_share > 0.9")
+    assert alerts_in(broker, alerts) == ([planted] if alerted else [])
+
+
+@dear
 def test_topic_that_is_missing_or_empty_is_said(
     new_topic: NewTopic, run: Run, tmp_path: Path
 ) -> None:

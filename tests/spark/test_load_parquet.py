@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import os
 import random
 import shutil
 import time
@@ -65,11 +66,11 @@ class Warehouse:
         self.spark, self.broker, self.job, self.path = spark, broker, job, path
         self.store = job.Store(job.files_at(spark, str(path)), **settings)
 
-    def load(self, *topics: str, **options: Any) -> int:
+    def load(self, *topics: str, isolation: str = "read_committed", **options: Any) -> int:
         """Load topics; return how many records were."""
         subscription = {
             "kafka.bootstrap.servers": self.broker.bootstrap,
-            "kafka.isolation.level": "read_committed",
+            "kafka.isolation.level": isolation,
             "subscribe": ",".join(topics),
         }
         loaded = self.job.load(self.spark, self.store, subscription, **options)
@@ -242,6 +243,63 @@ def test_what_no_transaction_committed_is_left_out(
         producer.commit_transaction()
     until(lambda: warehouse.load(topic) == 1, "the transaction is ended")
     assert warehouse.values() == [0, 1]
+
+
+def test_what_was_loaded_of_an_open_transaction_is_neither_lost_nor_loaded_again(
+    broker: BrokerProcess, new_topic: NewTopic, send: Send, warehouse: Warehouse
+) -> None:
+    topic = new_topic(1)
+    send(topic, range(2))
+    with Producer(broker.bootstrap, transactional_id=f"{topic}-id") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"2", partition=0)
+        producer.flush()
+        assert warehouse.load(topic, isolation="read_uncommitted") == 3
+        number = warehouse.store.state().number
+        # Readers of committed records see the partition's end before it.
+        assert warehouse.load(topic) == 0
+        assert warehouse.store.state().number == number
+        producer.commit_transaction()
+    send(topic, range(3, 4))
+    until(lambda: warehouse.load(topic) == 1, "the transaction is ended")
+    assert warehouse.values() == [0, 1, 2, 3]
+
+
+def test_records_that_the_log_has_lost_stay_until_it_is_loaded_again(
+    spark: Any, job: ModuleType, plane: Plane, tmp_path: Path
+) -> None:
+    from plog.spark.offsets import DataLoss
+
+    with BrokerProcess(tmp_path) as broker:
+        warehouse = Warehouse(spark, broker, job, tmp_path / "warehouse")
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topic("t", partitions=1, configs={"retention.ms": "-1"})
+
+        def send(numbers: range) -> None:
+            with Producer(broker.bootstrap) as producer:
+                for number in numbers:
+                    producer.send("t", b"%d" % number, timestamp_ms=T0_MS)
+
+        (segment,) = tmp_path.glob("data0/t-0/*.log")
+        send(range(5))
+        size = segment.stat().st_size
+        send(range(5, 10))
+        assert warehouse.load("t") == 10
+        broker.kill()
+        (tmp_path / "data0" / "durable-ends").unlink()  # else it would be offline, and say why
+        os.truncate(segment, size)
+        broker.start()
+        with pytest.raises(DataLoss, match="loaded to offset 10, and holds 0 to 5 now"):
+            warehouse.load("t")
+        assert warehouse.load("t", fail_on_data_loss=False) == 0
+        assert warehouse.values() == list(range(10))
+        send(range(10, 13))
+        assert warehouse.load("t") == 3
+        assert warehouse.values() == list(range(13))
+        assert warehouse.store.state().topics["t"].next == {0: 8}
+        assert warehouse.load("t", start_ms=0) == 8
+        assert warehouse.values() == [*range(5), *range(10, 13)]
 
 
 def test_records_that_are_gone_are_told_of(
@@ -442,7 +500,13 @@ class DyingFiles:
 
 
 @pytest.mark.parametrize(
-    "what", ["load", "compaction", pytest.param("reload", marks=pytest.mark.long)]
+    ("what", "done"),
+    [
+        ("load", False),
+        ("load", True),
+        ("compaction", True),
+        pytest.param("reload", True, marks=pytest.mark.long),
+    ],
 )
 def test_whoever_dies_at_whichever_step_each_record_is_there_once(
     spark: Any,
@@ -452,6 +516,7 @@ def test_whoever_dies_at_whichever_step_each_record_is_there_once(
     send: Send,
     tmp_path: Path,
     what: str,
+    done: bool,
 ) -> None:
     topic = new_topic(2)
     warehouse = Warehouse(spark, broker, job, tmp_path / "warehouse", keep_s=0)
@@ -461,11 +526,12 @@ def test_whoever_dies_at_whichever_step_each_record_is_there_once(
     send(topic, range(20, 30), 2)
     warehouse.load(topic)
     loaded = sent = 30
+    dead_but_done = 0
     for step in itertools.count(1):
         if what == "load":
             send(topic, range(sent, sent + 2), 2)
             sent += 2
-        warehouse.store.files = dying = DyingFiles(alive, step, done=what != "load")
+        warehouse.store.files = dying = DyingFiles(alive, step, done=done)
         number, died = job.Store(alive).state().number, False
         try:
             if what == "compaction":
@@ -479,12 +545,14 @@ def test_whoever_dies_at_whichever_step_each_record_is_there_once(
         state = warehouse.store.state()
         if state.number > number:
             loaded = sent
+            dead_but_done += died
             assert warehouse.values() == list(range(loaded))
         assert sum(one.rows for one in state.files) == loaded
         if not died:
             assert dying.count < step
             break
     assert step > 8
+    assert dead_but_done >= done
     warehouse.load(topic)
     assert warehouse.values() == list(range(sent))
     warehouse.store.clean()

@@ -99,7 +99,7 @@ def check(
 def test_alerts_are_those_planted(
     broker: BrokerProcess, new_topic: NewTopic, run_job: Callable[..., None], tmp_path: Path
 ) -> None:
-    """In two runs, of several batches, that are cut in the middle of a long burst."""
+    """In two runs that are cut in the middle of a long burst."""
     traffic = Traffic(events_per_s=7, chunk=20_000)
     events = list(activity_events.chunks(traffic, EVENTS))
     long = next(
@@ -114,7 +114,6 @@ def test_alerts_are_those_planted(
             rate_limit_alerts.main,
             topic=topic,
             alert_topic=alerts,
-            batch_events=15_000,
             checkpoint=tmp_path / "checkpoint",
         )
     bursts = check(alerts_in(broker, alerts), traffic, events)

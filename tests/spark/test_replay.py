@@ -9,12 +9,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 from plog.client.consumer import ConsumerRecord
 from plog.client.producer import Producer
 from plog.errors import ConfigError, UnknownTopicOrPartition
 from tests.planes import Plane
 from tests.servers import BrokerProcess
+from tests.spark.activity_jobs import share
+from tests.spark.conftest import ROOT
 from tests.spark.marks import DEAR
 from tests.spark.submitted import JOBS, configured, submit
 from tests.spark.test_sink import read
@@ -161,6 +164,53 @@ def test_what_cannot_be_written_is_said_before_it_is_counted(
         job.replay(spark, some, target, select=["value", "offset"])
     with pytest.raises(UnknownTopicOrPartition):
         job.replay(spark, some, "no-such-topic")
+
+
+@pytest.mark.parametrize(
+    ("timeout", "words"),
+    [
+        ("1ms", "took longer than --transaction-timeout=1ms"),
+        ("16m", "--transaction-timeout=16m is more than transaction.max.timeout.ms"),
+    ],
+)
+def test_transaction_that_is_open_for_too_long_is_said_with_the_option_for_it(
+    spark: Any,
+    broker: BrokerProcess,
+    new_topic: NewTopic,
+    source: str,
+    job: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    timeout: str,
+    words: str,
+) -> None:
+    target = new_topic()
+    share(spark, monkeypatch)
+
+    def run(*arguments: str) -> Result:
+        given = ["--bootstrap-server", broker.bootstrap, "--topic", source, "--to", target, "--yes"]
+        return CliRunner().invoke(job.main, [*given, *arguments], catch_exceptions=False)
+
+    done = run("--transaction-timeout", timeout)
+    assert (done.exit_code, done.stderr.count("Error: ")) == (1, 1), done.output
+    assert words in done.stderr
+    assert read(broker, target) == []
+    assert run("--transaction-timeout", "15m").exit_code == 0
+    assert len(read(broker, target)) == 50
+
+
+def test_example_of_a_config_file_is_read(job: ModuleType) -> None:
+    given = ["--config", str(ROOT / "config" / "replay.toml")]
+    with job.main.make_context("job", given) as example:
+        read_by = dict(example.params)
+    with job.main.make_context("job", ["--topic", "flights", "--to", "flights-again"]) as plain:
+        defaults = dict(plain.params)
+    written = {
+        "start_ms": T0_MS,
+        "end_ms": T0_MS + 31 * 24 * HOUR_MS,
+        "condition": "get_json_object(cast(value AS string), '$.carrier') = 'UA'",
+        "time_header": "replayed-timestamp",
+    }
+    assert read_by == defaults | written
 
 
 @pytest.mark.long
