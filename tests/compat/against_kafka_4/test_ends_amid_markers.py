@@ -23,11 +23,12 @@ PARTITIONS = 400
 
 @pytest.mark.parametrize("own_epochs", [False, True], ids=["v1", "v2"])
 def test_end_amid_the_markers_is_to_come_again(pair: Pair, own_epochs: bool) -> None:
+    name, topic = fresh_name(), fresh_name()  # both list them from now on
     for side in pair.sides:
         with closing(speak(side.port)) as wire:
-            topic, _ = create_topic(wire, fresh_name(), partitions=PARTITIONS)
+            create_topic(wire, topic, partitions=PARTITIONS)
             partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-            one = Transactor(wire, fresh_name(), own_epochs=own_epochs).start()
+            one = Transactor(wire, name, own_epochs=own_epochs).start()
             until(lambda one=one, of=partitions: own_epochs or not any(one.add(*of)), "joined")
             for at in partitions:
                 # Kafka tells of a new topic before it takes records.
