@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from plog.cluster.metadata_cache import MetadataSnapshot
+from plog.cluster.metadata_cache import MetadataSnapshot, TopicMetadata
 from plog.cluster.topic_admin import INTERNAL_TOPICS, CreatedTopic, NewTopic
 from plog.errors import (
     ErrorCode,
@@ -26,6 +26,7 @@ from plog.errors import (
     PolicyViolation,
     RequestTimedOut,
     TopicDeletionDisabled,
+    UnknownTopicOrPartition,
 )
 from plog.handlers.context import Context, Services, store_refusals
 from plog.handlers.registry import handles
@@ -124,8 +125,8 @@ async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTop
             if result.error_code == ErrorCode.NONE:
                 try:
                     await _until_led(deadline, result.name, result.num_partitions)
-                except RequestTimedOut as late:
-                    results[at] = _not_created(result.name, late, result.topic_id)
+                except (RequestTimedOut, UnknownTopicOrPartition) as fault:
+                    results[at] = _not_created(result.name, fault, result.topic_id)
     return CreateTopicsResponse(topics=results)
 
 
@@ -188,10 +189,32 @@ def _asked(topic: CreatableTopic) -> NewTopic:
 
 
 async def _until_led(deadline: Deadline, topic: str, partitions: int) -> None:
-    await deadline.until_shown(
-        lambda snapshot: snapshot.has_leaders(topic, partitions),
-        f"not all {partitions} partitions of topic {topic!r} have leaders yet",
-    )
+    """Wait until so many partitions of a topic have leaders.
+
+    Raises:
+        RequestTimedOut: they have not in time.
+        UnknownTopicOrPartition: the topic that there was is deleted, and they never will.
+    """
+    first: TopicMetadata | None = None
+
+    def is_gone(snapshot: MetadataSnapshot) -> bool:
+        nonlocal first
+        there = snapshot.topics.get(topic)
+        if first is None:
+            first = there
+        return first is not None and (there is None or there.topic_id != first.topic_id)
+
+    last = MetadataSnapshot()
+
+    def is_over(snapshot: MetadataSnapshot) -> bool:
+        nonlocal last
+        last = snapshot
+        return is_gone(snapshot) or snapshot.has_leaders(topic, partitions)
+
+    otherwise = f"not all {partitions} partitions of topic {topic!r} have leaders yet"
+    await deadline.until_shown(is_over, otherwise)
+    if is_gone(last):
+        raise UnknownTopicOrPartition(f"topic {topic!r} was deleted meanwhile")
 
 
 async def create_with_defaults(ctx: Context, name: str) -> None:

@@ -17,7 +17,7 @@ REFUSED: Final = {
     ),
     "process.roles": (
         "plog is no KRaft node, and would leave its quorum: without process.roles, controller.* and"
-        " the listener of the controller it runs alone (node.id is broker.id here)"
+        " the listener of the controller it runs alone (broker.id is to have the number of node.id)"
     ),
 }
 """Keys that must not be set at all, and why; those that plog knows say so themselves."""

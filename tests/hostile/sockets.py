@@ -115,7 +115,8 @@ def send_streams(
         if ready:
             deadline = time.monotonic() + patience_s
         assert time.monotonic() < deadline, (
-            f"{open_now} connections are neither answered nor closed"
+            f"{open_now} connections are neither answered nor closed: "
+            f"{[bytes(given[key.data]).hex() for key in selector.get_map().values()]}"
         )
         for key, mask in ready:
             sock, number = key.fileobj, key.data
