@@ -110,6 +110,14 @@ class Run:
         written = [self.task(batch, number) for number in range(tasks)]
         return [one for one in written if one is not None]
 
+    def decide_and_die(self, batch: int, written: list[PreparedTransaction]) -> None:
+        """Have a batch stand, and commit nothing of it."""
+        log = self.log()
+        with Driver(log, self.options) as driver:
+            last = log.last()
+            assert last is not None
+            driver.write(decided(last, batch, written))
+
     def run(self, batch: int) -> None:
         """Write a batch and have it stand, unless it does."""
         if written := self.write(batch):
@@ -222,11 +230,7 @@ def test_batch_of_a_driver_that_died_after_it_decided_is_finished_by_the_next(
     dead, again = start(), start()
     dead.run(0)
     left = dead.write(1)
-    log = dead.log()
-    with Driver(log, options) as driver:
-        last = log.last()
-        assert last is not None
-        driver.write(decided(last, 1, left))
+    dead.decide_and_die(1, left)
     with TransactionAdmin(broker.bootstrap) as admin:
         for one in left[:committed]:
             admin.end(one, commit=True)
@@ -250,11 +254,7 @@ def test_batch_that_is_run_again_with_other_tasks_is_there_once(
     dead.run(0)
     left = dead.write(1)
     if decides:
-        log = dead.log()
-        with Driver(log, options) as driver:
-            last = log.last()
-            assert last is not None
-            driver.write(decided(last, 1, left))
+        dead.decide_and_die(1, left)
     if written := again.write(1, tasks):
         again.phases().decide(1, written)
     assert bool(written) is not decides
@@ -497,11 +497,7 @@ def test_batch_that_nobody_committed_in_time_is_torn(
         contextlib.closing(Run(options, "query", "t", "again")) as again,
     ):
         left = dead.write(0)
-        log = dead.log()
-        with Driver(log, options) as driver:
-            last = log.last()
-            assert last is not None
-            driver.write(decided(last, 0, left))
+        dead.decide_and_die(0, left)
         wait_for_abort(broker, left)
         words = f"batch 0 of query query stands, but the records of {left[0].transactional_id}"
         if fails:
@@ -525,11 +521,7 @@ def test_batch_that_is_torn_is_told_of(
     dead, again = start(), start()
     again.options = replace(options, fail_on_torn_batch=fails)
     left = dead.write(0)
-    log = dead.log()
-    with Driver(log, options) as driver:
-        last = log.last()
-        assert last is not None
-        driver.write(decided(last, 0, left))
+    dead.decide_and_die(0, left)
     with TransactionAdmin(broker.bootstrap) as admin:
         admin.end(left[1], commit=False)
     words = f"batch 0 of query {dead.query} stands, but the records of {left[1].transactional_id}"
