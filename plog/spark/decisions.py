@@ -63,12 +63,14 @@ class Decision:
         batch: the last batch that stands; NO_BATCH for none.
         transactions: what makes it, committed or still to be; none once a later run has seen to it.
         earlier: runs before, the latest first; one of them that turns up late enters no more.
+        rows: how many the batch has; None where who decided did not write that down.
     """
 
     run: str
     batch: int = NO_BATCH
     transactions: tuple[PreparedTransaction, ...] = ()
     earlier: tuple[str, ...] = ()
+    rows: int | None = None
 
     def encode(self) -> bytes:
         """Return the record's value: JSON, for whoever looks at the topic."""
@@ -79,6 +81,7 @@ class Decision:
                 "batch": self.batch,
                 "transactions": [list(one) for one in self.transactions],
                 "earlier": list(self.earlier),
+                "rows": self.rows,
             }
         ).encode()
 
@@ -102,6 +105,7 @@ class Decision:
                 int(told["batch"]),
                 transactions,
                 tuple(str(run) for run in told["earlier"]),
+                None if (rows := told.get("rows")) is None else int(rows),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as fault:
             raise DamagedDecision(f"{value[:200]!r} is no decision: {fault!r}") from fault
@@ -140,13 +144,20 @@ def entered(last: Decision | None, run: str, batch: int) -> Decision:
             " be told from what they would write now; begin with a new checkpoint, or have it all "
             "written again by another decisionsTopic"
         )
-    return Decision(run, last.batch, (), (last.run, *last.earlier)[:MOST_EARLIER_RUNS])
+    return Decision(run, last.batch, (), (last.run, *last.earlier)[:MOST_EARLIER_RUNS], last.rows)
 
 
-def decided(last: Decision, batch: int, transactions: Iterable[PreparedTransaction]) -> Decision:
-    """Return what makes a batch stand."""
+def decided(
+    last: Decision, batch: int, transactions: Iterable[PreparedTransaction], rows: int
+) -> Decision:
+    """Return what makes a batch of so many rows stand."""
     assert batch > last.batch
-    return Decision(last.run, batch, tuple(transactions), last.earlier)
+    return Decision(last.run, batch, tuple(transactions), last.earlier, rows)
+
+
+def is_another(last: Decision | None, batch: int, rows: int) -> bool:
+    """Tell whether a batch that comes with so many rows cannot be the one that stands."""
+    return last is not None and last.batch == batch and last.rows not in (None, rows)
 
 
 class Slots:

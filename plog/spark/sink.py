@@ -54,6 +54,7 @@ class Written(WriterCommitMessage):
         query, run, batch: of which it is a part.
         transaction: what it left open; None where it had no rows, or with at-least-once.
         stood: the batch stood already, and nothing was written.
+        rows: how many the part had.
     """
 
     query: str = ""
@@ -61,6 +62,7 @@ class Written(WriterCommitMessage):
     batch: int = ONE_BATCH
     transaction: PreparedTransaction | None = None
     stood: bool = False
+    rows: int = 0
 
 
 class _Writer(ABC):
@@ -80,17 +82,18 @@ class _Writer(ABC):
         options = self.options
         if options.delivery == AT_LEAST_ONCE:
             with self._producer() as producer:
-                self._send(producer, rows)
+                part.rows = self._send(producer, rows)
             return part
         phases = self._phases(part)
         if not phases.begin(part.batch):
             part.stood = True
+            part.rows = sum(batch.num_rows for batch in rows)
             return part
         name = slots().next_id(options.id_prefix, part.query, part.run, part.batch)
         with self._producer(name) as producer:
             producer.init_transactions()
             producer.begin_transaction()
-            self._send(producer, rows)
+            part.rows = self._send(producer, rows)
             if phases.is_late(part.batch):
                 producer.abort_transaction()
                 part.stood = True
@@ -118,11 +121,14 @@ class _Writer(ABC):
             raise
         producer.close()
 
-    def _send(self, producer: Producer, batches: Iterable[pa.RecordBatch]) -> None:
+    def _send(self, producer: Producer, batches: Iterable[pa.RecordBatch]) -> int:
+        sent = 0
         for batch in batches:
+            sent += batch.num_rows
             for topic, rows in sink_rows.by_topic(batch, self.options.topic):
                 producer.send_rows(topic, rows)
         producer.flush()
+        return sent
 
     def _decide(self, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
         parts = [one for one in messages if isinstance(one, Written)]
@@ -133,8 +139,11 @@ class _Writer(ABC):
         part = parts[0]
         if part.batch != batch:
             raise MixedUp(f"batch {batch} is told to be batch {part.batch}")
-        if not part.stood:
-            self._phases(part).decide(batch, _transactions(parts))
+        phases, rows = self._phases(part), sum(one.rows for one in parts)
+        if part.stood:
+            phases.compare(batch, rows)
+        else:
+            phases.decide(batch, _transactions(parts), rows)
 
     def _give_up(self, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
         parts = [one for one in messages if isinstance(one, Written) and not one.stood]

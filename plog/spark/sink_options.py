@@ -37,6 +37,7 @@ class SinkOptions:
     topic: str | None = None
     delivery: str = EXACTLY_ONCE
     fail_on_torn_batch: bool = True
+    fail_on_changed_batch: bool = True
     decisions_topic: str = DECISIONS_TOPIC
     id_prefix: str = ID_PREFIX
     client_id: str = "plog-spark"
@@ -70,6 +71,7 @@ OPTIONS = {
     "includeHeaders": Option(boolean),  # a column of headers is written anyway
     "delivery": Option(one_of({one: one for one in (EXACTLY_ONCE, AT_LEAST_ONCE)}), "delivery"),
     "failOnTornBatch": Option(boolean, "fail_on_torn_batch"),
+    "failOnChangedBatch": Option(boolean, "fail_on_changed_batch"),
     "decisionsTopic": Option(_topic, "decisions_topic"),
     "transactionalIdPrefix": Option(not_empty, "id_prefix"),
     "kafka.bootstrap.servers": Option(not_empty, "bootstrap_servers"),

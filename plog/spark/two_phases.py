@@ -25,7 +25,15 @@ from typing import Protocol
 from plog.client.transaction_states import PreparedTransaction
 from plog.errors import PlogError, ProducerFenced
 from plog.spark.decision_log import DecisionLog, Driver
-from plog.spark.decisions import Decision, Standing, decided, entered, standing, tasks_prefix
+from plog.spark.decisions import (
+    Decision,
+    Standing,
+    decided,
+    entered,
+    is_another,
+    standing,
+    tasks_prefix,
+)
 from plog.spark.links import Link
 from plog.spark.open_transactions import OpenTransactions, TransactionLost
 from plog.spark.sink_options import SinkOptions
@@ -45,6 +53,13 @@ class TornBatch(PlogError):
     """
 
 
+class ChangedBatch(PlogError):
+    """A batch that stands has come again, with another number of rows: what it has more is lost.
+
+    A checkpoint that is one batch old is planned anew, with what has come since then.
+    """
+
+
 class Phases(Protocol):
     """How tasks and the driver go about a batch."""
 
@@ -54,8 +69,11 @@ class Phases(Protocol):
     def is_late(self, batch: int) -> bool:
         """Tell a task whose part is written that nobody will name it; it has to abort it then."""
 
-    def decide(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
+    def decide(self, batch: int, transactions: Collection[PreparedTransaction], rows: int) -> None:
         """Make a batch stand that its tasks have written."""
+
+    def compare(self, batch: int, rows: int) -> None:
+        """See to it that a batch that stands has come again as it was."""
 
     def give_up(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
         """Abort what was written of a batch, unless it stands."""
@@ -141,8 +159,8 @@ class StreamPhases:
         """
         return standing(self._log.last_known(), self._run, batch) is Standing.DECIDED
 
-    def decide(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
-        """Make a batch stand that its tasks have written, and commit it.
+    def decide(self, batch: int, transactions: Collection[PreparedTransaction], rows: int) -> None:
+        """Make a batch stand that its tasks have written, so many rows in all, and commit it.
 
         Raises:
             TransactionLost: one of them has ended already, or is about to; nothing stands.
@@ -162,7 +180,7 @@ class StreamPhases:
                 raise TransactionLost(f"{what}: {self._log.at} has lost what its tasks wrote there")
             if where is Standing.DECIDED:
                 raise TransactionLost(f"{what} has been decided already")
-            decision = decided(last, batch, transactions)
+            decision = decided(last, batch, transactions, rows)
             self._open.check(transactions, self._open.listed())
             driver.write(decision)
         self._commit(decision)
@@ -170,6 +188,27 @@ class StreamPhases:
         # Unless another run has entered meanwhile, whose tasks' they may be.
         if others and self._log.last() == decision:
             self._open.abort(others)
+
+    def compare(self, batch: int, rows: int) -> None:
+        """See to it that a batch that stands already has as many rows as this time.
+
+        Raises:
+            ChangedBatch: it has not.
+            KafkaError: the brokers do not say.
+        """
+        last = self._log.last()
+        if last is None or not is_another(last, batch, rows):
+            return
+        text = (
+            f"batch {batch} of query {self._query} stands with {last.rows} rows, and has come again"
+            f" with {rows}, which are not written: its checkpoint is an older one, brought back, or"
+            " its source or the query gives others when it is asked again"
+        )
+        if self._options.fail_on_changed_batch:
+            raise ChangedBatch(
+                f"{text}; failOnChangedBatch=false goes on behind it, without what it has more"
+            )
+        log.error("%s", text)
 
     def give_up(self, batch: int, transactions: Iterable[PreparedTransaction]) -> None:
         """Abort all that is open, unless the batch has been decided, which is finished then.
@@ -221,7 +260,7 @@ class BatchPhases:
         """Tell that it is not known; a transaction that nobody names ends by its timeout."""
         return False
 
-    def decide(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
+    def decide(self, batch: int, transactions: Collection[PreparedTransaction], rows: int) -> None:
         """Commit what tasks have written.
 
         Raises:
@@ -237,6 +276,9 @@ class BatchPhases:
             lost = ", ".join(one.transactional_id for one, _ in torn)
             raise TornBatch(f"the records of {lost} are lost, others were written ({torn[0][1]})")
         self._open.abort(listed.keys() - set(transactions))
+
+    def compare(self, batch: int, rows: int) -> None:
+        """Do nothing: none of its tasks is ever told that it stands."""
 
     def give_up(self, batch: int, transactions: Iterable[PreparedTransaction]) -> None:
         """Abort what is still open; what has been committed stays."""

@@ -9,13 +9,13 @@ import pytest
 
 from plog.cluster.replica_placement import Candidate, place_replicas
 from plog.errors import InvalidReplicationFactor
+from tests.agreement.harness import run_seed
 
 
 @pytest.mark.parametrize("brokers", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("partitions", [1, 7, 40])
 def test_replicas_are_distinct_and_leaders_even(brokers: int, partitions: int) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+    seed = run_seed()
     for factor in range(1, brokers + 1):
         placed = place_replicas(
             [Candidate(one) for one in range(brokers)], partitions, factor, random.Random(seed)

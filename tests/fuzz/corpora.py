@@ -15,6 +15,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.agreement.harness import run_seed
+
 from .instrumented import BUILT, ROOT, Run, fuzz
 from .seeds import seeds
 
@@ -61,7 +63,8 @@ def fuzz_for(target: str, seconds: int, learnt: Path | None = None) -> Run:
     learnt.mkdir(parents=True, exist_ok=True)
     known = [directory / target for directory in (SEEDS, CORPUS, FOUND)]
     known = [directory for directory in known if directory.is_dir()]
-    run = fuzz(target, f"-max_total_time={seconds}", corpora=[learnt, *known])
+    seed = run_seed() or 1  # 0 is any
+    run = fuzz(target, f"-max_total_time={seconds}", f"-seed={seed}", corpora=[learnt, *known])
     kept = []
     for path in run.found:
         kept.append(FOUND / target / path.name)

@@ -9,6 +9,7 @@ import pytest
 from plog.errors import ErrorCode
 from plog.protocol.messages.fetch import FetchResponse
 from plog.protocol.messages.topics import DeleteTopicsRequest
+from tests.agreement.harness import run_seed
 from tests.handlers.running import (
     Running,
     decoded,
@@ -86,9 +87,7 @@ def test_topic_that_goes_from_under_a_session_is_told_by_the_handler(twins: Twin
 
 
 def test_random_sessions_are_answered_alike(twins: Twins) -> None:
-    seed = random.randrange(2**32)
-    print("seed", seed)
-    draw = random.Random(seed)
+    draw = random.Random(run_seed())
     topics = [twins.create_topic(segment_bytes=4096) for _ in range(3)]
     every = [(topic, index) for topic in topics for index in range(3)]
     sessions = [

@@ -10,6 +10,7 @@ import pytest
 from plog.errors import ErrorCode
 from plog.protocol.messages.fetch import FetchResponse
 from plog.protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsTopic
+from tests.agreement.harness import run_seed
 from tests.handlers.wire import (
     WAIT_MS,
     Speaker,
@@ -171,9 +172,7 @@ def test_wait_in_a_session_ends_with_an_append(
 
 
 def test_sessions_follow_random_appends(wire: Speaker) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = random.Random(run_seed())
     topic, _ = create_topic(wire, fresh_name(), partitions=5)
     session = Session(wire, *((topic, index, 0) for index in range(5)), max_bytes=400)
     ends, read = [0] * 5, [0] * 5

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import random
 import time
 import uuid
@@ -35,6 +34,7 @@ from plog.spark.range_reader import MOST_ASKS, RangeReader
 from plog.spark.source import PlogReader
 from plog.spark.task_reader import BATCH_BYTES, BATCH_ROWS, TaskRanges
 from plog.types import TopicPartition
+from tests.agreement.harness import run_seed
 from tests.spark.fake_cluster import TOPIC_ID, FakeCluster, FakeLog, whole_range
 
 OPTIONS = SourceOptions(
@@ -176,9 +176,7 @@ def test_passing_fault_anywhere_costs_no_record_and_doubles_none(monkeypatch, wh
 
 
 def test_faults_at_random_cost_no_record_and_double_none(monkeypatch):
-    seed = int(os.environ.get("PLOG_SEED", random.randrange(1 << 32)))
-    print(f"PLOG_SEED={seed}")
-    chance = random.Random(seed)
+    chance = random.Random(run_seed())
     for _ in range(60):
         logs = {
             tp(index): a_log(

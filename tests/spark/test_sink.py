@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from plog.client.consumer import Consumer, ConsumerRecord
 from plog.client.producer import Producer
@@ -288,6 +290,29 @@ def test_batch_that_is_delivered_again_is_written_once(
     fill(broker, source, 1500, 100)
     copy(source, sink, parts=parts)
     assert values(broker, sink) == numbered(1600)
+
+
+def test_checkpoint_that_is_one_batch_old_is_told(
+    broker: BrokerProcess, new_topic: NewTopic, copy: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Its next batch has the number of one that stands, and is planned anew with more."""
+    source, sink = new_topic(2), new_topic(2)
+    fill(broker, source, 0, 100)
+    copy(source, sink)
+    checkpoint, backup = tmp_path / "checkpoint", tmp_path / "backup"
+    shutil.copytree(checkpoint, backup)
+    fill(broker, source, 100, 50)
+    copy(source, sink)
+    shutil.rmtree(checkpoint)
+    backup.rename(checkpoint)
+    fill(broker, source, 150, 30)
+    with pytest.raises(StreamingQueryException, match=r"batch 1 .* stands with 50 rows.* with 80"):
+        copy(source, sink)
+    assert values(broker, sink) == numbered(150)
+    copy(source, sink, failOnChangedBatch="false")
+    fill(broker, source, 180, 20)
+    copy(source, sink)
+    assert values(broker, sink) == sorted(b"%d" % n for n in [*range(150), *range(180, 200)])
 
 
 def test_at_least_once_writes_it_again(

@@ -40,6 +40,7 @@ from plog.storage.producer_state import (
     next_sequence,
     sequenced,
 )
+from tests.agreement.harness import run_seed
 
 from .storage_logs import NOW_MS, batch, open_log
 
@@ -231,9 +232,7 @@ def test_next_sequence_wraps(sequence: int, by: int, result: int) -> None:
 
 def test_struct_and_python_judge_random_batches_alike(tmp_path: Path) -> None:
     """Drives a real log with near-miss batches; each is judged by both, then by Python alone."""
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = random.Random(run_seed())
     log = open_log(tmp_path / "flights-0")
     native = log.native
     judged = dict.fromkeys(Verdict, 0)
