@@ -43,9 +43,9 @@ def broker_settings(port: int, log_dirs: str, given: Mapping[str, object]) -> di
         "listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "log.dirs": log_dirs,
         "broker.id": 0,
-        # Records of tests are of any year: those of others would be gone once a broker is five
-        # minutes old. Tests of retention give their own.
-        "log.retention.check.interval.ms": 86_400_000,
+        # Records of tests are of any year: those of others would be gone once a broker is half a
+        # minute old. Tests of retention give their own.
+        "log.initial.task.delay.ms": 86_400_000,
     }
     if _of_this_test is not None:
         settings[FAST_PATH] = _of_this_test.value

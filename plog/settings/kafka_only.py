@@ -299,7 +299,6 @@ KAFKA_ONLY_BY_REASON: Final[Mapping[str, Sequence[str]]] = {
         "group.coordinator.new.enable",
         "group.coordinator.threads",
         "log.cleaner.io.buffer.size",
-        "log.initial.task.delay.ms",
         "num.replica.alter.log.dirs.threads",
         "producer.purgatory.purge.interval.requests",
     ),

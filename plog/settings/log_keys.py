@@ -155,6 +155,13 @@ class LogKeys(Settings):
         default=300000,
         at_least=1,
     )
+    log_initial_task_delay_ms = key(
+        "log.initial.task.delay.ms",
+        LONG,
+        "How long after a start they are looked over first: it is busy enough without that.",
+        default=30000,
+        at_least=0,
+    )
     log_cleanup_policy = key(
         "log.cleanup.policy",
         LIST,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from plog.errors import KafkaStorageError
 from plog.runtime.clock import Clock
@@ -20,9 +19,6 @@ from plog.storage.scheduler import Scheduler
 from plog.storage.scrub import Scrub
 
 _log = logging.getLogger(__name__)
-
-FIRST_RETENTION_MS = 30_000
-"""Kafka's log.initial.task.delay.ms: a start is busy enough without it."""
 
 SCRUB_STEP_MS = 1_000
 MOST_FLUSH_CHECK_MS = 1_000
@@ -55,9 +51,10 @@ class Housekeeping:
             min(settings.log_flush_scheduler_interval_ms, MOST_FLUSH_CHECK_MS), self.flush_due_logs
         )
         every(settings.producer_id_expiration_check_interval_ms, self.expire_producers)
-        scheduler.after(
-            FIRST_RETENTION_MS,
-            partial(every, settings.log_retention_check_interval_ms, self.apply_retention),
+        every(
+            settings.log_retention_check_interval_ms,
+            self.apply_retention,
+            first_ms=settings.log_initial_task_delay_ms,
         )
         if settings.log_scrub_bytes_per_second > 0:
             every(SCRUB_STEP_MS, self._scrub_step)

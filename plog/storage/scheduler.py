@@ -44,8 +44,12 @@ class Scheduler:
             heapq.heappush(self._queue, (due_ms, self._number, task))
             self._condition.notify()
 
-    def every(self, interval_ms: int, task: Task) -> None:
-        """Run `task` again and again, `interval_ms` after the end of its last run."""
+    def every(self, interval_ms: int, task: Task, *, first_ms: int | None = None) -> None:
+        """Run `task` again and again, `interval_ms` after the end of its last run.
+
+        Args:
+            first_ms: from now to its first run; `interval_ms` if it is left out.
+        """
 
         def again() -> None:
             try:
@@ -53,7 +57,7 @@ class Scheduler:
             finally:
                 self.after(interval_ms, again)
 
-        self.after(interval_ms, again)
+        self.after(interval_ms if first_ms is None else first_ms, again)
 
     def run_due(self) -> int:
         """Run every task that is due, on this thread; return how many."""

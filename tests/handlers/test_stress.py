@@ -78,6 +78,7 @@ class Stress:
                 self.directory,
                 log_dirs=",".join(map(str, log_dirs)),
                 num_network_threads=2,
+                log_initial_task_delay_ms=0,
                 log_retention_check_interval_ms=300,
                 transaction_state_log_num_partitions=2,
                 **self.settings,

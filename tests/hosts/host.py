@@ -11,7 +11,6 @@ import os
 import re
 import struct
 import subprocess
-import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
@@ -30,16 +29,6 @@ MemoryBounded = Callable[[BrokerProcess, str, int], AbstractContextManager[None]
 """What the fixture `memory_bounded` is: the function below, which tells at the end of the run."""
 LAYOUT = struct.Struct("=qqq1000s")
 """Of the struct in shim.c."""
-
-EAGER = """
-import sys
-from plog.storage import housekeeping
-housekeeping.FIRST_RETENTION_MS = 0
-from plog.cli import main
-main(["server", *sys.argv[1:]])
-"""
-EAGER_BROKER = [sys.executable, "-c", EAGER]
-"""A broker that looks for what may go from its first second on."""
 
 
 class Host:

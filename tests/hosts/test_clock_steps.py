@@ -31,7 +31,7 @@ from tests.handlers.wire import (
     speak,
     walk_all,
 )
-from tests.hosts.host import EAGER_BROKER, MIB, Host, MemoryBounded, read_all, wait_until
+from tests.hosts.host import MIB, Host, MemoryBounded, read_all, wait_until
 from tests.servers import BrokerProcess
 from tests.transactions.transactor import Transactor, committed_offset
 
@@ -136,8 +136,8 @@ def test_clock_steps_change_timestamps_and_nothing_else(
     broker = BrokerProcess(
         tmp_path,
         environment=host.environment,
-        launcher=EAGER_BROKER,
         overrides={
+            "log.initial.task.delay.ms": 0,
             "log.retention.check.interval.ms": CHECK_MS,
             "producer.id.expiration.check.interval.ms": CHECK_MS,
             "log.segment.delete.delay.ms": CHECK_MS,

@@ -33,7 +33,7 @@ from tests.handlers.wire import (
     produce,
     speak,
 )
-from tests.hosts.host import EAGER_BROKER, MIB, MemoryBounded, memory, mounted, read_all, wait_until
+from tests.hosts.host import MIB, MemoryBounded, memory, mounted, read_all, wait_until
 from tests.servers import BrokerProcess
 from tests.transactions.conftest import SETTINGS as COORDINATORS
 from tests.transactions.transactor import Transactor, committed_offset, read
@@ -327,11 +327,11 @@ def test_producers_go_on_by_themselves_whatever_gives_the_space_back(
         small_disk.parent,
         overrides={
             "log.dirs": ",".join(map(str, log_dirs)),
+            "log.initial.task.delay.ms": 0,
             "log.retention.check.interval.ms": 300,
             "log.segment.bytes": MIB,
             "log.segment.delete.delay.ms": 100,
         },
-        launcher=EAGER_BROKER,
     )
     at = TopicPartition("t", 0)
 

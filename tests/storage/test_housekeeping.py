@@ -19,20 +19,27 @@ def test_background_tasks_come_at_their_intervals(
     log = lead(manager.create(A0, ID_A, SETTINGS))
     fill(log, 20)
     log.update_settings(Settings(segment_bytes=3000, retention_bytes=1, file_delete_delay_ms=0))
-    for _ in range(120):
-        clock.advance(1000)
-        manager.scheduler.run_due()
+
+    def pass_s(seconds: int) -> None:
+        for _ in range(seconds):
+            clock.advance(1000)
+            manager.scheduler.run_due()
+
+    pass_s(29)
+    assert log.log_start_offset == 0
+    pass_s(1)
+    assert log.log_start_offset == 180
+    fill(log, 20, start=20)
+    pass_s(299)
+    assert log.log_start_offset == 180
     assert OffsetCheckpoint(Filesystem(), dirs[0] / "replication-offset-checkpoint").load() == {
-        A0: 200
+        A0: 400
     }
     assert "recovery-point-offset-checkpoint" in os.listdir(dirs[0])
-    assert log.log_start_offset == 0
-    for _ in range(240):
-        clock.advance(1000)
-        manager.scheduler.run_due()
-    assert log.log_start_offset == 180
+    pass_s(2)
+    assert log.log_start_offset == 360
     assert [path.name for path in sorted((dirs[0] / "a-0").glob("*.log*"))] == [
-        "00000000000000000180.log"
+        "00000000000000000360.log"
     ]
 
 

@@ -36,6 +36,21 @@ def test_repeated_task_comes_again_after_its_interval() -> None:
     assert ran == [10, 20, 30]
 
 
+def test_repeated_task_may_come_earlier_or_later_at_first() -> None:
+    clock = ManualClock()
+    scheduler = Scheduler(clock, "test")
+    ran: list[tuple[str, int]] = []
+    for name, first_ms in (("early", 0), ("late", 15)):
+        scheduler.every(
+            10, lambda name=name: ran.append((name, clock.monotonic_ms())), first_ms=first_ms
+        )
+    scheduler.run_due()
+    for _ in range(26):
+        clock.advance(1)
+        scheduler.run_due()
+    assert ran == [("early", 0), ("early", 10), ("late", 15), ("early", 20), ("late", 25)]
+
+
 def test_task_that_raises_is_logged_and_the_others_and_its_next_run_go_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
