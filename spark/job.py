@@ -13,6 +13,7 @@ Imports Spark only where a session begins, so that `--help` and wrong options ar
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -31,6 +32,8 @@ from plog.errors import PlogError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PLOGS_WORDS = re.compile(r"^plog\.[\w.]+: (.+)$", re.MULTILINE)
+"""How an error of plog's ends the traceback that Spark gives as a query's exception."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TELL_EVERY_S = 10.0
 """How often a job that writes into a file or a pipe tells how far it is."""
@@ -133,7 +136,7 @@ def session(name: str, **settings: str) -> Iterator[SparkSession]:
     Args:
         settings: further Spark settings, with _ for the dots of their names.
     """
-    from pyspark.errors import AnalysisException
+    from pyspark.errors import AnalysisException, StreamingQueryException
 
     from plog.spark import session as sessions
 
@@ -150,6 +153,11 @@ def session(name: str, **settings: str) -> Iterator[SparkSession]:
     except AnalysisException as fault:
         # SQL that the user has written, say; without the JVM's stack.
         raise click.ClickException(str(fault).partition("\n\nJVM stacktrace")[0]) from fault
+    except StreamingQueryException as fault:
+        refusals = PLOGS_WORDS.findall(str(fault))
+        if not refusals:
+            raise
+        raise click.ClickException(refusals[-1]) from fault
     finally:
         spark.stop()
 

@@ -71,6 +71,19 @@ def test_report_over_an_activity_stream(
     assert f"Activity in {report}" in said
 
 
+def test_stream_of_a_topic_that_is_missing_ends_with_that_alone(
+    broker: BrokerProcess, workers_find_plog: dict[str, str], tmp_path: Path
+) -> None:
+    where = ["--checkpoint", str(tmp_path / "kept"), "--parquet", str(tmp_path / "report")]
+    done = submit(
+        workers_find_plog, "activity_report.py", "--topic", "missing",
+        "--bootstrap-server", broker.bootstrap, *where,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "Error: topic 'missing' does not exist"
+    assert "Traceback" not in done.stdout
+
+
 def test_alerts_over_an_activity_stream(
     broker: BrokerProcess, new_topic: NewTopic, run: Callable[..., str]
 ) -> None:
