@@ -23,6 +23,8 @@ SCHEMA = (
     "carrier string, flight int, origin string, dest string, dep_time int, "
     "dep_delay double, arr_delay double, distance int, time_hour timestamp"
 )
+FEW = 100
+"""Flights below which there is no telling mean: the table has such carriers, the plot has not."""
 NO_MATPLOTLIB = "matplotlib is not installed (pip install matplotlib)"
 
 
@@ -140,8 +142,8 @@ def save_plot(
     import matplotlib.pyplot as plt
     from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-    # Few flights make no mean; the table has them.
-    shown = ([row for row in rows if row.flights >= 100] or list(rows))[::-1]
+    shown = ([row for row in rows if row.flights >= FEW] or list(rows))[::-1]
+    left_out = [row.carrier for row in rows if row not in shown]
     labels = [f"{(names or {}).get(row.carrier, '')}  {row.carrier}".strip() for row in shown]
     at = range(len(shown))
     figure, (flights, cancelled, delays) = plt.subplots(
@@ -149,6 +151,11 @@ def save_plot(
         width_ratios=(3, 2, 3),
     )  # fmt: skip
     figure.suptitle("Flights from New York City, by carrier", x=0.01, ha="left", weight="bold")
+    if left_out:
+        figure.supxlabel(
+            f"Not shown, with fewer than {FEW} flights: {', '.join(left_out)}",
+            x=0.01, ha="left", fontsize=8, color="#666666",
+        )  # fmt: skip
 
     flights.barh(at, [row.flights for row in shown], color="#3b6ea5")
     flights.set_title("flights", loc="left", fontsize=10)
