@@ -17,6 +17,7 @@ import signal
 import struct
 import traceback
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -35,8 +36,17 @@ def outcome(function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
 
 
 def run_seed() -> int:
-    """Return the seed of this run: PLOG_TEST_SEED, else a new one; it is printed either way."""
-    seed = int(os.environ.get("PLOG_TEST_SEED") or random.randrange(2**32))
+    """Return the seed of a random test, and print it: PLOG_TEST_SEED repeats what it did.
+
+    Else each test has its own of PLOG_RUN_SEED, which CI gives; without that too, a new one.
+    """
+    if given := os.environ.get("PLOG_TEST_SEED"):
+        seed = int(given)
+    elif run := os.environ.get("PLOG_RUN_SEED"):
+        test, _, _ = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")  # without its phase
+        seed = zlib.crc32(f"{run} {test}".encode())
+    else:
+        seed = random.randrange(2**32)
     print(f"PLOG_TEST_SEED={seed}")
     return seed
 
