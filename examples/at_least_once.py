@@ -51,8 +51,6 @@ def main(source: str, target: str, bootstrap_server: str, group: str, idle_s: fl
         while idle_s is None or time.monotonic() - came_at < idle_s:
             records = consumer.poll(500)
             if not records:
-                if not consumer.assignment():  # a member that has gone may have it still
-                    came_at = time.monotonic()
                 continue
             came_at = time.monotonic()
             sent = [

@@ -80,8 +80,6 @@ def main(
         while idle_s is None or time.monotonic() - came_at < idle_s:
             found = consumer.poll(500)
             if not found:
-                if not consumer.assignment():  # a member that has gone may have it still
-                    came_at = time.monotonic()
                 continue
             came_at = time.monotonic()
             try:

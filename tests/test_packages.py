@@ -600,7 +600,7 @@ def test_package_is_installed_upgraded_and_removed(
     records = [Sent(b"k", b"kept")]
     with Installed(host) as broker, Installed(host, "one") as other:
         with Admin(broker.bootstrap) as admin:
-            admin.create_topic("t")
+            admin.create_topic("t", configs={"retention.ms": "-1"})  # its records are old
         Confluent().produce(broker.bootstrap, "t", records)
         with Admin(other.bootstrap) as admin:
             assert "t" not in admin.topics()

@@ -158,7 +158,7 @@ class LogKeys(Settings):
     log_initial_task_delay_ms = key(
         "log.initial.task.delay.ms",
         LONG,
-        "How long after a start they are looked over first: it is busy enough without that.",
+        "How long after a start segments are looked over for deletion first.",
         default=30000,
         at_least=0,
     )

@@ -63,14 +63,15 @@ class Decision:
         batch: the last batch that stands; NO_BATCH for none.
         transactions: what makes it, committed or still to be; none once a later run has seen to it.
         earlier: runs before, the latest first; one of them that turns up late enters no more.
-        rows: how many the batch has; None where who decided did not write that down.
+        plan: what tells the batch from others of its number (`checkpoint.plan_of`); None where who
+            decided did not know.
     """
 
     run: str
     batch: int = NO_BATCH
     transactions: tuple[PreparedTransaction, ...] = ()
     earlier: tuple[str, ...] = ()
-    rows: int | None = None
+    plan: str | None = None
 
     def encode(self) -> bytes:
         """Return the record's value: JSON, for whoever looks at the topic."""
@@ -81,7 +82,7 @@ class Decision:
                 "batch": self.batch,
                 "transactions": [list(one) for one in self.transactions],
                 "earlier": list(self.earlier),
-                "rows": self.rows,
+                "plan": self.plan,
             }
         ).encode()
 
@@ -105,7 +106,7 @@ class Decision:
                 int(told["batch"]),
                 transactions,
                 tuple(str(run) for run in told["earlier"]),
-                None if (rows := told.get("rows")) is None else int(rows),
+                None if (plan := told.get("plan")) is None else str(plan),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as fault:
             raise DamagedDecision(f"{value[:200]!r} is no decision: {fault!r}") from fault
@@ -144,20 +145,28 @@ def entered(last: Decision | None, run: str, batch: int) -> Decision:
             " be told from what they would write now; begin with a new checkpoint, or have it all "
             "written again by another decisionsTopic"
         )
-    return Decision(run, last.batch, (), (last.run, *last.earlier)[:MOST_EARLIER_RUNS], last.rows)
+    return Decision(run, last.batch, (), (last.run, *last.earlier)[:MOST_EARLIER_RUNS], last.plan)
 
 
 def decided(
-    last: Decision, batch: int, transactions: Iterable[PreparedTransaction], rows: int
+    last: Decision,
+    batch: int,
+    transactions: Iterable[PreparedTransaction],
+    plan: str | None = None,
 ) -> Decision:
-    """Return what makes a batch of so many rows stand."""
+    """Return what makes a batch stand."""
     assert batch > last.batch
-    return Decision(last.run, batch, tuple(transactions), last.earlier, rows)
+    return Decision(last.run, batch, tuple(transactions), last.earlier, plan)
 
 
-def is_another(last: Decision | None, batch: int, rows: int) -> bool:
-    """Tell whether a batch that comes with so many rows cannot be the one that stands."""
-    return last is not None and last.batch == batch and last.rows not in (None, rows)
+def is_another(last: Decision | None, batch: int, plan: str | None) -> bool:
+    """Tell whether a batch of this plan is known to be another than that which stands."""
+    return (
+        last is not None
+        and last.batch == batch
+        and None not in (last.plan, plan)
+        and last.plan != plan
+    )
 
 
 class Slots:

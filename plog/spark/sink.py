@@ -54,7 +54,6 @@ class Written(WriterCommitMessage):
         query, run, batch: of which it is a part.
         transaction: what it left open; None where it had no rows, or with at-least-once.
         stood: the batch stood already, and nothing was written.
-        rows: how many the part had.
     """
 
     query: str = ""
@@ -62,7 +61,6 @@ class Written(WriterCommitMessage):
     batch: int = ONE_BATCH
     transaction: PreparedTransaction | None = None
     stood: bool = False
-    rows: int = 0
 
 
 class _Writer(ABC):
@@ -82,18 +80,17 @@ class _Writer(ABC):
         options = self.options
         if options.delivery == AT_LEAST_ONCE:
             with self._producer() as producer:
-                part.rows = self._send(producer, rows)
+                self._send(producer, rows)
             return part
         phases = self._phases(part)
         if not phases.begin(part.batch):
             part.stood = True
-            part.rows = sum(batch.num_rows for batch in rows)
             return part
         name = slots().next_id(options.id_prefix, part.query, part.run, part.batch)
         with self._producer(name) as producer:
             producer.init_transactions()
             producer.begin_transaction()
-            part.rows = self._send(producer, rows)
+            self._send(producer, rows)
             if phases.is_late(part.batch):
                 producer.abort_transaction()
                 part.stood = True
@@ -121,14 +118,11 @@ class _Writer(ABC):
             raise
         producer.close()
 
-    def _send(self, producer: Producer, batches: Iterable[pa.RecordBatch]) -> int:
-        sent = 0
+    def _send(self, producer: Producer, batches: Iterable[pa.RecordBatch]) -> None:
         for batch in batches:
-            sent += batch.num_rows
             for topic, rows in sink_rows.by_topic(batch, self.options.topic):
                 producer.send_rows(topic, rows)
         producer.flush()
-        return sent
 
     def _decide(self, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
         parts = [one for one in messages if isinstance(one, Written)]
@@ -139,11 +133,10 @@ class _Writer(ABC):
         part = parts[0]
         if part.batch != batch:
             raise MixedUp(f"batch {batch} is told to be batch {part.batch}")
-        phases, rows = self._phases(part), sum(one.rows for one in parts)
         if part.stood:
-            phases.compare(batch, rows)
+            self._phases(part).recognise(batch)
         else:
-            phases.decide(batch, _transactions(parts), rows)
+            self._phases(part).decide(batch, _transactions(parts))
 
     def _give_up(self, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
         parts = [one for one in messages if isinstance(one, Written) and not one.stood]

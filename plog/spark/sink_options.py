@@ -38,6 +38,7 @@ class SinkOptions:
     delivery: str = EXACTLY_ONCE
     fail_on_torn_batch: bool = True
     fail_on_changed_batch: bool = True
+    checkpoint: str | None = None
     decisions_topic: str = DECISIONS_TOPIC
     id_prefix: str = ID_PREFIX
     client_id: str = "plog-spark"
@@ -72,6 +73,7 @@ OPTIONS = {
     "delivery": Option(one_of({one: one for one in (EXACTLY_ONCE, AT_LEAST_ONCE)}), "delivery"),
     "failOnTornBatch": Option(boolean, "fail_on_torn_batch"),
     "failOnChangedBatch": Option(boolean, "fail_on_changed_batch"),
+    "checkpointLocation": Option(not_empty, "checkpoint"),
     "decisionsTopic": Option(_topic, "decisions_topic"),
     "transactionalIdPrefix": Option(not_empty, "id_prefix"),
     "kafka.bootstrap.servers": Option(not_empty, "bootstrap_servers"),
@@ -91,7 +93,7 @@ OPTIONS = {
     "kafka.metadata.max.age.ms": _producers(at_least_0, "metadata_max_age_ms"),
     "kafka.retry.backoff.ms": _producers(at_least_0, "retry_backoff_ms"),
 }
-SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+SPARKS_OWN = frozenset({"queryname"})
 """Options of the query, which come along with the sink's."""
 REFUSED = {
     "kafka.transactional.id": "is the sink's own; transactionalIdPrefix begins it",

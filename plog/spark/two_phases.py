@@ -24,6 +24,7 @@ from typing import Protocol
 
 from plog.client.transaction_states import PreparedTransaction
 from plog.errors import PlogError, ProducerFenced
+from plog.spark.checkpoint import plan_of
 from plog.spark.decision_log import DecisionLog, Driver
 from plog.spark.decisions import (
     Decision,
@@ -54,10 +55,7 @@ class TornBatch(PlogError):
 
 
 class ChangedBatch(PlogError):
-    """A batch that stands has come again, with another number of rows: what it has more is lost.
-
-    A checkpoint that is one batch old is planned anew, with what has come since then.
-    """
+    """A batch stands, and was planned anew since: what it has more this time is not written."""
 
 
 class Phases(Protocol):
@@ -69,11 +67,11 @@ class Phases(Protocol):
     def is_late(self, batch: int) -> bool:
         """Tell a task whose part is written that nobody will name it; it has to abort it then."""
 
-    def decide(self, batch: int, transactions: Collection[PreparedTransaction], rows: int) -> None:
+    def decide(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
         """Make a batch stand that its tasks have written."""
 
-    def compare(self, batch: int, rows: int) -> None:
-        """See to it that a batch that stands has come again as it was."""
+    def recognise(self, batch: int) -> None:
+        """See to it that a batch that stands, and has come again, is the one that it was."""
 
     def give_up(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
         """Abort what was written of a batch, unless it stands."""
@@ -159,8 +157,8 @@ class StreamPhases:
         """
         return standing(self._log.last_known(), self._run, batch) is Standing.DECIDED
 
-    def decide(self, batch: int, transactions: Collection[PreparedTransaction], rows: int) -> None:
-        """Make a batch stand that its tasks have written, so many rows in all, and commit it.
+    def decide(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
+        """Make a batch stand that its tasks have written, and commit it.
 
         Raises:
             TransactionLost: one of them has ended already, or is about to; nothing stands.
@@ -180,7 +178,8 @@ class StreamPhases:
                 raise TransactionLost(f"{what}: {self._log.at} has lost what its tasks wrote there")
             if where is Standing.DECIDED:
                 raise TransactionLost(f"{what} has been decided already")
-            decision = decided(last, batch, transactions, rows)
+            plan = plan_of(self._options.checkpoint, batch)
+            decision = decided(last, batch, transactions, plan)
             self._open.check(transactions, self._open.listed())
             driver.write(decision)
         self._commit(decision)
@@ -189,25 +188,22 @@ class StreamPhases:
         if others and self._log.last() == decision:
             self._open.abort(others)
 
-    def compare(self, batch: int, rows: int) -> None:
-        """See to it that a batch that stands already has as many rows as this time.
+    def recognise(self, batch: int) -> None:
+        """See to it that a batch that stands was not planned anew since, as far as that is known.
 
         Raises:
-            ChangedBatch: it has not.
+            ChangedBatch: it was.
             KafkaError: the brokers do not say.
         """
-        last = self._log.last()
-        if last is None or not is_another(last, batch, rows):
+        if not is_another(self._log.last(), batch, plan_of(self._options.checkpoint, batch)):
             return
         text = (
-            f"batch {batch} of query {self._query} stands with {last.rows} rows, and has come again"
-            f" with {rows}, which are not written: its checkpoint is an older one, brought back, or"
-            " its source or the query gives others when it is asked again"
+            f"batch {batch} of query {self._query} stands, and was planned anew since: the query's "
+            "checkpoint is an older one, brought back, or has lost its last offsets; what the batch"
+            " has now that it had not then is not written"
         )
         if self._options.fail_on_changed_batch:
-            raise ChangedBatch(
-                f"{text}; failOnChangedBatch=false goes on behind it, without what it has more"
-            )
+            raise ChangedBatch(f"{text}; failOnChangedBatch=false goes on without that")
         log.error("%s", text)
 
     def give_up(self, batch: int, transactions: Iterable[PreparedTransaction]) -> None:
@@ -260,7 +256,7 @@ class BatchPhases:
         """Tell that it is not known; a transaction that nobody names ends by its timeout."""
         return False
 
-    def decide(self, batch: int, transactions: Collection[PreparedTransaction], rows: int) -> None:
+    def decide(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
         """Commit what tasks have written.
 
         Raises:
@@ -277,7 +273,7 @@ class BatchPhases:
             raise TornBatch(f"the records of {lost} are lost, others were written ({torn[0][1]})")
         self._open.abort(listed.keys() - set(transactions))
 
-    def compare(self, batch: int, rows: int) -> None:
+    def recognise(self, batch: int) -> None:
         """Do nothing: none of its tasks is ever told that it stands."""
 
     def give_up(self, batch: int, transactions: Iterable[PreparedTransaction]) -> None:

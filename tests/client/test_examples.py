@@ -19,7 +19,6 @@ import pytest
 from plog.client.admin import Admin
 from plog.client.consumer import Consumer
 from plog.client.group_admin import GroupAdmin
-from plog.client.group_consumer import GroupConsumer
 from plog.client.producer import Producer
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.messages.groups import LeaveGroupRequest, MemberIdentity
@@ -123,29 +122,6 @@ def test_example_writes_each_record_once_if_nothing_goes_wrong(
     write(bootstrap, source, range(300, 400))
     finish(start(program, source, target, *options))
     assert sorted(values(bootstrap, target)) == sorted(b"V%d" % n for n in range(400))
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_example_that_has_no_partition_yet_is_not_idle(
-    bootstrap: str, new_topic: NewTopic, program: str
-) -> None:
-    source, target, group = new_topic(PARTITIONS), new_topic(PARTITIONS), fresh_name()
-    options = ["--bootstrap-server", bootstrap, "--group", group, "--idle-s", "1"]
-    write(bootstrap, source, range(30))
-    with GroupConsumer(bootstrap, group, enable_auto_commit=False) as holder:
-        holder.subscribe([source])
-        until(lambda: holder.poll(100) is not None and bool(holder.assignment()))
-        worker = start(program, source, target, *options)
-        try:
-            # Without a poll it gives nothing up.
-            with pytest.raises(subprocess.TimeoutExpired):
-                worker.wait(4)
-        except BaseException:
-            worker.kill()
-            worker.communicate()
-            raise
-    finish(worker)
-    assert sorted(values(bootstrap, target)) == sorted(b"V%d" % n for n in range(30))
 
 
 def test_exactly_once_is_so_when_the_worker_is_killed(bootstrap: str, new_topic: NewTopic) -> None:

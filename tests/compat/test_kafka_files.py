@@ -300,7 +300,8 @@ def test_plog_goes_on_where_kafka_stopped_and_kafka_where_plog_did(
         more = write_every_codec(broker.bootstrap, "all", start=len(written))
         committed += write_transactions(broker.bootstrap, "tx", start=6)
         with Admin(broker.bootstrap) as admin:
-            admin.create_topic("made-by-plog", partitions=2, configs={"retention.ms": "7000000"})
+            kept = {"retention.ms": "7000000000000"}
+            admin.create_topic("made-by-plog", partitions=2, configs=kept)
             admin.delete_topic("moved")
             admin.delete_records({TopicPartition("all", 0): 30})
         Confluent().produce(broker.bootstrap, "made-by-plog", [Sent(b"k", b"new")], partition=1)
@@ -321,7 +322,7 @@ def test_plog_goes_on_where_kafka_stopped_and_kafka_where_plog_did(
             "made-by-plog",
         )  # fmt: skip
         assert "PartitionCount: 2" in listed
-        assert "retention.ms=7000000" in listed
+        assert "retention.ms=7000000000000" in listed
         told = KAFKA_3_9.run("TopicCommand", "--bootstrap-server", again.bootstrap, "--list")
         assert "moved" not in told.split()
         told = KAFKA_3_9.run(

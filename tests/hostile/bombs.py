@@ -85,7 +85,7 @@ def headers_bomb(expanded: int = 120 * MIB) -> bytes:
     return with_codec(ZSTD, compress(ZSTD, zigzag(len(body)) + body), count=1)
 
 
-def records_bomb(count: int = 3_000_000) -> bytes:
+def records_bomb(count: int = 1_200_000) -> bytes:
     """Return a batch of as many of the smallest records as a megabyte can be made to hold."""
     records = b"".join(
         zigzag(len(delta) + 5) + b"\0\0" + delta + b"\1\1\0" for delta in map(zigzag, range(count))

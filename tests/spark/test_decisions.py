@@ -37,7 +37,7 @@ decisions = st.builds(
     batch=st.integers(-1, 2**63 - 1),
     transactions=st.lists(transactions, max_size=3).map(tuple),
     earlier=st.lists(names, max_size=3).map(tuple),
-    rows=st.none() | st.integers(0, 2**63 - 1),
+    plan=st.none() | names,
 )
 ONE = PreparedTransaction("id", 7, 3)
 
@@ -60,9 +60,9 @@ GOLDEN = {
 def test_record_stays_what_it_is() -> None:
     """Those of an older release decide for queries that go on with a newer one."""
     assert Decision.decode(json.dumps(GOLDEN).encode()) == Decision("r", 4, (ONE,), ("q",))
-    value = json.dumps({**GOLDEN, "rows": 12}).encode()
-    assert Decision("r", 4, (ONE,), ("q",), 12).encode() == value
-    assert Decision.decode(value) == Decision("r", 4, (ONE,), ("q",), 12)
+    value = json.dumps({**GOLDEN, "plan": "abc"}).encode()
+    assert Decision("r", 4, (ONE,), ("q",), "abc").encode() == value
+    assert Decision.decode(value) == Decision("r", 4, (ONE,), ("q",), "abc")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,6 @@ def test_record_stays_what_it_is() -> None:
         *(json.dumps({**GOLDEN, key: None}).encode() for key in GOLDEN if key != "run"),
         json.dumps({**GOLDEN, "version": 2}).encode(),
         json.dumps({**GOLDEN, "batch": "four"}).encode(),
-        json.dumps({**GOLDEN, "rows": "twelve"}).encode(),
         json.dumps({**GOLDEN, "transactions": [["id", 7]]}).encode(),
         json.dumps({**GOLDEN, "transactions": [["id", "seven", 3]]}).encode(),
     ],
@@ -92,18 +91,18 @@ def test_run_enters_once_and_batches_are_decided_once() -> None:
     last = entered(None, "r1", 0)
     assert last == Decision("r1", NO_BATCH)
     assert standing(last, "r1", 0) is Standing.WRITE
-    last = decided(last, 0, [ONE], 12)
-    assert last == Decision("r1", 0, (ONE,), (), 12)
+    last = decided(last, 0, [ONE], "plan")
+    assert last == Decision("r1", 0, (ONE,), (), "plan")
     assert standing(last, "r1", 0) is Standing.DECIDED
     assert standing(last, "r1", 1) is Standing.WRITE
 
 
 def test_next_run_takes_over_and_remembers_what_stands() -> None:
-    before = decided(entered(None, "r1", 0), 5, [ONE], 12)
+    before = decided(entered(None, "r1", 0), 5, [ONE], "plan")
     assert standing(before, "r2", 5) is Standing.ENTER
     last = entered(before, "r2", 5)
     # Whoever enters has committed what was decided.
-    assert last == Decision("r2", 5, (), ("r1",), 12)
+    assert last == Decision("r2", 5, (), ("r1",), "plan")
     assert standing(last, "r2", 5) is Standing.DECIDED
     assert standing(last, "r2", 6) is Standing.WRITE
     with pytest.raises(TakenOver, match="run r1 of the query has ended, r2 goes on"):
@@ -112,21 +111,27 @@ def test_next_run_takes_over_and_remembers_what_stands() -> None:
 
 def test_run_that_goes_back_behind_what_stands_is_refused() -> None:
     """Its tasks would be told that their batches stand, and what they write now would be lost."""
-    before = decided(entered(None, "r1", 0), 5, [ONE], 12)
+    before = decided(entered(None, "r1", 0), 5, [ONE])
     with pytest.raises(WentBack, match="goes on at batch 4, but batch 5 stands already"):
         entered(before, "r2", 4)
     assert entered(before, "r2", 6).batch == 5
 
 
-def test_batch_with_other_rows_is_not_the_one_that_stands() -> None:
-    last = decided(entered(None, "r1", 0), 5, [ONE], 12)
-    assert not is_another(last, 5, 12)
-    assert is_another(last, 5, 11)
-    assert is_another(last, 5, 13)
-    assert not is_another(last, 4, 13)  # a twin that is later still: nobody knows
-    assert not is_another(None, 5, 13)
-    # Neither is what an older release decided.
-    assert not is_another(Decision("r1", 5, (ONE,)), 5, 13)
+@pytest.mark.parametrize(
+    ("stands", "comes", "is_so"),
+    [
+        (Decision("r", 5, (ONE,), (), "a"), (5, "a"), False),
+        (Decision("r", 5, (ONE,), (), "a"), (5, "b"), True),
+        (Decision("r", 5, (ONE,), (), "a"), (5, None), False),
+        (Decision("r", 5, (ONE,), (), None), (5, "b"), False),
+        (Decision("r", 5, (ONE,), (), "a"), (4, "b"), False),
+        (None, (5, "b"), False),
+    ],
+)
+def test_batch_of_another_plan_is_another_where_both_are_known(
+    stands: Decision | None, comes: tuple[int, str | None], is_so: bool
+) -> None:
+    assert is_another(stands, *comes) is is_so
 
 
 def test_as_many_runs_as_may_still_have_tasks_are_remembered() -> None:

@@ -49,7 +49,7 @@ from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.waiting import until
 
-TASKS, ROWS = 2, 6
+TASKS = 2
 _numbers = itertools.count()
 NewTopic = Callable[..., str]
 
@@ -98,7 +98,7 @@ class Run:
         )
         producer.init_transactions()
         producer.begin_transaction()
-        for n in range(ROWS // TASKS):
+        for n in range(3):
             value = b"%d-%d-%d" % (batch, number, n)
             producer.send(self.topic, value, partition=number % TASKS)
         prepared = producer.prepare_transaction()
@@ -116,12 +116,12 @@ class Run:
         with Driver(log, self.options) as driver:
             last = log.last()
             assert last is not None
-            driver.write(decided(last, batch, written, ROWS))
+            driver.write(decided(last, batch, written))
 
     def run(self, batch: int) -> None:
         """Write a batch and have it stand, unless it does."""
         if written := self.write(batch):
-            self.phases().decide(batch, written, ROWS)
+            self.phases().decide(batch, written)
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_batch_of_a_driver_that_died_before_it_decided_is_written_anew(
     assert sorted(read(broker, dead.topic)) == batches(0, 1)
     # It was not dead, only late.
     with pytest.raises((TakenOver, TransactionLost)):
-        dead.phases().decide(1, left, ROWS)
+        dead.phases().decide(1, left)
     with pytest.raises(TakenOver):
         dead.phases().give_up(1, left)
     with pytest.raises(TakenOver):
@@ -256,7 +256,7 @@ def test_batch_that_is_run_again_with_other_tasks_is_there_once(
     if decides:
         dead.decide_and_die(1, left)
     if written := again.write(1, tasks):
-        again.phases().decide(1, written, ROWS)
+        again.phases().decide(1, written)
     assert bool(written) is not decides
     again.run(2)
     rewritten = batches(1, tasks=TASKS if decides else tasks)
@@ -331,7 +331,7 @@ def test_what_a_twin_opens_while_the_batch_is_decided_is_aborted(
         write(self, decision)
 
     monkeypatch.setattr(Driver, "write", beside)
-    run.phases().decide(1, written, ROWS)
+    run.phases().decide(1, written)
     assert None not in twins
     assert sorted(read(broker, run.topic)) == batches(0, 1)
 
@@ -343,7 +343,7 @@ def test_entry_that_another_query_hides_is_waited_for(
     run = start()
     written = run.write(0)
     monkeypatch.setattr(DecisionLog, "last_known", lambda self: None)
-    run.phases().decide(0, written, ROWS)
+    run.phases().decide(0, written)
     monkeypatch.undo()
     assert sorted(read(broker, run.topic)) == batches(0)
 
@@ -361,8 +361,8 @@ def test_driver_that_decided_too_late_for_the_next_run_has_not_decided(
         assert last is not None
         written = again.write(1)
         with pytest.raises(ProducerFenced):
-            driver.write(decided(last, 1, left, ROWS))
-    again.phases().decide(1, written, ROWS)
+            driver.write(decided(last, 1, left))
+    again.phases().decide(1, written)
     assert sorted(read(broker, late.topic)) == batches(0, 1)
 
 
@@ -384,7 +384,7 @@ def test_tasks_that_enter_together_let_each_other_write(
     for thread in threads:
         thread.join()
     assert None not in written
-    run.phases().decide(1, [one for one in written if one is not None], ROWS)
+    run.phases().decide(1, [one for one in written if one is not None])
     assert sorted(read(broker, run.topic)) == sorted([*batches(0), *batches(1, tasks=tasks)])
 
 
@@ -396,7 +396,7 @@ def test_what_a_task_wrote_whose_twin_won_is_aborted(
     written = run.write(1)
     twin = run.task(1, 0)
     assert twin not in written
-    run.phases().decide(1, written, ROWS)
+    run.phases().decide(1, written)
     assert sorted(read(broker, run.topic)) == batches(0, 1)
 
 
@@ -408,7 +408,7 @@ def test_batch_without_one_of_its_transactions_does_not_stand(
     with TransactionAdmin(broker.bootstrap) as admin:
         admin.end(written[0], commit=False)
     with pytest.raises(TransactionLost, match=written[0].transactional_id):
-        run.phases().decide(0, written, ROWS)
+        run.phases().decide(0, written)
     run.phases().give_up(0, written)
     assert read(broker, run.topic) == []
     run.run(0)
@@ -423,7 +423,7 @@ def test_batch_that_is_given_up_is_aborted_unless_it_stands(
     run.phases().give_up(0, written)
     assert read(broker, run.topic) == []
     written = run.write(0)
-    run.phases().decide(0, written, ROWS)
+    run.phases().decide(0, written)
     run.phases().give_up(0, written)
     assert sorted(read(broker, run.topic)) == batches(0)
 
@@ -446,10 +446,10 @@ def test_batch_stands_only_if_its_transactions_last_long_enough(
     with monkeypatch.context() as patch:
         patch.setattr(open_transactions.time, "time_ns", lambda: now_ns() + later_s * 10**9)
         if stands:
-            run.phases().decide(0, written, ROWS)
+            run.phases().decide(0, written)
         else:
             with pytest.raises(TransactionLost, match="ms more alone, too little to be sure of"):
-                run.phases().decide(0, written, ROWS)
+                run.phases().decide(0, written)
             run.phases().give_up(0, written)
     assert sorted(read(broker, run.topic)) == (batches(0) if stands else [])
 
@@ -481,7 +481,7 @@ def test_batch_whose_transactions_took_too_long_does_not_stand(
         written = run.write(0)
         wait_for_abort(broker, written)
         with pytest.raises(TransactionLost, match="is not open any more"):
-            run.phases().decide(0, written, ROWS)
+            run.phases().decide(0, written)
         run.phases().give_up(0, written)
     assert read(broker, "t") == []
 
@@ -547,14 +547,14 @@ def test_batch_query_stands_or_not(broker: BrokerProcess, start: Callable[[], Ru
     once = Once(run.options, run.query, run.topic, "once")
     written, twin = once.write(0), once.task(0, 0)
     assert twin is not None
-    phases.decide(0, written, ROWS)
+    phases.decide(0, written)
     assert sorted(read(broker, run.topic)) == batches(0)
     phases.give_up(0, once.write(0))
     assert sorted(read(broker, run.topic)) == batches(0)
     written = once.write(0)
     phases.give_up(0, written[:1])
     with pytest.raises(TransactionLost):
-        phases.decide(0, written, ROWS)
+        phases.decide(0, written)
     phases.give_up(0, written)
 
 

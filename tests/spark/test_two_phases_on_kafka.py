@@ -15,7 +15,7 @@ from plog.spark.decisions import TakenOver, decided
 from plog.spark.open_transactions import TransactionLost
 from plog.spark.sink_options import SinkOptions
 from tests.compat.live_kafka import KraftKafka
-from tests.spark.test_two_phases import ROWS, TASKS, Run, batches, read
+from tests.spark.test_two_phases import TASKS, Run, batches, read
 
 ALONE = """log.dirs={directory}
 offsets.topic.replication.factor=1
@@ -50,14 +50,14 @@ def test_batches_stand_once_on_a_kafka(kafka: KraftKafka) -> None:
     run = start()
     run.run(2)
     with pytest.raises((TakenOver, TransactionLost)):
-        late.phases().decide(2, left, ROWS)
+        late.phases().decide(2, left)
     # One that died after it decided, and had committed one of two transactions.
     left = run.write(3)
     log = run.log()
     with Driver(log, options) as driver:
         last = log.last()
         assert last is not None
-        driver.write(decided(last, 3, left, ROWS))
+        driver.write(decided(last, 3, left))
     with TransactionAdmin(kafka.bootstrap) as admin:
         admin.end(left[0], commit=True)
     run = start()
@@ -65,5 +65,5 @@ def test_batches_stand_once_on_a_kafka(kafka: KraftKafka) -> None:
     # A twin that lost.
     written = run.write(4)
     run.task(4, 0)
-    run.phases().decide(4, written, ROWS)
+    run.phases().decide(4, written)
     assert sorted(read(kafka, "t")) == batches(0, 1, 2, 3, 4)
