@@ -10,10 +10,11 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 import job
+from job import AnyCommand, Options
 
 from plog.errors import PlogError
 
@@ -34,7 +35,6 @@ STATE = {
     "spark_sql_streaming_stateStore_rocksdb_changelogCheckpointing_enabled": "true",
 }
 """Settings of Spark for what is counted and not written yet."""
-AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 
 
 class Duration(click.ParamType):
@@ -117,11 +117,19 @@ def _options(late_after: str) -> tuple[Callable[[AnyCommand], AnyCommand], ...]:
             show_default=True,
             help="In how many parts windows are counted; what the first run was given stays.",
         ),
+        job.source_option,
+        job.sink_option,
     )
 
 
 def events(
-    spark: SparkSession, bootstrap: str, topic: str, *, late_after_s: int, slack_s: int
+    spark: SparkSession,
+    bootstrap: str,
+    topic: str,
+    options: Options = (),
+    *,
+    late_after_s: int,
+    slack_s: int,
 ) -> DataFrame:
     """Return the events of a stream, with a watermark on `happened`.
 
@@ -136,6 +144,7 @@ def events(
     partition that has the last hour alone would end windows of which others are still to be read.
 
     Args:
+        options: further ones of the source.
         slack_s: for this longer windows stay open, as clocks differ.
     """
     from pyspark.sql import functions as F  # noqa: N812
@@ -147,6 +156,7 @@ def events(
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("kafka.isolation.level", "read_committed")
+        .options(**dict(options))
         .load()
     )
     parsed = records.select(
@@ -170,15 +180,27 @@ def trigger(*, continuous: bool, every_s: int) -> dict[str, Any]:
 
 
 def to_topic(
-    rows: DataFrame, bootstrap: str, topic: str, checkpoint: str, name: str, **trigger: Any
+    rows: DataFrame,
+    bootstrap: str,
+    topic: str,
+    checkpoint: str,
+    name: str,
+    options: Options = (),
+    **trigger: Any,
 ) -> StreamingQuery:
-    """Write rows, of a key and a value, into a topic: each once."""
+    """Write rows, of a key and a value, into a topic: each once.
+
+    Args:
+        options: further ones of the sink.
+        trigger: when there are batches (see `trigger`).
+    """
     return (
         rows.writeStream.format("plog")
         .queryName(name)
         .option("kafka.bootstrap.servers", bootstrap)
         .option("topic", topic)
         .option("checkpointLocation", checkpoint)
+        .options(**dict(options))
         .outputMode("append")
         .trigger(**trigger)
         .start()

@@ -52,22 +52,36 @@ def report(events: DataFrame, *, window_s: int, slide_s: int) -> DataFrame:
 
 
 def start_report(
-    rows: DataFrame, bootstrap: str, topic: str, checkpoint: Path, **trigger: Any
+    rows: DataFrame, bootstrap: str, topic: str, checkpoint: Path, **how: Any
 ) -> StreamingQuery:
-    """Write the rows of a report into a topic, as JSON; the key is window and kind."""
+    """Write the rows of a report into a topic, as JSON; the key is window and kind.
+
+    Args:
+        how: see `activity.to_topic`.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     start = F.date_format("window_start", "yyyy-MM-dd'T'HH:mm:ss'Z'")
     records = rows.select(
         F.concat_ws(" ", start, "kind").alias("key"), F.to_json(F.struct("*")).alias("value")
     )
-    return activity.to_topic(records, bootstrap, topic, str(checkpoint), "report", **trigger)
+    return activity.to_topic(records, bootstrap, topic, str(checkpoint), "report", **how)
 
 
 def start_parquet(
-    spark: SparkSession, bootstrap: str, topic: str, target: str, checkpoint: Path, **trigger: Any
+    spark: SparkSession,
+    bootstrap: str,
+    topic: str,
+    target: str,
+    checkpoint: Path,
+    options: job.Options = (),
+    **trigger: Any,
 ) -> StreamingQuery:
-    """Write the topic of a report to Parquet, partitioned by the day on which windows begin."""
+    """Write the topic of a report to Parquet, partitioned by the day on which windows begin.
+
+    Args:
+        options: further ones of the source.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     records = (
@@ -77,6 +91,7 @@ def start_parquet(
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("kafka.isolation.level", "read_committed")
+        .options(**dict(options))
         .load()
     )
     rows = records.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("row"))
@@ -133,6 +148,8 @@ def main(
     parts: int,
     window_s: int,
     slide_s: int | None,
+    source_options: job.Options,
+    sink_options: job.Options,
     report_topic: str,
     parquet: str,
 ) -> None:
@@ -145,18 +162,27 @@ def main(
     with activity.session("activity report", parts) as spark:
         activity.create(bootstrap_server, report_topic)
         events = activity.events(
-            spark, bootstrap_server, topic, late_after_s=late_after_s, slack_s=slack_s
+            spark,
+            bootstrap_server,
+            topic,
+            source_options,
+            late_after_s=late_after_s,
+            slack_s=slack_s,
         )
         rows = report(events, window_s=window_s, slide_s=slide_s)
         activity.run(
             spark,
             [
                 partial(
-                    start_report, rows, bootstrap_server, report_topic, kept / "report", **trigger
+                    start_report,
+                    *(rows, bootstrap_server, report_topic, kept / "report"),
+                    options=sink_options,
+                    **trigger,
                 ),
                 partial(
                     start_parquet,
                     *(spark, bootstrap_server, report_topic, parquet, kept / "parquet"),
+                    source_options,
                     **trigger,
                 ),
             ],

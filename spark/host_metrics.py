@@ -178,6 +178,8 @@ def start_alerts(
     window_ms: int,
     late_ms: int,
     every_ms: int | None = None,
+    source_options: job.Options = (),
+    sink_options: job.Options = (),
 ) -> StreamingQuery:
     """Start the query that writes an alert, once, when its window is over.
 
@@ -185,6 +187,7 @@ def start_alerts(
         late_ms: a window is over when some host has published so much later than its end; what
             another publishes of it after that is in no alert.
         every_ms: how often there is a batch; None: up to what is there now, and end.
+        source_options, sink_options: further ones.
     """
     stream = (
         spark.readStream.format("plog")
@@ -193,6 +196,7 @@ def start_alerts(
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("kafka.isolation.level", "read_committed")
+        .options(**dict(source_options))
         .load()
         .withWatermark("timestamp", f"{late_ms} milliseconds")
     )
@@ -203,6 +207,7 @@ def start_alerts(
         .option("kafka.bootstrap.servers", bootstrap)
         .option("topic", alerts_topic)
         .option("checkpointLocation", checkpoint)
+        .options(**dict(sink_options))
         .outputMode("append")
     )
     if every_ms is None:
@@ -472,6 +477,8 @@ def save_plot(
     "--rows", type=click.IntRange(1), default=15, show_default=True, help="Windows in the table."
 )
 @click.option("--plot", type=click.Path(dir_okay=False), help="Save a picture, e.g. hosts.png.")
+@job.source_option
+@job.sink_option
 def main(
     bootstrap_server: str,
     topic: str,
@@ -486,6 +493,8 @@ def main(
     shown: tuple[str, ...],
     rows: int,
     plot: str | None,
+    source_options: job.Options,
+    sink_options: job.Options,
 ) -> None:
     """Average what hosts publish (`plog host-metrics`) by window, and alert on what is beyond."""
     from plog.client.consumer import Consumer
@@ -514,6 +523,8 @@ def main(
                 window_ms=window_ms,
                 late_ms=late_ms,
                 every_ms=every_ms if continuous else None,
+                source_options=source_options,
+                sink_options=sink_options,
             )
             try:
                 _follow(query, alerts, continuous=continuous)

@@ -19,11 +19,11 @@ import threading
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -32,8 +32,18 @@ from plog.errors import PlogError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PLOGS_WORDS = re.compile(r"^plog\.[\w.]+: (.+)$", re.MULTILINE)
-"""How an error of plog's ends the traceback that Spark gives as a query's exception."""
+AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
+Options = Sequence[tuple[str, str]]
+"""Of a source or a sink, by their names."""
+REFUSAL = re.compile(
+    r"^plog\.[\w.]+\.((?:ChangedBatch|ConfigError|DataLoss|NoLaterRecord|TakenOver|TornBatch"
+    r"|TransactionLost|UnknownTopicOrPartition|WentBack): .+)$",
+    re.MULTILINE,
+)
+"""How a traceback ends, which Spark gives as a query's exception, where the user can do something.
+
+What else ends a query has its traceback printed.
+"""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TELL_EVERY_S = 10.0
 """How often a job that writes into a file or a pipe tells how far it is."""
@@ -77,6 +87,23 @@ def utc_ms(text: str) -> int:
 def utc_text(at_ms: int) -> str:
     """Return a time in ms since 1970 as people write it."""
     return (EPOCH + timedelta(milliseconds=at_ms)).strftime("%Y-%m-%d %H:%M:%S")
+
+
+class KeyValue(click.ParamType):
+    """An option of a source or a sink, as NAME=VALUE; gives both."""
+
+    name = "name=value"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """Return the name and the value."""
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = str(value).partition("=")
+        if not name or not equals:
+            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+        return name, text
 
 
 def _read_config(ctx: click.Context, _param: click.Parameter, path: Path | None) -> None:
@@ -127,6 +154,22 @@ bootstrap_option = click.option(
 )
 
 
+def _of_format(what: str, example: str) -> Callable[[AnyCommand], AnyCommand]:
+    return click.option(
+        f"--{what}-option",
+        f"{what}_options",
+        type=KeyValue(),
+        multiple=True,
+        metavar="NAME=VALUE",
+        help=f"A further option of the {what} (docs/SPARK.md), e.g. {example}; "
+        "may be given repeatedly.",
+    )
+
+
+source_option = _of_format("source", "failOnDataLoss=false")
+sink_option = _of_format("sink", "kafka.transaction.timeout.ms=600000")
+
+
 @contextmanager
 def session(name: str, **settings: str) -> Iterator[SparkSession]:
     """Run a block with a Spark session that counts days by UTC.
@@ -154,10 +197,10 @@ def session(name: str, **settings: str) -> Iterator[SparkSession]:
         # SQL that the user has written, say; without the JVM's stack.
         raise click.ClickException(str(fault).partition("\n\nJVM stacktrace")[0]) from fault
     except StreamingQueryException as fault:
-        refusals = PLOGS_WORDS.findall(str(fault))
-        if not refusals:
+        refused = REFUSAL.search(str(fault))
+        if refused is None:
             raise
-        raise click.ClickException(refusals[-1]) from fault
+        raise click.ClickException(refused[1]) from fault
     finally:
         spark.stop()
 

@@ -80,13 +80,17 @@ def alerts(
 
 
 def start_alerts(
-    rows: DataFrame, bootstrap: str, topic: str, checkpoint: str, **trigger: Any
+    rows: DataFrame, bootstrap: str, topic: str, checkpoint: str, **how: Any
 ) -> StreamingQuery:
-    """Write alerts into a topic, as JSON, by their keys."""
+    """Write alerts into a topic, as JSON, by their keys.
+
+    Args:
+        how: see `activity.to_topic`.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     records = rows.select("key", F.to_json(F.struct("*")).alias("value"))
-    return activity.to_topic(records, bootstrap, topic, checkpoint, "alerts", **trigger)
+    return activity.to_topic(records, bootstrap, topic, checkpoint, "alerts", **how)
 
 
 @click.command()
@@ -143,6 +147,8 @@ def main(
     late_after_s: int,
     slack_s: int,
     parts: int,
+    source_options: job.Options,
+    sink_options: job.Options,
     alert_topic: str,
     **rules: Any,
 ) -> None:
@@ -158,10 +164,20 @@ def main(
     with activity.session("rate limit alerts", parts) as spark:
         activity.create(bootstrap_server, alert_topic)
         events = activity.events(
-            spark, bootstrap_server, topic, late_after_s=late_after_s, slack_s=slack_s
+            spark,
+            bootstrap_server,
+            topic,
+            source_options,
+            late_after_s=late_after_s,
+            slack_s=slack_s,
         )
         rows = alerts(events, **rules)
-        start = partial(start_alerts, rows, bootstrap_server, alert_topic, checkpoint, **trigger)
+        start = partial(
+            start_alerts,
+            *(rows, bootstrap_server, alert_topic, checkpoint),
+            options=sink_options,
+            **trigger,
+        )
         activity.run(spark, [start], continuous=continuous)
 
 

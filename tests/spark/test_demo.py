@@ -52,6 +52,20 @@ def test_report_is_there_without_matplotlib_and_says_why_there_is_no_plot(
     assert said == "No plot: matplotlib is not installed (pip install matplotlib)"
 
 
+def test_plot_says_whom_it_leaves_out(
+    tmp_path: Path, demo: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.figure import Figure
+
+    said: list[str] = []
+    monkeypatch.setattr(Figure, "savefig", lambda own, *_, **__: said.append(own.get_supxlabel()))
+    of = demo.flights_report.CarrierReport
+    many, few = of("AA", 200, 2, 1.5, -0.5), of("OO", 32, 1, 12.5, 11.9)
+    for rows in ([many, few], [many], [few]):  # of nobody but few, all are shown
+        demo.flights_report.save_plot(rows, str(tmp_path / "plot.png"))
+    assert said == ["Not shown, with fewer than 100 flights: OO", "", ""]
+
+
 def test_job_that_cannot_plot_says_so_before_spark_starts(tmp_path: Path) -> None:
     job = f"""
 import sys

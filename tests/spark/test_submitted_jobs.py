@@ -80,7 +80,9 @@ def test_stream_of_a_topic_that_is_missing_ends_with_that_alone(
         "--bootstrap-server", broker.bootstrap, *where,
     )  # fmt: skip
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-1] == "Error: topic 'missing' does not exist"
+    assert done.stdout.splitlines()[-1] == (
+        "Error: UnknownTopicOrPartition: topic 'missing' does not exist"
+    )
     assert "Traceback" not in done.stdout
 
 
@@ -89,7 +91,10 @@ def test_alerts_over_an_activity_stream(
 ) -> None:
     topic, alerts = new_topic(), new_topic()
     activity(broker, topic)
-    run("rate_limit_alerts", topic, "--no-continuous", alert_topic=alerts)
+    decisions = f"decisions-of-{alerts}"
+    given = ["--sink-option", f"decisionsTopic={decisions}", "--source-option", "minPartitions=2"]
+    run("rate_limit_alerts", topic, "--no-continuous", *given, alert_topic=alerts)
+    assert read(broker, decisions)
     (alert,) = read(broker, alerts)
     told = json.loads(alert.value or b"")
     assert (alert.key, told["reason"]) == (b"10.0.0.9", "crawler")
