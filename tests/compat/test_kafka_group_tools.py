@@ -18,6 +18,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
+from plog.client.group_admin import GroupAdmin
 from tests.compat.clients import PATIENCE_S, Confluent, Sent, read_all
 from tests.compat.kafka_tools import TOOLS, Tools
 from tests.planes import Plane
@@ -159,8 +160,9 @@ def test_console_consumer_goes_on_where_its_group_left_off(
     assert read(40) == [f"v{n}" for n in range(60, 100)]
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_consumer_of_the_system_tests_commits_what_it_reads(
-    tools: Tools, broker: BrokerProcess, new_topic: NewTopic, group: str
+    tools: Tools, broker: BrokerProcess, new_topic: NewTopic, group: str, protocol: str
 ) -> None:
     name = new_topic(3)
     for partition in range(3):
@@ -168,7 +170,11 @@ def test_consumer_of_the_system_tests_commits_what_it_reads(
     told = tools.run(
         "VerifiableConsumer", "--bootstrap-server", broker.bootstrap, "--topic", name,
         "--group-id", group, "--max-messages", 300, "--reset-policy", "earliest",
+        "--group-protocol", protocol,
     )  # fmt: skip
+    with GroupAdmin(broker.bootstrap) as admin:
+        (found,) = [one for one in admin.groups() if one.group_id == group]
+    assert found.group_type == protocol
     events = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
     assigned = [event["partitions"] for event in events if event["name"] == "partitions_assigned"]
     assert [len(partitions) for partitions in assigned] == [3]

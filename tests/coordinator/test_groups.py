@@ -538,6 +538,23 @@ def test_what_clients_say_of_a_rebalance_stays_in_one_line(tmp_path: Path) -> No
         assert not [line for line in broker.log.splitlines() if line.startswith("forged")]
 
 
+# -- settings --------------------------------------------------------------------------------------
+
+
+def test_first_members_of_a_group_are_waited_for_as_the_broker_says(tmp_path: Path) -> None:
+    """For three seconds by default, as in Kafka: who joins meanwhile is in the first generation."""
+    overrides = dict(GROUPS_AT_ONCE)
+    del overrides["group.initial.rebalance.delay.ms"]
+    with BrokerProcess(tmp_path, overrides=overrides) as broker:
+        with closing(speak(broker.port)) as wire:
+            await_coordinator(wire, "g")
+        with closing(ByHand(broker.port, "g")) as one, closing(ByHand(broker.port, "g")) as other:
+            joins = [one.join_later(), other.join_later()]
+            answers = [join.get() for join in joins]
+    assert [answer.generation_id for answer in answers] == [1, 1]
+    assert sorted(len(answer.members) for answer in answers) == [0, 2]
+
+
 # -- what survives ---------------------------------------------------------------------------------
 
 

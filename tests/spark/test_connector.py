@@ -273,6 +273,28 @@ def test_stream_goes_on_from_its_checkpoint(
         )
 
 
+def test_source_and_sink_change_hands_on_one_checkpoint(
+    connector: Connector,
+    broker: BrokerProcess,
+    new_topic: NewTopic,
+    at: Callable[..., Options],
+    tmp_path: Path,
+) -> None:
+    """Who moves, and moves back: batches that the other sink wrote are none of plog's decisions."""
+    source, copied = new_topic(3), new_topic(2)
+    reads = at(subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="9")
+    writes = at(topic=copied, checkpointLocation=str(tmp_path / "checkpoint"))
+    done = 0
+    for name in ("kafka", "plog", "kafka", "plog"):
+        fill(broker, source, range(done, done + 18))
+        done += 18
+        connector(queries.copy, (name, name), reads, writes, ["key", "value"])
+        committed = at(subscribe=copied, kafka_isolation_level="read_committed")
+        assert values(connector(queries.read, "kafka", committed)) == sorted(
+            b"%d" % n for n in range(done)
+        )
+
+
 # -- transactions ----------------------------------------------------------------------------------
 
 

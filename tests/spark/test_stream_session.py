@@ -87,6 +87,28 @@ def offset_lines(checkpoint: Path) -> list[str]:
     return [path.read_text("utf-8").splitlines()[2] for path in files]
 
 
+def test_stream_waits_for_enough_records_or_for_long_enough(spark, broker, new_topic, tmp_path):
+    topic = new_topic(partitions=2)
+    fill(broker, topic, {0: 5, 1: 9})
+    source = {
+        "assign": json.dumps({topic: [0, 1]}),
+        "startingOffsets": json.dumps({topic: {"0": 3, "1": -2}}),
+        "minOffsetsPerTrigger": 10,
+    }
+    with Query(stream(spark, broker, **source), tmp_path / "enough") as ran:
+        ran.wait_for({(topic, 0): [3, 4], (topic, 1): list(range(9))})
+        fill(broker, topic, {0: 4})
+        time.sleep(1)  # for it to go wrong
+        fill(broker, topic, {1: 6})
+        expected = {(topic, 0): list(range(3, 9)), (topic, 1): list(range(15))}
+        ran.wait_for(expected)
+        assert [sum(map(len, batch.values())) for batch in ran.batches] == [11, 10]
+        fill(broker, topic, {0: 2})
+    soon = source | {"maxTriggerDelay": "1s"}
+    with Query(stream(spark, broker, **soon), tmp_path / "enough") as ran:
+        ran.wait_for({(topic, 0): [9, 10]})
+
+
 def test_available_now_goes_by_limits_to_the_end_that_was(spark, broker, new_topic, tmp_path):
     topic = new_topic(partitions=12)
     fill(broker, topic, {0: 1000, 2: 500, 10: 500})
