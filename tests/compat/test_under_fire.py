@@ -21,7 +21,14 @@ from plog.coordinator.txn_states import ONGOING, PREPARED
 from tests.agreement.harness import run_seed
 from tests.compat.groups import name_of
 from tests.compat.programs import JAVA, Java
-from tests.compat.workers import Job, Output, Worker, numbered, write_numbers
+from tests.compat.workers import (
+    TRANSACTION_TIMEOUT_MS,
+    Job,
+    Output,
+    Worker,
+    numbered,
+    write_numbers,
+)
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.waiting import until
@@ -39,6 +46,8 @@ WRITTEN = 10_000
 """So many are written in a transaction."""
 QUIET_S = (0.3, 2.0)
 """Between two kills."""
+AWAY_S = 1.2 * TRANSACTION_TIMEOUT_MS / 1000
+"""So long the broker is away at most, one time in three; else it is there again at once."""
 KILLS = 8
 ROUND_S = 180
 PEACE_S = 60
@@ -104,10 +113,12 @@ class Round:
     def kill_somebody(self) -> None:
         if self.output.stable_end() < COUNT:
             self.kills_amid += 1
-        is_last_chance = len(self.kills) == KILLS // 2 and "broker" not in self.kills
+        is_last_chance = len(self.kills) == KILLS // 2 and not self.brokers_kills
         if self._chance.random() < 0.4 or is_last_chance:
-            self.kills.append("broker")
             self.broker.kill()
+            away_s = self._chance.choice([0.0, 0.0, self._chance.uniform(0, AWAY_S)])
+            self.kills.append(f"broker, away for {away_s:.0f} s" if away_s else "broker")
+            time.sleep(away_s)
             self.broker.start()
             return
         number = self._chance.randrange(WORKERS)
@@ -115,6 +126,10 @@ class Round:
         if (worker := self.workers[number]) is not None:
             worker.kill()
             self.workers[number] = None
+
+    @property
+    def brokers_kills(self) -> int:
+        return sum(kill.startswith("broker") for kill in self.kills)
 
     def run(self) -> None:
         until = time.monotonic() + ROUND_S
@@ -210,7 +225,7 @@ def one_round(tmp_path: Path, client: str | Java, protocol: str, seed: int) -> N
     finally:
         fire.end()
     assert fire.kills_amid >= KILLS // 2, fire
-    assert "broker" in fire.kills, fire
+    assert fire.brokers_kills, fire
     assert "met a bug" not in fire.broker.log, fire.broker.log
     print(
         f"{fire.kills}, {fire.kills_amid} amid, {fire.restarts} restarts,"

@@ -122,6 +122,8 @@ class Run:
         """Write a batch and have it stand, unless it does."""
         if written := self.write(batch):
             self.phases().decide(batch, written)
+        else:
+            self.phases().recognise(batch)
 
 
 @pytest.fixture
