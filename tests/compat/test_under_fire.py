@@ -40,8 +40,11 @@ LATER = 8_000
 """So many more are written when nobody is killed any more."""
 EACH_MS = 100
 """So long after its first record a transaction ends."""
-BATCH = 2000
-"""About so many records it takes in this time at most: there have to be some for all the kills."""
+BATCH = {"classic": 2000, "consumer": 500}
+"""About so many records it takes in this time at most: there have to be some for all the kills.
+
+With KIP-848 nobody stands still while the group rebalances.
+"""
 WRITTEN = 10_000
 """So many are written in a transaction."""
 QUIET_S = (0.3, 2.0)
@@ -79,7 +82,7 @@ class Round:
             "workers",
             "source",
             "target",
-            batch=BATCH,
+            batch=BATCH[protocol],
             abort_every=7,
             each_ms=EACH_MS,
             protocol=protocol,
