@@ -21,8 +21,11 @@ PRODUCERS = st.integers(0, 3) | st.integers(0, (1 << 63) - 1)
 
 @st.composite
 def lists(draw: st.DrawFn) -> list[AbortedTransaction]:
-    """Draw entries whose markers ascend; their other offsets may make no sense."""
-    markers = sorted(draw(st.sets(OFFSETS, max_size=12)))
+    """Draw entries whose markers ascend; their other offsets may make no sense.
+
+    Behind each marker there is an offset for the next batch.
+    """
+    markers = sorted(draw(st.sets(OFFSETS.filter(lambda at: at < FAR_OFFSET), max_size=12)))
     return [
         AbortedTransaction(draw(PRODUCERS), draw(OFFSETS), marker, draw(OFFSETS))
         for marker in markers
