@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from bench_coordinator_rows import (
     ACKS_ALL,
     COMPARISONS,
+    CONSUMER_HEARTBEAT_S,
     COPYING,
     COSTS,
     FAST,
@@ -21,6 +22,7 @@ from bench_coordinator_rows import (
     GROUPS,
     HEARTBEAT_S,
     LARGEST_UNSEEN_LOSS,
+    PLOG,
     REBALANCE,
     REBALANCE_GOAL_S,
     ROWS,
@@ -164,7 +166,7 @@ def compare(row: Row, cells: list[Cell]) -> list[list[str]]:
                 _change(ratio_interval(of(ours), of(theirs)))
                 for of in (_broker_s_per_gb, _client_s_per_gb)
             ]
-            goal, met = judged(one, rate)
+            goal, met = judged(one, rate) if row.server == PLOG else ("", "")
             if row.durable and one.published is not None:
                 goal += ", from the page cache"
             lines.append([row.name, one.ours, one.theirs, _change(rate), *cpu, goal, met])
@@ -276,7 +278,7 @@ def is_fast(cell: Cell) -> bool:
 
 
 def groups(cells: list[Cell]) -> Iterable[Shown]:
-    """Show what many groups take."""
+    """Show what many groups take, a column for each protocol."""
     figures: list[tuple[str, str, int, float]] = [
         ("RSS before, MB", "before_rss_mb", 1, 1),
         ("RSS with all groups, MB", "after_rss_mb", 1, 1),
@@ -294,24 +296,23 @@ def groups(cells: list[Cell]) -> Iterable[Shown]:
         ("Client, processors", "client_cores", 2, 1),
         ("Foreign, processors", "foreign_cores", 2, 1),
     ]
-    lines, below = [], []
-    for cell in cells:
-        lines += [
-            [name, _spread(cell.values(key), digits, factor)]
-            for name, key, digits, factor in figures
-        ]
-        last = cell.rounds[-1]
-        below.append(
-            f"{last['groups']:,} groups of one member over {last['connections']:,} connections, a"
-            f" heartbeat every {cell.row.interval_s:g} s."
-        )
-    yield Shown("many groups", 1, ["Figure", "plog"], lines, below)
+    lines = [
+        [name, *(_spread(cell.values(key), digits, factor) for cell in cells)]
+        for name, key, digits, factor in figures
+    ]
+    below = [
+        f"{cell.row.protocol.capitalize()}: {last['groups']:,} groups of one member over"
+        f" {last['connections']:,} connections, a heartbeat every {cell.row.interval_s:g} s."
+        for cell in cells
+        for last in cell.rounds[-1:]
+    ]
+    yield Shown("many groups", 1, ["Figure", *(cell.row.protocol for cell in cells)], lines, below)
 
 
 def rebalances(cells: list[Cell]) -> Iterable[Shown]:
     """Show how long a large group rebalances."""
     head = [
-        *("Members", "Heartbeats", "Change", "p50 s", "Most s"),
+        *("Members", "Protocol", "Heartbeats", "Change", "p50 s", "Most s"),
         *("After the last has heard: p50 s", "Most s"),
         *("Goal", "Met", "CPU of the broker, s", "Count", "Foreign"),
     ]
@@ -324,6 +325,7 @@ def rebalances(cells: list[Cell]) -> Iterable[Shown]:
             lines.append(
                 [
                     f"{cell.rounds[-1]['members']} of the benchmark's",
+                    cell.row.protocol,
                     f"every {cell.row.interval_s:g} s",
                     change,
                     f"{statistics.median(whole):.3f}",
@@ -342,9 +344,15 @@ def rebalances(cells: list[Cell]) -> Iterable[Shown]:
         " consumers say, and joins as soon as it hears. Both clients send heartbeats every"
         f" {HEARTBEAT_S:g} s by default, and join when they poll next. A member hears of a"
         " rebalance from its next heartbeat, so that the whole is their interval for the most part;"
-        " what the broker adds comes after the last of them has heard."
+        " what the broker adds comes after the last of them has heard.",
+        "By the consumer protocol the coordinator assigns, a topic of one partition more than there"
+        " are members, and tells each member when to send its next heartbeat: every"
+        f" {CONSUMER_HEARTBEAT_S:g} s by default. Nobody joins again. A change is over once all are"
+        " at the group's newest epoch and have told that they own what they are to have, every"
+        " partition somebody's; the last one has heard when it sends the heartbeat that is answered"
+        " so. All but one or two of the members go on with their partitions meanwhile.",
     ]
-    yield Shown("rebalances of a large group", 3, head, lines, below)
+    yield Shown("rebalances of a large group", 4, head, lines, below)
 
 
 # --- starts ---------------------------------------------------------------------------------------

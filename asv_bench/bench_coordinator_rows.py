@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from bench_clients import Clients
+    from bench_costs import SharedKafka
 
 COSTS, FAST, GROUPS, REBALANCE, START = "costs", "fast", "groups", "rebalance", "start"
 COPYING = "copying"
@@ -16,8 +17,15 @@ ACKS_1, IN_ORDER, ACKS_ALL = "acks=1", "acks=all, in order", "acks=all"
 IDEMPOTENT, TRANSACTIONS = "idempotent", "transactions"
 """Ways to produce. In order without idempotence means one request in flight."""
 
+PLOG, KAFKA = "plog", "kafka"
+"""Whose broker is loaded."""
+
 HEARTBEAT_S = 3.0
 """Java's heartbeat.interval.ms."""
+CLASSIC, CONSUMER = "classic", "consumer"
+"""Protocols of groups: the clients assign, or the coordinator does (KIP-848)."""
+CONSUMER_HEARTBEAT_S = 5.0
+"""group.consumer.heartbeat.interval.ms: by the consumer protocol it is the broker who tells."""
 
 
 class Comparison(NamedTuple):
@@ -78,7 +86,9 @@ class Row(NamedTuple):
         kind: which program measures it.
         client: who loads the broker, where that differs.
         durable: whether acks=all waits for the disk, or for the page cache as Kafka's does.
+        protocol: of groups.
         interval_s: of heartbeats.
+        server: whose broker it is that is loaded.
     """
 
     name: str
@@ -87,7 +97,9 @@ class Row(NamedTuple):
     about: str
     client: str = "java"
     durable: bool = True
+    protocol: str = CLASSIC
     interval_s: float = HEARTBEAT_S
+    server: str = PLOG
 
 
 class Extent(NamedTuple):
@@ -147,11 +159,12 @@ SHORT = Extent(
 
 
 class Turn(NamedTuple):
-    """Where and how large a measurement is, and the clients that there are for it."""
+    """Where and how large a measurement is, and what the measurements of a run share."""
 
     where: Path
     extent: Extent
     clients: Clients
+    kafka: SharedKafka
 
 
 ROWS = (
@@ -172,6 +185,14 @@ ROWS = (
             (PAGE_CACHE, "in the page cache (flush.before.ack=false)"),
             (DISK, "on the disk"),
         )
+    ),
+    Row(
+        f"{COSTS}/java/kafka",
+        COSTS,
+        (ACKS_1, IN_ORDER, ACKS_ALL, IDEMPOTENT, TRANSACTIONS),
+        "The same of Java's producer beside Apache Kafka 4.1: what of it is the client's.",
+        durable=False,
+        server=KAFKA,
     ),
     Row(
         f"{FAST}/java",
@@ -199,6 +220,14 @@ ROWS = (
         ("plog",),
         "10,000 groups of one member each: memory, and the cost of a heartbeat every 3 s.",
     ),
+    Row(
+        f"{GROUPS}/{CONSUMER}",
+        GROUPS,
+        ("plog",),
+        "The same by the consumer protocol (KIP-848), with a heartbeat every 5 s.",
+        protocol=CONSUMER,
+        interval_s=CONSUMER_HEARTBEAT_S,
+    ),
     *(
         Row(
             f"{REBALANCE}/{interval_s:g}s",
@@ -209,6 +238,18 @@ ROWS = (
             interval_s=interval_s,
         )
         for interval_s in (HEARTBEAT_S, 0.5)
+    ),
+    *(
+        Row(
+            f"{REBALANCE}/{CONSUMER}/{interval_s:g}s",
+            REBALANCE,
+            ("plog",),
+            "The same by the consumer protocol (KIP-848): until all own what they are to have, with"
+            f" heartbeats every {interval_s:g} s.",
+            protocol=CONSUMER,
+            interval_s=interval_s,
+        )
+        for interval_s in (CONSUMER_HEARTBEAT_S, 0.5)
     ),
     Row(
         START,

@@ -93,7 +93,7 @@ class Rounds:
         # A JVM compiles what is hot while it runs.
         cold = [one for one in self._cells if (one.row.kind, one.row.client) == (COSTS, "java")]
         for _ in range(self._turn.extent.warm_up_rounds):
-            for cell in {one.contestant: one for one in cold}.values():
+            for cell in {(one.contestant, one.row.server): one for one in cold}.values():
                 self._measure(cell._replace(rounds=[]), "warming up")
         for number in range(1, rounds + 1):
             for cell in in_turns(self._cells, number):
@@ -162,12 +162,12 @@ def command(
     costs/*      a producer without idempotence, with it, and in transactions
     fast/*       which share of Java's requests never reaches Python
     copying/*    the same of applications that consume, transform and produce
-    groups       10,000 groups of one member: memory and heartbeats
-    rebalance/*  a member joins and leaves a group of 200
+    groups*      10,000 groups of one member: memory and heartbeats
+    rebalance/*  a member joins and leaves a group of 200; */consumer* by KIP-848
     start        a start on 1 GB of committed offsets, before and after compaction
 
-    Each row is measured in every round; one round of all takes some six minutes. --short takes
-    a minute, and its figures mean nothing. Java's client is built by Maven the first time.
+    Each row is measured in every round; one round of all takes some nine minutes. --short
+    takes two, and its figures mean nothing. Java's client is built by Maven the first time.
     Everything is measured on brokers that are started for it, in directories below --directory
     that are removed; the figures are only shown, unless --json or --docs names a file for them.
 
@@ -201,8 +201,10 @@ def command(
     with (
         tempfile.TemporaryDirectory(dir=directory, prefix="plog-bench-") as made,
         Clients(Path(made)) as clients,
+        bench_costs.SharedKafka(Path(made)) as kafka,
     ):
-        turns = Rounds(Turn(Path(made), extent, clients), cells, Console(stderr=True), save)
+        turn = Turn(Path(made), extent, clients, kafka)
+        turns = Rounds(turn, cells, Console(stderr=True), save)
         turns.run(rounds)
     cells = [cell for cell in cells if cell.rounds]
     if docs_path is not None:

@@ -1,7 +1,8 @@
 """What idempotence and transactions cost a producer: one measurement of one way to produce.
 
-Owns the ways, by the names of Java's settings, and a broker for each measurement. Rates count what
-is acknowledged, or committed, by the end: the last records are waited for.
+Owns the ways, by the names of Java's settings, and a broker for each measurement, or a topic of the
+Kafka that all of them share. Rates count what is acknowledged, or committed, by the end: the last
+records are waited for.
 """
 
 from __future__ import annotations
@@ -15,21 +16,25 @@ from bench_coordinator_rows import (
     ACKS_ALL,
     IDEMPOTENT,
     IN_ORDER,
+    KAFKA,
     TRANSACTIONS,
     Row,
     Turn,
 )
+from bench_kafka import KINDS, Kafka, Kind
 from bench_machine import Watch
-from bench_measure import MOST_MB, touch_pages
-from bench_servers import Plog, free_port, running
+from bench_measure import MOST_MB, start_kafka, touch_pages
+from bench_servers import ProcessServer, free_port, running
 
 from plog.errors import PlogError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from plog.ops.load import Figures
 
+KAFKA_KIND = KINDS["4.1-1g"]
 RECORD_BYTES = 1024
 PARTITIONS = 6
 TRANSACTION_MS = 100
@@ -51,27 +56,71 @@ WAYS: dict[str, dict[str, object]] = {
 }
 
 
-class Broker(NamedTuple):
-    """A broker with its topic and the port of its metrics page."""
+class SharedKafka:
+    """One Kafka for all measurements, which starts with the first that wants it.
 
-    server: Plog
+    A JVM takes long to be warm. Its files go with the directory of the run.
+    """
+
+    def __init__(self, where: Path) -> None:
+        self._where = where
+        self._kafka: Kafka | None = None
+
+    def started(self, *, is_warm: bool) -> Kafka:
+        """Return it; where it is to be warm, after some load. Raises LoadError."""
+        if self._kafka is None:
+            directory = self._where / "kafka"
+            directory.mkdir()
+            start = start_kafka if is_warm else _start_cold
+            self._kafka = start(self._where, directory, KAFKA_KIND)
+        return self._kafka
+
+    def __enter__(self) -> SharedKafka:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._kafka is not None:
+            self._kafka.kill()
+
+
+def _start_cold(_where: Path, directory: Path, kind: Kind) -> Kafka:
+    return Kafka(directory, kind)
+
+
+class Broker(NamedTuple):
+    """A broker with its topic and the port of its metrics page, which plog alone has."""
+
+    server: ProcessServer
     topic: str
-    page: int
+    page: int | None = None
 
 
 @contextmanager
 def broker_for(turn: Turn, row: Row) -> Iterator[Broker]:
-    """Run a broker with a metrics page; what fails ends the clients too."""
+    """Run a broker, or share the Kafka; what fails ends the clients too."""
+    with _topic_of_kafka(turn) if row.server == KAFKA else _plog(turn, row) as broker:
+        try:
+            yield broker
+        except PlogError:
+            turn.clients.forget()
+            raise
+
+
+@contextmanager
+def _plog(turn: Turn, row: Row) -> Iterator[Broker]:
     page = free_port()
     settings: dict[str, object] = {"metrics_listener": f"127.0.0.1:{page}"}
     if not row.durable:
         settings["flush_before_ack"] = "false"
     with running(turn.where, **settings) as server:
-        try:
-            yield Broker(server, server.create_topic(PARTITIONS).name, page)
-        except PlogError:
-            turn.clients.forget()
-            raise
+        yield Broker(server, server.create_topic(PARTITIONS).name, page)
+
+
+@contextmanager
+def _topic_of_kafka(turn: Turn) -> Iterator[Broker]:
+    kafka = turn.kafka.started(is_warm=turn.extent.warm_up_rounds > 0)
+    yield Broker(kafka, kafka.create_topic(PARTITIONS).name)
+    kafka.delete_topic()
 
 
 def options_for(broker: Broker, row: Row, way: str, turn: Turn) -> dict[str, object]:
@@ -125,24 +174,29 @@ def _produce(turn: Turn, row: Row, way: str, broker: Broker, pids: list[int]) ->
     client, seconds = turn.clients.of(row.client), turn.extent.seconds
     touch_pages(turn.where, int(min(seconds * MOST_MB_PER_S, MOST_MB) * 1_000_000))
     client.begin("produce", options_for(broker, row, way, turn))
-    before = answered(broker.page)
+    before = answered(broker.page) if broker.page else None
     watch = Watch(broker.server.pid, pids)
     client.go()
     told = client.result(seconds)
     taken = watch.figures()
-    counted = answered(broker.page).since(before)
+    planes: Figures = {}
+    if broker.page and before:
+        counted = answered(broker.page).since(before)
+        planes = {
+            **shares(counted),
+            "requests": {f"{api}, {path}": n for (api, path), n in sorted(counted.by_path.items())},
+            "handed_over": dict(counted.handed_over),
+        }
     client.closed()
     records, seconds, transactions = (told[key] for key in ("records", "seconds", "transactions"))
     volume = records * RECORD_BYTES
     return {
         **told,
         **taken,
-        **shares(counted),
+        **planes,
         "records_per_s": records / seconds,
         "mb_per_s": volume / 1e6 / seconds,
         "cpu_s_per_gb": 1e9 * taken["server_cpu_s"] / volume,
         "transactions_per_s": transactions / seconds,
         "committing_ms": 1000 * told["committing_s"] / transactions if transactions else None,
-        "requests": {f"{api}, {path}": n for (api, path), n in sorted(counted.by_path.items())},
-        "handed_over": dict(counted.handed_over),
     }

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from bench_coordinator_rows import Row, Turn
+from bench_coordinator_rows import CLASSIC, CONSUMER, Row, Turn
 from bench_machine import Watch, cpu_s_of, memory_of
-from bench_members import PATIENCE_S, Beats, Member, Wire, find_coordinator
+from bench_members import Beats, ClassicMember, ConsumerMember, Member
 from bench_servers import Plog, running
+from bench_wire import PATIENCE_S, Wire, find_coordinator
 
 from plog.errors import ErrorCode
 from plog.ops.load import LoadError
@@ -21,6 +23,14 @@ if TYPE_CHECKING:
     from plog.ops.load import Figures
 
 SETTLING_S = 1.0
+MEMBERS: dict[str, type[Member]] = {CLASSIC: ClassicMember, CONSUMER: ConsumerMember}
+M = TypeVar("M", bound=Member)
+
+
+def interval_settings(interval_s: float) -> dict[str, int]:
+    """Return by which settings a broker tells members of the consumer protocol their interval."""
+    names = ("heartbeat_interval_ms", "min_heartbeat_interval_ms")
+    return {f"group_consumer_{name}": round(1000 * interval_s) for name in names}
 
 
 # --- many groups ----------------------------------------------------------------------------------
@@ -29,12 +39,16 @@ SETTLING_S = 1.0
 def measure_groups(turn: Turn, row: Row, _contestant: str) -> Figures:
     """Make groups of one member each and let them live; return memory and CPU time."""
     # An empty group would wait for more members, and whoever shares its connection with it.
-    with running(turn.where, group_initial_rebalance_delay_ms=0) as server:
-        return asyncio.run(_many_groups(server, turn, row.interval_s))
+    with running(
+        turn.where, group_initial_rebalance_delay_ms=0, **interval_settings(row.interval_s)
+    ) as server:
+        if row.protocol == CONSUMER:  # by the classic one its leader assigns what nobody looks for
+            server.create_topic(1)
+        return asyncio.run(_many_groups(server, turn, row))
 
 
-async def _many_groups(server: Plog, turn: Turn, interval_s: float) -> Figures:
-    extent = turn.extent
+async def _many_groups(server: Plog, turn: Turn, row: Row) -> Figures:
+    extent, interval_s = turn.extent, row.interval_s
     wires = [await Wire.open(server.port) for _ in range(min(extent.connections, extent.groups))]
     await find_coordinator(wires[0], "group-0")
     await asyncio.sleep(SETTLING_S)
@@ -42,8 +56,9 @@ async def _many_groups(server: Plog, turn: Turn, interval_s: float) -> Figures:
     idle = Watch(server.pid)
     await asyncio.sleep(SETTLING_S)
     idle_cores = _cores(idle.figures())
+    make = MEMBERS[row.protocol]
     members = [
-        Member(wires[number % len(wires)], f"group-{number}", 1) for number in range(extent.groups)
+        make(wires[number % len(wires)], f"group-{number}", 1) for number in range(extent.groups)
     ]
     joining = Watch(server.pid)
 
@@ -96,34 +111,36 @@ def _cores(figures: dict[str, float]) -> float:
 # --- one large group ------------------------------------------------------------------------------
 
 
-class Group:
+class Group(ABC, Generic[M]):
     """Members that live as a client's do, each on a connection of its own.
 
-    A member whose heartbeat says that the group rebalances joins at once.
+    Args:
+        spread_s: how long several take to come, one after another.
     """
 
-    def __init__(self, port: int, interval_s: float) -> None:
-        self._port, self._interval_s = port, interval_s
-        self._lives: dict[Member, asyncio.Task[None]] = {}
-        self._wires: dict[Member, Wire] = {}
-        self._assigned: Counter[int] = Counter()  # by generation
+    def __init__(self, port: int, make: type[M], interval_s: float, spread_s: float) -> None:
+        self._port, self._make = port, make
+        self._interval_s, self._spread_s = interval_s, spread_s
+        self._lives: dict[M, asyncio.Task[None]] = {}
+        self._wires: dict[M, Wire] = {}
         self._done = asyncio.Event()
         self.begun_at = self.heard_at = self.done_at = 0.0
-        """When somebody last came or went, when the last one was told to join again because of it,
-        and when the last one had its assignment."""
+        """When somebody last came or went, when the last one heard of it, and when the last one
+        had its assignment."""
 
     async def come(self, count: int) -> None:
-        """Have so many further members come, at once, and wait until all have an assignment."""
-        made = []
+        """Have so many further members come, and wait until all have an assignment."""
+        made: list[M] = []
         for _ in range(count):
             wire = await Wire.open(self._port)
-            member = Member(wire, "bench", len(self._lives) + len(made))
+            member = self._make(wire, "bench", len(self._lives) + len(made))
             self._wires[member] = wire
             made.append(member)
 
         def begin() -> None:
-            for member in made:
-                self._lives[member] = asyncio.create_task(self._live(member))
+            for number, member in enumerate(made):
+                after_s = self._spread_s * number / count
+                self._lives[member] = asyncio.create_task(self._come_and_live(member, after_s))
 
         await self._until_assigned(begin)
 
@@ -137,7 +154,7 @@ class Group:
         self._wires.pop(member).close()
 
     async def _until_assigned(self, begin: Callable[[], None]) -> None:
-        self._assigned.clear()
+        self._begin_anew()
         self._done.clear()
         self.begun_at = self.heard_at = time.monotonic()
         begin()
@@ -152,25 +169,24 @@ class Group:
         done.cancel()
         for life in ended:
             await life  # raises what ended it
-        count = max(self._assigned.values(), default=0)
-        raise LoadError(f"{count} of {len(self._lives)} members have an assignment")
+        raise LoadError(f"{self._assigned()} of {len(self._lives)} members have an assignment")
 
-    async def _live(self, member: Member) -> None:
-        while True:
-            if not await member.sync(await member.join()):
-                continue
-            self._assigned[member.generation] += 1
-            if self._assigned[member.generation] == len(self._lives):
-                self.done_at = time.monotonic()
-                self._done.set()
-            while True:
-                await asyncio.sleep(self._interval_s)
-                told = await member.hear()
-                if told is ErrorCode.REBALANCE_IN_PROGRESS:
-                    self.heard_at = time.monotonic()
-                    break
-                if told is not ErrorCode.NONE:
-                    raise LoadError(f"a heartbeat is refused: {told.name}")
+    async def _come_and_live(self, member: M, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        await self._live(member)
+
+    def _look(self) -> None:
+        """Note when the last one has its assignment."""
+        if not self._done.is_set() and self._is_done():
+            self.done_at = time.monotonic()
+            self._done.set()
+
+    def _is_done(self) -> bool:
+        return self._assigned() == len(self._lives)
+
+    async def rest(self, share: float) -> None:
+        """Wait so that moments are spread over the interval of heartbeats."""
+        await asyncio.sleep(self._interval_s * share)
 
     async def end(self) -> None:
         """Close all connections, without leaving."""
@@ -180,35 +196,134 @@ class Group:
         for wire in self._wires.values():
             wire.close()
 
+    @abstractmethod
+    async def _live(self, member: M) -> None:
+        """Join, send heartbeats and do what they say, until cancelled. Raises LoadError."""
+
+    @abstractmethod
+    def _begin_anew(self) -> None:
+        """Have nobody count as assigned, since somebody comes or goes."""
+
+    @abstractmethod
+    def _assigned(self) -> int:
+        """Return how many members have an assignment since then."""
+
+
+class ClassicGroup(Group[ClassicMember]):
+    """A group by the classic protocol: who hears that it rebalances joins at once."""
+
+    def __init__(self, port: int, interval_s: float) -> None:
+        super().__init__(port, ClassicMember, interval_s, 0.0)
+        self._by_generation: Counter[int] = Counter()
+
+    async def rest(self, share: float) -> None:
+        # Heartbeats go together since the last rebalance: let those pass.
+        await super().rest(1 + share)
+
+    def _begin_anew(self) -> None:
+        self._by_generation.clear()
+
+    def _assigned(self) -> int:
+        return max(self._by_generation.values(), default=0)
+
+    async def _live(self, member: ClassicMember) -> None:
+        while True:
+            if not await member.sync(await member.join()):
+                continue
+            self._by_generation[member.generation] += 1
+            self._look()
+            while True:
+                await asyncio.sleep(self._interval_s)
+                told = await member.hear()
+                if told is ErrorCode.REBALANCE_IN_PROGRESS:
+                    self.heard_at = time.monotonic()
+                    break
+                if told is not ErrorCode.NONE:
+                    raise LoadError(f"a heartbeat is refused: {told.name}")
+
+
+class ConsumerGroup(Group[ConsumerMember]):
+    """A group by the consumer protocol (KIP-848): who hears what it may use tells at once.
+
+    Nobody waits for all the others, so that heartbeats stay as they were spread when members came.
+    Most members are told no more than the group's epoch, which ends their part: so the last one
+    counts as having heard when it sends the heartbeat that is answered so.
+
+    Args:
+        partitions: of the topic, as many as members at least.
+    """
+
+    def __init__(self, port: int, interval_s: float, partitions: int) -> None:
+        super().__init__(port, ConsumerMember, interval_s, interval_s)
+        self._partitions = list(range(partitions))
+        self._last_epoch = 0
+
+    def _begin_anew(self) -> None:
+        self._last_epoch = max((member.epoch for member in self._lives), default=0)
+
+    def _assigned(self) -> int:
+        """Return how many are at the newest epoch, and have told that they own what is theirs."""
+        newest = max((member.epoch for member in self._lives), default=0)
+        if newest == self._last_epoch:
+            return 0
+        return sum(
+            member.epoch == newest and member.owned == member.assigned for member in self._lives
+        )
+
+    def _is_done(self) -> bool:
+        # Who waits for another's partition is at the newest epoch too, with the rest.
+        owned = (number for member in self._lives for number in member.owned)
+        return super()._is_done() and sorted(owned) == self._partitions
+
+    async def _live(self, member: ConsumerMember) -> None:
+        await member.join()
+        while True:
+            await member.tell()
+            self._look()
+            while True:
+                await asyncio.sleep(self._interval_s)
+                asked_at = time.monotonic()
+                if await member.hear():
+                    self.heard_at = asked_at
+                    break
+
 
 def measure_rebalance(turn: Turn, row: Row, _contestant: str) -> Figures:
     """Have a member join and leave a large group again and again; return how long each took."""
-    with running(turn.where, group_initial_rebalance_delay_ms=turn.extent.delay_ms) as server:
-        return asyncio.run(_rebalances(server, turn, row.interval_s))
+    with running(
+        turn.where,
+        group_initial_rebalance_delay_ms=turn.extent.delay_ms,
+        **interval_settings(row.interval_s),
+    ) as server:
+        group: Group[Any]
+        if row.protocol == CONSUMER:
+            partitions = turn.extent.members + 1
+            server.create_topic(partitions)
+            group = ConsumerGroup(server.port, row.interval_s, partitions)
+        else:
+            group = ClassicGroup(server.port, row.interval_s)
+        return asyncio.run(_rebalances(server, turn, group))
 
 
-async def _rebalances(server: Plog, turn: Turn, interval_s: float) -> Figures:
+async def _rebalances(server: Plog, turn: Turn, group: Group[Any]) -> Figures:
     extent = turn.extent
     first = await Wire.open(server.port)
     await find_coordinator(first, "bench")
     first.close()
-    group = Group(server.port, interval_s)
     watch = Watch(server.pid)
+    changes: dict[str, Callable[[], Awaitable[None]]] = {
+        "join": lambda: group.come(1),
+        "leave": group.go,
+    }
     found: dict[str, list[float]] = {
-        f"{what}_{figure}_s": []
-        for what in ("join", "leave")
-        for figure in ("whole", "after_heard", "cpu")
+        f"{what}_{figure}_s": [] for what in changes for figure in ("whole", "after_heard", "cpu")
     }
     try:
         await group.come(extent.members)
         forming_s = watch.figures()["watched_s"]
         for number in range(extent.rebalances):
-            for half, (what, change) in enumerate(
-                (("join", lambda: group.come(1)), ("leave", group.go))
-            ):
-                # Heartbeats go together since the last rebalance: moments are spread between them.
-                share = (2 * number + half + 0.5) / (2 * extent.rebalances)
-                await asyncio.sleep(interval_s * (1 + share))
+            for half, (what, change) in enumerate(changes.items()):
+                await group.rest((2 * number + half + 0.5) / (2 * extent.rebalances))
                 cpu_s = cpu_s_of(server.pid)
                 await change()
                 found[f"{what}_whole_s"].append(group.done_at - group.begun_at)

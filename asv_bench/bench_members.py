@@ -1,18 +1,30 @@
-"""Members of classic groups without a client around them: requests, their answers, heartbeats.
+"""Members of groups without a client around them: what they say, and what they make of answers.
 
 Many of them share a connection, or one has a connection of its own, as a request that waits (a
-JoinGroup, a SyncGroup) keeps back those behind it. What they tell is what Java's consumer tells.
-Owns no measuring.
+JoinGroup, a SyncGroup) keeps back those behind it. What they tell is what Java's consumer tells,
+by the classic protocol or by KIP-848's. Owns no measuring.
 """
 
 from __future__ import annotations
 
 import asyncio
-import struct
 import time
-from collections import Counter, deque
+import uuid
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeVar
+
+from bench_wire import (
+    LOOK_AGAIN_S,
+    NOT_YET,
+    PATIENCE_S,
+    TICK_S,
+    VERSIONS,
+    Wire,
+    frame_of,
+    refused,
+)
 
 from plog.client.assignors import (
     COOPERATIVE_STICKY,
@@ -24,9 +36,12 @@ from plog.client.assignors import (
 from plog.errors import ErrorCode
 from plog.ops.load import LoadError
 from plog.protocol import codec, framing
+from plog.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
 from plog.protocol.messages.groups import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -45,131 +60,13 @@ from plog.types import TopicPartition
 TOPIC = "bench"
 # Java's session.timeout.ms, and max.poll.interval.ms, which is its rebalance timeout.
 SESSION_TIMEOUT_MS, REBALANCE_TIMEOUT_MS = 45_000, 300_000
-VERSIONS: dict[type[Struct], int] = {
-    FindCoordinatorRequest: 4,
-    JoinGroupRequest: 9,
-    SyncGroupRequest: 5,
-    HeartbeatRequest: 4,
-    LeaveGroupRequest: 5,
-}
-"""As today's clients speak."""
-PATIENCE_S = 60.0
-TICK_S = 0.002
-LOOK_AGAIN_S = 0.02
-# While the partition of a group, which was just made, has no leader that has read it.
-NOT_YET = (
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-)
+LEAVING_EPOCH = -1
+"""A member's that leaves for good (KIP-848)."""
 
-_SIZE = struct.Struct(">i")
-R = TypeVar("R", bound=Struct)
-Heard = Callable[[bytes | None], None]
-"""Told an answer, or None once there will be none."""
+Joined = TypeVar("Joined", JoinGroupResponse, ConsumerGroupHeartbeatResponse)
 
 
-def frame_of(request: Struct, client_id: str, correlation_id: int) -> bytes:
-    """Return a request as it is sent."""
-    kind = type(request)
-    version = VERSIONS[kind]
-    head = framing.encode_request_header(kind.api.key, version, correlation_id, client_id)
-    body = codec.encode(request, version)
-    return _SIZE.pack(len(head) + len(body)) + head + body
-
-
-class Wire(asyncio.Protocol):
-    """A connection to the broker; answers come in the order of their requests."""
-
-    def __init__(self) -> None:
-        self._due: deque[Heard] = deque()
-        self._read = bytearray()
-        self._sent = 0
-        self._transport: asyncio.Transport | None = None
-
-    @classmethod
-    async def open(cls, port: int) -> Wire:
-        _, wire = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
-        return wire
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def connection_lost(self, _: Exception | None) -> None:
-        while self._due:
-            self._due.popleft()(None)
-
-    def data_received(self, data: bytes) -> None:
-        self._read += data
-        at = 0
-        while len(self._read) - at >= _SIZE.size:
-            (size,) = _SIZE.unpack_from(self._read, at)
-            end = at + _SIZE.size + size
-            if len(self._read) < end:
-                break
-            self._due.popleft()(bytes(self._read[at + _SIZE.size : end]))
-            at = end
-        del self._read[:at]
-
-    def send(self, frame: bytes, heard: Heard) -> None:
-        """Send a frame, and tell what comes back."""
-        assert self._transport is not None
-        if self._transport.is_closing():
-            heard(None)
-            return
-        self._due.append(heard)
-        self._transport.write(frame)
-
-    async def ask(self, request: Struct, answer: type[R], client_id: str) -> R:
-        """Send a request and return its answer.
-
-        Raises:
-            LoadError: there is none, or it makes no sense.
-        """
-        self._sent += 1
-        correlation_id = self._sent
-        waiting: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-
-        def heard(frame: bytes | None) -> None:
-            if not waiting.done():  # whoever waited may have given up
-                waiting.set_result(frame)
-
-        self.send(frame_of(request, client_id, correlation_id), heard)
-        frame = await waiting
-        if frame is None:
-            raise LoadError("the broker closed a member's connection")
-        version = VERSIONS[type(request)]
-        answered, at = framing.decode_response_header(type(request).api.key, version, frame)
-        if answered != correlation_id:
-            raise LoadError(f"answer {answered} came where {correlation_id} was due")
-        found, _ = codec.decode(answer, version, frame, at)
-        return found
-
-
-async def find_coordinator(wire: Wire, group_id: str) -> None:
-    """Wait until a group has its coordinator: the first who asks has the topic made."""
-    deadline = time.monotonic() + PATIENCE_S
-    request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group_id])
-    while True:
-        answer = await wire.ask(request, FindCoordinatorResponse, "bench")
-        error = answer.coordinators[0].error_code
-        if error == ErrorCode.NONE:
-            return
-        if error not in NOT_YET or time.monotonic() > deadline:
-            raise refused("FindCoordinator", error)
-        await asyncio.sleep(LOOK_AGAIN_S)
-
-
-def refused(what: str, error_code: int) -> LoadError:
-    return LoadError(f"{what} is refused: {ErrorCode(error_code).name}")
-
-
-class Member:
+class Member(ABC):
     """One member of a group."""
 
     def __init__(self, wire: Wire, group_id: str, number: int) -> None:
@@ -177,8 +74,53 @@ class Member:
         self.group_id = group_id
         self.client_id = f"consumer-{group_id}-{number}"
         self.member_id = ""
-        self.generation = -1
         self._beat: tuple[bytes, bytes] | None = None
+        """A heartbeat and the answer that all is well, until the member stands elsewhere."""
+
+    @abstractmethod
+    async def enter(self) -> None:
+        """Join and have an assignment. Raises LoadError."""
+
+    @abstractmethod
+    async def leave(self) -> None:
+        """Leave the group. Raises LoadError."""
+
+    @abstractmethod
+    def _heartbeat(self) -> Struct:
+        """Return what a member sends that has nothing to tell."""
+
+    @abstractmethod
+    def _all_is_well(self) -> Struct:
+        """Return what that is answered where there is nothing to be told."""
+
+    def beat(self, heard: Callable[[bool], None]) -> None:
+        """Send a heartbeat, and tell whether all is well; costs little beside the broker's part."""
+        if self._beat is None:
+            request = self._heartbeat()
+            key, version = request.api.key, VERSIONS[type(request)]
+            well = framing.encode_response_header(key, version, 0) + codec.encode(
+                self._all_is_well(), version
+            )
+            self._beat = frame_of(request, self.client_id, 0), well
+        frame, well = self._beat
+        self._wire.send(frame, lambda answer: heard(answer == well))
+
+    async def _ask_once_ready(self, request: Struct, answer: type[Joined]) -> Joined:
+        """Ask until the group's coordinator is there, or patience ends."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            found = await self._wire.ask(request, answer, self.client_id)
+            if found.error_code not in NOT_YET or time.monotonic() > deadline:
+                return found
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+
+class ClassicMember(Member):
+    """A member by the classic protocol, whose leader gives everybody one partition."""
+
+    def __init__(self, wire: Wire, group_id: str, number: int) -> None:
+        super().__init__(wire, group_id, number)
+        self.generation = -1
 
     async def join(self) -> JoinGroupResponse:
         """Join, and return what the generation is; the first time the member gets its id so.
@@ -186,12 +128,8 @@ class Member:
         Raises:
             LoadError: as `Wire.ask`, or the member is refused.
         """
-        deadline = time.monotonic() + PATIENCE_S
         while True:
-            answer = await self._wire.ask(self._join_request(), JoinGroupResponse, self.client_id)
-            if answer.error_code in NOT_YET and time.monotonic() < deadline:
-                await asyncio.sleep(LOOK_AGAIN_S)
-                continue
+            answer = await self._ask_once_ready(self._join_request(), JoinGroupResponse)
             if answer.error_code not in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
                 raise refused("JoinGroup", answer.error_code)
             self.member_id = answer.member_id
@@ -248,12 +186,10 @@ class Member:
         return True
 
     async def enter(self) -> None:
-        """Join and have an assignment."""
         while not await self.sync(await self.join()):
             pass
 
     async def leave(self) -> None:
-        """Leave the group. Raises LoadError."""
         request = LeaveGroupRequest(
             group_id=self.group_id, members=[MemberIdentity(member_id=self.member_id)]
         )
@@ -266,20 +202,105 @@ class Member:
         answer = await self._wire.ask(self._heartbeat(), HeartbeatResponse, self.client_id)
         return ErrorCode(answer.error_code)
 
-    def beat(self, heard: Callable[[bool], None]) -> None:
-        """Send a heartbeat, and tell whether all is well; costs little beside the broker's part."""
-        if self._beat is None:
-            key, version = HeartbeatRequest.api.key, VERSIONS[HeartbeatRequest]
-            well = framing.encode_response_header(key, version, 0) + codec.encode(
-                HeartbeatResponse(error_code=ErrorCode.NONE), version
-            )
-            self._beat = frame_of(self._heartbeat(), self.client_id, 0), well
-        frame, well = self._beat
-        self._wire.send(frame, lambda answer: heard(answer == well))
-
     def _heartbeat(self) -> HeartbeatRequest:
         return HeartbeatRequest(
             group_id=self.group_id, generation_id=self.generation, member_id=self.member_id
+        )
+
+    def _all_is_well(self) -> HeartbeatResponse:
+        return HeartbeatResponse(error_code=ErrorCode.NONE)
+
+
+class ConsumerMember(Member):
+    """A member by the consumer protocol (KIP-848), to whom the coordinator assigns.
+
+    It tells in a heartbeat only what has changed, as Java's does.
+
+    Attributes:
+        interval_ms: when it is told to come again.
+        assigned: what it may use, as it was told.
+        owned: what it has told that it owns.
+    """
+
+    def __init__(self, wire: Wire, group_id: str, number: int) -> None:
+        super().__init__(wire, group_id, number)
+        self.member_id = str(uuid.uuid4())  # it names itself (KIP-1082)
+        self.epoch = 0
+        self.interval_ms = 0
+        self.assigned: frozenset[int] = frozenset()
+        self.owned: frozenset[int] = frozenset()
+        self._topic_id = uuid.UUID(int=0)
+
+    async def join(self) -> None:
+        """Join, and hear what it may use, if that is free yet. Raises LoadError."""
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self.group_id,
+            member_id=self.member_id,
+            member_epoch=0,
+            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+            subscribed_topic_names=[TOPIC],
+            topic_partitions=[],
+        )
+        self._take(await self._ask_once_ready(request, ConsumerGroupHeartbeatResponse))
+
+    async def hear(self) -> bool:
+        """Send a heartbeat, and return whether the member is told anything. Raises LoadError."""
+        before = self.epoch, self.assigned
+        await self._ask(self._heartbeat())
+        return (self.epoch, self.assigned) != before
+
+    async def tell(self) -> None:
+        """Tell that it owns just what it may use, until it is told of nothing else.
+
+        Raises:
+            LoadError: as `Wire.ask`, or the member is refused.
+        """
+        while self.owned != self.assigned:
+            owned = self.assigned
+            request = self._heartbeat()
+            request.topic_partitions = (
+                [TopicPartitions(topic_id=self._topic_id, partitions=sorted(owned))]
+                if owned
+                else []
+            )
+            await self._ask(request)
+            self.owned = owned
+
+    async def enter(self) -> None:
+        await self.join()
+        await self.tell()
+        if not self.owned:
+            raise LoadError("a member gets no partition")
+
+    async def leave(self) -> None:
+        request = self._heartbeat()
+        request.member_epoch = LEAVING_EPOCH
+        await self._ask(request)
+
+    async def _ask(self, request: ConsumerGroupHeartbeatRequest) -> None:
+        self._take(await self._wire.ask(request, ConsumerGroupHeartbeatResponse, self.client_id))
+
+    def _take(self, answer: ConsumerGroupHeartbeatResponse) -> None:
+        if answer.error_code != ErrorCode.NONE:
+            raise refused("ConsumerGroupHeartbeat", answer.error_code)
+        self.epoch, self.interval_ms = answer.member_epoch, answer.heartbeat_interval_ms
+        self._beat = None
+        if answer.assignment is not None:
+            topics = answer.assignment.topic_partitions
+            self.assigned = frozenset(number for topic in topics for number in topic.partitions)
+            self._topic_id = topics[0].topic_id if topics else self._topic_id
+
+    def _heartbeat(self) -> ConsumerGroupHeartbeatRequest:
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self.group_id, member_id=self.member_id, member_epoch=self.epoch
+        )
+
+    def _all_is_well(self) -> ConsumerGroupHeartbeatResponse:
+        return ConsumerGroupHeartbeatResponse(
+            error_code=ErrorCode.NONE,
+            member_id=self.member_id,
+            member_epoch=self.epoch,
+            heartbeat_interval_ms=self.interval_ms,
         )
 
 
