@@ -31,6 +31,8 @@ STATE = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark_sql_streaming_stateStore_rocksdb_boundedMemoryUsage": "true",
+    # The count of rows in a query's progress: each change would be a read besides.
+    "spark_sql_streaming_stateStore_rocksdb_trackTotalNumberOfRows": "false",
     # A batch writes down what it has changed, not whole files of what there is.
     "spark_sql_streaming_stateStore_rocksdb_changelogCheckpointing_enabled": "true",
 }
