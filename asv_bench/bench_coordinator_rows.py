@@ -108,6 +108,7 @@ class Extent(NamedTuple):
     Attributes:
         warm_up_rounds: of producers, whose figures nobody sees.
         beating_s: how long heartbeats are counted.
+        faster: heartbeats come so many times as often as a row says.
         rebalances: of each kind in a round.
         copied: records, of which the first quarter is not counted.
         delay_ms: group.initial.rebalance.delay.ms, within which a group's first members come.
@@ -119,6 +120,7 @@ class Extent(NamedTuple):
     groups: int
     connections: int
     beating_s: float
+    faster: float
     members: int
     rebalances: int
     delay_ms: int
@@ -134,6 +136,7 @@ FULL = Extent(
     groups=10_000,
     connections=100,
     beating_s=30.0,
+    faster=1.0,
     members=200,
     rebalances=5,
     delay_ms=3_000,
@@ -148,6 +151,7 @@ SHORT = Extent(
     groups=50,
     connections=5,
     beating_s=1.0,
+    faster=5.0,
     members=8,
     rebalances=1,
     delay_ms=200,

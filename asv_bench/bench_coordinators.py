@@ -102,8 +102,9 @@ class Rounds:
     def _measure(self, cell: Cell, when: str) -> None:
         what = f"{cell.row.name}, {cell.contestant}"
         self._progress.print(f"[dim]{when}: {what}")
+        row = cell.row._replace(interval_s=cell.row.interval_s / self._turn.extent.faster)
         try:
-            figures = MEASURES[cell.row.kind](self._turn, cell.row, cell.contestant)
+            figures = MEASURES[row.kind](self._turn, row, cell.contestant)
         except (PlogError, OSError) as error:
             self.failures.append(f"{what}: {error}")
             self._progress.print(f"{what}: {error}", style="red", markup=False)

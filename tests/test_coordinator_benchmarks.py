@@ -144,7 +144,7 @@ def test_row_is_measured_in_its_short_form(name: str, tmp_path: Path) -> None:
             assert measured["kept_records"] < measured["records"]
             assert measured["size_after_bytes"] < measured["size_bytes"]
         if row.kind == GROUPS:
-            beats = SHORT.groups * SHORT.beating_s / row.interval_s
+            beats = SHORT.groups * SHORT.beating_s * SHORT.faster / row.interval_s
             assert measured["heartbeats"] == round(beats)
 
 
