@@ -1,20 +1,28 @@
-"""Kafka Streams with exactly_once_v2: copies and counts, whatever is killed meanwhile."""
+"""Kafka Streams with exactly_once_v2: copies and counts, whatever is killed meanwhile.
+
+The application is killed amid a transaction, then its broker amid another: there is something left
+to be copied either time.
+"""
 
 from __future__ import annotations
 
 import subprocess
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from plog._native.batch import scan
+from plog.client.admin import Admin
 from plog.client.producer import Producer
 from plog.types import TopicPartition
 from tests.committed import kept_records
 from tests.compat.clients import PATIENCE_S
 from tests.compat.programs import STREAMS, Streams
+from tests.compat.test_under_fire import SETTINGS
+from tests.compat.workers import Output
 from tests.handlers.wire import fetch_request, fetched, speak
+from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.waiting import until
 
@@ -22,29 +30,34 @@ PARTITIONS = 2
 COUNT = 1000
 KEYS = 7
 COMMITTED = 1
+SOURCE, COPY, COUNTS = TOPICS = ["source", "copy", "counts"]
+TRIES = 3
+COMMIT_MS = 3000
+"""A transaction takes so long: what comes just behind a commit is not committed when it is seen."""
+TRANSACTION_TIMEOUT_MS = 5000
+"""Whoever comes after one that was killed waits for so long: it has other transactional ids."""
 
-NewTopic = Callable[..., str]
 Pair = tuple[str, str]
 
 
 class Application:
     """A process; it is started anew after each kill."""
 
-    def __init__(self, streams: Streams, broker: BrokerProcess, topics: list[str], where: Path):
+    def __init__(self, streams: Streams, broker: BrokerProcess, where: Path) -> None:
         self._command = [
             *streams.command(),
-            *topics,
+            *TOPICS,
             f"bootstrap.servers={broker.bootstrap}",
-            f"application.id=of-{topics[0]}",
+            "application.id=copier",
             f"state.dir={where / 'state'}",
             "processing.guarantee=exactly_once_v2",
             "replication.factor=1",
-            "commit.interval.ms=100",
+            f"commit.interval.ms={COMMIT_MS}",
             "statestore.cache.max.bytes=0",
             "auto.offset.reset=earliest",
             "session.timeout.ms=6000",
             "heartbeat.interval.ms=600",
-            "producer.transaction.timeout.ms=10000",
+            f"producer.transaction.timeout.ms={TRANSACTION_TIMEOUT_MS}",
         ]
         self._log = where / "streams.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -106,40 +119,81 @@ def by_key(partitions: list[list[Pair]]) -> dict[str, list[str]]:
     return found
 
 
+def is_transaction_open(broker: BrokerProcess, topic: str) -> bool:
+    """Tell whether the topic's files end amid a transaction. Nobody may be writing to them."""
+    is_open: dict[tuple[int, int], bool] = {}
+    for index in range(PARTITIONS):
+        for path in sorted((broker.log_dirs[0] / f"{topic}-{index}").glob("*.log")):
+            for header in scan(path.read_bytes()):
+                is_open[index, header.producer_id] = not header.is_control
+    return any(is_open.values())
+
+
 @pytest.mark.parametrize("streams", STREAMS, ids=lambda one: one.name)
-def test_application_copies_and_counts_once(
-    broker: BrokerProcess, new_topic: NewTopic, tmp_path: Path, streams: Streams
-) -> None:
-    source, copy, counts = (new_topic(PARTITIONS) for _ in range(3))
-    application = Application(streams, broker, [source, copy, counts], tmp_path)
+def test_application_copies_and_counts_once(plane: Plane, tmp_path: Path, streams: Streams) -> None:
+    broker = BrokerProcess(tmp_path / "data", overrides=SETTINGS)
+    application = Application(streams, broker, tmp_path)
     written: list[list[Pair]] = [[] for _ in range(PARTITIONS)]
 
-    def write(begin: int) -> None:
+    def write() -> None:
+        begin = sum(map(len, written))
         with Producer(broker.bootstrap) as producer:
             for n in range(begin, begin + COUNT):
                 key, at = f"k{n % KEYS}", n % KEYS % PARTITIONS
-                producer.send(source, b"%d" % n, key=key.encode(), partition=at)
+                producer.send(SOURCE, b"%d" % n, key=key.encode(), partition=at)
                 written[at].append((key, str(n)))
             producer.flush(PATIENCE_S)
 
-    def has_copied(count: int) -> bool:
-        assert application.is_alive, application.said
-        return sum(map(len, read(broker, copy))) >= count
+    def copied() -> int:
+        return sum(map(len, read(broker, COPY)))
 
+    def await_all() -> None:
+        def is_all_copied() -> bool:
+            assert application.is_alive, application.said
+            return copied() >= sum(map(len, written))
+
+        until(is_all_copied, "all copied", PATIENCE_S)
+
+    def begin_more() -> None:
+        """Write more just behind a commit, and see some of it in the next transaction."""
+        await_all()
+        write()
+        copy = Output(broker.port, COPY, PARTITIONS)
+        until(lambda: not copy.is_at_rest(), "amid a transaction", PATIENCE_S)
+
+    def kill_amid_a_transaction(one: Application | BrokerProcess) -> None:
+        for _ in range(TRIES):
+            begin_more()
+            one.kill()
+            if is_transaction_open(broker, COPY):
+                return
+            one.start()  # on a slow machine it was over by then
+        raise AssertionError(f"nothing is left behind in {TRIES} tries")
+
+    (tmp_path / "data").mkdir()
     try:
-        write(0)
+        broker.start()
+        with Admin(broker.bootstrap) as admin:
+            for topic in TOPICS:
+                admin.create_topic(topic, partitions=PARTITIONS)
+        write()
         application.start()
-        until(lambda: has_copied(COUNT // 4), "begun", PATIENCE_S)
-        application.kill()
-        write(COUNT)
+        kill_amid_a_transaction(application)
+        assert copied() < sum(map(len, written))
         application.start()
-        until(lambda: has_copied(2 * COUNT), "all copied", PATIENCE_S)
+        kill_amid_a_transaction(broker)
+        broker.start()
+        write()
+        await_all()
         application.leave()
+        assert by_key(read(broker, COPY)) == by_key(written)
+        expected = Counter(key for some in written for key, _ in some)
+        last = {key: int(count) for some in read(broker, COUNTS) for key, count in some}
+        assert last == expected
+        told = Counter(key for some in read(broker, COUNTS) for key, _ in some)
+        assert told == expected  # each count once, as nothing is cached
+        broker.stop()
     finally:
         application.kill()
-    assert by_key(read(broker, copy)) == by_key(written)
-    expected = Counter(key for some in written for key, _ in some)
-    last = {key: int(count) for some in read(broker, counts) for key, count in some}
-    assert last == expected
-    told = Counter(key for some in read(broker, counts) for key, _ in some)
-    assert told == expected  # each count once, as nothing is cached
+        broker.kill()
+    assert "met a bug" not in broker.log, broker.log

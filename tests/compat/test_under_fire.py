@@ -1,7 +1,8 @@
 """Exactly once under fire: broker and workers are killed by SIGKILL again and again meanwhile.
 
 When all is copied nobody is killed any more, and the workers go on with what is written then: what
-one that was killed has left behind would come late, or twice, among that.
+one that was killed has left behind would come late, or twice, among that. A worker that ends by
+itself is started anew, too, but only an outage of the broker may be its reason.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from tests.compat.workers import (
     Output,
     Worker,
     numbered,
+    reason_to_end,
     write_numbers,
 )
 from tests.planes import Plane
@@ -56,7 +59,7 @@ ROUND_S = 180
 PEACE_S = 60
 IN_DOUBT = [ONGOING, *PREPARED]
 """States of transactions that may still write something."""
-SETTINGS = {
+SETTINGS: dict[str, object] = {
     "group.initial.rebalance.delay.ms": 0,
     # As classic members have them (`Job`): else 45 s pass until others have a killed one's share.
     "group.consumer.session.timeout.ms": 6_000,
@@ -92,7 +95,9 @@ class Round:
         self.workers: list[Worker | None] = [None] * WORKERS
         self.kills: list[str] = []
         self.kills_amid = 0  # while there was still something to be copied
-        self.restarts = 0
+        self.ends: Counter[str] = Counter()
+        """Why workers ended by themselves."""
+        self._last_outage_s = 0.0
 
     def write(self) -> None:
         with Admin(self.broker.bootstrap) as admin:
@@ -107,11 +112,18 @@ class Round:
         """Start whoever is not there (any more)."""
         for number, worker in enumerate(self.workers):
             if worker is None or not worker.is_alive:
-                if worker is not None:
-                    worker.kill()
-                    self.restarts += 1
+                self._kill(number)
                 log = self._directory / f"worker-{number}.log"
                 self.workers[number] = Worker(self.job, self._client, f"worker-{number}", log)
+
+    def _kill(self, number: int) -> None:
+        """Kill a worker, if it is there. If it has ended by itself, it has to have had a reason."""
+        worker, self.workers[number] = self.workers[number], None
+        if worker is None or (status := worker.kill()) is None:
+            return
+        was_broker_away = worker.begun_s < self._last_outage_s
+        reason = reason_to_end(status, worker.said, was_broker_away=was_broker_away)
+        self.ends[reason] += 1
 
     def kill_somebody(self) -> None:
         if self.output.stable_end() < COUNT:
@@ -119,6 +131,7 @@ class Round:
         is_last_chance = len(self.kills) == KILLS // 2 and not self.brokers_kills
         if self._chance.random() < 0.4 or is_last_chance:
             self.broker.kill()
+            self._last_outage_s = time.monotonic()
             away_s = self._chance.choice([0.0, 0.0, self._chance.uniform(0, AWAY_S)])
             self.kills.append(f"broker, away for {away_s:.0f} s" if away_s else "broker")
             time.sleep(away_s)
@@ -126,9 +139,7 @@ class Round:
             return
         number = self._chance.randrange(WORKERS)
         self.kills.append(f"worker {number}")
-        if (worker := self.workers[number]) is not None:
-            worker.kill()
-            self.workers[number] = None
+        self._kill(number)
 
     @property
     def brokers_kills(self) -> int:
@@ -152,9 +163,8 @@ class Round:
         self._await(self._is_at_rest, "at rest")
         self._write(range(COUNT, COUNT + LATER))
         self._await(lambda: self._copied() >= COUNT + LATER, "all copied that was written later")
-        for worker in self.workers:
-            if worker is not None:
-                worker.kill()
+        for number in range(WORKERS):
+            self._kill(number)
         until(self._is_at_rest, "at rest", PEACE_S)
 
     def _await(self, holds: Callable[[], bool], what: str) -> None:
@@ -196,12 +206,6 @@ class Round:
                 worker.kill()
         self.broker.kill()
 
-    def stuck(self) -> int:
-        """Return how many workers were given up by themselves."""
-        return sum(
-            log.read_text().count("Timeout (") for log in self._directory.glob("worker-*.log")
-        )
-
     def look(self, *words: str) -> str:
         """Return what an administrator sees."""
         command = [sys.executable, "-m", "plog", *words, "-b", self.job.bootstrap]
@@ -211,7 +215,7 @@ class Round:
     def __repr__(self) -> str:
         seen = self.look("groups", "describe", "workers") + self.look("transactions", "list")
         return (
-            f"kills {self.kills}, {self.restarts} restarts, {self.workers};"
+            f"kills {self.kills}, ends {dict(self.ends)}, {self.workers};"
             f" seen:\n{seen}\nthe broker says:\n{self.broker.log[-3000:]}"
         )
 
@@ -230,10 +234,7 @@ def one_round(tmp_path: Path, client: str | Java, protocol: str, seed: int) -> N
     assert fire.kills_amid >= KILLS // 2, fire
     assert fire.brokers_kills, fire
     assert "met a bug" not in fire.broker.log, fire.broker.log
-    print(
-        f"{fire.kills}, {fire.kills_amid} amid, {fire.restarts} restarts,"
-        f" {fire.stuck()} of them as the client did not come back"
-    )
+    print(f"{fire.kills}, {fire.kills_amid} amid; by themselves ended {dict(fire.ends)}")
 
 
 ROUNDS = {Plane.FAST: range(2), Plane.PLAIN: range(1, 2)}
@@ -271,3 +272,86 @@ def test_output_of_javas_workers_is_the_input(plane: Plane, tmp_path: Path) -> N
 @pytest.mark.parametrize("client", ["confluent-kafka", *JAVA], ids=name_of)
 def test_output_is_the_input_many_times(plane: Plane, tmp_path: Path, client: str | Java) -> None:
     rounds(tmp_path, client, LONG_ROUNDS)
+
+
+STUCK = """\
+Timeout (0:00:25)!
+Thread 0x00007f5d1b7fe6c0 (most recent call first):
+  File "/w/tests/compat/transactional_worker.py", line 294 in wait_for_the_end
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+
+Thread 0x00007f5d2f3ff740 (most recent call first):
+  File "/w/tests/compat/transactional_worker.py", line 116 in {}
+  File "/w/tests/compat/transactional_worker.py", line 312 in <module>
+"""
+RAISED = """\
+%1|1795663693.101|TXNERR|rdkafka#producer-2| [thrd:main]: Fatal transaction error (_FENCED)
+Traceback (most recent call last):
+  File "/w/tests/compat/transactional_worker.py", line 116, in commits
+{}
+%4|1795663693.111|TERMINATE|rdkafka#producer-2| [thrd:app]: Producer terminating
+"""
+JAVA_RAISED = """\
+[main] WARN org.apache.kafka.clients.NetworkClient - Node may not be available.
+Exception in thread "main" org.apache.kafka.common.{}
+"""
+FENCED = RAISED.format(
+    'cimpl.KafkaException: KafkaError{FATAL,code=_FENCED,val=-144,str="Failed to end transaction: '
+    'Local: This instance has been fenced by a newer instance"}'
+)
+UNKNOWN = RAISED.format(
+    'cimpl.KafkaException: KafkaError{code=UNKNOWN,val=-1,str="Broker: Unknown broker error"}'
+)
+JAVA_FENCED = JAVA_RAISED.format("errors.ProducerFencedException: There is a newer producer")
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (FENCED, "fenced"),
+        (JAVA_FENCED, "fenced"),
+        (JAVA_RAISED.format("errors.InvalidProducerEpochException: producer 2 epoch 0"), "fenced"),
+        (
+            RAISED.format(
+                'cimpl.KafkaException: KafkaError{code=_TIMED_OUT,val=-185,str="Failed to add '
+                "offsets to transaction on broker TxnCoordinator: Local: Timed out (after 10939ms)"
+                '"}'
+            ),
+            "timed out",
+        ),
+        (RAISED.format("RuntimeError: KafkaError{code=_MAX_POLL_EXCEEDED,val=-1}"), "polled late"),
+        (STUCK.format("commits"), "stuck"),
+        (STUCK.format("run_confluent"), "stuck"),
+    ],
+)
+def test_worker_may_end_by_itself_for_these_reasons_after_an_outage(said: str, reason: str) -> None:
+    assert reason_to_end(1, said, was_broker_away=True) == reason
+    with pytest.raises(AssertionError, match="never away"):
+        reason_to_end(1, said, was_broker_away=False)
+    with pytest.raises(AssertionError, match="with -11"):
+        reason_to_end(-11, said, was_broker_away=True)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        UNKNOWN,
+        FENCED + UNKNOWN,  # the last is what ended it
+        RAISED.format(
+            'cimpl.KafkaException: KafkaError{FATAL,code=INVALID_TXN_STATE,val=48,str="Failed to'
+            ' end transaction: Broker: Producer attempted a transactional operation"}'
+        ),
+        RAISED.format("RuntimeError: KafkaError{code=UNKNOWN_MEMBER_ID,val=25}"),
+        RAISED.format("ValueError: invalid literal for int()"),
+        JAVA_RAISED.format("errors.UnknownServerException: The server met an error"),
+        JAVA_RAISED.format("errors.InvalidTxnStateException: Caused by ProducerFencedException: "),
+        JAVA_FENCED.replace('"main"', '"of another"'),
+        STUCK.format("take"),
+        STUCK.format("rewind"),
+    ],
+)
+def test_worker_may_not_end_by_itself_for_others(said: str) -> None:
+    with pytest.raises(AssertionError, match="ended by itself") as refused:
+        reason_to_end(1, said, was_broker_away=True)
+    assert said in str(refused.value)

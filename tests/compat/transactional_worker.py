@@ -125,6 +125,11 @@ def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None
             return False
         return True
 
+    def rewind() -> None:
+        for one in consumer.committed(consumer.assignment(), PATIENCE_S):
+            start = max(one.offset, 0)
+            consumer.seek(TopicPartition(one.topic, one.partition, start))
+
     while not is_over():
         faulthandler.dump_traceback_later(STUCK_S, exit=True)
         messages = take(1 if each_s else settings["batch"], POLL_S)
@@ -140,9 +145,7 @@ def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None
             tell(committed=len(messages))
         else:
             producer.abort_transaction(PATIENCE_S)
-            for one in consumer.committed(consumer.assignment(), PATIENCE_S):
-                start = max(one.offset, 0)
-                consumer.seek(TopicPartition(one.topic, one.partition, start))
+            rewind()
             tell(aborted=len(messages))
     faulthandler.cancel_dump_traceback_later()
     consumer.close()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,6 +34,31 @@ WORKER = Path(__file__).with_name("transactional_worker.py")
 TRANSACTION_TIMEOUT_MS = 10_000
 LATEST = -1
 UNCOMMITTED, COMMITTED = 0, 1
+LAST_WORDS = re.compile(r"Traceback \(most recent call last\):|Exception in thread |Timeout \(")
+"""How the last thing begins that a worker says of its end."""
+REASONS = {
+    # Its transaction was open for longer than it may be, as the broker was away: the coordinator
+    # has aborted it, with the next epoch. Either client's next call is refused for its old one.
+    "fenced": (
+        r"cimpl\.KafkaException: KafkaError\{FATAL,code=_FENCED,"
+        r'|Exception in thread "main" org\.apache\.kafka\.common\.errors\.'
+        r"(?:ProducerFenced|InvalidProducerEpoch)Exception: "
+    ),
+    # librdkafka's request waited for its coordinator for as long as the transaction may take.
+    "timed out": (
+        r"cimpl\.KafkaException: KafkaError\{code=_TIMED_OUT,"
+        r".*on broker TxnCoordinator: Local: Timed out"
+    ),
+    # A call that waited for the broker did return, but too late for the next poll.
+    "polled late": r"RuntimeError: KafkaError\{code=_MAX_POLL_EXCEEDED,",
+    # librdkafka does not come back from ending a transaction: `transactional_worker.STUCK_S`. The
+    # frame says that it was in such a call; a poll, or asking for offsets, are in functions apart.
+    "stuck": (
+        r'Thread .* \(most recent call first\):\n  File ".*/transactional_worker\.py",'
+        r" line \d+ in (?:commits|run_confluent)\n"
+    ),
+}
+"""Why workers end by themselves once the broker has been away, by what their last words have."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +117,17 @@ class Job:
         )
 
 
+def reason_to_end(status: int, said: str, *, was_broker_away: bool) -> str:
+    """Return by which of `REASONS` a worker ended. Raises AssertionError if by none."""
+    begins = [found.start() for found in re.finditer(LAST_WORDS, said)]
+    if status == 1 and was_broker_away and begins:
+        for reason, words in REASONS.items():
+            if re.search(f"^(?:{words})", said[begins[-1] :], re.MULTILINE):
+                return reason
+    away = "was away" if was_broker_away else "was never away"
+    raise AssertionError(f"a worker ended by itself, with {status}, the broker {away}:\n{said}")
+
+
 class Worker:
     """A process; what it tells is counted by a thread."""
 
@@ -97,8 +136,10 @@ class Worker:
         self.committed = self.aborted = 0
         self.transactions = 0
         """So many have ended, of either kind."""
+        self.begun_s = time.monotonic()
         self._log = log
         with log.open("ab") as stderr:
+            self._log_start = stderr.tell()
             self._process = subprocess.Popen(
                 job.command(client, transactional_id),
                 stdin=subprocess.PIPE,
@@ -121,6 +162,11 @@ class Worker:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def said(self) -> str:
+        """What it has put into its log, which it may share with those before it."""
+        return self._log.read_bytes()[self._log_start :].decode()
+
     def _count(self, said: IO[str]) -> None:
         for line in said:
             event = json.loads(line)
@@ -136,13 +182,14 @@ class Worker:
         self._reader.join()
         assert status == 0, self
 
-    def kill(self) -> None:
-        """End it by SIGKILL."""
+    def kill(self) -> int | None:
+        """End it by SIGKILL. Returns its status if it has ended by itself before."""
         self._process.kill()
-        self._process.wait()
+        status = self._process.wait()
         self._reader.join()
         if self._process.stdin is not None:
             self._process.stdin.close()
+        return None if status == -signal.SIGKILL else status
 
 
 class Output:
