@@ -105,6 +105,9 @@ NO_ROWS = {
     Shown("tests/test_packages.py::test_version_of_a_build_tells_its_commit_and_rises"): (
         "how packages are built"
     ),
+    Shown("tests/test_packages.py::test_wheel_is_taken_again_where_it_is_of_the_same"): (
+        "how packages are built"
+    ),
     Shown("tests/test_packages.py::test_what_is_asked_for_is_of_the_python_that_builds"): (
         "how packages are built"
     ),

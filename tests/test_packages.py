@@ -44,6 +44,8 @@ echo "$*" >>/asked
 case "$*" in *try-restart*) exit 1 ;; esac
 """
 MIRROR_TIMEOUT_S = 600
+QUICK_DPKG = {"DPKG_FORCE": "security-mac,downgrade,unsafe-io"}
+"""Its defaults, and that it does not wait for the disk after each file: no power fails here."""
 HOST_NEEDS = ("debootstrap", "chroot")
 MIRROR: tuple[str, ...] = ()
 """debootstrap's own for the distribution."""
@@ -141,14 +143,19 @@ def without_java(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 # -- what tells builds apart
 
 
-def version_of(checkout: Path) -> str:
+def of_library(call: str, *arguments: object, cwd: Path) -> str:
+    """Return what a function of bin/lib says."""
     script = f"""
         set -euo pipefail
         . {ROOT}/bin/lib/setup.sh
         . {ROOT}/bin/lib/packages.sh
-        version_of_checkout
+        {call} "$@"
     """
-    return run("bash", "-c", script, cwd=checkout).strip()
+    return run("bash", "-c", script, "bash", *arguments, cwd=cwd).strip()
+
+
+def version_of(checkout: Path) -> str:
+    return of_library("version_of_checkout", cwd=checkout)
 
 
 def commit(checkout: Path, when: str) -> str:
@@ -194,6 +201,34 @@ def test_version_of_a_build_tells_its_commit_and_rises(tmp_path: Path) -> None:
     assert_rising(plain, first, changed, second, "1.2.4")
 
 
+def test_wheel_is_taken_again_where_it_is_of_the_same(tmp_path: Path) -> None:
+    """By who builds the package; for any other it would be of other sources, or run nowhere."""
+    version, python = "1.2.3+20260102030405.g0123456789", sys.executable
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
+    plain = tag.removesuffix(sys.abiflags)
+
+    def wheel(version: str, tag: str) -> Path:
+        made = tmp_path / f"plog-{version}-{plain}-{tag}-manylinux_2_35_x86_64.whl"
+        with zipfile.ZipFile(made, "w") as archive:
+            archive.writestr("plog/__init__.py", "")
+        return made
+
+    def taken(version: str) -> str:
+        return of_library("wheel_of", version, python, tmp_path, cwd=tmp_path)
+
+    assert taken(version) == ""
+    wheel(version, "abi3")
+    wheel(f"{version}0", tag)
+    for untold in ("1.2.3", f"{version}.changed20260102030406"):
+        wheel(untold, tag)
+        assert taken(untold) == ""
+    assert taken(version) == ""
+    same = wheel(version, tag)
+    assert taken(version) == str(same)
+    same.write_bytes(same.read_bytes()[:-1])  # whoever built it was ended
+    assert taken(version) == ""
+
+
 def test_what_is_asked_for_is_of_the_python_that_builds(tmp_path: Path) -> None:
     python = executable(
         tmp_path / "python9.9", 'case "$*" in *ensurepip* | *Python.h*) exit 1 ;; esac'
@@ -223,10 +258,16 @@ def test_what_is_asked_for_is_of_the_python_that_builds(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory, without_java: dict[str, str]) -> Path:
-    out = tmp_path_factory.mktemp("wheel")
-    run(ROOT / "bin" / "wheel", out, timeout=BUILD_TIMEOUT_S, env=without_java)
-    (made,) = out.glob("*.whl")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where both are put, as they are by default: the package may take the wheel that is there."""
+    return tmp_path_factory.mktemp("dist")
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path, without_java: dict[str, str]) -> Path:
+    # As some do build.
+    run(ROOT / "bin" / "wheel", dist, timeout=BUILD_TIMEOUT_S, umask=0o077, env=without_java)
+    (made,) = dist.glob("*.whl")
     return made
 
 
@@ -323,12 +364,11 @@ def test_spark_finds_the_format_of_an_installed_wheel(wheel: Path, tmp_path: Pat
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory, without_java: dict[str, str]) -> Path:
+def package(dist: Path, without_java: dict[str, str]) -> Path:
     needs("dpkg-deb")
-    out = tmp_path_factory.mktemp("deb")
     # As some do build.
-    run(ROOT / "bin" / "deb", out, timeout=BUILD_TIMEOUT_S, umask=0o077, env=without_java)
-    (made,) = out.glob("*.deb")
+    run(ROOT / "bin" / "deb", dist, timeout=BUILD_TIMEOUT_S, umask=0o077, env=without_java)
+    (made,) = dist.glob("*.deb")
     return made
 
 
@@ -357,7 +397,7 @@ def fill(root: Path) -> None:
         run(
             "debootstrap", "--verbose", "--variant=minbase", "--include=python3",
             release[1], root, *MIRROR,
-            timeout=MIRROR_TIMEOUT_S, env={**os.environ, "LC_ALL": "C"},
+            timeout=MIRROR_TIMEOUT_S, env={**os.environ, **QUICK_DPKG, "LC_ALL": "C"},
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         pytest.skip(f"a root directory is not to be had: {error}")
@@ -534,7 +574,7 @@ def later_release(package: Path, out: Path) -> Path:
     with (tree / "etc/plog/client.properties").open("a") as client:
         client.write(LATER_LINE)
     made = out / f"plog_{LATER_VERSION}.deb"
-    run("dpkg-deb", "--root-owner-group", "--build", tree, made)
+    run("dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", tree, made)
     return made
 
 
@@ -549,7 +589,7 @@ def test_package_is_installed_upgraded_and_removed(
 
     def within(*command: object, user: str = "root") -> str:
         asked.write_text("")
-        return run(*inside(host, *command, user=user), env={"PATH": PATHS})
+        return run(*inside(host, *command, user=user), env={"PATH": PATHS, **QUICK_DPKG})
 
     def install(name: str, *options: str) -> None:
         """By the documented command; where apt would ask about a file of settings, it is kept."""

@@ -36,7 +36,26 @@ version_of_checkout() {
     printf '%s\n' "$release"
 }
 
-# build_wheel OUT [PYTHON] : sets `wheel` and `version`.
+# wheel_of VERSION PYTHON DIRECTORY : the wheel there of this version that such a Python takes, if there is
+# a whole one. Of what a checkout with changes is built from, its version tells nothing.
+wheel_of() {
+    local tag found
+    case $1 in
+    *.changed*) return ;;
+    *+*.g*) ;;
+    *) return ;;
+    esac
+    tag=$("$2" -c 'import sys; print("cp{0}{1}-cp{0}{1}{2}".format(*sys.version_info[:2], sys.abiflags))')
+    for found in "$3/plog-$1-$tag-"*linux*.whl; do
+        if "$2" -m zipfile --test "$found" >/dev/null 2>&1; then
+            printf '%s\n' "$found"
+            return
+        fi
+    done
+}
+
+# build_wheel OUT [PYTHON [BUILT]] : sets `wheel` and `version`. What bin/wheel has put into BUILT is taken,
+# where it would be built again.
 build_wheel() {
     local out=$1 raw source
     if [ -n "${2:-}" ]; then
@@ -49,6 +68,13 @@ build_wheel() {
     builder "$python"
     version=$(version_of_checkout)
     say "this is plog $version"
+    if [ -n "${3:-}" ]; then
+        wheel=$(wheel_of "$version" "$python" "$3")
+        if [ -n "$wheel" ]; then
+            say "its wheel is there: $wheel"
+            return
+        fi
+    fi
     raw=$(mktemp -d)
     source=$(mktemp -d)
     # A tree of its own: what is built in the checkout is for its own .venv.
@@ -77,7 +103,7 @@ build_deb() {
     system_python=$(realpath "$system_python")
     command -v dpkg-deb >/dev/null || die "needs dpkg-deb, which Debian and Ubuntu have"
     stage=$(mktemp -d)
-    build_wheel "$stage/wheel" "$system_python"
+    build_wheel "$stage/wheel" "$system_python" "$out"
     quietly "installing it and what it needs into the package (pip)" "$builder_python" -m pip install \
         --disable-pip-version-check --no-input --no-compile --target "$stage/root/opt/plog/lib" "$wheel"
     rm -rf "$stage/root/opt/plog/lib/bin"

@@ -39,9 +39,16 @@ class Confluent:
         acks: str = "all",
         partition: int = 0,
     ) -> list[int]:
+        producer = self.producer(bootstrap, codec=codec, idempotent=idempotent, acks=acks)
+        return self.write(producer, topic, records, partition=partition)
+
+    def producer(
+        self, bootstrap: str, *, codec: str = "none", idempotent: bool = True, acks: str = "all"
+    ) -> Any:
+        """Return a producer; an idempotent one asks for its id half a second after it is made."""
         from confluent_kafka import Producer
 
-        producer = Producer(
+        return Producer(
             {
                 "bootstrap.servers": bootstrap,
                 "compression.type": codec,
@@ -51,6 +58,11 @@ class Confluent:
                 "linger.ms": 5,
             }
         )
+
+    def write(
+        self, producer: Any, topic: str, records: Sequence[Sent], *, partition: int = 0
+    ) -> list[int]:
+        """Write records; return their offsets."""
         offsets: dict[int, int] = {}
         errors: list[Any] = []
         for index, record in enumerate(records):

@@ -4,6 +4,9 @@ As in `test_consumer_groups`: whatever is written while a group stands still is 
 whoever has its partition, whether members came, left or were killed before - and whether they speak
 this protocol or the classic one. franz-go's release of the other tests (1.18) has nothing to opt in
 to: here it is 1.22, by its option ServerSideBalancer.
+
+Members of each client come, read, commit, go and outlive a killed broker on both planes; what else
+is asked here is answered by the coordinator.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from tests.compat.groups import (
 )
 from tests.compat.kafka_tools import Tools
 from tests.compat.programs import FRANZ_GO_MEMBER, JAVA
+from tests.marks import PLAIN_IS_LONG
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.waiting import until
@@ -89,10 +93,15 @@ def lengthen_sessions(group: Members) -> None:
         admin.alter_configs(GROUP, group.settings.group, [longer])
 
 
-@pytest.mark.parametrize("assignor", ["uniform", "range"])
 @pytest.mark.parametrize("client", CLIENTS, ids=name_of)
-def test_members_of_one_client_come_and_go(grouped: Grouped, client: Client, assignor: str) -> None:
-    come_and_go(grouped(assignor=assignor), client)
+def test_members_of_one_client_come_and_go(grouped: Grouped, client: Client) -> None:
+    come_and_go(grouped(assignor="uniform"), client)
+
+
+@PLAIN_IS_LONG
+@pytest.mark.parametrize("client", CLIENTS, ids=name_of)
+def test_members_share_by_ranges(grouped: Grouped, client: Client) -> None:
+    come_and_go(grouped(assignor="range"), client)
 
 
 def test_members_keep_what_they_may(grouped: Grouped) -> None:
@@ -109,6 +118,7 @@ def test_members_keep_what_they_may(grouped: Grouped) -> None:
     group.write_and_await(first, second)
 
 
+@PLAIN_IS_LONG
 @pytest.mark.parametrize("client", LEAVE_AS_STATIC_MEMBERS, ids=name_of)
 def test_static_members_come_back_without_a_rebalance(
     broker: BrokerProcess, grouped: Grouped, client: Client
@@ -142,6 +152,7 @@ def test_members_go_on_when_their_broker_was_killed(
     group.write_and_await(first, second)
 
 
+@PLAIN_IS_LONG
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -186,6 +197,7 @@ def test_group_is_upgraded_and_downgraded_one_by_one(
     fifth.leave()
 
 
+@PLAIN_IS_LONG
 def test_kafkas_tool_describes_a_group(broker: BrokerProcess, grouped: Grouped) -> None:
     group = grouped()
     first = group.start("confluent-kafka")
@@ -242,6 +254,7 @@ def test_topics_that_match_an_expression_are_read(broker: BrokerProcess) -> None
             await_assigned(consumer, {f"{prefix}-a", f"{prefix}-b"})
 
 
+@PLAIN_IS_LONG
 @pytest.mark.parametrize("client", CLIENTS, ids=name_of)
 def test_members_share_what_an_expression_matches(
     broker: BrokerProcess, grouped: Grouped, client: Client

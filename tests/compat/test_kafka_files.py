@@ -40,7 +40,7 @@ from tests.waiting import until
 
 STAMP = 1_700_000_000_000
 CONFIGS = {"segment.bytes": "10000", "index.interval.bytes": "100", "retention.ms": "-1"}
-COUNT = 60
+COUNT, BATCH = 60, 10
 
 
 def records_of(codec: str) -> list[Sent]:
@@ -51,13 +51,17 @@ def records_of(codec: str) -> list[Sent]:
 
 
 def write_every_codec(bootstrap: str, topic: str, *, start: int = 0) -> list[Sent]:
-    """Write each codec's records, several batches of them; return them in order."""
+    """Write each codec's records, each batch by a producer of its own; return them in order."""
     written: list[Sent] = []
-    for codec in CODECS:
-        records = records_of(codec)
-        for at in range(0, COUNT, 10):
-            offsets = Confluent().produce(bootstrap, topic, records[at : at + 10], codec=codec)
-            assert offsets[0] == start + len(written) + at
+    # All are made before the first writes, as each waits for its id.
+    producers = [
+        (Confluent().producer(bootstrap, codec=codec), records_of(codec)[at : at + BATCH])
+        for codec in CODECS
+        for at in range(0, COUNT, BATCH)
+    ]
+    for producer, records in producers:
+        offsets = Confluent().write(producer, topic, records)
+        assert offsets[0] == start + len(written)
         written += records
     return written
 
@@ -68,6 +72,12 @@ def dump(tools: Tools, *files: Path, options: Sequence[str] = ()) -> str:
     for word in ("isvalid: false", "invalid bytes at the end"):
         assert word not in told, told
     return told
+
+
+def dumped_files(told: str) -> dict[Path, str]:
+    """Return what the tool prints of each file."""
+    _, *parts = re.split(r"^Dumping (.*)$\n", told, flags=re.MULTILINE)
+    return {Path(file): text for file, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def fields(told: str, first: str) -> list[dict[str, str]]:
@@ -125,27 +135,28 @@ def written_by_plog(directory: Path) -> tuple[Path, list[Sent]]:
 @pytest.mark.parametrize("tools", TOOLS, ids=repr)
 def test_dump_tool_reads_what_plog_writes(tools: Tools, plane: Plane, tmp_path: Path) -> None:
     directory, written = written_by_plog(tmp_path)
-    logs = list(directory.glob("*.log"))
+    logs = sorted(directory.glob("*.log"))
     assert len(logs) > 2
-    in_logs = dump(tools, *logs, options=("--deep-iteration", "--print-data-log"))
+    indexes = [file for kind in ("index", "timeindex") for file in directory.glob(f"*.{kind}")]
+    for kind in (".index", ".timeindex"):
+        assert any(file.stat().st_size for file in indexes if file.suffix == kind)
+    snapshots = list(directory.glob("*.snapshot"))
+    assert len(snapshots) > 1
+    options = ("--deep-iteration", "--print-data-log", "--verify-index-only")
+    dumped = dumped_files(dump(tools, *logs, *indexes, *snapshots, options=options))
+    in_logs = "".join(dumped[file] for file in logs)
     found = re.findall(r"^\| offset: (\d+) .* payload: (.*)$", in_logs, re.MULTILINE)
     assert [(int(offset), payload) for offset, payload in found] == [
         (at, record.value.decode()) for at, record in enumerate(written)
     ]
     assert {one.lower() for one in re.findall(r"compresscodec: (\w+)", in_logs)} == set(CODECS)
-    for kind in ("index", "timeindex"):
-        files = list(directory.glob(f"*.{kind}"))
-        assert any(file.stat().st_size for file in files)
-        dump(tools, *files, options=("--verify-index-only",))
-        told = dump(tools, *files, options=("--index-sanity-check",))
-        assert told.count("passed sanity check") == len(files)
-    snapshots = list(directory.glob("*.snapshot"))
-    assert len(snapshots) > 1
-    for told in dump(tools, *snapshots).split("Dumping ")[1:]:
-        below = int(Path(told.splitlines()[0]).stem)
-        newest = newest_in_snapshot(told)
-        assert newest == newest_in_log(in_logs, below)
-        assert {one["coordinatorEpoch"] for one in fields(told, "producerId")} == {"-1"}
+    told = dump(tools, *indexes, options=("--index-sanity-check",))
+    assert told.count("passed sanity check") == len(indexes)
+    for snapshot in sorted(snapshots):
+        newest = newest_in_snapshot(dumped[snapshot])
+        assert newest == newest_in_log(in_logs, int(snapshot.stem))
+        epochs = {one["coordinatorEpoch"] for one in fields(dumped[snapshot], "producerId")}
+        assert epochs == {"-1"}
     # The last one is of all: each ten records had a producer of their own.
     assert sorted((one.last_offset, one.last_sequence, one.epoch) for one in newest) == [
         (end - 1, 9, 0) for end in range(10, len(written) + 1, 10)
@@ -171,22 +182,34 @@ PLANTED = [
 @pytest.mark.parametrize("tools", TOOLS, ids=repr)
 def test_wrong_entry_would_be_seen(tools: Tools, tmp_path: Path) -> None:
     directory, _ = written_by_plog(tmp_path)
+    files: list[Path] = []
     for planted in PLANTED:
-        file = max(directory.glob(f"*.{planted.suffix}"), key=lambda one: one.stat().st_size)
+        others = (one for one in directory.glob(f"*.{planted.suffix}") if one not in files)
+        file = max(others, key=lambda one: one.stat().st_size)
         whole = file.read_bytes()
         wrong = bytearray(whole)
         wrong[planted.byte] = (wrong[planted.byte] + 1) % 256
         file.write_bytes(wrong)
-        told = tools.complaints("DumpLogSegments", "--files", file)
-        assert any(planted.told in line for line in told), (planted, told)
-        file.write_bytes(whole)
+        files.append(file)
     # With the CRC made right it can only be seen in what the snapshot says.
-    right = newest_in_snapshot(dump(tools, file))
+    right, unseen = (tmp_path / name / file.name for name in ("right", "unseen"))
+    for each in (right, unseen):
+        each.parent.mkdir()
+    right.write_bytes(whole)
     struct.pack_into(">I", wrong, 2, crc32c(bytes(wrong[6:])))
-    file.write_bytes(wrong)
-    assert newest_in_snapshot(dump(tools, file)) == [
-        right[0]._replace(last_sequence=right[0].last_sequence + 1),
-        *right[1:],
+    unseen.write_bytes(wrong)
+    names = ",".join(map(str, [*files, right, unseen]))
+    said, complaints = tools.told("DumpLogSegments", "--files", names)
+    for planted in PLANTED:
+        assert any(planted.told in line for line in complaints), (planted, complaints)
+    # Of each once; the others say which entry.
+    of_entries = [line for line in complaints if line.strip().startswith("Index")]
+    assert len(complaints) - len(of_entries) == len(PLANTED), complaints
+    dumped = dumped_files(said)
+    newest = newest_in_snapshot(dumped[right])
+    assert newest_in_snapshot(dumped[unseen]) == [
+        newest[0]._replace(last_sequence=newest[0].last_sequence + 1),
+        *newest[1:],
     ]
 
 

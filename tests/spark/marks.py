@@ -2,17 +2,10 @@
 
 import pytest
 
-from tests.planes import Plane
+from tests.marks import PLAIN_IS_LONG
 
-DEAR_PLANES = pytest.mark.parametrize(
-    "plane",
-    [
-        pytest.param(Plane.FAST, id="fast"),
-        pytest.param(Plane.PLAIN, id="plain", marks=pytest.mark.long),
-    ],
-    indirect=True,
-)
-"""Of the plain plane with `--long` alone: what tasks read and write is tested on both without a JVM
-(test_stream_source, test_two_phases, tests/client)."""
+DEAR_PLANES = PLAIN_IS_LONG
+"""What tasks read and write is tested on both planes without a JVM (test_stream_source,
+test_two_phases, tests/client)."""
 
 DEAR = [pytest.mark.spark, DEAR_PLANES]

@@ -12,6 +12,8 @@ from tests.spark.conftest import ROOT
 
 JOBS = ROOT / "spark"
 TIMEOUT_S = 120
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""It starts; neither the best code nor collecting in parallel pays."""
 
 
 def submit(
@@ -23,7 +25,7 @@ def submit(
     return subprocess.run(
         [command, "--master", "local[2]", "--driver-memory", "1g",
          "--conf", "spark.ui.enabled=false",
-         "--driver-java-options", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+         "--driver-java-options", QUICK_JVM,
          str(JOBS / script), *arguments],
         env=os.environ | environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=TIMEOUT_S, check=False,
