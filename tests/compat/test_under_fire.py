@@ -311,13 +311,12 @@ JAVA_FENCED = JAVA_RAISED.format("errors.ProducerFencedException: There is a new
         (FENCED, "fenced"),
         (JAVA_FENCED, "fenced"),
         (JAVA_RAISED.format("errors.InvalidProducerEpochException: producer 2 epoch 0"), "fenced"),
-        (
-            RAISED.format(
-                'cimpl.KafkaException: KafkaError{code=_TIMED_OUT,val=-185,str="Failed to add '
-                "offsets to transaction on broker TxnCoordinator: Local: Timed out (after 10939ms)"
-                '"}'
-            ),
-            "timed out",
+        *(
+            (
+                RAISED.format(f'cimpl.KafkaException: KafkaError{{code={code},str="..."}}'),
+                "unanswered",
+            )
+            for code in ("_TIMED_OUT,val=-185", "_TRANSPORT,val=-195")
         ),
         (RAISED.format("RuntimeError: KafkaError{code=_MAX_POLL_EXCEEDED,val=-1}"), "polled late"),
         (STUCK.format("commits"), "stuck"),

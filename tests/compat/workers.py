@@ -44,11 +44,8 @@ REASONS = {
         r'|Exception in thread "main" org\.apache\.kafka\.common\.errors\.'
         r"(?:ProducerFenced|InvalidProducerEpoch)Exception: "
     ),
-    # librdkafka's request waited for its coordinator for as long as the transaction may take.
-    "timed out": (
-        r"cimpl\.KafkaException: KafkaError\{code=_TIMED_OUT,"
-        r".*on broker TxnCoordinator: Local: Timed out"
-    ),
+    # librdkafka's call was over before the broker was there again: errors that are its own.
+    "unanswered": r"cimpl\.KafkaException: KafkaError\{code=(?:_TIMED_OUT|_TRANSPORT),",
     # A call that waited for the broker did return, but too late for the next poll.
     "polled late": r"RuntimeError: KafkaError\{code=_MAX_POLL_EXCEEDED,",
     # librdkafka does not come back from ending a transaction: `transactional_worker.STUCK_S`. The
