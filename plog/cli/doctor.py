@@ -30,9 +30,9 @@ def command(properties: str | None, overrides: tuple[str, ...], spark: bool, as_
     has, or lose its records.
 
     With --spark it looks at Java, Spark, the Python that Spark would ask, and the modules there,
-    as the environment has them (SPARK_HOME, JAVA_HOME, PYSPARK_PYTHON, PYSPARK_DRIVER_PYTHON,
-    PYTHONPATH, PATH): run it where jobs are started, and on the workers. Status 1: Spark would
-    not find the format.
+    as the environment and spark-env.sh have them (SPARK_HOME, JAVA_HOME, PYSPARK_PYTHON,
+    PYSPARK_DRIVER_PYTHON, PYTHONPATH, PATH): run it where jobs are started, and on the workers.
+    Status 1: Spark would not find the format.
     """
     from plog.ops.doctor import Verdict, examine
 

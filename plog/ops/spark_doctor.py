@@ -2,7 +2,7 @@
 
 Owns where Spark looks: which Python it asks, which modules it imports there, which Java and which
 release of Spark it is. Spark itself says nothing but DATA_SOURCE_NOT_FOUND of most of this. Changes
-nothing, and starts nothing but the Pythons that Spark would start.
+nothing, and starts nothing but the Pythons that Spark would start, and its spark-env.sh.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 from plog import __version__
@@ -33,6 +35,11 @@ VECTOR = "jdk.incubator.vector"
 """A module that Spark's launcher names to every Java, which does not start without it."""
 PROBE = Path(__file__).with_name("spark_probe.py")
 PROBE_S = 60.0
+SETTABLE = ("SPARK_HOME", "JAVA_HOME", DRIVERS, WORKERS, "PYTHONPATH", "PATH")
+"""What is looked at here and spark-env.sh may set."""
+LOAD = "set -a; . ${SPARK_CONF_DIR}/spark-env.sh >&2; set +a; command -p env -0"
+"""As Spark's bin/load-spark-env.sh, which goes on whatever the file's last status is."""
+LOAD_S = 20.0
 REGISTER = "plog.spark.session.register(spark) does without the search"
 
 Version = tuple[int, ...]
@@ -41,16 +48,71 @@ Version = tuple[int, ...]
 def examine_spark(environment: Mapping[str, str] = os.environ) -> list[Finding]:
     """Look at what Spark would come upon when it is started with this environment."""
     here = _pyspark_here()
-    home = Path(environment["SPARK_HOME"]) if environment.get("SPARK_HOME") else here
+    environment, found = _loaded(_home(environment, here), environment)
+    home = _home(environment, here)
     variable, named = _asked(environment)
     there = _probe(named, home, environment)
     if home is None and isinstance(there, Probed):
         home = there.spark_home
-    found = [*_java(environment), *_spark(home, here, environment)]
+    found += [*_java(environment), *_spark(home, here, environment)]
     found += _search(variable, named, there)
     if variable == DRIVERS:
         found += _workers(environment, home, there)
     return found
+
+
+# -- spark-env.sh ------------------------------------------------------------------------------
+
+
+def _home(environment: Mapping[str, str], here: Path | None) -> Path | None:
+    return Path(environment["SPARK_HOME"]) if environment.get("SPARK_HOME") else here
+
+
+def _loaded(
+    home: Path | None, environment: Mapping[str, str]
+) -> tuple[Mapping[str, str], list[Finding]]:
+    """Return the environment that Spark's scripts make of this one, and what to say of that."""
+    conf = environment.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")
+    file, what = f"{conf}/spark-env.sh", "spark-env.sh"
+    if not conf or environment.get("SPARK_ENV_LOADED") or not os.path.isfile(file):
+        return environment, []
+    given = {**environment, "SPARK_CONF_DIR": conf, "SPARK_HOME": str(home or "")}
+    after = _sourced({**given, "SPARK_ENV_LOADED": "1"})
+    if isinstance(after, str):
+        text = f"{file} {after}: the environment is judged without it"
+        return environment, [Finding(what, Verdict.WARNING, text, "mend or remove it")]
+    names = [name for name in SETTABLE if after.get(name) != given.get(name)]
+    if "SPARK_HOME" not in names and not environment.get("SPARK_HOME"):
+        after.pop("SPARK_HOME", None)  # which nobody set
+    text = f"changes {', '.join(names)}: that goes before what is exported here; change it there"
+    text = text if names else f"changes none of {', '.join(SETTABLE)}"
+    return after, [Finding(what, Verdict.OK, f"{file} {text}")]
+
+
+def _sourced(given: Mapping[str, str]) -> dict[str, str] | str:
+    """Run spark-env.sh as Spark does; return the environment then, or what is amiss else."""
+    # The output is a file, no pipe: what spark-env.sh leaves running would hold that open.
+    with TemporaryFile() as out:
+        try:
+            bash = subprocess.Popen(
+                ["bash", "-c", LOAD, f"{given['SPARK_HOME']}/bin/spark-class"],
+                env=given, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as fault:
+            return f"is not run, as bash does not start ({fault.strerror})"
+        try:
+            status = bash.wait(LOAD_S)
+        except subprocess.TimeoutExpired:
+            return f"does not end in {LOAD_S:g} s"
+        finally:
+            if bash.poll() is None:
+                os.killpg(bash.pid, signal.SIGKILL)
+                bash.wait()
+        out.seek(0)
+        entries = (os.fsdecode(entry).partition("=") for entry in out.read().split(b"\0"))
+        after = {name: value for name, is_set, value in entries if is_set}
+    return after if "SPARK_ENV_LOADED" in after else f"ends Spark's scripts with status {status}"
 
 
 # -- Spark and Java ----------------------------------------------------------------------------

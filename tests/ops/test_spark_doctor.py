@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 import tomllib
 from pathlib import Path
 
@@ -328,6 +329,168 @@ def test_pyspark_that_is_nowhere_is_said(
     assert "has no plog" in no_plog
     # That of the Python which Spark asks does.
     assert told(examine_spark(quick), Verdict.FAILURE) == []
+
+
+# -- spark-env.sh ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A Spark of pyspark's release, whose conf/ there is."""
+    from pyspark import __version__
+
+    place = spark(tmp_path / "spark", __version__)
+    (place / "conf").mkdir()
+    return place
+
+
+def spark_env(conf: Path, text: str) -> str:
+    """Write what Spark's scripts source; return its name."""
+    conf.mkdir(exist_ok=True)
+    (conf / "spark-env.sh").write_text(textwrap.dedent(text))
+    return f"{conf}/spark-env.sh"
+
+
+def said_of(found: list[Finding]) -> str:
+    (one,) = [one for one in found if one.what == "spark-env.sh"]
+    assert one.verdict is Verdict.OK
+    return one.text
+
+
+def is_running(process: str) -> bool:
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_python_that_spark_env_names_goes_before_the_callers(
+    quick: Environment, bare_python: Path, tmp_path: Path, home: Path, is_elsewhere: bool
+) -> None:
+    conf = tmp_path / "elsewhere" if is_elsewhere else home / "conf"
+    file = spark_env(conf, f"echo A=1\nPYSPARK_PYTHON={bare_python}\necho B=1 >&2")
+    given = {**quick, "PYSPARK_PYTHON": "python3", "SPARK_HOME": str(home)}
+    assert told(examine_spark({**given, "SPARK_CONF_DIR": str(tmp_path)}), Verdict.FAILURE) == []
+    found = examine_spark({**given, "SPARK_CONF_DIR": str(conf) if is_elsewhere else ""})
+    assert f"PYSPARK_PYTHON={bare_python} has no plog" in failure(found)
+    assert said_of(found).startswith(f"{file} changes PYSPARK_PYTHON:")
+
+
+def test_spark_env_has_the_last_word_as_in_sparks_scripts(
+    quick: Environment, tmp_path: Path, home: Path
+) -> None:
+    # It is run by bash, may build on what there is, and goes on when its last command fails.
+    text = """
+        function of_ours { [[ -d $SPARK_HOME/conf && $SPARK_CONF_DIR == "$SPARK_HOME/conf" ]]; }
+        of_ours && PATH=$SPARK_HOME/sbin:$MINE
+        export NOTE=$'two\nJAVA_HOME=lines'
+        unset JAVA_HOME PYSPARK_DRIVER_PYTHON
+        false
+    """
+    file = spark_env(home / "conf", text)
+    java(home, "11.0.22")
+    (home / "sbin").mkdir()
+    (home / "sbin" / "java").symlink_to(home / "bin" / "java")
+    mine = {"MINE": str(tmp_path / "bin"), "PYSPARK_DRIVER_PYTHON": "/none"}
+    found = examine_spark({**quick, **mine, "SPARK_HOME": str(home)})
+    assert f"{home}/sbin/java is Java 11.0.22" in failure(found)
+    assert said_of(found).startswith(f"{file} changes JAVA_HOME, PYSPARK_DRIVER_PYTHON, PATH:")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "JAVA_HOME=/none",
+        "export PATH=$SPARK_CONF_DIR:$PATH; unset JAVA_HOME; false",
+        "SPARK_HOME=$(dirname $0)/none; PYTHONPATH=$'two\\nlines'",
+        "PYSPARK_PYTHON=/none\nif then\nJAVA_HOME=/none",
+        ": ${JAVA_HOME:=/none} ${PYSPARK_PYTHON:=/none}",
+        "JAVA_HOME=/none; exit",
+    ],
+)
+@pytest.mark.parametrize("conf", ["conf", "a conf"])
+def test_spark_env_is_read_as_by_sparks_own_script(
+    environment: Environment, home: Path, text: str, conf: str
+) -> None:
+    spark_env(home / conf, text)
+    given = {**environment, "SPARK_HOME": str(home), "SPARK_CONF_DIR": str(home / conf)}
+    place = spark_doctor._pyspark_here()
+    program = f". {place}/bin/load-spark-env.sh 2>/dev/null; env -0"
+    name = f"{home}/bin/spark-class"
+    done = subprocess.run(
+        ["bash", "-c", program, name], env=given, stdout=subprocess.PIPE, check=False
+    )
+    theirs = dict(one.split("=", 1) for one in done.stdout.decode().split("\0") if one)
+    after = spark_doctor._loaded(home, given)[0]
+    for variable in spark_doctor.SETTABLE:
+        ours = after.get(variable)
+        assert ours == (theirs if theirs else given).get(variable)
+
+
+def test_spark_env_beside_a_pyspark_of_pip_is_read(
+    quick: Environment, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_doctor, "_pyspark_here", lambda: home)
+    spark_env(home / "conf", "MINE=$SPARK_HOME")
+    found = examine_spark(quick)
+    assert told(found, Verdict.FAILURE) == told(found, Verdict.WARNING) == []
+    assert "changes none of SPARK_HOME, JAVA_HOME" in said_of(found)
+    assert not any("SPARK_HOME=" in one.text for one in found)
+    spark_env(home / "conf", f"SPARK_HOME={spark(tmp_path / 'old', '3.5.0')}")
+    assert f"SPARK_HOME={tmp_path}/old is Spark 3.5.0" in failure(examine_spark(quick))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("exit 3", "ends Spark's scripts with status 3"),
+        ("exit", "ends Spark's scripts with status 0"),
+        ("set -e; false", "ends Spark's scripts with status 1"),
+        ("sleep 60 & echo $! >$CHILD; wait", "does not end in 1 s"),
+    ],
+)
+def test_spark_env_that_fails_or_hangs_is_warned_of(
+    quick: Environment,
+    tmp_path: Path,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    says: str,
+) -> None:
+    monkeypatch.setattr(spark_doctor, "LOAD_S", 1)
+    file = spark_env(home / "conf", f"JAVA_HOME=/none\n{text}")
+    child = tmp_path / "child"
+    found = examine_spark({**quick, "SPARK_HOME": str(home), "CHILD": str(child)})
+    assert told(found, Verdict.FAILURE) == []  # the caller's Java is well
+    (line,) = told(found, Verdict.WARNING)
+    assert f"{file} {says}" in line
+    deadline = time.monotonic() + 10
+    while child.exists() and is_running(child.read_text().strip()):  # what it started ends, too
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_spark_env_that_leaves_something_running_is_not_waited_for(
+    quick: Environment, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_doctor, "LOAD_S", 5)
+    spark_env(home / "conf", "{ sleep 10; :; } &\nJAVA_HOME=/none")
+    assert "JAVA_HOME=/none" in failure(examine_spark({**quick, "SPARK_HOME": str(home)}))
+
+
+def test_spark_env_that_was_read_already_is_not_read_again(quick: Environment, home: Path) -> None:
+    spark_env(home / "conf", "JAVA_HOME=/none")
+    given = {**quick, "SPARK_HOME": str(home), "SPARK_ENV_LOADED": "1"}
+    assert told(examine_spark(given), Verdict.FAILURE) == []
+
+
+def test_spark_env_without_a_bash_is_warned_of(quick: Environment, home: Path) -> None:
+    spark_env(home / "conf", "JAVA_HOME=/none")
+    quick["PATH"] = quick["PATH"].partition(os.pathsep)[0]
+    (line,) = told(examine_spark({**quick, "SPARK_HOME": str(home)}), Verdict.WARNING)
+    assert "bash does not start" in line
 
 
 # -- Java --------------------------------------------------------------------------------------
