@@ -15,9 +15,11 @@ SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
     # Filters on topic, partition, offset and timestamp spare the reader records.
     "spark.sql.python.filterPushdown.enabled": "true",
-    # Batches for the sink end at 10,000 rows; to measure their bytes too takes a time that grows
-    # with the square of their rows where there are headers.
-    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+    # Rows go to Python, to the sink too, in batches of so many at most, and of about so many bytes:
+    # what a batch has is weighed behind each row, in a time that grows with the square of their
+    # number where they have headers.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "67108864",
 }
 
 

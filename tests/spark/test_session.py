@@ -11,6 +11,7 @@ import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import Row
@@ -20,6 +21,7 @@ from plog.client.producer import Producer
 from plog.spark.session import SETTINGS
 from plog.types import TopicPartition
 from tests.compat.clients import Confluent, Sent
+from tests.conftest import ROOT
 from tests.servers import BrokerProcess
 from tests.spark.marks import DEAR_PLANES
 from tests.spark.submitted import JOBS, submit
@@ -116,6 +118,19 @@ def test_large_records_reach_spark(spark, broker, new_topic):
     assert sorted(map(tuple, digests.collect())) == sorted(map(tuple, expected.collect()))
 
 
+def test_large_rows_reach_python_in_batches_of_bounded_size(spark):
+    """As rows for the sink do; one of 2 GiB is more than Arrow holds."""
+    rows = spark.range(0, 200, 1, 1).selectExpr("repeat('x', 1000000) AS value")
+
+    def sizes(batches):
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"size": [batch.nbytes]})
+
+    found = [row.size for row in rows.mapInArrow(sizes, "size long").collect()]
+    assert sum(found) > 200_000_000
+    assert max(found) < (64 << 20) + 2_000_000
+
+
 def test_actions_of_a_frame_see_the_same_records(spark, broker, new_topic):
     topic = new_topic()
     fill(broker, topic, {0: 10})
@@ -210,7 +225,8 @@ def test_deleted_records_end_the_query_with_their_reason(spark, broker, new_topi
 
 def test_session_is_set_up_as_the_page_says(spark):
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
-    assert len(SETTINGS) == 3
+    page = (ROOT / "docs" / "SPARK.md").read_text().splitlines()
+    assert {tuple(line.split()) for line in page} >= set(SETTINGS.items())
     assert {key: spark.conf.get(key) for key in SETTINGS} == SETTINGS
     assert spark.sparkContext.appName == "plog tests"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
