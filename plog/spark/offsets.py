@@ -203,8 +203,8 @@ def resolve(
         asked_start = options.start.offsets is not None
         asked_end = options.end.offsets is not None
         if options.fail_on_data_loss and (
-            (asked_start and (start < first[partition] < end or start > log_end[partition]))
-            or (asked_end and (end > last[partition] or start < end < first[partition]))
+            (asked_start and (start < min(first[partition], end) or start > log_end[partition]))
+            or (asked_end and end > last[partition])
         ):
             raise OffsetOutOfRange(
                 f"{partition} holds offsets {first[partition]} to {last[partition]}, the query "
@@ -281,22 +281,14 @@ def _names(partitions: Iterable[TopicPartition]) -> str:
     return ", ".join(map(str, sorted(partitions)))
 
 
-def split(
-    ranges: Sequence[OffsetRange], options: SourceOptions, tasks: int
-) -> list[list[OffsetRange]]:
-    """Share the ranges out among tasks of equal numbers of records, but for one record.
+def split(ranges: Sequence[OffsetRange], tasks: int) -> list[list[OffsetRange]]:
+    """Cut the ranges into tasks of equal numbers of records, but for one record.
 
-    There are `tasks` of them, minPartitions if that is more, and as many more as
-    maxRecordsPerPartition asks for; never more than records. A task reads many log partitions,
+    There are `tasks` of them, but never more than records. A task reads many log partitions,
     because each task costs tens of milliseconds of its own.
     """
     total = sum(r.end - r.start for r in ranges)
-    if total == 0:
-        return []
-    count = max(tasks, options.min_partitions or 1)
-    if options.max_records_per_partition is not None:
-        count = max(count, -(-total // options.max_records_per_partition))
-    count = min(count, total)
+    count = min(tasks, total)
     shares: list[list[OffsetRange]] = []
     room = 0
     for whole in ranges:
@@ -316,18 +308,37 @@ def split(
 def share_out(
     ranges: Sequence[OffsetRange], options: SourceOptions, tasks: int
 ) -> list[list[OffsetRange]]:
-    """Share the ranges of a stream's batch out among tasks, each partition's to one of them.
+    """Share the ranges out among tasks, each partition's to one of them.
 
-    So what is written of a partition's records keeps their order, as with Spark's Kafka source.
-    minPartitions and maxRecordsPerPartition cut partitions, as they do there. Else there are
-    `tasks` of them at most, as even as whole ranges make it.
+    So what is written of a partition's records keeps their order. Partitions are cut where Spark's
+    Kafka source cuts them: what has more records than maxRecordsPerPartition, and where
+    minPartitions are more than there are. Else there are `tasks`, or minPartitions, at most, as
+    even as whole ranges make it.
     """
-    if options.min_partitions is not None or options.max_records_per_partition is not None:
-        return split(ranges, options, tasks)
-    shares: list[list[OffsetRange]] = [[] for _ in range(min(tasks, len(ranges)))]
-    sizes = [0] * len(shares)
-    for largest in sorted(ranges, key=lambda r: r.start - r.end):
-        least = sizes.index(min(sizes))
-        shares[least].append(largest)
-        sizes[least] += largest.end - largest.start
-    return shares
+    most = options.max_records_per_partition
+    pieces = [piece for whole in ranges for piece in _cut(whole, most)]
+    wanted = options.min_partitions or 1
+    if wanted > len(pieces):
+        return split(ranges, wanted)
+    count = min(max(tasks, wanted), len(pieces))
+    shares: list[dict[TopicPartition, OffsetRange]] = [{} for _ in range(count)]
+    sizes = [0] * count
+    for largest in sorted(pieces, key=lambda r: r.start - r.end):
+        size, at = largest.end - largest.start, largest.partition
+        least = min(range(len(shares)), key=sizes.__getitem__)
+        if at in shares[least] or (shares[least] and most and sizes[least] + size > most):
+            least = len(shares)
+            shares.append({})
+            sizes.append(0)
+        shares[least][at] = largest
+        sizes[least] += size
+    return [list(share.values()) for share in shares]
+
+
+def _cut(whole: OffsetRange, most: int | None) -> list[OffsetRange]:
+    size = whole.end - whole.start
+    return [whole] if most is None or size <= most else _flat(split([whole], -(-size // most)))
+
+
+def _flat(shares: list[list[OffsetRange]]) -> list[OffsetRange]:
+    return [piece for share in shares for piece in share]

@@ -461,6 +461,12 @@ def test_deleted_records_are_a_loss_only_if_asked_for(broker, new_topic):
     with pytest.raises(OffsetOutOfRange, match="holds offsets 4 to 10, the query asks for 2 to 10"):
         rows_of(broker, **asked)
     assert offsets_of(broker, failOnDataLoss="false", **asked) == {0: list(range(4, 10))}
+    with Admin(broker.bootstrap) as admin:  # nothing is left, as of a topic that has aged out
+        admin.delete_records({TopicPartition(topic, 0): 10})
+    for end in ({}, {"endingOffsets": json.dumps({topic: {"0": 10}})}):
+        with pytest.raises(OffsetOutOfRange, match="holds offsets 10 to 10"):
+            rows_of(broker, **asked, **end)
+        assert offsets_of(broker, failOnDataLoss="false", **asked, **end) == {}
 
 
 def test_plan_is_what_was_there_when_it_was_made(broker, new_topic):
@@ -483,28 +489,9 @@ def ranges(*sizes: int) -> list[OffsetRange]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "tasks", "options", "expected"),
-    [
-        ([10], 1, {}, [10]),
-        ([10], 2, {}, [5, 5]),
-        ([1] * 1000, 4, {}, [250] * 4),
-        ([7, 1, 1, 1], 2, {}, [5, 5]),
-        ([3], 8, {}, [1, 1, 1]),
-        ([], 8, {}, []),
-        ([100], 2, {"min_partitions": 10}, [10] * 10),
-        ([10], 2, {"min_partitions": 7}, [1, 1, 2, 1, 2, 1, 2]),
-        ([101], 2, {"min_partitions": 100}, [1] * 99 + [2]),
-        ([3], 2, {"min_partitions": 7}, [1] * 3),
-        ([100], 20, {"min_partitions": 10}, [5] * 20),
-        ([50, 50], 2, {"max_records_per_partition": 20}, [20] * 5),
-        ([50, 50], 10, {"max_records_per_partition": 20}, [10] * 10),
-    ],
-)
-def test_ranges_are_shared_out_evenly(sizes, tasks, options, expected):
-    shares = split(ranges(*sizes), SourceOptions("h:1", **options), tasks)
-    assert [sum(r.end - r.start for r in share) for share in shares] == expected
-    flat = [r for share in shares for r in share]
+def check(shares: list[list[OffsetRange]], *sizes: int) -> list[int]:
+    """See that shares have each record of the ranges once; return how many each has."""
+    flat = sorted(r for share in shares for r in share)
     assert all(r.start < r.end for r in flat)
     for whole in ranges(*sizes):
         parts = [r for r in flat if r.partition == whole.partition]
@@ -512,6 +499,24 @@ def test_ranges_are_shared_out_evenly(sizes, tasks, options, expected):
         assert (parts[0].start, parts[-1].end) == (whole.start, whole.end)
     for share in shares:
         assert len({r.partition for r in share}) == len(share)
+    return [sum(r.end - r.start for r in share) for share in shares]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tasks", "expected"),
+    [
+        ([10], 1, [10]),
+        ([10], 2, [5, 5]),
+        ([1] * 1000, 4, [250] * 4),
+        ([7, 1, 1, 1], 2, [5, 5]),
+        ([3], 8, [1, 1, 1]),
+        ([], 8, []),
+        ([10], 7, [1, 1, 2, 1, 2, 1, 2]),
+        ([101], 100, [1] * 99 + [2]),
+    ],
+)
+def test_ranges_are_cut_evenly(sizes, tasks, expected):
+    assert check(split(ranges(*sizes), tasks), *sizes) == expected
 
 
 @pytest.mark.parametrize(
@@ -524,16 +529,38 @@ def test_ranges_are_shared_out_evenly(sizes, tasks, options, expected):
         ([], 8, []),
     ],
 )
-def test_partitions_of_a_stream_are_not_cut(sizes, tasks, expected):
+def test_whole_partitions_are_shared_out(sizes, tasks, expected):
     shares = share_out(ranges(*sizes), SourceOptions("h:1"), tasks)
     assert [[r.partition.partition for r in share] for share in shares] == expected
     assert sorted(r for share in shares for r in share) == sorted(ranges(*sizes))
 
 
-def test_partitions_of_a_stream_are_cut_where_that_is_asked_for():
-    for options in ({"min_partitions": 4}, {"max_records_per_partition": 25}):
-        shares = share_out(ranges(100), SourceOptions("h:1", **options), 2)
-        assert [sum(r.end - r.start for r in share) for share in shares] == [25] * 4
+@pytest.mark.parametrize(
+    ("sizes", "tasks", "options", "expected"),
+    [
+        # Where there are enough partitions none is cut: they keep their order.
+        ([9, 5, 1], 2, {"min_partitions": 1}, [9, 6]),
+        ([9, 5, 1], 2, {"min_partitions": 3}, [9, 5, 1]),
+        ([9, 5], 8, {"max_records_per_partition": 9}, [9, 5]),
+        ([100], 2, {"min_partitions": 10}, [10] * 10),
+        ([100], 20, {"min_partitions": 10}, [10] * 10),
+        ([30, 10], 1, {"min_partitions": 4}, [10] * 4),
+        ([3], 2, {"min_partitions": 7}, [1] * 3),
+        # Those that are larger are, into equal parts.
+        ([100], 2, {"max_records_per_partition": 25}, [25] * 4),
+        ([50, 50], 10, {"max_records_per_partition": 20}, [17, 17, 17, 17, 16, 16]),
+        ([50, 3], 2, {"max_records_per_partition": 20}, [17, 17, 19]),
+        # A task has no more, either.
+        ([6, 6, 6], 1, {"max_records_per_partition": 10}, [6, 6, 6]),
+        ([6, 4, 6], 1, {"max_records_per_partition": 10}, [6, 10]),
+        ([40], 2, {"max_records_per_partition": 20, "min_partitions": 4}, [10] * 4),
+        ([40], 2, {"max_records_per_partition": 10, "min_partitions": 2}, [10] * 4),
+    ],
+)
+def test_partitions_are_cut_where_the_options_ask_for_it(sizes, tasks, options, expected):
+    shares = share_out(ranges(*sizes), SourceOptions("h:1", **options), tasks)
+    found = check(shares, *sizes)
+    assert sorted(found) == sorted(expected)
 
 
 # -- while the query runs
