@@ -107,6 +107,19 @@ def start_parquet(
     )
 
 
+def _check_target(target: Path, checkpoint: Path) -> None:
+    """Refuse files that another checkpoint's query has written, where both are on this host's disk.
+
+    Spark counts the batches in such a directory, and leaves those out, without a word, whose
+    numbers it has seen there: all of a new query's first ones.
+    """
+    if (target / "_spark_metadata").exists() and not (checkpoint / "offsets").exists():
+        raise click.UsageError(
+            f"{target} was written by a run with another --checkpoint; "
+            "a new checkpoint needs a new --parquet"
+        )
+
+
 def totals(spark: SparkSession, target: str) -> list[tuple[str, int, int, int, int]]:
     """Return of each kind: windows, events, most visitors of a window and what was late."""
     from pyspark.sql import functions as F  # noqa: N812
@@ -159,6 +172,7 @@ def main(
         raise click.BadParameter("--window must be a multiple of --slide")
     trigger = activity.trigger(continuous=continuous, every_s=every_s)
     kept = Path(checkpoint)
+    _check_target(Path(parquet), kept / "parquet")
     with activity.session("activity report", parts) as spark:
         activity.create(bootstrap_server, report_topic)
         events = activity.events(
@@ -182,7 +196,8 @@ def main(
                 partial(
                     start_parquet,
                     *(spark, bootstrap_server, report_topic, parquet, kept / "parquet"),
-                    source_options,
+                    # The others may name what only the activity topic has.
+                    [one for one in source_options if one[0].startswith("kafka.")],
                     **trigger,
                 ),
             ],

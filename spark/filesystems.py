@@ -11,9 +11,18 @@ import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+from plog.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+COPYING_STORES = frozenset(
+    ("s3", "s3a", "s3n", "gs", "oss", "cos", "cosn", "obs", "swift", "wasb", "wasbs")
+)
+"""Schemes of Hadoop's filesystems whose rename of a directory is no one step."""
 
 
 class Files(Protocol):
@@ -182,8 +191,23 @@ class HadoopFiles:
 
 
 def files_at(spark: SparkSession, path: str) -> Files:
-    """Return the files below a path, which Spark's default filesystem has unless it names one."""
+    """Return the files below a path, which Spark's default filesystem has unless it names one.
+
+    Raises:
+        ConfigError: they are in an object store.
+    """
+    _check_renames(path)
     found = HadoopFiles(spark, path)
+    _check_renames(found.root)
     if found.root.startswith("file:"):
         return LocalFiles(Path(path.removeprefix("file://").removeprefix("file:")))
     return found
+
+
+def _check_renames(path: str) -> None:
+    scheme = urlsplit(path).scheme
+    if scheme in COPYING_STORES:
+        raise ConfigError(
+            f"{path}: {scheme} renames a directory file by file, and whoever dies meanwhile leaves"
+            " half of a load; give a path on HDFS or a local disk"
+        )

@@ -269,7 +269,7 @@ def load(
             state, records = _load_part(
                 spark,
                 store,
-                subscription,
+                {**subscription, "failOnDataLoss": str(fail_on_data_loss).lower()},
                 state,
                 todo._replace(starts=starts, ends=ends),
                 recreated,
@@ -286,16 +286,20 @@ def load(
 def _load_part(
     spark: SparkSession,
     store: Store,
-    subscription: Mapping[str, str],
+    reading: Mapping[str, str],
     state: State,
     part: Plan,
     recreated: str,
 ) -> tuple[State, Counter[TopicPartition]]:
-    """Load a part in one step; return what there is then, and the records by partition."""
+    """Load a part in one step; return what there is then, and the records by partition.
+
+    Args:
+        reading: options of the source, of which those count that do not say what is read.
+    """
     from plog.spark.options import parse
 
     drop, cut = _replaced(state, part, recreated)
-    rows, kept = _new_rows(spark, subscription, part), Counter[TopicPartition]()
+    rows, kept = _new_rows(spark, reading, part), Counter[TopicPartition]()
     if cut:
         old = _rows_before(spark, store, cut, part.starts)
         for topic, partition, count in old.groupBy("topic", "partition").count().collect():
@@ -304,7 +308,7 @@ def _load_part(
     work = store.begin()
     try:
         files = write(spark, store, work, rows)
-        check_ids(parse(subscription), part.ids)
+        check_ids(parse(reading), part.ids)
         before = {name: state.topics[name] for name in part.ids if name in state.topics}
         change = Change("reload" if drop else "load", before, _after(part), files, drop)
         state = store.commit(work, change)
@@ -349,7 +353,7 @@ def _replaced(state: State, part: Plan, recreated: str) -> tuple[set[str], list[
     return drop, cut
 
 
-def _new_rows(spark: SparkSession, subscription: Mapping[str, str], part: Plan) -> DataFrame:
+def _new_rows(spark: SparkSession, reading: Mapping[str, str], part: Plan) -> DataFrame:
     """Return the records of a plan."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -361,7 +365,7 @@ def _new_rows(spark: SparkSession, subscription: Mapping[str, str], part: Plan) 
             ends[at.topic][at.partition] = part.ends[at]
     if not assigned:
         return spark.createDataFrame([], SCHEMA)
-    options = {name: value for name, value in subscription.items() if name.startswith("kafka.")}
+    options = {name: value for name, value in reading.items() if not name.startswith("subscribe")}
     ids = [F.lit(text) for name in assigned for text in (name, part.ids[name])]
     records = (
         spark.read.format("plog")

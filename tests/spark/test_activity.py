@@ -116,7 +116,9 @@ def test_report_is_that_computed_without_spark(
     )
     for part in cut(events, T0 + 57 * MINUTE_MS):
         activity_events.load(broker.bootstrap, topic, part, traffic)
-        run_job(activity_report.main, config=config)
+        # Which the topic of the report has not.
+        start = json.dumps({topic: {str(number): 0 for number in range(3)}})
+        run_job(activity_report.main, config=config, source_option=f"startingOffsets={start}")
     window_ms = 5 * MINUTE_MS
     rows = activity_events.expected_report(
         events, window_ms=window_ms, slide_ms=window_ms, late_after_ms=LATE_AFTER_S * 1000
@@ -126,6 +128,17 @@ def test_report_is_that_computed_without_spark(
     assert sum(row.late for row in expected.values()) > 100
     assert report_in(broker, reports) == expected
     assert parquet_in(tmp_path / "parquet") == expected
+
+
+def test_files_of_another_checkpoint_are_refused(
+    run_job: Callable[..., None], tmp_path: Path
+) -> None:
+    """Spark would leave the first batches of the new one out."""
+    (tmp_path / "parquet" / "_spark_metadata").mkdir(parents=True)
+    with pytest.raises(click.UsageError, match="a new checkpoint needs a new --parquet"):
+        run_job(
+            activity_report.main, parquet=tmp_path / "parquet", checkpoint=tmp_path / "checkpoint"
+        )
 
 
 def test_partition_that_was_added_lately_ends_no_window_of_the_others(

@@ -18,7 +18,7 @@ import pytest
 
 from plog.client.admin import Admin
 from plog.client.producer import Producer
-from plog.errors import UnknownTopicOrPartition
+from plog.errors import ConfigError, UnknownTopicOrPartition
 from plog.types import TopicPartition
 from tests.agreement.harness import run_seed
 from tests.planes import Plane
@@ -317,6 +317,38 @@ def test_records_that_are_gone_are_told_of(
         warehouse.load(topic)
     assert warehouse.load(topic, fail_on_data_loss=False) == 3
     assert warehouse.values() == [0, 1, 2, 3, 4, 7, 8, 9]
+
+
+@pytest.mark.parametrize("path", ["s3a://bucket/warehouse", "gs://bucket/warehouse"])
+def test_object_store_is_refused(filesystems: ModuleType, spark: Any, path: str) -> None:
+    with pytest.raises(ConfigError, match="give a path on HDFS or a local disk"):
+        filesystems.files_at(spark, path)
+
+
+def test_records_that_go_while_others_are_loaded_are_told_of(
+    broker: BrokerProcess,
+    new_topic: NewTopic,
+    send: Send,
+    warehouse: Warehouse,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = new_topic(1)
+    send(topic, range(10))
+    plan, gone = warehouse.job.plan, 0
+
+    def plan_of_what_goes(*arguments: Any, **options: Any) -> Any:
+        planned = plan(*arguments, **options)
+        with Admin(broker.bootstrap) as admin:
+            admin.delete_records({TopicPartition(topic, 0): gone})
+        return planned
+
+    monkeypatch.setattr(warehouse.job, "plan", plan_of_what_goes)
+    gone = 3
+    with pytest.raises(Exception, match="holds offsets 3 to 10, the query asks for 0 to 10"):
+        warehouse.load(topic)
+    gone = 7
+    assert warehouse.load(topic, start_ms=-1, fail_on_data_loss=False) == 3
+    assert warehouse.values() == [7, 8, 9]
 
 
 @pytest.mark.parametrize(
