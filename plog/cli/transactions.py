@@ -151,6 +151,8 @@ def describe(transactional_id: str, bootstrap: str, as_json: bool) -> None:
     click.echo(_line(found, open_ms))
     if rows:
         print_rows(rows, ["Topic", "Partition"], as_json=False)
+    elif found.state in OPEN_STATES:
+        click.echo("Its markers are written, or refused: see `plog transactions find-hanging`.")
     else:
         click.echo("No transaction of it is open.")
 

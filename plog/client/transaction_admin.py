@@ -285,7 +285,7 @@ class TransactionAdmin(Administration):
         if not suspects:
             return [], told.faults
         # Those that have ended since are none: a coordinator forgets that a partition is in a
-        # transaction only once its marker is there.
+        # transaction only once its marker is there or refused.
         again = self.producers({one.partition for one in suspects})
         still_open = {one.identity for one in again.open_transactions()}
         found = [

@@ -141,6 +141,14 @@ class OwnAppends:
         )
         await self._until_safe(partition, done.last_offset)
 
+    def has_open(self, at: TopicPartition, producer_id: int) -> bool:
+        """Tell whether a producer has a transaction open in a partition. Never waits for a disk.
+
+        Raises:
+            UnknownTopicOrPartition, NotLeaderOrFollower, KafkaStorageError: it cannot be told.
+        """
+        return self._replicas.leader(at).log.transactions.has_open(producer_id)
+
     async def _append(self, partition: Partition, append: Callable[[], Appended]) -> Appended:
         """Append in the event loop, or in a disk's thread; never before what came earlier."""
         disks, log = self._replicas.disks, partition.log

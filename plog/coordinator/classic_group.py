@@ -122,8 +122,13 @@ class ClassicGroup:
         """End the group: it was deleted, or has moved. Whoever waits is told the error."""
         for member in self.roster:
             self._dismiss(member, error)
+        for replaced in self._replacing.values():
+            self._refuse_join(replaced.join, error)
         for member_id in list(self.pending):
             self._drop_pending(member_id)
+        # What becomes of what is being stored is another's matter from now on.
+        self._replacing.clear()
+        self._assigning = None
         self._do(StopTimer(JOIN_TIMER), StopTimer(SYNC_TIMER))
         self._become(DEAD)
         out, self._out = self._out, []

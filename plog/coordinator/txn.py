@@ -39,6 +39,7 @@ from plog.coordinator.txn_events import (
     InitProducer,
     LookAtAge,
     LookAtTimeout,
+    MarkerRefused,
     MarkersWritten,
     PartitionMarked,
     Producer,
@@ -96,7 +97,7 @@ class Txn:
     _waiting: list[AddPartitions] = field(default_factory=list)  # for their turn
     connections: TxnConnections = field(default_factory=TxnConnections)  # of the producer
     _begun_ms: int | None = None  # of the monotonic clock; None: it is not known yet
-    _marked: set[TopicPartition] = field(default_factory=set)  # while others wait for markers
+    _not_due: set[TopicPartition] = field(default_factory=set)  # no marker is on its way there
     _last_ticket: int = 0
     _out: list[Effect] = field(default_factory=list)
 
@@ -128,8 +129,12 @@ class Txn:
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """Those in the transaction; while it ends, those that have no marker yet."""
-        return frozenset() if self.value is None else self.value.partitions - self._marked
+        """Those in the transaction; while it ends, those that will have their marker of it yet.
+
+        Whoever looks for what hangs goes by that (KIP-664): one that refuses its marker is not
+        among them, though the transaction waits for it.
+        """
+        return frozenset() if self.value is None else self.value.partitions - self._not_due
 
     def missing(
         self, producer: Producer, partitions: Iterable[TopicPartition]
@@ -437,7 +442,11 @@ class Txn:
 
     @_take.register
     def _on_marker(self, written: PartitionMarked) -> None:
-        self._marked.add(written.partition)
+        self._not_due.add(written.partition)
+
+    @_take.register
+    def _on_refused_marker(self, refused: MarkerRefused) -> None:
+        self._not_due.add(refused.partition)
 
     @_take.register
     def _on_markers(self, written: MarkersWritten) -> None:
@@ -495,7 +504,7 @@ class Txn:
         else:
             before = self.value and self.value.producer
             self.value, self._last_epoch = storing.value, storing.last_epoch
-            self._marked.clear()
+            self._not_due.clear()
             if before != (self.value and self.value.producer):
                 self.connections = TxnConnections()  # its epoch tells what is late now
             if storing.token is not None:

@@ -32,6 +32,7 @@ from plog.coordinator.txn_events import (
     InitProducer,
     LookAtAge,
     LookAtTimeout,
+    MarkerRefused,
     MarkersWritten,
     PartitionMarked,
     Producer,
@@ -64,6 +65,9 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 RETRY_S = 0.1
 MOST_RETRY_S = 5.0
 """Markers are written again, less and less often, to partitions that cannot be written to now."""
+
+LOOK_S = 1.0
+"""So often it is looked whether somebody has ended what this coordinator may not end."""
 
 LONGEST_WAIT_S = 1.0
 """So long who begins a transaction waits for the markers of the one before."""
@@ -367,49 +371,84 @@ class TxnCoordinator:
 
     async def _write_markers(self, shard: TxnShard, txn: Txn, effect: WriteMarkers) -> None:
         self.ended[effect.commit] += 1
-        marker = Marker(
-            abort=not effect.commit,
-            coordinator_epoch=shard.leader_epoch,
-            has_own_epoch=effect.client_version >= EPOCH_PER_TRANSACTION,
-        )
-        await asyncio.gather(
-            *(self._mark(shard, txn, at, effect.producer, marker) for at in effect.partitions)
-        )
+        await asyncio.gather(*(self._mark(shard, txn, at, effect) for at in effect.partitions))
         if self.shards.is_served(shard):
             self._feed(shard, txn, MarkersWritten(self._clock.now_ms()))
 
     async def _mark(
-        self, shard: TxnShard, txn: Txn, at: TopicPartition, producer: Producer, marker: Marker
+        self, shard: TxnShard, txn: Txn, at: TopicPartition, effect: WriteMarkers
     ) -> None:
         self.markers_due += 1
         try:
-            await self._mark_at_last(shard, at, producer, marker)
+            marker = _marker(shard, effect)
+            while not await self._mark_at_last(shard, at, effect.producer, marker):
+                self._feed(shard, txn, MarkerRefused(at))
+                await self._while_refused(shard, at, effect.producer, marker)
+                marker = _marker(shard, effect)
             self._feed(shard, txn, PartitionMarked(at))
         finally:
             self.markers_due -= 1
 
     async def _mark_at_last(
         self, shard: TxnShard, at: TopicPartition, producer: Producer, marker: Marker
-    ) -> None:
-        """Write a marker, for as long as it takes, and as this broker is the one to do so."""
+    ) -> bool:
+        """Write a marker, for as long as it takes, and as this broker is the one to do so.
+
+        Returns:
+            False: the partition refuses it, and the transaction is open there.
+        """
         wait_s = RETRY_S
         await self._knows_partitions.wait()
         while self.shards.is_served(shard):
             try:
                 await self.write_marker(at, producer, marker)
-            except (InvalidProducerEpoch, TransactionCoordinatorFenced) as fenced:
-                self._fenced.warning("%s has no marker of producer %d: %s", at, producer.id, fenced)
-                return
+            except InvalidProducerEpoch as later:
+                # Nobody is given a later epoch, or begins the next transaction, before this one has
+                # ended everywhere: of that the coordinator's own log has lost what it said.
+                self._fenced.warning("%s has no marker of producer %d: %s", at, producer.id, later)
+                return True
+            except TransactionCoordinatorFenced as fenced:
+                # By a later coordinator, or by hand under an epoch that was made up. If that has
+                # not ended it, readers wait there: it must not be said to be complete (KIP-98).
+                is_open = self._is_open(at, producer)
+                stays = ", whose transaction stays open there" if is_open else ""
+                self._fenced.warning(
+                    "%s has no marker of producer %d%s: %s", at, producer.id, stays, fenced
+                )
+                return not is_open
             except KafkaError as failure:
                 if self._is_deleted(at):
-                    return  # nobody will ask what became of it
+                    return True  # nobody will ask what became of it
                 self._waits.info(
                     "%s waits for its marker of producer %d: %s", at, producer.id, failure
                 )
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, MOST_RETRY_S)
-                continue
-            return
+            else:
+                break
+        return True
+
+    async def _while_refused(
+        self, shard: TxnShard, at: TopicPartition, producer: Producer, marker: Marker
+    ) -> None:
+        """Wait for as long as the partition would say the same again.
+
+        That is until somebody else has ended the transaction there (KIP-664), or the coordinator's
+        epoch is a later one.
+        """
+        while (
+            self.shards.is_served(shard)
+            and shard.leader_epoch == marker.coordinator_epoch
+            and self._is_open(at, producer)
+        ):
+            await asyncio.sleep(LOOK_S)
+
+    def _is_open(self, at: TopicPartition, producer: Producer) -> bool:
+        """Tell whether a producer has, or may have, a transaction open in a partition."""
+        try:
+            return self._appends.has_open(at, producer.id)
+        except KafkaError:
+            return not self._is_deleted(at)
 
     def _is_deleted(self, at: TopicPartition) -> bool:
         # A broker that does not know the coordinators' own topic (yet) does not know what there is.
@@ -441,3 +480,11 @@ class TxnCoordinator:
         async for shard, txn in giving_way(every):
             if self.shards.is_served(shard) and shard.txns.get(txn.transactional_id) is txn:
                 self._feed(shard, txn, look)
+
+
+def _marker(shard: TxnShard, effect: WriteMarkers) -> Marker:
+    return Marker(
+        abort=not effect.commit,
+        coordinator_epoch=shard.leader_epoch,
+        has_own_epoch=effect.client_version >= EPOCH_PER_TRANSACTION,
+    )

@@ -156,8 +156,15 @@ class PartitionMarked:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkerRefused:
+    """A partition takes no marker of this coordinator: somebody else has to end what is open."""
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
 class MarkersWritten:
-    """Every partition has its marker, safely."""
+    """Every partition has its marker, safely, or needs none any more."""
 
     now_ms: int
 
@@ -171,6 +178,7 @@ Event: TypeAlias = (
     | LookAtAge
     | Stored
     | PartitionMarked
+    | MarkerRefused
     | MarkersWritten
 )
 
@@ -205,7 +213,8 @@ class Store:
 class WriteMarkers:
     """End the producer's transaction in these partitions.
 
-    Say so with `PartitionMarked` for each, and with `MarkersWritten`.
+    Say so with `PartitionMarked` for each, and with `MarkersWritten`. One that refuses its marker
+    is told of with `MarkerRefused` before, and has it once the transaction has ended there.
     """
 
     producer: Producer

@@ -131,6 +131,11 @@ class LogTransactions:
         """Tell whether a producer has a transaction open here. Never waits for a disk."""
         return is_in_transaction(self._native.producer(producer_id), producer_epoch)
 
+    def has_open(self, producer_id: int) -> bool:
+        """Tell whether a producer has a transaction open here, of any epoch. As `has_begun`."""
+        entry = self._native.producer(producer_id)
+        return entry is not None and entry.current_txn_first_offset != NO_OFFSET
+
     def end_leave(self, producer_id: int) -> None:
         """Take it back, if it is there."""
         self._native.end_leave(producer_id)

@@ -175,6 +175,9 @@ def test_hanging_transaction_is_found_and_aborted_once_that_is_asked_for(call, e
     assert text.endswith(f"Nothing is changed yet: --execute aborts {whose}")
     assert json.loads(call(*abort, "--json").stdout) == {**marker, "executed": False}
     assert len(hanging(call, at)) == 1
+    text = call("transactions", "describe", one.transactional_id).stdout.decode()
+    assert f"Transactional id {one.transactional_id}: PrepareCommit, producer" in text
+    assert "find-hanging" in text.splitlines()[-1]
     assert call(*abort, "--execute").stdout.decode().endswith(f"Aborted {whose}")
     assert hanging(call, at) == []
     assert read(one.wire, at) == []

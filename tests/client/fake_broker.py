@@ -406,7 +406,7 @@ class GroupBroker(FakeBroker):
             ApiKey.HEARTBEAT: self._lucky(lambda _, code: HeartbeatResponse(error_code=code)),
             ApiKey.LEAVE_GROUP: lambda *_: LeaveGroupResponse(error_code=0),
             ApiKey.OFFSET_COMMIT: self._lucky(self._commit),
-            ApiKey.OFFSET_FETCH: self._committed,
+            ApiKey.OFFSET_FETCH: self._lucky(self._committed),
             ApiKey.FETCH: lambda request, _: fetched(
                 request, lambda _, offset: b"" if offset else batch_of([b"a", b"b", b"c"])
             ),
@@ -450,13 +450,17 @@ class GroupBroker(FakeBroker):
             ]
         )
 
-    def _committed(self, request, header: RequestHeader):
+    def _committed(self, request, code: int):
         return OffsetFetchResponse(
             topics=[
                 OffsetFetchResponseTopic(
                     name=topic.name,
                     partitions=[
-                        OffsetFetchResponsePartition(partition_index=index, committed_offset=0)
+                        OffsetFetchResponsePartition(
+                            partition_index=index,
+                            committed_offset=-1 if code else 0,
+                            error_code=code,
+                        )
                         for index in topic.partition_indexes
                     ],
                 )

@@ -223,19 +223,6 @@ def test_transaction_is_not_looked_at_before_its_time(
         assert len(found) == count
 
 
-def test_transaction_of_the_epoch_before_hangs_although_its_id_has_another_open(
-    txns: TransactionAdmin, enter: Enter, at: TopicPartition
-) -> None:
-    one = enter()
-    leave_hanging(one, at, b"hangs")
-    before = one.producer
-    one.start()
-    assert one.producer == (before.id, before.epoch + 1)
-    one.join(at)
-    (found,) = hanging(txns, at)
-    assert found.transaction.producer.producer_epoch == before.epoch
-
-
 def test_marker_of_somebody_older_is_refused(
     txns: TransactionAdmin, enter: Enter, at: TopicPartition
 ) -> None:
@@ -248,6 +235,12 @@ def test_marker_of_somebody_older_is_refused(
             producer_epoch=one.producer.epoch,
             coordinator_epoch=COORDINATOR_EPOCH - 1,
         )
+    txns.abort(
+        at,
+        producer_id=one.producer.id,
+        producer_epoch=one.producer.epoch,
+        coordinator_epoch=COORDINATOR_EPOCH,
+    )
     one.start()
     one.join(at)
     assert one.produce(at, b"newer").error_code == NONE
@@ -337,7 +330,7 @@ def listed_transactions(*names: str, error: ErrorCode = NONE) -> ListTransaction
 
 
 def described_transaction(
-    *partitions: int, error: ErrorCode = NONE
+    *partitions: int, error: ErrorCode = NONE, epoch: int = 5
 ) -> DescribeTransactionsResponse:
     return DescribeTransactionsResponse(
         transaction_states=[
@@ -348,7 +341,7 @@ def described_transaction(
                 transaction_timeout_ms=1000,
                 transaction_start_time_ms=1,
                 producer_id=1,
-                producer_epoch=5,
+                producer_epoch=epoch,
                 topics=[TopicData(topic="t", partitions=list(partitions))],
             )
         ]
@@ -387,6 +380,13 @@ def test_transaction_that_its_coordinator_has_forgotten_hangs(
     assert found == [HangingTransaction(by_fake.open_since(T0, 7), "x")]
     fake.answers[ApiKey.DESCRIBE_TRANSACTIONS] = lambda *_: described_transaction(0)
     assert hanging(by_fake, T0) == []
+
+
+def test_transaction_of_the_epoch_before_hangs_although_its_id_has_another_open(
+    fake: FakeBroker, by_fake: TransactionAdmin
+) -> None:
+    fake.answers[ApiKey.DESCRIBE_TRANSACTIONS] = lambda *_: described_transaction(0, epoch=6)
+    assert hanging(by_fake, T0) == [HangingTransaction(by_fake.open_since(T0, 7), "x")]
 
 
 def test_transaction_of_an_id_that_has_expired_hangs(

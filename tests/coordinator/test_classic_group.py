@@ -563,6 +563,29 @@ def test_a_dead_group_answers_all_that_wait_and_refuses_the_rest() -> None:
     assert play.leave(Leaving("a")) == (ErrorCode.COORDINATOR_NOT_AVAILABLE,)
 
 
+def test_a_dead_group_answers_a_static_member_that_comes_back_and_is_being_stored() -> None:
+    play = Play()
+    static(play, ["one", "two"])
+    play.stores_at_once = False
+    twice = [play.join(instance_id="one") for _ in range(2)]
+    play.execute(play.group.die(ErrorCode.REBALANCE_IN_PROGRESS))
+    assert not play.waiting
+    assert {joined(play, token).error for token in twice} == {ErrorCode.REBALANCE_IN_PROGRESS}
+    play.store()
+    play.store(ErrorCode.NOT_COORDINATOR)
+
+
+@pytest.mark.parametrize("error", [NONE, ErrorCode.NOT_COORDINATOR])
+def test_what_becomes_of_an_assignment_is_nothing_to_a_dead_group(error: ErrorCode) -> None:
+    play = Play(stores_at_once=False)
+    play.join(must_know_id=False)
+    waits = play.sync("a", {"a": b"1"})
+    play.execute(play.group.die(ErrorCode.NOT_COORDINATOR))
+    assert synced(play, waits).error is ErrorCode.NOT_COORDINATOR
+    play.store(error)
+    assert play.group.state is GroupState.DEAD
+
+
 def test_answers_of_a_leave_have_their_order() -> None:
     play = Play()
     assert play.leave() == Left(()).errors

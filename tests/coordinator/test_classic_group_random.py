@@ -14,6 +14,7 @@ from tests.coordinator.group_play import RANGE, ROBIN, Play
 
 IDS = st.sampled_from(["a", "b", "c", "d", "e", "f", "x"])
 INSTANCES = st.sampled_from([None, None, "one", "two"])
+DEATHS = st.sampled_from([None] * 8 + [ErrorCode.NOT_COORDINATOR])  # most lives are long
 CAPACITIES = st.sampled_from([4, 4, 2])
 PROTOCOLS = st.sampled_from([(RANGE,), (RANGE, ROBIN), (ROBIN, RANGE), (ROBIN,)])
 
@@ -23,6 +24,9 @@ class Lives(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.begin()
+
+    def begin(self) -> None:
         self.play = Play(ClassicGroup("g", initial_delay_ms=1_000), stores_at_once=False)
         self.generation = 0
 
@@ -80,6 +84,20 @@ class Lives(RuleBasedStateMachine):
     def store(self, error: ErrorCode) -> None:
         if self.play.unstored:
             self.play.store(error)
+
+    @rule(error=DEATHS)
+    def die(self, error: ErrorCode | None) -> None:
+        """It moves, or becomes another one; what was under way changes nothing any more."""
+        if error is None:
+            return
+        play = self.play
+        play.execute(play.group.die(error))
+        assert not play.waiting
+        assert not play.timers
+        while play.unstored:
+            play.store(error if len(play.unstored) % 2 else ErrorCode.NONE)
+        assert play.group.state is GroupState.DEAD
+        self.begin()
 
     @invariant()
     def generations_rise(self) -> None:

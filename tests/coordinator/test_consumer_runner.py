@@ -28,6 +28,14 @@ from tests.coordinator.consumer_play import cluster_of
 
 SUBSCRIPTION = struct.pack(">h", 1) + codec.encode(ConsumerProtocolSubscription(topics=["a"]), 1)
 
+REBALANCE_IN_PROGRESS = ErrorCode.REBALANCE_IN_PROGRESS
+
+
+async def turns() -> None:
+    """Let whatever is under way go on for as far as it can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
 
 class Log:
     """A log that can be held up, or fail, with what was to be written in it or not."""
@@ -99,14 +107,21 @@ class Stage:
             "g", Beat(self.groups.token(), member_id, epoch, **told)
         )
 
-    async def join(self, member_id: str = "") -> Any:
+    async def join(
+        self,
+        member_id: str = "",
+        *,
+        instance_id: str | None = None,
+        new_member_id: str = "classic",
+        error: ErrorCode = ErrorCode.NONE,
+    ) -> Any:
         answer = await self.groups.join(
             "g",
             Join(
                 token=self.groups.token(),
                 member_id=member_id,
-                new_member_id="classic",
-                instance_id=None,
+                new_member_id=new_member_id,
+                instance_id=instance_id,
                 client_id="c",
                 client_host="/h",
                 rebalance_timeout_ms=30_000,
@@ -116,7 +131,7 @@ class Stage:
                 must_know_id=False,
             ),
         )
-        assert answer.error is ErrorCode.NONE
+        assert answer.error is error
         return answer
 
     async def sync(self, generation: int) -> Any:
@@ -222,6 +237,49 @@ async def test_a_group_is_upgraded_and_downgraded_in_one_batch_each(stage: Stage
     assert len(stage.log.batches) == written + 1
     assert isinstance(stage.machine, ClassicGroup)
     stage.check()
+
+
+@pytest.mark.parametrize("failure", [None, KafkaStorageError("disk")])
+def test_a_static_member_that_comes_back_while_its_group_is_upgraded_is_told_to_join_again(
+    failure: KafkaError | None,
+) -> None:
+    @staged
+    async def play(stage: Stage) -> None:
+        first = await stage.join(instance_id="i1", new_member_id="classic")
+        await stage.sync(first.generation)
+        second = asyncio.ensure_future(stage.join(instance_id="i2", new_member_id="other"))
+        await turns()
+        await stage.join("classic", instance_id="i1")
+        generation = (await second).generation
+        await stage.sync(generation)
+        stage.log.free.clear()
+        back = asyncio.ensure_future(
+            stage.join(instance_id="i1", new_member_id="unheard", error=REBALANCE_IN_PROGRESS)
+        )
+        await turns()
+        assert not back.done()
+        enters = asyncio.ensure_future(stage.enter("m1"))
+        await turns()
+        stage.log.failure = failure
+        stage.log.free.set()
+        async with asyncio.timeout(10):
+            assert (await back).error is REBALANCE_IN_PROGRESS
+        if failure is not None:
+            with pytest.raises(KafkaError):
+                await enters
+            stage.log.failure = None
+            assert isinstance(stage.machine, ClassicGroup)
+            return
+        assert (await enters).epoch == generation + 1
+        # Its place is its own: nobody waits for the session of the id that it never heard.
+        again = await stage.join(instance_id="i1", new_member_id="heard")
+        assert again.member_id == "heard"
+        machine = stage.machine
+        assert isinstance(machine, ConsumerGroup)
+        assert set(machine.table.members) == {"heard", "other", "m1"}
+        stage.check()
+
+    play()
 
 
 @staged

@@ -117,6 +117,26 @@ def test_completion_that_cannot_be_stored_is_tried_again() -> None:
     assert play.state is TxnState.COMPLETE_COMMIT
 
 
+def test_transaction_waits_for_who_refuses_its_marker_and_does_not_say_it_is_to_have_it() -> None:
+    play = Play()
+    producer = play.begun(A, B)
+    play.commit(producer)
+    play.refuse(A)
+    play.mark(B)
+    assert play.txn.partitions == frozenset()
+    assert play.state is TxnState.PREPARE_COMMIT
+    assert play.error(play.init()) is play.error(play.commit(producer)) is AGAIN
+    joins = play.add(producer, B)
+    play.give_up(joins)
+    assert play.error(joins) is AGAIN
+    play.mark(A)
+    assert play.state is TxnState.PREPARE_COMMIT
+    play.mark()
+    assert play.state is TxnState.COMPLETE_COMMIT
+    assert play.error(play.add(producer, A)) is NONE
+    assert play.txn.partitions == {A}
+
+
 def test_who_begins_the_next_transaction_waits_for_the_markers_of_the_last() -> None:
     play = Play()
     producer = play.begun(A)

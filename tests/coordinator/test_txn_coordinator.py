@@ -24,6 +24,7 @@ from plog.errors import (
     InvalidProducerEpoch,
     KafkaError,
     KafkaStorageError,
+    TransactionCoordinatorFenced,
     UnknownTopicOrPartition,
 )
 from plog.runtime.bounded_lines import AT_ONCE
@@ -56,6 +57,8 @@ class Appends:
     def __init__(self) -> None:
         self.refusal: KafkaError | None = None
         self.store_refusal: KafkaError | None = None
+        self.open: set[tuple[TopicPartition, int]] = set()
+        """In which partitions a transaction is open, and whose."""
         self.asked = 0
         self.markers: list[tuple[TopicPartition, int, int]] = []
         self.stored: list[object] = []
@@ -71,6 +74,11 @@ class Appends:
         if self.refusal is not None:
             raise self.refusal
         self.markers.append((at, producer_id, epoch))
+
+    def has_open(self, at: TopicPartition, producer_id: int) -> bool:
+        if isinstance(self.refusal, UnknownTopicOrPartition):
+            raise self.refusal
+        return (at, producer_id) in self.open
 
 
 class Leaves:
@@ -183,20 +191,121 @@ def test_marker_of_a_deleted_partition_is_not_waited_for() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("refusal", [InvalidProducerEpoch("later"), KafkaStorageError("offline")])
-def test_partition_that_comes_back_gets_its_marker(refusal: KafkaError) -> None:
+def test_partition_that_comes_back_gets_its_marker() -> None:
     async def run() -> None:
         appends = Appends()
-        appends.refusal = refusal
+        appends.refusal = KafkaStorageError("offline")
         made, txn = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends)
         made.start()
         await turns()
-        if isinstance(refusal, KafkaStorageError):
-            assert txn.value is DECIDED
-            appends.refusal = None
+        assert txn.value is DECIDED
+        appends.refusal = None
         await ends(txn)
-        # Who has met a later epoch needs no marker of this one.
-        assert len(appends.markers) == isinstance(refusal, KafkaStorageError)
+        assert len(appends.markers) == 1
+        made.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("refusal", "is_open"),
+    [
+        (InvalidProducerEpoch("later"), False),
+        (InvalidProducerEpoch("later"), True),  # what is open there is a later one
+        (TransactionCoordinatorFenced("by hand"), False),
+    ],
+)
+def test_transaction_that_has_ended_in_a_partition_needs_no_marker_there(
+    refusal: KafkaError, is_open: bool
+) -> None:
+    async def run() -> None:
+        appends = Appends()
+        appends.refusal = refusal
+        appends.open = {(AT, DECIDED.producer_id)} if is_open else {(AT, 99)}
+        made, txn = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends)
+        made.start()
+        await ends(txn)
+        assert appends.markers == []
+        made.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ending", ["by hand", "deleted"])
+def test_transaction_whose_marker_is_refused_waits_until_it_has_ended_there(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ending: str
+) -> None:
+    monkeypatch.setattr("plog.coordinator.txn_coordinator.RETRY_S", 0.001)
+    monkeypatch.setattr("plog.coordinator.txn_coordinator.LOOK_S", 0.001)
+
+    async def run() -> None:
+        appends, metadata = Appends(), Metadata(TRANSACTIONS_TOPIC, AT.topic)
+        appends.refusal = TransactionCoordinatorFenced("by hand")
+        appends.open = {(AT, DECIDED.producer_id)}
+        made, txn = scene(metadata, appends)
+        made.start()
+        await asyncio.sleep(0.05)
+        assert txn.value is DECIDED
+        assert (appends.asked, appends.stored) == (1, [])
+        # Its coordinator will not end it there, and says so to who looks for what hangs.
+        assert txn.partitions == frozenset()
+        assert made.markers_due == 1
+        answer = await made.init("x", 1000, None)
+        assert answer.error is ErrorCode.CONCURRENT_TRANSACTIONS
+        if ending == "by hand":
+            appends.open.clear()
+        else:
+            metadata.topics.remove(AT.topic)
+            appends.refusal = UnknownTopicOrPartition("deleted")
+        await ends(txn)
+        assert (appends.markers, made.markers_due) == ([], 0)
+        made.close()
+
+    asyncio.run(run())
+    assert told(caplog, "has no marker of producer 5, whose transaction stays open there") == 1
+
+
+def test_marker_that_was_refused_is_written_under_a_later_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("plog.coordinator.txn_coordinator.LOOK_S", 0.001)
+
+    async def run() -> None:
+        appends = Appends()
+        appends.refusal = TransactionCoordinatorFenced("by hand")
+        appends.open = {(AT, DECIDED.producer_id)}
+        made, txn = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends)
+        made.start()
+        await turns()
+        appends.refusal = None
+        await asyncio.sleep(0.05)
+        assert appends.markers == []
+        shard = made.shards.at(0)
+        assert shard is not None
+        shard.leader_epoch += 1
+        await ends(txn)
+        assert appends.markers == [(AT, *Producer(5, 3))]
+        made.close()
+
+    asyncio.run(run())
+
+
+def test_marker_that_was_refused_is_written_by_the_next_coordinator() -> None:
+    async def run() -> None:
+        appends, metadata = Appends(), Metadata(TRANSACTIONS_TOPIC, AT.topic)
+        appends.refusal = TransactionCoordinatorFenced("by hand")
+        appends.open = {(AT, DECIDED.producer_id)}
+        made, before = scene(metadata, appends)
+        made.start()
+        await turns()
+        made.shards.give_up(0)
+        appends.refusal = None
+        shard = TxnShard(0, 2)
+        txn = shard.txns["x"] = Txn("x", before.value)
+        made.shards.serve(shard)
+        await ends(txn)
+        assert appends.markers == [(AT, *Producer(5, 3))]
+        assert before.value is DECIDED
         made.close()
 
     asyncio.run(run())

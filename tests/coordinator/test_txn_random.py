@@ -40,7 +40,10 @@ class Life:
         if chance.random() < 0.3:
             value = play.txn.value
             if value is not None and value.state in PREPARED and not play.unstored:
-                play.mark()
+                if chance.random() < 0.2:
+                    play.refuse(A)
+                else:
+                    play.mark()
                 return
         self.ask()
 

@@ -18,6 +18,7 @@ from plog.coordinator.txn_events import (
     InitProducer,
     LookAtAge,
     LookAtTimeout,
+    MarkerRefused,
     MarkersWritten,
     PartitionMarked,
     Producer,
@@ -125,6 +126,11 @@ class Play:
             return
         self.markers.clear()
         self.feed(MarkersWritten(self.now_ms))
+
+    def refuse(self, *partitions: TopicPartition) -> None:
+        """Have partitions refuse their markers."""
+        for at in partitions:
+            self.feed(MarkerRefused(at))
 
     def wait(self, ms: int) -> None:
         self.now_ms += ms

@@ -36,6 +36,22 @@ def aborted(log: Log) -> list[AbortedTransaction]:
     return log.transactions.aborted_between(0, log.log_end_offset)
 
 
+def test_later_epoch_goes_on_with_what_is_open_until_a_marker_comes(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append_verified(log, part(0))
+    append_verified(log, part(0, epoch=1))
+    plain = batch(1, producer_id=5, epoch=2, sequence=0)
+    with pytest.raises(InvalidTxnState):
+        log.append_as_leader(plain, now_ms=NOW_MS)
+    assert log.transactions.has_open(5)
+    assert log.last_stable_offset == 0
+    end(log, ABORT, epoch=1)
+    assert not log.transactions.has_open(5)
+    assert not log.transactions.has_open(6)
+    assert log.last_stable_offset == log.log_end_offset == 3
+    log.close()
+
+
 # -- beginning -------------------------------------------------------------------------------------
 
 

@@ -20,6 +20,8 @@ from tests.handlers.wire import create_topic, speak
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.transactions.conftest import SETTINGS
+from tests.transactions.hanging import COORDINATOR_EPOCH, leave_hanging
+from tests.transactions.test_administration import write_marker
 from tests.transactions.transactor import Transactor, committed_offset, read
 from tests.waiting import until
 
@@ -218,6 +220,27 @@ def test_coordinator_dies_in_each_state_and_partitions_that_come_back_get_their_
         last.finish(commit=True)
         assert read(wire, here) == seen
         assert read(wire, away) == ([b"away", b"next"] if commit else [b"next"])
+
+
+def test_transaction_whose_marker_is_refused_is_prepared_after_the_restart(
+    plane: Plane, tmp_path: Path, end: Callable[[BrokerProcess], None]
+) -> None:
+    broker = BrokerProcess(tmp_path, overrides=SETTINGS).start()
+    with closing(speak(broker.port)) as wire:
+        create_topic(wire, AT.topic)
+        one = Transactor(wire, "tx").start()
+        leave_hanging(one, AT, b"hangs")
+    end(broker)
+    with broker, closing(speak(broker.port)) as wire:
+        await_coordinator(wire, "tx", TRANSACTION)
+        again = Transactor(wire, "tx", producer=one.producer)
+        until(lambda: not again.described().topics, "its marker is refused again")
+        assert again.described().transaction_state == "PrepareCommit"
+        aborted = write_marker(wire, AT, one.producer, commit=False, epoch=COORDINATOR_EPOCH)
+        assert aborted is NONE
+        until(lambda: again.described().transaction_state == "CompleteCommit")
+        assert read(wire, AT) == []
+    assert broker.log.count("has no marker of producer") == 3, broker.log
 
 
 def test_producer_ids_are_never_given_twice(plane: Plane, tmp_path: Path) -> None:

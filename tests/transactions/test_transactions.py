@@ -21,7 +21,8 @@ from tests.handlers.wire import WAIT_MS, Speaker, fetch_one, make_batch, produce
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.transactions.conftest import SETTINGS, Enter
-from tests.transactions.hanging import leave_hanging
+from tests.transactions.hanging import COORDINATOR_EPOCH, leave_hanging
+from tests.transactions.test_administration import write_marker
 from tests.transactions.transactor import COMMITTED, UNCOMMITTED, Transactor, read
 from tests.waiting import until
 
@@ -244,18 +245,27 @@ def test_transaction_that_takes_too_long_is_aborted(
     assert read(wire, at) == [b"yes"]
 
 
-def test_later_epoch_does_not_show_what_hangs(
-    wire: Speaker, enter: Enter, at: TopicPartition
+def test_transaction_whose_marker_is_refused_is_complete_once_it_is_ended_there(
+    wire: Speaker, enter_any: Enter, at: TopicPartition
 ) -> None:
-    one = enter()
+    one = enter_any()
+    other = TopicPartition(at.topic, 1)
+    one.send(other, b"elsewhere")
     leave_hanging(one, at, b"hangs")
-    one.start()
-    one.join(at)
-    assert one.produce(at, b"new").error_code == NONE
+    # Where its marker was taken it is committed. It is not over: nobody may begin the next one.
+    until(lambda: read(wire, other) == [b"elsewhere"])
     assert read(wire, at) == []
+    assert one.init() is ErrorCode.CONCURRENT_TRANSACTIONS
     plain = make_batch([b"plain"], producer=(one.producer.id, one.producer.epoch + 1, 0))
     assert produce(wire, at.topic, plain).error_code == ErrorCode.INVALID_TXN_STATE
-    one.finish(commit=False)
+    assert one.described().transaction_state == "PrepareCommit"
+    aborted = write_marker(wire, at, one.producer, commit=False, epoch=COORDINATOR_EPOCH)
+    assert aborted is NONE
+    until(lambda: one.described().transaction_state == "CompleteCommit")
+    one.start()
+    one.send(other, b"next")
+    one.finish(commit=True)
+    assert read(wire, other) == [b"elsewhere", b"next"]
     assert read(wire, at) == []
 
 
