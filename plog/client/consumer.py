@@ -88,7 +88,11 @@ class ConsumerRecord(NamedTuple):
 
 
 class _Position:
-    """Where one partition is read. A seek makes a new one, so that older fetches miss it."""
+    """Where one partition is read. A seek makes a new one, so that older fetches miss it.
+
+    Invariant: what is buffered goes from `offset` to `fetch_offset` without a gap, and a fault is
+    what was met there: nothing from behind it counts.
+    """
 
     __slots__ = (
         "buffered",
@@ -119,6 +123,18 @@ class _NodeFetch(NamedTuple):
 
     positions: dict[TopicPartition, _Position]
     offsets: dict[TopicPartition, int]
+
+    def goes_on(self, partition: TopicPartition, position: _Position | None) -> bool:
+        """Tell whether it asks for what comes next.
+
+        Not so when the partition was unassigned or moved by a seek since, when a batch before it
+        could not be read, or when another leader has answered meanwhile.
+        """
+        return (
+            position is self.positions[partition]
+            and position.fault is None
+            and position.fetch_offset == self.offsets[partition]
+        )
 
 
 class Consumer:
@@ -407,7 +423,7 @@ class Consumer:
     def _drop_useless_fetches(self) -> None:
         """Give up a Fetch that nobody wants any more: it might wait at the broker for long."""
         for node_id, asked in list(self._in_flight.items()):
-            if all(self._positions.get(p) is not at for p, at in asked.positions.items()):
+            if not any(asked.goes_on(p, self._positions.get(p)) for p in asked.offsets):
                 self._drop_connection(node_id)
 
     def _find_positions(self) -> None:
@@ -501,10 +517,9 @@ class Consumer:
             return
         del self._in_flight[node_id]
         for answer in fetched:
-            position = self._positions.get(answer.partition)
-            # Else it was unassigned, or moved by seek, while the fetch was out.
-            if position is not None and position is asked.positions[answer.partition]:
-                self._accept(answer, position)
+            # Else it is asked again, from where the position is now.
+            if asked.goes_on(answer.partition, self._positions.get(answer.partition)):
+                self._accept(answer, asked.positions[answer.partition])
 
     def _accept(self, fetched: Fetched, position: _Position) -> None:
         fault = fetched.error
@@ -593,7 +608,8 @@ def _deliver(partition: TopicPartition, position: _Position, most: int) -> list[
             taken, leader_epoch = stream.take_of_epoch(most - len(found))
             exhausted = stream.is_exhausted
         except KafkaError as fault:
-            # Raised by the next poll, and again, until the application seeks past it.
+            # Raised by the next poll, and again, until the application seeks past it. A fetch from
+            # behind it may be under way: see `_NodeFetch.goes_on`.
             position.buffered.clear()
             position.fetch_offset = position.offset or 0
             position.fault = fault

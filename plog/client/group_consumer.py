@@ -137,7 +137,6 @@ class GroupConsumer:
         self._listener = Listener()
         self._wanted: re.Pattern[str] | frozenset[str] = frozenset()
         self._topics: tuple[str, ...] = ()
-        self._counts: Mapping[str, int] = {}
         self._metadata_max_age_s = metadata_max_age_ms / 1000
         self._look_again_at = 0.0
         self._auto_commit_s = auto_commit_interval_ms / 1000 if enable_auto_commit else None
@@ -193,8 +192,15 @@ class GroupConsumer:
     def subscribe(
         self, topics: Iterable[str] | re.Pattern[str], listener: Listener | None = None
     ) -> None:
-        """Read these topics, or all whose whole names match, together with the other members."""
-        self._wanted = topics if isinstance(topics, re.Pattern) else frozenset(topics)
+        """Read these topics, or all whose whole names match, together with the other members.
+
+        No topics at all: as `unsubscribe`.
+        """
+        wanted = topics if isinstance(topics, re.Pattern) else frozenset(topics)
+        if not wanted:
+            self.unsubscribe()
+            return
+        self._wanted = wanted
         self._listener = listener or Listener()
         self._look_again_at = 0.0
         self._rejoin_with_topics()
@@ -204,8 +210,10 @@ class GroupConsumer:
         try:
             self._leave()
         finally:
-            self._wanted, self._topics, self._counts = frozenset(), (), {}
-            self._lose(self.reader.assignment())
+            try:
+                self._lose(self.reader.assignment())  # the listener must not commit as nobody
+            finally:
+                self._wanted, self._topics = frozenset(), ()
 
     def subscription(self) -> list[str]:
         """Return the topics that this member reads its part of, as far as they are known by now."""
@@ -268,7 +276,8 @@ class GroupConsumer:
         """Return records as soon as there are any, or [] after `timeout_ms`.
 
         Must be called again within max_poll_interval_ms: here the member takes part in its group,
-        and here the listener is called.
+        and here the listener is called. Where to begin may not be known for a while, as long as a
+        transaction is about to commit it, say: the partitions then come with a later poll.
 
         Raises:
             KafkaError: the group refuses this member (FENCED_INSTANCE_ID, say), or as
@@ -293,7 +302,7 @@ class GroupConsumer:
         if membership.must_rejoin:
             self._leave_generation()
         if not self._topics:
-            time.sleep(max(min(deadline - time.monotonic(), RETRY_BACKOFF_S), 0))
+            self._idle(deadline)
             return False
         if membership.state is not State.INSIDE:
             self._has_entered = False
@@ -301,9 +310,16 @@ class GroupConsumer:
             self._go_inside(deadline, reads_on=bool(self.reader.assignment()))
             if membership.is_lost:
                 self._leave_generation()
-        if membership.state is State.INSIDE and not self._has_entered:
-            self._enter_generation(membership.assigned)
+        if membership.state is State.INSIDE:
+            if not self._has_entered:
+                self._enter_generation(membership.assigned, deadline)
+            if not self.reader.assignment():
+                self._idle(deadline)
         return bool(self.reader.assignment())
+
+    def _idle(self, deadline: float) -> None:
+        """Wait a little, as far as the time allows: there is nothing to read."""
+        time.sleep(max(min(deadline - time.monotonic(), RETRY_BACKOFF_S), 0))
 
     def _go_inside(self, deadline: float, *, reads_on: bool) -> None:
         """Join and sync, as far as the time allows."""
@@ -332,10 +348,10 @@ class GroupConsumer:
             self._lose(self.reader.assignment())
         membership.begin()
 
-    def _enter_generation(self, assigned: Partitions) -> None:
+    def _enter_generation(self, assigned: Partitions, deadline: float) -> None:
         """Give up what goes and read on with what comes, once it is known where.
 
-        May be called again if that cannot be known now (`GroupOffsets.fetch` raises).
+        To be called again until that is so: the member has entered then.
         """
         owned = self.reader.assignment()
         gone = [at for at in owned if at not in assigned]
@@ -346,7 +362,10 @@ class GroupConsumer:
                 # Somebody else waits for them.
                 self._membership.rejoin()
         # First: without a position a partition would be read from wherever auto_offset_reset says.
-        positions = self._offsets.fetch(come)
+        left_s = max(deadline - time.monotonic(), 0)
+        positions = self._offsets.fetch_within(come, min(left_s, LOOK_AROUND_S))
+        if positions is None:
+            return
         self.reader.assign([*(at for at in owned if at in assigned), *come])
         for at, committed in positions.items():
             self.reader.seek(at, committed)
@@ -376,45 +395,49 @@ class GroupConsumer:
     # -- topics --------------------------------------------------------------------------------
 
     def _rejoin_with_topics(self) -> None:
-        """Look now and then which topics there are; a change is the group's business."""
+        """Look now and then which topics there are, and how large if this member leads.
+
+        A change is the group's business.
+        """
         now = time.monotonic()
         if now < self._look_again_at or not self._wanted:
             return
-        if self._membership.state in (State.JOINING, State.SYNCING):
+        membership = self._membership
+        if membership.state in (State.JOINING, State.SYNCING):
             return  # the group has been told already what this generation is of
         self._look_again_at = now + self._metadata_max_age_s
         try:
-            topics, counts = self._find_topics()
+            topics = self._find_topics()
+            # What others read is the leader's business: their own asking would change nothing.
+            shares_are_old = self._partition_counts(membership.led) != membership.led
         except KafkaError as fault:
             if not fault.retriable:
                 raise
             self._look_again_at = now + RETRY_BACKOFF_S
             return
-        changed = topics != self._topics or counts != self._counts
-        self._topics, self._counts = topics, counts
-        if changed and self._membership.state is State.INSIDE:
+        changed = topics != self._topics or shares_are_old
+        self._topics = topics
+        if changed and membership.state is State.INSIDE:
             self._leave_generation()
 
-    def _find_topics(self) -> tuple[tuple[str, ...], Mapping[str, int]]:
-        if isinstance(self._wanted, re.Pattern):
-            self._cluster.refresh(None)
-            topics = tuple(
-                sorted(
-                    name
-                    for name, topic in self._cluster.topics.items()
-                    if self._wanted.fullmatch(name) and not topic.is_internal
-                )
+    def _find_topics(self) -> tuple[str, ...]:
+        if not isinstance(self._wanted, re.Pattern):
+            return tuple(sorted(self._wanted))
+        self._cluster.refresh(None)
+        return tuple(
+            sorted(
+                name
+                for name, topic in self._cluster.topics.items()
+                if self._wanted.fullmatch(name) and not topic.is_internal
             )
-        else:
-            topics = tuple(sorted(self._wanted))
-        return topics, self._partition_counts(topics)
+        )
 
     def _partition_counts(self, topics: Iterable[str]) -> Mapping[str, int]:
         wanted = sorted(topics)
         if wanted:
             self._cluster.refresh(wanted)
         known = self._cluster.topics
-        return {name: len(known[name].partitions) for name in wanted if name in known}
+        return {name: len(known[name].partitions) if name in known else 0 for name in wanted}
 
     # -- commits -------------------------------------------------------------------------------
 
@@ -423,7 +446,8 @@ class GroupConsumer:
         """Who this member is at the moment, for `Producer.send_offsets_to_transaction` (KIP-447).
 
         It changes with each rebalance, so ask for it anew with every commit: one that names an
-        older generation is refused.
+        older generation is refused. It does so once the member is in the next one; whoever the
+        group has gone on without is refused until then.
         """
         return self._membership.metadata
 
@@ -443,7 +467,7 @@ class GroupConsumer:
                 and so does each record (`leader_epoch`).
 
         Raises:
-            CommitFailed: the group has gone on without this member.
+            CommitFailed: the group has gone on without this member, or poll has not joined it yet.
             RebalanceInProgress: a cooperative member is on its way into a new generation, and may
                 keep its partitions. Poll, and commit again: what `poll` takes away until then is
                 read again by others, from what was committed before.
@@ -452,6 +476,9 @@ class GroupConsumer:
         wanted = self.positions() if offsets is None else offsets
         if not wanted:
             return
+        if self._wanted and not self._membership.is_member:
+            # Nobody's commit might be taken.
+            raise CommitFailed(f"group {self._membership.group_id!r}: not a member; poll joins it")
         self._offsets.commit(wanted)
         self._note_committed(wanted)
 

@@ -112,7 +112,7 @@ class Membership:
     Args:
         cluster: finds the coordinator; the caller's thread alone uses it.
         assignors: those that the member can use, the preferred first.
-        partition_counts: tells how many partitions topics have, for a leader.
+        partition_counts: tells how many partitions each topic has (0: there is none), for a leader.
     """
 
     def __init__(
@@ -132,9 +132,13 @@ class Membership:
         self._timeouts = timeouts
         self._partition_counts = partition_counts
         self.identity = Identity()
+        self.committer = Identity()
+        """Who it was when it was inside last: commits are its, until it is inside again."""
         self.state = State.OUTSIDE
         self.assigned: list[TopicPartition] = []
         """What the last generation gives this member."""
+        self.led: Mapping[str, int] = {}
+        """The topics of all members that it leads, and of how many partitions it has shared."""
         self._connection: Connection | None = None  # where a Join may wait for long
         # For all that must not wait behind it.
         self._aside = Coordinator(cluster, KeyType.GROUP, group_id)
@@ -144,9 +148,17 @@ class Membership:
 
     @property
     def metadata(self) -> GroupMetadata:
-        """Who this member is now, for those who commit on its behalf."""
-        one = self.identity
+        """Who this member is, for those who commit on its behalf.
+
+        Whoever was taken out stays who it was, and is refused: nobody's offsets would be taken.
+        """
+        one = self.committer
         return GroupMetadata(self.group_id, one.generation, one.member_id, self.instance_id)
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it has been inside, and the group is not known to have gone on without it."""
+        return self.committer.member_id == self.identity.member_id != NOBODY
 
     # -- towards the inside ------------------------------------------------------------------
 
@@ -197,7 +209,7 @@ class Membership:
         """
         self.rest()
         error, self._refused, self._heart = self._error, None, None
-        if self.state is not State.INSIDE:
+        if self.state is not State.INSIDE or self._is_asking:
             self._drop_connection()  # an answer may be on its way
         self.state = State.OUTSIDE
         if error in EXPELLED:
@@ -296,8 +308,6 @@ class Membership:
             return
         self._check(answer.error_code)
         self.identity = Identity(answer.member_id, answer.generation_id)
-        leads = answer.leader == answer.member_id and not answer.skip_assignment
-        name = answer.protocol_name or ""
         self._coordinator().send(
             SyncGroupRequest(
                 group_id=self.group_id,
@@ -305,23 +315,29 @@ class Membership:
                 member_id=answer.member_id,
                 group_instance_id=self.instance_id,
                 protocol_type=CONSUMER,
-                protocol_name=name,
-                assignments=self._share(answer, self._assignors[name]) if leads else [],
+                protocol_name=answer.protocol_name or "",
+                assignments=self._share(answer),
             ),
             SyncGroupResponse,
             wait_ms=self._timeouts.max_poll_ms,
         )
         self.state = State.SYNCING
 
-    def _share(
-        self, answer: JoinGroupResponse, assignor: Assignor
-    ) -> list[SyncGroupRequestAssignment]:
+    def _share(self, answer: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
+        """Give the partitions out, if this member leads, and note by what (`led`)."""
+        self.led = {}
+        if answer.leader != answer.member_id:
+            return []
+        assignor = self._assignors[answer.protocol_name or ""]
         members = {
             one.member_id: decode_subscription(one.metadata, assignor, one.group_instance_id)
             for one in answer.members
         }
         topics = {topic for one in members.values() for topic in one.topics}
-        shares = assignor.assign(members, self._partition_counts(topics))
+        self.led = self._partition_counts(topics)
+        if answer.skip_assignment:
+            return []  # a static leader is back, and everybody keeps what it has (KIP-814)
+        shares = assignor.assign(members, self.led)
         return [
             SyncGroupRequestAssignment(member_id=one, assignment=encode_assignment(share))
             for one, share in shares.items()
@@ -330,7 +346,7 @@ class Membership:
     def _take_sync(self, answer: SyncGroupResponse) -> None:
         self._check(answer.error_code)
         self.assigned = decode_assignment(answer.assignment)
-        self.state = State.INSIDE
+        self.committer, self.state = self.identity, State.INSIDE
 
     def _check(self, code: int) -> None:
         if code != ErrorCode.NONE:
@@ -342,9 +358,31 @@ class Membership:
         """Ask the coordinator something else. Raises KafkaError."""
         return self._aside.call(request, response)
 
+    def ask(self, request: Struct, response: type[R], timeout_s: float) -> R | None:
+        """Ask from the inside what may be asked again; None while the answer takes longer.
+
+        Until then the next call waits for the same answer. It goes with the generation (`begin`).
+
+        Raises:
+            KafkaError: there is no answer to wait for any more.
+        """
+        connection = self._coordinator()  # free, while no Join or Sync waits there
+        if not connection.in_flight:
+            connection.send(request, response)
+        due_at = connection.deadline or 0.0
+        if not connection.ready(timeout_s * 1000) and time.monotonic() < due_at:
+            return None
+        return connection.receive(response)
+
+    @property
+    def _is_asking(self) -> bool:
+        return self._connection is not None and self._connection.in_flight > 0
+
     def forget_coordinator(self) -> None:
-        """Look for the coordinator again before the next `call`."""
+        """Look for the coordinator again before the next `call`, and from the inside `ask`."""
         self._aside.forget()
+        if self.state is State.INSIDE:
+            self._drop_connection()
 
     def _coordinator(self) -> Connection:
         if self._connection is None or not self._connection.is_usable:
@@ -367,7 +405,7 @@ class Membership:
                 self.call(leave_request(self.group_id, self.identity), LeaveGroupResponse)
             except KafkaError as fault:
                 log.warning("group %s is not told that a member leaves: %s", self.group_id, fault)
-        self.identity, self.state, self.assigned = Identity(), State.OUTSIDE, []
+        self.identity, self.state, self.assigned, self.led = Identity(), State.OUTSIDE, [], {}
         self._refused, self._heart = None, None
         self._drop_connection()
         self.forget_coordinator()

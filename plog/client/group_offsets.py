@@ -6,11 +6,12 @@ to say; commits in transactions are `transactions`'.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable
 
 from plog.client.coordinators import MOVED, RETRY_BACKOFF_S
-from plog.client.group_membership import LOST, CommitFailed, Membership, State
+from plog.client.group_membership import LOST, CommitFailed, Identity, Membership, State
 from plog.client.offsets import OffsetAndMetadata, Offsets, with_metadata
 from plog.errors import ErrorCode, KafkaError, RebalanceInProgress, error_for
 from plog.protocol.messages.offsets import (
@@ -23,6 +24,8 @@ from plog.protocol.messages.offsets import (
     OffsetFetchResponse,
 )
 from plog.types import NO_OFFSET, TopicPartition
+
+log = logging.getLogger(__name__)
 
 
 class GroupOffsets:
@@ -37,7 +40,7 @@ class GroupOffsets:
         self._timeout_s = timeout_s
 
     def commit(self, offsets: Offsets) -> None:
-        """Commit as the member.
+        """Commit as the member, or as nobody without one.
 
         Raises:
             CommitFailed: the group has gone on without it.
@@ -68,9 +71,9 @@ class GroupOffsets:
         return fault.code == ErrorCode.REBALANCE_IN_PROGRESS
 
     def commit_once(self, offsets: Offsets) -> None:
-        """Commit as the member, or raise KafkaError with the first refusal."""
+        """Commit as the member, or as nobody, or raise KafkaError with the first refusal."""
         membership = self._membership
-        identity = membership.identity
+        identity = membership.committer if membership.is_member else Identity()
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
         for at, offset in offsets.items():
             told = with_metadata(offset)
@@ -114,12 +117,46 @@ class GroupOffsets:
         Raises:
             KafkaError: the coordinator refuses, or does not answer in time.
         """
+        request = self._fetch_request(partitions)
+        if not request.topics:
+            return {}
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._committed_of(self._membership.call(request, OffsetFetchResponse))
+            except KafkaError as fault:
+                if time.monotonic() >= deadline:
+                    raise
+                self._prepare_another(fault)
+                time.sleep(RETRY_BACKOFF_S)
+
+    def fetch_within(
+        self, partitions: Iterable[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, OffsetAndMetadata] | None:
+        """Return what is committed for partitions of the member, as `fetch`; None if not known yet.
+
+        Transactions may be about to commit some, or the coordinator be away: ask again. A call goes
+        on with the wait of the one before.
+
+        Raises:
+            KafkaError: what asking again cannot mend.
+        """
+        request = self._fetch_request(partitions)
+        if not request.topics:
+            return {}
+        try:
+            answer = self._membership.ask(request, OffsetFetchResponse, timeout_s)
+            return None if answer is None else self._committed_of(answer)
+        except KafkaError as fault:
+            self._prepare_another(fault)
+            log.info("group %s: where to begin is not known yet: %s", request.group_id, fault)
+            return None
+
+    def _fetch_request(self, partitions: Iterable[TopicPartition]) -> OffsetFetchRequest:
         topics: dict[str, list[int]] = {}
         for at in partitions:
             topics.setdefault(at.topic, []).append(at.partition)
-        if not topics:
-            return {}
-        request = OffsetFetchRequest(
+        return OffsetFetchRequest(
             group_id=self._membership.group_id,
             topics=[
                 OffsetFetchRequestTopic(name=name, partition_indexes=indexes)
@@ -127,19 +164,13 @@ class GroupOffsets:
             ],
             require_stable=True,
         )
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            try:
-                return self._committed_of(self._membership.call(request, OffsetFetchResponse))
-            except KafkaError as fault:
-                unstable = fault.code == ErrorCode.UNSTABLE_OFFSET_COMMIT
-                if not fault.retriable and not unstable and fault.code not in MOVED:
-                    raise
-                if time.monotonic() >= deadline:
-                    raise
-                if not unstable:
-                    self._membership.forget_coordinator()
-                time.sleep(RETRY_BACKOFF_S)
+
+    def _prepare_another(self, fault: KafkaError) -> None:
+        """See to it that another attempt may do, or raise what none can mend."""
+        if not fault.retriable:
+            raise fault
+        if fault.code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
+            self._membership.forget_coordinator()
 
     def _committed_of(self, answer: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata]:
         group_id = self._membership.group_id

@@ -12,13 +12,16 @@ from plog.client.consumer import Consumer, ConsumerClosed, NotAssigned
 from plog.client.producer import Producer
 from plog.errors import (
     CorruptRecord,
+    ErrorCode,
     InvalidConfig,
     NetworkException,
     OffsetOutOfRange,
+    TopicAuthorizationFailed,
     UnknownTopicOrPartition,
 )
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.messages.fetch import FetchRequest
+from plog.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
 from plog.types import TopicPartition
 from tests.client.fake_broker import CLOSE, SILENCE, FakeBroker, batch_of, fetched
 from tests.servers import BrokerProcess, free_port
@@ -361,6 +364,11 @@ def fake():
         yield running
 
 
+def damaged(data: bytes) -> bytes:
+    """A batch that does not check."""
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
 def consumer_of(fake: FakeBroker, **options) -> Consumer:
     consumer = Consumer(fake.bootstrap, **options)
     consumer.assign([TopicPartition("t", n) for n in range(fake.partitions)])
@@ -461,10 +469,8 @@ def test_error_that_does_not_pass_is_raised_after_what_came_before(fake):
 
 def test_corrupt_batch_is_raised_until_a_seek_goes_past_it(fake):
     def data(partition: int, offset: int) -> bytes:
-        good = bytearray(endless(partition, offset))
-        if offset == 10:
-            good[-1] ^= 1
-        return bytes(good)
+        good = endless(partition, offset)
+        return damaged(good) if offset == 10 else good
 
     fake.answers[ApiKey.FETCH] = lambda request, header: fetched(request, data)
     fake.partitions = 1
@@ -476,6 +482,151 @@ def test_corrupt_batch_is_raised_until_a_seek_goes_past_it(fake):
             assert consumer.position(TopicPartition("t", 0)) == 10
         consumer.seek(TopicPartition("t", 0), 20)
         assert offsets(consumer.poll(WAIT_MS))[0] == 20
+
+
+class Held:
+    """What a fake broker says only when the test lets it."""
+
+    def __init__(self, fake: FakeBroker) -> None:
+        self._changed = threading.Condition(fake.lock)
+        self.is_over = False
+
+    def wait(self) -> None:
+        """Hold an answer back; others go out meanwhile."""
+        assert self._changed.wait_for(lambda: self.is_over, WAIT_MS / 1000)
+
+    def release(self) -> None:
+        with self._changed:
+            self.is_over = True
+            self._changed.notify_all()
+        time.sleep(0.1)  # so that it is there for the next poll
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+)
+@pytest.mark.parametrize("polls", [1, 2, 3])
+def test_nothing_from_behind_a_corrupt_batch_counts_before_it(fake, code, polls):
+    """A fetch from there is under way when the batch is met, and answered after so many polls."""
+    bad = damaged(batch_of([b"x"] * 400, 600))
+    log = {0: batch_of([b"x"] * 600) + bad, 600: bad, 1000: endless(0, 1000)}
+    ahead, codes = Held(fake), [code]
+
+    def data(partition: int, offset: int) -> bytes:
+        if partition == 0:
+            return log.get(offset, b"")
+        return endless(1, 0) if ahead.is_over and offset == 0 else b""
+
+    def answer(request, header):
+        is_ahead = any(part.fetch_offset == 1000 for part in request.topics[0].partitions)
+        if is_ahead:
+            ahead.wait()
+        answer = fetched(request, data)
+        for part in answer.responses[0].partitions:
+            if is_ahead and part.partition_index == 0 and codes:
+                part.error_code = codes.pop()
+        return answer
+
+    fake.answers[ApiKey.FETCH] = answer
+    first, second = TopicPartition("t", 0), TopicPartition("t", 1)
+    with consumer_of(fake, max_poll_records=500) as consumer:
+        found, faults = [], []
+        for n in range(6):
+            if n == polls:
+                ahead.release()
+            try:
+                found += consumer.poll(5000)
+            except CorruptRecord as fault:
+                faults.append(fault)
+        assert [r.offset for r in found if r.partition == 0] == list(range(600))
+        assert consumer.known_positions()[first].offset == 600  # what a group commits
+        assert len(faults) == 3
+        # What the same answer says of another partition is of use.
+        assert [r.offset for r in found if r.partition == 1] == list(range(10))
+        consumer.pause([second])
+        consumer.seek(first, 1000)
+        assert offsets(consumer.poll(WAIT_MS)) == list(range(1000, 1010))
+
+
+def test_corrupt_batch_does_not_wait_for_a_fetch_from_behind_it(fake):
+    bad = damaged(endless(0, 10))
+    log = {0: endless(0, 0) + bad, 10: bad}
+
+    def answer(request, header):
+        (part,) = request.topics[0].partitions
+        if part.fetch_offset == 20:
+            return SILENCE
+        return fetched(request, lambda _, offset: log[offset])
+
+    fake.answers[ApiKey.FETCH] = answer
+    fake.partitions = 1
+    with consumer_of(fake, fetch_max_wait_ms=100_000, max_poll_records=10) as consumer:
+        assert offsets(consumer.poll(WAIT_MS)) == list(range(10))
+        for _ in range(2):
+            with pytest.raises(CorruptRecord):
+                consumer.poll(5000)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE])
+def test_late_answer_of_a_deposed_leader_takes_no_position_back(code):
+    """Its successor was asked meanwhile, since another partition told that leaders had moved."""
+    leaders = [1, 2]
+    log = {(0, 0): endless(0, 0) + endless(0, 10), (0, 10): endless(0, 10)}
+    with FakeBroker(2) as deposed, FakeBroker(2) as successor:
+        late = Held(deposed)
+
+        def metadata(request, header):
+            topic = successor.describe("t")
+            for part in topic.partitions:
+                part.leader_id = leaders[part.partition_index]
+            nodes = enumerate((deposed, successor), start=1)
+            return MetadataResponse(
+                brokers=[
+                    MetadataResponseBroker(node_id=n, host="127.0.0.1", port=fake.port, rack=None)
+                    for n, fake in nodes
+                ],
+                controller_id=1,
+                cluster_id="fake",
+                topics=[topic],
+            )
+
+        def from_deposed(request, header):
+            late.wait()
+            answer = fetched(request, endless)
+            answer.responses[0].partitions[0].error_code = code
+            return answer
+
+        def from_successor(request, header):
+            answer = fetched(request, lambda partition, at: log.get((partition, at), b""))
+            if leaders[0] == 1:
+                leaders[0] = 2
+                refused = answer.responses[0].partitions[0]
+                refused.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return answer
+
+        for fake, answer in ((deposed, from_deposed), (successor, from_successor)):
+            fake.answers |= {ApiKey.METADATA: metadata, ApiKey.FETCH: answer}
+        with consumer_of(deposed) as consumer:
+            assert offsets(take(consumer, 20)) == list(range(20))
+            late.release()
+            assert consumer.poll(300) == []
+            assert consumer.known_positions()[TopicPartition("t", 0)].offset == 20
+
+
+def test_nothing_counts_behind_a_refusal_in_the_same_answer(fake):
+    def answer(request, header):
+        answer, again = fetched(request, endless), fetched(request, endless)
+        (refused,) = answer.responses[0].partitions
+        refused.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        answer.responses += again.responses
+        return answer
+
+    fake.answers[ApiKey.FETCH] = answer
+    fake.partitions = 1
+    with consumer_of(fake) as consumer:
+        for _ in range(2):
+            with pytest.raises(TopicAuthorizationFailed):
+                consumer.poll(WAIT_MS)
 
 
 def test_answer_about_a_partition_that_was_not_asked_costs_the_connection(fake):

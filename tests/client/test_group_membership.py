@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -22,12 +23,12 @@ from plog.protocol.messages.groups import (
     JoinGroupRequest,
     LeaveGroupRequest,
 )
-from plog.protocol.messages.offsets import OffsetCommitRequest
+from plog.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from plog.types import TopicPartition
 from tests.client.fake_broker import CLOSE, SILENCE, GroupBroker
 from tests.waiting import until
 
-REBALANCE, UNKNOWN, ILLEGAL, FENCED, MOVED, AWAY, LOADING = (
+REBALANCE, UNKNOWN, ILLEGAL, FENCED, MOVED, AWAY, LOADING, UNSTABLE = (
     ErrorCode.REBALANCE_IN_PROGRESS,
     ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.ILLEGAL_GENERATION,
@@ -35,6 +36,7 @@ REBALANCE, UNKNOWN, ILLEGAL, FENCED, MOVED, AWAY, LOADING = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.UNSTABLE_OFFSET_COMMIT,
 )
 EAGER, COOPERATIVE = "range", "cooperative-sticky"
 
@@ -60,7 +62,9 @@ def fake() -> Iterator[GroupBroker]:
 class Worker:
     """A member that has read its first records, on the test's own thread, and what it has heard."""
 
-    def __init__(self, fake: GroupBroker, assignor: str, **options: object):
+    def __init__(
+        self, fake: GroupBroker, assignor: str, *, is_reading: bool = True, **options: object
+    ):
         self.heard: list[str] = []
         self.consumer = GroupConsumer(
             fake.bootstrap,
@@ -80,7 +84,7 @@ class Worker:
                 lambda _: self.heard.append("lost"),
             ),
         )
-        until(lambda: self.consumer.poll(100))
+        until(lambda: not is_reading or self.consumer.poll(100))
 
 
 MakeWorker = Callable[..., Worker]
@@ -311,6 +315,76 @@ def test_who_waits_in_poll_for_others_does_not_leave(fake: GroupBroker, worker: 
     assert one.heard == ["assigned", "revoked"]
 
 
+# -- where to begin --------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize(
+    "lots", [[UNSTABLE] * 3, [MOVED], [LOADING], [CLOSE], [UNSTABLE, AWAY, CLOSE]], ids=name_of
+)
+def test_where_to_begin_is_asked_until_it_is_told(
+    fake: GroupBroker, worker: MakeWorker, assignor: str, lots: list[object]
+) -> None:
+    fake.lots[ApiKey.OFFSET_FETCH] = [*lots]
+    one = worker(assignor)
+    assert fake.count(OffsetFetchRequest) == len(lots) + 1
+    assert one.heard == ["assigned"]
+
+
+def test_who_may_not_know_where_to_begin_is_told(fake: GroupBroker, worker: MakeWorker) -> None:
+    fake.lots[ApiKey.OFFSET_FETCH] = [ErrorCode.GROUP_AUTHORIZATION_FAILED]
+    with pytest.raises(KafkaError) as told:
+        worker(EAGER)
+    assert told.value.code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+def asks_where_to_begin(fake: GroupBroker, worker: MakeWorker) -> Worker:
+    """Return a member that has asked, and is not answered."""
+    fake.lots[ApiKey.OFFSET_FETCH] = [SILENCE]
+    one = worker(EAGER, is_reading=False)
+    until(lambda: one.consumer.poll(10) == [] and fake.count(OffsetFetchRequest) == 1)
+    return one
+
+
+def test_poll_ends_before_it_is_known_where_to_begin_and_the_next_waits_for_the_same_answer(
+    fake: GroupBroker, worker: MakeWorker
+) -> None:
+    one = asks_where_to_begin(fake, worker)
+    for _ in range(3):
+        assert one.consumer.poll(10) == one.consumer.assignment() == one.heard == []
+    assert fake.count(OffsetFetchRequest) == 1
+    # It takes part meanwhile, and asks anew in the next generation.
+    fake.lots[ApiKey.HEARTBEAT] = [REBALANCE]
+    until(lambda: one.consumer.poll(100))
+    assert one.consumer.group_metadata.generation == 2
+    assert fake.count(OffsetFetchRequest) == 2
+    assert one.heard == ["assigned"]
+
+
+def test_where_to_begin_is_asked_again_when_the_answer_is_overdue(
+    fake: GroupBroker, worker: MakeWorker
+) -> None:
+    one = asks_where_to_begin(fake, worker)
+    connection = one.membership._connection
+    assert connection is not None
+    connection._pending[0] = connection._pending[0]._replace(deadline=time.monotonic())
+    until(lambda: one.consumer.poll(100))
+    assert fake.count(OffsetFetchRequest) == 2
+    assert one.consumer.group_metadata.generation == 1
+
+
+def test_poll_of_a_member_without_partitions_looks_around_now_and_then_only(
+    fake: GroupBroker, worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.given = 0
+    one = worker(EAGER, is_reading=False)
+    until(lambda: one.consumer.poll(10) == [] and one.heard == ["assigned"])
+    turns: list[None] = []
+    monkeypatch.setattr(one.membership, "polled", lambda: turns.append(None))
+    assert one.consumer.poll(300) == []
+    assert 1 < len(turns) < 10
+
+
 # -- commits meanwhile -----------------------------------------------------------------------------
 
 
@@ -348,11 +422,79 @@ def test_commit_amid_a_rebalance_fails_only_if_the_group_has_gone_on(
     one.consumer.commit()
 
 
+@both
+@pytest.mark.parametrize("end", [UNKNOWN, ILLEGAL], ids=name_of)
+@pytest.mark.parametrize(
+    ("step", "lot", "state"),
+    [
+        (ApiKey.JOIN_GROUP, SILENCE, State.JOINING),
+        (ApiKey.JOIN_GROUP, CLOSE, State.OUTSIDE),
+        (ApiKey.SYNC_GROUP, SILENCE, State.SYNCING),
+    ],
+    ids=name_of,
+)
+def test_who_is_expelled_commits_as_who_it_was_until_it_is_back(
+    fake: GroupBroker,
+    worker: MakeWorker,
+    assignor: str,
+    end: ErrorCode,
+    step: ApiKey,
+    lot: object,
+    state: State,
+) -> None:
+    """In transactions, that is: nobody's commit would be taken."""
+    one = worker(assignor, enable_auto_commit=False)
+    was = one.consumer.group_metadata
+    fake.lots |= {ApiKey.HEARTBEAT: [end], step: [lot]}
+    until(lambda: one.membership.is_lost)
+    until(lambda: one.consumer.poll(0) == [] and one.membership.state is state)
+    assert one.heard == ["assigned", "lost"]
+    assert one.consumer.group_metadata == was == ("g", 1, "member-1", None)
+    with pytest.raises(CommitFailed):
+        one.consumer.commit({TopicPartition("t", 0): 3})
+    assert fake.count(OffsetCommitRequest) == 0
+    if lot is CLOSE:
+        until(lambda: one.consumer.poll(100))
+        assert one.consumer.group_metadata == ("g", 2, "member-2", None)
+        one.consumer.commit()
+
+
+@both
+def test_who_is_on_its_way_into_a_generation_commits_as_one_of_the_last(
+    fake: GroupBroker, worker: MakeWorker, assignor: str
+) -> None:
+    one = worker(assignor, enable_auto_commit=False)
+    fake.lots |= {ApiKey.HEARTBEAT: [REBALANCE], ApiKey.SYNC_GROUP: [SILENCE]}
+    until(lambda: one.consumer.poll(0) == [] and one.membership.state is State.SYNCING)
+    assert one.consumer.group_metadata == ("g", 1, "member-1", None)
+    one.consumer.commit({TopicPartition("t", 0): 3})
+    (commit,) = (each for each in fake.requests if isinstance(each, OffsetCommitRequest))
+    assert (commit.generation_id_or_member_epoch, commit.member_id) == (1, "member-1")
+
+
+def test_who_subscribes_commits_only_as_a_member(fake: GroupBroker, worker: MakeWorker) -> None:
+    one = worker(EAGER, is_reading=False)
+    offsets = {TopicPartition("t", 0): 3}
+    with pytest.raises(CommitFailed):
+        one.consumer.commit(offsets)
+    assert fake.count(OffsetCommitRequest) == 0
+    until(lambda: one.consumer.poll(100))
+    was = one.consumer.group_metadata
+    one.consumer.commit(offsets)
+    one.consumer.unsubscribe()
+    # Nobody's, as if it had never subscribed; not in a transaction, which may be of what it read.
+    one.consumer.commit(offsets)
+    assert one.consumer.group_metadata == was
+    told = [each.member_id for each in fake.requests if isinstance(each, OffsetCommitRequest)]
+    assert told == ["member-1", "member-1", ""]  # one by itself, as the partitions go
+
+
 def test_commits_by_themselves_find_a_coordinator_that_has_moved(
     fake: GroupBroker, worker: MakeWorker
 ) -> None:
     one = worker(EAGER)
     until(lambda: fake.count(HeartbeatRequest) > 0)  # the heart has looked for itself
+    one.consumer.committed([TopicPartition("t", 0)])  # so has who commits
     one.consumer._auto_commit_s = one.consumer._commit_at = 0
     looks = fake.count(FindCoordinatorRequest)
     fake.lots[ApiKey.OFFSET_COMMIT] = [MOVED]

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -35,9 +35,10 @@ from plog.errors import (
     ProducerFenced,
     error_for,
 )
+from plog.protocol.messages.groups import LeaveGroupRequest, MemberIdentity
 from plog.types import TopicPartition
 from tests.agreement.harness import run_seed
-from tests.handlers.wire import fresh_name
+from tests.handlers.wire import fresh_name, speak
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.waiting import until
@@ -514,6 +515,57 @@ def test_member_that_the_group_has_gone_on_without_commits_nothing(
         with producer.transaction():
             producer.send_offsets_to_transaction({at: 7}, now)
         assert consumer.committed([at]) == {at: OffsetAndMetadata(7)}
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_member_that_is_expelled_commits_nothing_before_it_is_back(
+    bootstrap: str,
+    make: Make,
+    new_topic: NewTopic,
+    monkeypatch: pytest.MonkeyPatch,
+    others: int,
+) -> None:
+    """Nobody's offsets would be taken, in a transaction by any group, by an empty one at all."""
+    topic, group = new_topic(2), fresh_name()
+    at = TopicPartition(topic, 0)
+    producer = make()
+    with grouped(bootstrap, group) as one, grouped(bootstrap, group) as other:
+        polling = [one, other][: 1 + others]
+        for each in polling:
+            each.subscribe([topic])
+
+        def all_have_some() -> bool:
+            polled = [each.poll(10) for each in polling]
+            return not any(polled) and all(each.assignment() for each in polling)
+
+        until(all_have_some)
+        was = one.group_metadata
+        with monkeypatch.context() as patched, closing(speak(port_of(bootstrap))) as wire:
+            out = [MemberIdentity(member_id=was.member_id)]
+            assert wire.ask(LeaveGroupRequest(group_id=group, members=out)).error_code == 0
+            until(lambda: one._membership.is_lost)
+            # Its Join is not heard.
+            patched.setattr(one._membership, "_send_join", not_sent)
+            assert one.poll(10) == one.assignment() == []
+            with pytest.raises(CommitFailed):
+                one.commit({at: 5})
+            producer.begin_transaction()
+            with pytest.raises(CommitFailed):
+                producer.send_offsets_to_transaction({at: 5}, one.group_metadata)
+            producer.abort_transaction()
+        until(all_have_some)
+        assert one.group_metadata.member_id not in ("", was.member_id)
+        with producer.transaction():
+            producer.send_offsets_to_transaction({at: 7}, one.group_metadata)
+        assert other.committed([at]) == {at: OffsetAndMetadata(7)}
+
+
+def not_sent(*_: object) -> None:
+    raise error_for(ErrorCode.NETWORK_EXCEPTION, "made by the test")
+
+
+def port_of(bootstrap: str) -> int:
+    return int(bootstrap.rpartition(":")[2])
 
 
 def test_abort_of_a_producer_that_is_fenced_meanwhile_says_so(
