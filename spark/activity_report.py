@@ -113,7 +113,8 @@ def _check_target(target: Path, checkpoint: Path) -> None:
     Spark counts the batches in such a directory, and leaves those out, without a word, whose
     numbers it has seen there: all of a new query's first ones.
     """
-    if (target / "_spark_metadata").exists() and not (checkpoint / "offsets").exists():
+    batches = (target / "_spark_metadata").glob("[0-9]*")
+    if any(batches) and not (checkpoint / "offsets").exists():
         raise click.UsageError(
             f"{target} was written by a run with another --checkpoint; "
             "a new checkpoint needs a new --parquet"
@@ -196,8 +197,8 @@ def main(
                 partial(
                     start_parquet,
                     *(spark, bootstrap_server, report_topic, parquet, kept / "parquet"),
-                    # The others may name what only the activity topic has.
-                    [one for one in source_options if one[0].startswith("kafka.")],
+                    # Where to begin may name what only the activity topic has.
+                    [one for one in source_options if not one[0].lower().startswith("starting")],
                     **trigger,
                 ),
             ],

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from heapq import heappush, heapreplace
 from typing import NamedTuple, TypeVar
 
 from plog.client.metadata import Cluster
@@ -281,64 +282,72 @@ def _names(partitions: Iterable[TopicPartition]) -> str:
     return ", ".join(map(str, sorted(partitions)))
 
 
-def split(ranges: Sequence[OffsetRange], tasks: int) -> list[list[OffsetRange]]:
-    """Cut the ranges into tasks of equal numbers of records, but for one record.
+def split(
+    ranges: Sequence[OffsetRange], options: SourceOptions, tasks: int
+) -> list[list[OffsetRange]]:
+    """Cut the ranges of a batch query into tasks of equal numbers of records, but for one record.
 
-    There are `tasks` of them, but never more than records. A task reads many log partitions,
+    There are `tasks` of them, minPartitions if that is more, and as many more as
+    maxRecordsPerPartition asks for; never more than records. A task reads many log partitions,
     because each task costs tens of milliseconds of its own.
     """
     total = sum(r.end - r.start for r in ranges)
-    count = min(tasks, total)
-    shares: list[list[OffsetRange]] = []
-    room = 0
-    for whole in ranges:
-        left = whole
-        while left.start < left.end:
-            if room == 0:
-                number = len(shares)
-                room = total * (number + 1) // count - total * number // count
-                shares.append([])
-            end = min(left.end, left.start + room)
-            shares[-1].append(left._replace(end=end))
-            room -= end - left.start
-            left = left._replace(start=end)
-    return shares
+    count = max(tasks, options.min_partitions or 1)
+    if options.max_records_per_partition is not None:
+        count = max(count, -(-total // options.max_records_per_partition))
+    return _cut(ranges, count)
 
 
 def share_out(
     ranges: Sequence[OffsetRange], options: SourceOptions, tasks: int
 ) -> list[list[OffsetRange]]:
-    """Share the ranges out among tasks, each partition's to one of them.
+    """Share the ranges of a stream's batch out among tasks, each partition's to one of them.
 
-    So what is written of a partition's records keeps their order. Partitions are cut where Spark's
-    Kafka source cuts them: what has more records than maxRecordsPerPartition, and where
-    minPartitions are more than there are. Else there are `tasks`, or minPartitions, at most, as
-    even as whole ranges make it.
+    So what is written of a partition's records keeps their order. A partition is cut where Spark's
+    Kafka source cuts it: if it has more records than maxRecordsPerPartition, or if there are fewer
+    than minPartitions, and it has more than its part. Else there are `tasks`, or minPartitions, at
+    most, as even as whole ranges make it.
     """
-    most = options.max_records_per_partition
-    pieces = [piece for whole in ranges for piece in _cut(whole, most)]
-    wanted = options.min_partitions or 1
+    most, wanted = options.max_records_per_partition, options.min_partitions or 1
+    pieces = list(ranges)
+    if most is not None:
+        pieces = [one for r in pieces for (one,) in _cut([r], -(-(r.end - r.start) // most))]
     if wanted > len(pieces):
-        return split(ranges, wanted)
+        total = sum(r.end - r.start for r in pieces)
+        parts = [max(round((r.end - r.start) / total * wanted), 1) for r in pieces]
+        pieces = [
+            one for r, count in zip(pieces, parts, strict=True) for (one,) in _cut([r], count)
+        ]
     count = min(max(tasks, wanted), len(pieces))
     shares: list[dict[TopicPartition, OffsetRange]] = [{} for _ in range(count)]
-    sizes = [0] * count
+    sizes = [(0, number) for number in range(count)]  # a heap
     for largest in sorted(pieces, key=lambda r: r.start - r.end):
         size, at = largest.end - largest.start, largest.partition
-        least = min(range(len(shares)), key=sizes.__getitem__)
-        if at in shares[least] or (shares[least] and most and sizes[least] + size > most):
-            least = len(shares)
-            shares.append({})
-            sizes.append(0)
-        shares[least][at] = largest
-        sizes[least] += size
+        taken, number = sizes[0]
+        if at in shares[number] or (taken and most is not None and taken + size > most):
+            heappush(sizes, (size, len(shares)))
+            shares.append({at: largest})
+        else:
+            heapreplace(sizes, (taken + size, number))
+            shares[number][at] = largest
     return [list(share.values()) for share in shares]
 
 
-def _cut(whole: OffsetRange, most: int | None) -> list[OffsetRange]:
-    size = whole.end - whole.start
-    return [whole] if most is None or size <= most else _flat(split([whole], -(-size // most)))
-
-
-def _flat(shares: list[list[OffsetRange]]) -> list[OffsetRange]:
-    return [piece for share in shares for piece in share]
+def _cut(ranges: Sequence[OffsetRange], count: int) -> list[list[OffsetRange]]:
+    """Cut ranges into so many parts of equal numbers of records, but for one; none without any."""
+    total = sum(r.end - r.start for r in ranges)
+    count = min(count, total)
+    parts: list[list[OffsetRange]] = []
+    room = 0
+    for whole in ranges:
+        left = whole
+        while left.start < left.end:
+            if room == 0:
+                number = len(parts)
+                room = total * (number + 1) // count - total * number // count
+                parts.append([])
+            end = min(left.end, left.start + room)
+            parts[-1].append(left._replace(end=end))
+            room -= end - left.start
+            left = left._replace(start=end)
+    return parts

@@ -64,15 +64,10 @@ class PlogReader(TaskReader, DataSourceReader):
     def partitions(self) -> Sequence[TaskRanges]:
         """Resolve topics, times and named ends, and share the ranges out.
 
-        Spark asks once for each DataFrame, so that its actions all see the same records. Unless
-        the options say what is cut, partitions are: one alone would keep one processor busy.
+        Spark asks once for each DataFrame, so that its actions all see the same records.
         """
-        ranges, options = self.plan(), self.options
-        tasks = os.cpu_count() or 1
-        if options.min_partitions is None and options.max_records_per_partition is None:
-            shares = offsets.split(ranges, tasks)
-        else:
-            shares = offsets.share_out(ranges, options, tasks)
+        ranges = self.plan()
+        shares = offsets.split(ranges, self.options, os.cpu_count() or 1)
         # Spark wants at least one task, if only to learn that there is nothing.
         return [TaskRanges(share) for share in shares] or [TaskRanges([])]
 

@@ -135,6 +135,7 @@ def test_files_of_another_checkpoint_are_refused(
 ) -> None:
     """Spark would leave the first batches of the new one out."""
     (tmp_path / "parquet" / "_spark_metadata").mkdir(parents=True)
+    (tmp_path / "parquet" / "_spark_metadata" / "0").touch()
     with pytest.raises(click.UsageError, match="a new checkpoint needs a new --parquet"):
         run_job(
             activity_report.main, parquet=tmp_path / "parquet", checkpoint=tmp_path / "checkpoint"

@@ -503,20 +503,26 @@ def check(shares: list[list[OffsetRange]], *sizes: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "tasks", "expected"),
+    ("sizes", "tasks", "options", "expected"),
     [
-        ([10], 1, [10]),
-        ([10], 2, [5, 5]),
-        ([1] * 1000, 4, [250] * 4),
-        ([7, 1, 1, 1], 2, [5, 5]),
-        ([3], 8, [1, 1, 1]),
-        ([], 8, []),
-        ([10], 7, [1, 1, 2, 1, 2, 1, 2]),
-        ([101], 100, [1] * 99 + [2]),
+        ([10], 1, {}, [10]),
+        ([10], 2, {}, [5, 5]),
+        ([1] * 1000, 4, {}, [250] * 4),
+        ([7, 1, 1, 1], 2, {}, [5, 5]),
+        ([3], 8, {}, [1, 1, 1]),
+        ([], 8, {}, []),
+        ([100], 2, {"min_partitions": 10}, [10] * 10),
+        ([10], 2, {"min_partitions": 7}, [1, 1, 2, 1, 2, 1, 2]),
+        ([101], 2, {"min_partitions": 100}, [1] * 99 + [2]),
+        ([3], 2, {"min_partitions": 7}, [1] * 3),
+        ([100], 20, {"min_partitions": 10}, [5] * 20),
+        ([50, 50], 2, {"max_records_per_partition": 20}, [20] * 5),
+        ([50, 50], 10, {"max_records_per_partition": 20}, [10] * 10),
     ],
 )
-def test_ranges_are_cut_evenly(sizes, tasks, expected):
-    assert check(split(ranges(*sizes), tasks), *sizes) == expected
+def test_ranges_of_a_batch_query_are_cut_evenly(sizes, tasks, options, expected):
+    shares = split(ranges(*sizes), SourceOptions("h:1", **options), tasks)
+    assert check(shares, *sizes) == expected
 
 
 @pytest.mark.parametrize(
@@ -529,7 +535,7 @@ def test_ranges_are_cut_evenly(sizes, tasks, expected):
         ([], 8, []),
     ],
 )
-def test_whole_partitions_are_shared_out(sizes, tasks, expected):
+def test_partitions_of_a_stream_are_not_cut(sizes, tasks, expected):
     shares = share_out(ranges(*sizes), SourceOptions("h:1"), tasks)
     assert [[r.partition.partition for r in share] for share in shares] == expected
     assert sorted(r for share in shares for r in share) == sorted(ranges(*sizes))
@@ -545,6 +551,9 @@ def test_whole_partitions_are_shared_out(sizes, tasks, expected):
         ([100], 2, {"min_partitions": 10}, [10] * 10),
         ([100], 20, {"min_partitions": 10}, [10] * 10),
         ([30, 10], 1, {"min_partitions": 4}, [10] * 4),
+        # Each for itself: neither a small one, nor those that are as large as each other.
+        ([100, 3, 100], 2, {"min_partitions": 4}, [53, 50, 50, 50]),
+        ([100, 100, 100], 2, {"min_partitions": 4}, [100, 100, 100]),
         ([3], 2, {"min_partitions": 7}, [1] * 3),
         # Those that are larger are, into equal parts.
         ([100], 2, {"max_records_per_partition": 25}, [25] * 4),
@@ -557,7 +566,9 @@ def test_whole_partitions_are_shared_out(sizes, tasks, expected):
         ([40], 2, {"max_records_per_partition": 10, "min_partitions": 2}, [10] * 4),
     ],
 )
-def test_partitions_are_cut_where_the_options_ask_for_it(sizes, tasks, options, expected):
+def test_partitions_of_a_stream_are_cut_where_the_options_ask_for_it(
+    sizes, tasks, options, expected
+):
     shares = share_out(ranges(*sizes), SourceOptions("h:1", **options), tasks)
     found = check(shares, *sizes)
     assert sorted(found) == sorted(expected)
