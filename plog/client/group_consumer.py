@@ -335,7 +335,10 @@ class GroupConsumer:
     # -- generations ---------------------------------------------------------------------------
 
     def _leave_generation(self) -> None:
-        """Take part in a rebalance: an eager member gives everything up first."""
+        """Take part in a rebalance: an eager member gives everything up first.
+
+        To be called again if the listener raises: it has heard of what went, and is not told twice.
+        """
         membership = self._membership
         if not membership.is_lost:
             owned = self.reader.assignment()
@@ -357,10 +360,10 @@ class GroupConsumer:
         gone = [at for at in owned if at not in assigned]
         come = [at for at in assigned if at not in owned]
         if gone:
-            self._give_up(gone)
             if self._is_cooperative:
-                # Somebody else waits for them.
+                # Somebody else waits for them, whatever the listener makes of it.
                 self._membership.rejoin()
+            self._give_up(gone)
         # First: without a position a partition would be read from wherever auto_offset_reset says.
         left_s = max(deadline - time.monotonic(), 0)
         positions = self._offsets.fetch_within(come, min(left_s, LOOK_AROUND_S))
@@ -377,20 +380,21 @@ class GroupConsumer:
         self._commit_quietly(partitions)
         if self._membership.is_lost:
             self._lose(partitions)
-            return
-        if partitions:
-            self._listener.on_revoked(partitions)
-        self._drop(partitions)
+        else:
+            self._drop(partitions, self._listener.on_revoked)
 
     def _lose(self, partitions: Partitions) -> None:
-        if partitions:
-            (self._listener.on_lost or self._listener.on_revoked)(partitions)
-        self._drop(partitions)
+        self._drop(partitions, self._listener.on_lost or self._listener.on_revoked)
 
-    def _drop(self, partitions: Partitions) -> None:
-        self.reader.assign([at for at in self.reader.assignment() if at not in partitions])
-        for at in partitions:
-            self._committed.pop(at, None)
+    def _drop(self, partitions: Partitions, tell: Callable[[Partitions], None]) -> None:
+        """Tell the listener, and have them no more, even if it raises: they are others' then."""
+        try:
+            if partitions:
+                tell(partitions)
+        finally:
+            self.reader.assign([at for at in self.reader.assignment() if at not in partitions])
+            for at in partitions:
+                self._committed.pop(at, None)
 
     # -- topics --------------------------------------------------------------------------------
 
@@ -418,6 +422,7 @@ class GroupConsumer:
         changed = topics != self._topics or shares_are_old
         self._topics = topics
         if changed and membership.state is State.INSIDE:
+            membership.rejoin()  # with the next poll, if the listener raises
             self._leave_generation()
 
     def _find_topics(self) -> tuple[str, ...]:
@@ -468,17 +473,22 @@ class GroupConsumer:
 
         Raises:
             CommitFailed: the group has gone on without this member, or poll has not joined it yet.
-            RebalanceInProgress: a cooperative member is on its way into a new generation, and may
-                keep its partitions. Poll, and commit again: what `poll` takes away until then is
-                read again by others, from what was committed before.
+            RebalanceInProgress: the member is on its way in, for the first time or again, or a
+                cooperative one into a new generation, where it may keep its partitions. Poll, and
+                commit again: what `poll` takes away until then is read again by others, from what
+                was committed before.
             KafkaError: the coordinator refuses, or does not answer in request_timeout_ms.
         """
         wanted = self.positions() if offsets is None else offsets
         if not wanted:
             return
-        if self._wanted and not self._membership.is_member:
+        membership = self._membership
+        if self._wanted and not membership.is_member:
             # Nobody's commit might be taken.
-            raise CommitFailed(f"group {self._membership.group_id!r}: not a member; poll joins it")
+            group = f"group {membership.group_id!r}"
+            if membership.state is State.OUTSIDE:
+                raise CommitFailed(f"{group}: not a member; poll joins it")
+            raise RebalanceInProgress(f"{group}: not a member yet; poll, and commit again")
         self._offsets.commit(wanted)
         self._note_committed(wanted)
 

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupOffsets:
-    """The committed offsets of a member's group. Keeps nothing.
+    """The committed offsets of a member's group. Keeps none.
 
     Args:
         timeout_s: how long `commit` and `fetch` try while the coordinator moves, or is away.
@@ -38,6 +38,8 @@ class GroupOffsets:
     def __init__(self, membership: Membership, *, timeout_s: float) -> None:
         self._membership = membership
         self._timeout_s = timeout_s
+        self._refused = Identity()  # who `fetch_within` could not be told as,
+        self._retry_at = 0.0  # and asks again then; in another generation at once
 
     def commit(self, offsets: Offsets) -> None:
         """Commit as the member, or as nobody without one.
@@ -136,7 +138,8 @@ class GroupOffsets:
         """Return what is committed for partitions of the member, as `fetch`; None if not known yet.
 
         Transactions may be about to commit some, or the coordinator be away: ask again. A call goes
-        on with the wait of the one before.
+        on with the wait of the one before. It does not wait for the time to ask again, as there may
+        be something to read meanwhile.
 
         Raises:
             KafkaError: what asking again cannot mend.
@@ -144,11 +147,15 @@ class GroupOffsets:
         request = self._fetch_request(partitions)
         if not request.topics:
             return {}
+        me = self._membership.identity
+        if me == self._refused and time.monotonic() < self._retry_at:
+            return None
         try:
             answer = self._membership.ask(request, OffsetFetchResponse, timeout_s)
             return None if answer is None else self._committed_of(answer)
         except KafkaError as fault:
             self._prepare_another(fault)
+            self._refused, self._retry_at = me, time.monotonic() + RETRY_BACKOFF_S
             log.info("group %s: where to begin is not known yet: %s", request.group_id, fault)
             return None
 

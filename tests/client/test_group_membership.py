@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from plog.client import group_offsets
 from plog.client.assignors import COOPERATIVE_STICKY, decode_subscription
 from plog.client.group_consumer import (
     CommitFailed,
@@ -47,7 +48,7 @@ def name_of(value: object) -> str:
         return ",".join(map(name_of, value)) or "nothing"
     if value in (CLOSE, SILENCE):
         return "CLOSE" if value is CLOSE else "SILENCE"
-    return value.__name__ if isinstance(value, type) else getattr(value, "name", str(value))
+    return value.__name__ if callable(value) else getattr(value, "name", str(value))
 
 
 both = pytest.mark.parametrize("assignor", [EAGER, COOPERATIVE])
@@ -315,6 +316,82 @@ def test_who_waits_in_poll_for_others_does_not_leave(fake: GroupBroker, worker: 
     assert one.heard == ["assigned", "revoked"]
 
 
+# -- listeners that raise --------------------------------------------------------------------------
+
+
+@both
+def test_who_is_expelled_and_unsubscribes_keeps_nothing_though_its_listener_may_not_commit(
+    fake: GroupBroker, worker: MakeWorker, assignor: str
+) -> None:
+    one = worker(assignor, enable_auto_commit=False)
+    one.consumer.subscribe(["t"], Listener(on_revoked=lambda _: one.consumer.commit()))
+    fake.lots[ApiKey.HEARTBEAT] = [UNKNOWN]
+    until(lambda: one.membership.is_lost)
+    with pytest.raises(CommitFailed):
+        one.consumer.unsubscribe()
+    assert one.consumer.assignment() == one.consumer.subscription() == one.consumer.poll(10) == []
+    assert fake.count(OffsetCommitRequest) == 0
+
+
+def listen_badly(one: Worker) -> None:
+    """Have the member hear of what goes, and raise the first time."""
+
+    def raises(_: object) -> None:
+        one.heard.append("gone")
+        if one.heard.count("gone") == 1:
+            raise ValueError("the application's own")
+
+    one.consumer.subscribe(["t"], Listener(on_revoked=raises))
+
+
+def poll(consumer: GroupConsumer) -> None:
+    until(lambda: consumer.poll(0))
+
+
+def change_topics(consumer: GroupConsumer) -> None:
+    consumer.subscribe(["t", "u"], consumer._listener)
+
+
+@pytest.mark.parametrize(
+    ("assignor", "given", "beat", "act"),
+    [
+        (EAGER, 2, UNKNOWN, poll),
+        (COOPERATIVE, 2, UNKNOWN, poll),
+        (EAGER, 2, REBALANCE, poll),
+        (COOPERATIVE, 1, REBALANCE, poll),  # one goes to another
+        (EAGER, 2, ErrorCode.NONE, change_topics),
+        (EAGER, 2, ErrorCode.NONE, GroupConsumer.unsubscribe),
+        (COOPERATIVE, 2, ErrorCode.NONE, GroupConsumer.unsubscribe),
+    ],
+    ids=name_of,
+)
+def test_listener_that_raises_is_told_once_and_the_member_goes_on(
+    fake: GroupBroker,
+    worker: MakeWorker,
+    assignor: str,
+    given: int,
+    beat: ErrorCode,
+    act: Callable[[GroupConsumer], None],
+) -> None:
+    one = worker(assignor)
+    had = one.consumer.assignment()
+    listen_badly(one)
+    joins = fake.count(JoinGroupRequest)
+    fake.given, fake.lots[ApiKey.HEARTBEAT] = given, [beat]
+    until(lambda: beat == ErrorCode.NONE or one.membership.must_rejoin)
+    with pytest.raises(ValueError, match="the application's own"):
+        act(one.consumer)
+    kept = had[:1] if given == 1 else []
+    assert one.consumer.assignment() == kept
+    if not one.consumer.subscription():
+        one.consumer.subscribe(["t"])
+    # Who has given some up for another joins once more: the other waits for them.
+    enough = joins + (2 if kept else 1)
+    until(lambda: one.consumer.poll(10) == [] and fake.count(JoinGroupRequest) >= enough)
+    until(lambda: one.consumer.poll(10) is not None and one.consumer.assignment() == had[:given])
+    assert one.heard == ["assigned", "gone"]
+
+
 # -- where to begin --------------------------------------------------------------------------------
 
 
@@ -336,6 +413,37 @@ def test_who_may_not_know_where_to_begin_is_told(fake: GroupBroker, worker: Make
     with pytest.raises(KafkaError) as told:
         worker(EAGER)
     assert told.value.code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+@both
+@pytest.mark.parametrize("lot", [UNSTABLE, MOVED, LOADING, CLOSE], ids=name_of)
+def test_where_to_begin_is_not_asked_at_every_poll(
+    fake: GroupBroker,
+    worker: MakeWorker,
+    monkeypatch: pytest.MonkeyPatch,
+    assignor: str,
+    lot: object,
+) -> None:
+    fake.given = 1
+    one = worker(assignor, max_poll_records=1)
+    fake.given = 2
+    asked = fake.count(OffsetFetchRequest)
+    monkeypatch.setattr(group_offsets, "RETRY_BACKOFF_S", 3_600)
+    fake.lots |= {ApiKey.OFFSET_FETCH: [lot], ApiKey.HEARTBEAT: [REBALANCE]}
+    until(lambda: one.membership.must_rejoin)
+    read: list[object] = []
+    until(lambda: read.extend(one.consumer.poll(0)) or fake.count(OffsetFetchRequest) > asked)
+    looks = fake.count(FindCoordinatorRequest)
+    for _ in range(20):
+        read += one.consumer.poll(1)
+    # What a cooperative member keeps it reads on meanwhile.
+    assert len(read) == (2 if assignor == COOPERATIVE else 0)
+    assert fake.count(OffsetFetchRequest) == asked + 1
+    assert fake.count(FindCoordinatorRequest) <= looks + 1  # the heart's
+    # A new generation is not of the last one's luck.
+    fake.lots[ApiKey.HEARTBEAT] = [REBALANCE]
+    until(lambda: one.consumer.poll(10) is not None and len(one.consumer.assignment()) == 2)
+    assert fake.count(OffsetFetchRequest) == asked + 2
 
 
 def asks_where_to_begin(fake: GroupBroker, worker: MakeWorker) -> Worker:
@@ -425,11 +533,11 @@ def test_commit_amid_a_rebalance_fails_only_if_the_group_has_gone_on(
 @both
 @pytest.mark.parametrize("end", [UNKNOWN, ILLEGAL], ids=name_of)
 @pytest.mark.parametrize(
-    ("step", "lot", "state"),
+    ("step", "lot", "state", "error"),
     [
-        (ApiKey.JOIN_GROUP, SILENCE, State.JOINING),
-        (ApiKey.JOIN_GROUP, CLOSE, State.OUTSIDE),
-        (ApiKey.SYNC_GROUP, SILENCE, State.SYNCING),
+        (ApiKey.JOIN_GROUP, SILENCE, State.JOINING, RebalanceInProgress),
+        (ApiKey.JOIN_GROUP, CLOSE, State.OUTSIDE, CommitFailed),
+        (ApiKey.SYNC_GROUP, SILENCE, State.SYNCING, RebalanceInProgress),
     ],
     ids=name_of,
 )
@@ -441,6 +549,7 @@ def test_who_is_expelled_commits_as_who_it_was_until_it_is_back(
     step: ApiKey,
     lot: object,
     state: State,
+    error: type[Exception],
 ) -> None:
     """In transactions, that is: nobody's commit would be taken."""
     one = worker(assignor, enable_auto_commit=False)
@@ -450,7 +559,7 @@ def test_who_is_expelled_commits_as_who_it_was_until_it_is_back(
     until(lambda: one.consumer.poll(0) == [] and one.membership.state is state)
     assert one.heard == ["assigned", "lost"]
     assert one.consumer.group_metadata == was == ("g", 1, "member-1", None)
-    with pytest.raises(CommitFailed):
+    with pytest.raises(error):
         one.consumer.commit({TopicPartition("t", 0): 3})
     assert fake.count(OffsetCommitRequest) == 0
     if lot is CLOSE:
@@ -470,6 +579,33 @@ def test_who_is_on_its_way_into_a_generation_commits_as_one_of_the_last(
     one.consumer.commit({TopicPartition("t", 0): 3})
     (commit,) = (each for each in fake.requests if isinstance(each, OffsetCommitRequest))
     assert (commit.generation_id_or_member_epoch, commit.member_id) == (1, "member-1")
+
+
+@both
+@pytest.mark.parametrize(
+    ("step", "lot", "state", "error"),
+    [
+        (ApiKey.JOIN_GROUP, SILENCE, State.JOINING, RebalanceInProgress),
+        (ApiKey.JOIN_GROUP, CLOSE, State.OUTSIDE, CommitFailed),
+        (ApiKey.SYNC_GROUP, SILENCE, State.SYNCING, RebalanceInProgress),
+    ],
+    ids=name_of,
+)
+def test_who_is_on_its_way_in_for_the_first_time_may_commit_later(
+    fake: GroupBroker,
+    worker: MakeWorker,
+    assignor: str,
+    step: ApiKey,
+    lot: object,
+    state: State,
+    error: type[Exception],
+) -> None:
+    fake.lots[step] = [lot]
+    one = worker(assignor, is_reading=False)
+    until(lambda: one.consumer.poll(0) == [] and one.membership.state is state)
+    with pytest.raises(error):
+        one.consumer.commit({TopicPartition("t", 0): 3})
+    assert fake.count(OffsetCommitRequest) == 0
 
 
 def test_who_subscribes_commits_only_as_a_member(fake: GroupBroker, worker: MakeWorker) -> None:
