@@ -18,6 +18,7 @@ from plog.client.offsets import OffsetAndTimestamp, list_offsets
 from plog.errors import ConfigError, KafkaError, OffsetOutOfRange, PlogError
 from plog.errors import UnknownTopicOrPartition as UnknownPartition
 from plog.spark.options import EARLIEST, LATEST, Bound, SourceOptions
+from plog.spark.sink_options import DECISIONS_TOPIC
 from plog.types import TopicPartition
 
 T = TypeVar("T")
@@ -116,12 +117,11 @@ def partitions_there(cluster: Cluster, options: SourceOptions) -> list[TopicPart
     """
     if options.pattern is not None:
         cluster.refresh(None)
-        wanted = re.compile(options.pattern)
-        # Anywhere in the name, and no internal topics: as Spark's Kafka source does it.
+        # No internal topics: as Spark's Kafka source does it.
         topics = {
             name
             for name, topic in cluster.topics.items()
-            if wanted.search(name) and not topic.is_internal
+            if asks_for(options, name) and not topic.is_internal
         }
     else:
         topics = set(options.topics) | {partition.topic for partition in options.assigned}
@@ -136,6 +136,17 @@ def partitions_there(cluster: Cluster, options: SourceOptions) -> list[TopicPart
     return [p for p in there if p in options.assigned] if options.assigned else there
 
 
+def asks_for(options: SourceOptions, topic: str, index: int | None = None) -> bool:
+    """Tell whether a topic, or this partition of it, is among what a query's options ask for."""
+    if options.pattern is not None:
+        # Anywhere in the name, as Spark's Kafka source does it. What the sink writes down for
+        # itself is nobody's data, and would be news for the very query that has it written.
+        return topic != DECISIONS_TOPIC and re.search(options.pattern, topic) is not None
+    if options.assigned:
+        return any(at.topic == topic and index in (None, at.partition) for at in options.assigned)
+    return topic in options.topics
+
+
 def first_offsets(
     cluster: Cluster, options: SourceOptions, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
@@ -143,7 +154,15 @@ def first_offsets(
     if not partitions:
         return {}
     first, last = named_ends(cluster, options, partitions)
-    return _bound(cluster, options, options.start, first, last, is_start=True)
+    starts = _bound(cluster, options, options.start, first, last, is_start=True)
+    beyond = [partition for partition in partitions if starts[partition] > last[partition]]
+    for partition, end in (log_ends(cluster, options, beyond) if beyond else {}).items():
+        if starts[partition] > end and options.fail_on_data_loss:
+            raise OffsetOutOfRange(
+                f"{partition} holds offsets {first[partition]} to {end}, and startingOffsets "
+                f"begins at {starts[partition]}; failOnDataLoss=false begins at its end"
+            )
+    return starts
 
 
 def beginning_at_end(

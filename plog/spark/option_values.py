@@ -8,26 +8,42 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
+"""What the protocol and Spark have room for."""
 
-def whole(text: str) -> int:
-    """Read a whole number."""
+
+def whole(text: str, most: int = INT_MAX) -> int:
+    """Read a whole number that is not above `most`."""
     try:
-        return int(text)
+        value = int(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a whole number") from None
+    return not_above(value, most)
 
 
-def positive(text: str) -> int:
+def not_above(value: int, most: int) -> int:
+    """Return a number that is not above `most`."""
+    if value > most:
+        raise ValueError(f"{value} is above {most}")
+    return value
+
+
+def positive(text: str, most: int = INT_MAX) -> int:
     """Read a whole number above 0."""
-    value = whole(text)
+    value = whole(text, most)
     if value <= 0:
         raise ValueError(f"{value} is not above 0")
     return value
 
 
-def at_least_0(text: str) -> int:
+def positive_long(text: str) -> int:
+    """Read a whole number above 0, of 64 bits."""
+    return positive(text, LONG_MAX)
+
+
+def at_least_0(text: str, most: int = INT_MAX) -> int:
     """Read a whole number that is not below 0."""
-    value = whole(text)
+    value = whole(text, most)
     if value < 0:
         raise ValueError(f"{value} is below 0")
     return value

@@ -13,12 +13,16 @@ from typing import Any
 
 from plog.errors import ConfigError
 from plog.spark.option_values import (
+    INT_MAX,
+    LONG_MAX,
     at_least_0,
     boolean,
     no_option,
+    not_above,
     not_empty,
     one_of,
     positive,
+    positive_long,
 )
 from plog.types import TopicPartition
 
@@ -130,6 +134,11 @@ def parse(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptio
     least, most = values.get("min_offsets_per_trigger"), values.get("max_offsets_per_trigger")
     if least is not None and most is not None and least > most:
         faults.append(f"minOffsetsPerTrigger {least} is above maxOffsetsPerTrigger {most}")
+    if not given:
+        faults.append(
+            "Spark passes no options of a table (CREATE TABLE) on to a Python source: a view has "
+            "them (CREATE TEMPORARY VIEW)"
+        )
     if faults:
         raise ConfigError("plog source: " + "; ".join(faults))
     values.pop("security_protocol", None)
@@ -172,7 +181,7 @@ def _whole(value: object) -> int:
     # JSON numbers only: true and 1.5 are no offsets, and neither is "7".
     if type(value) is not int:
         raise ValueError(f"{json.dumps(value)} is not a whole number")
-    return value
+    return not_above(value, LONG_MAX)
 
 
 _UNIT_MS: dict[str, float] = {
@@ -209,9 +218,19 @@ def _pattern(text: str) -> str:
         raise ValueError(f"{text!r} is no regular expression: {fault}") from fault
 
 
+def _unlike(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of JSON; of a key that is there twice one value would be lost."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"{twice!r} is there twice")
+    return made
+
+
 def _json_object(text: str, example: str) -> dict[str, Any]:
     try:
-        parsed = json.loads(text)
+        parsed = json.loads(text, object_pairs_hook=_unlike)
     except json.JSONDecodeError as fault:
         raise ValueError(f"no JSON ({fault}); expected is {example}") from fault
     if not isinstance(parsed, dict):
@@ -221,11 +240,12 @@ def _json_object(text: str, example: str) -> dict[str, Any]:
 
 def _assignment(text: str) -> tuple[TopicPartition, ...]:
     example = '{"topic": [0, 1]}'
-    found = {}
+    found: dict[TopicPartition, None] = {}
     for topic, indexes in _json_object(text, example).items():
         if not isinstance(indexes, list):
             raise ValueError(f"expected is {example}, not {text}")
-        found.update(dict.fromkeys(TopicPartition(topic, _whole(index)) for index in indexes))
+        for index in indexes:
+            found[TopicPartition(topic, _index(str(_whole(index))))] = None
     if not found:
         raise ValueError("names no partition")
     return tuple(sorted(found))
@@ -238,10 +258,15 @@ def _per_partition(text: str) -> dict[TopicPartition, int]:
         if not isinstance(partitions, dict):
             raise ValueError(f"expected is {example}, not {text}")
         for index, value in partitions.items():
-            if not index.isdecimal():
-                raise ValueError(f"{index!r} is no partition")
-            found[TopicPartition(topic, int(index))] = _whole(value)
+            found[TopicPartition(topic, _index(index))] = _whole(value)
     return found
+
+
+def _index(text: str) -> int:
+    """Read the number of a partition, which has one spelling."""
+    if re.fullmatch(r"0|[1-9][0-9]*", text) is None or int(text) > INT_MAX:
+        raise ValueError(f"{text} is no partition")
+    return int(text)
 
 
 def _offsets(name: str, allowed: int, forbidden: int) -> Callable[[str], Bound]:
@@ -274,7 +299,7 @@ def _stream_start(text: str) -> Bound:
 
 
 def _timestamp(text: str) -> Bound:
-    return Bound(timestamp=at_least_0(text))
+    return Bound(timestamp=at_least_0(text, LONG_MAX))
 
 
 def _timestamps(text: str) -> Bound:
@@ -315,10 +340,10 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "failOnDataLoss": ("fail_on_data_loss", boolean),
     "includeHeaders": ("include_headers", boolean),
     "minPartitions": ("min_partitions", positive),
-    "maxRecordsPerPartition": ("max_records_per_partition", positive),
+    "maxRecordsPerPartition": ("max_records_per_partition", positive_long),
     "fetchOffset.numRetries": ("plan_attempts", positive),
     "fetchOffset.retryIntervalMs": ("plan_retry_interval_ms", at_least_0),
-    "kafkaConsumer.pollTimeoutMs": ("poll_timeout_ms", positive),
+    "kafkaConsumer.pollTimeoutMs": ("poll_timeout_ms", positive_long),
     "kafka.bootstrap.servers": ("bootstrap_servers", not_empty),
     "kafka.client.id": ("client_id", not_empty),
     "kafka.isolation.level": (
@@ -335,8 +360,8 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
 """By option: the field of SourceOptions it sets, and how its text is read."""
 
 STREAM_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", positive),
-    "minOffsetsPerTrigger": ("min_offsets_per_trigger", positive),
+    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", positive_long),
+    "minOffsetsPerTrigger": ("min_offsets_per_trigger", positive_long),
     "maxTriggerDelay": ("max_trigger_delay_ms", _duration),
     "commitOffsetsToGroup": ("commit_group", not_empty),
 }

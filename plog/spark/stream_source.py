@@ -67,6 +67,8 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
             self._delay = Delay(options.min_offsets_per_trigger, options.max_trigger_delay_ms)
         self._frozen: Offsets | None = None
         """Where Trigger.AvailableNow ends."""
+        self._initial: Offsets | None = None
+        """Where the query begins, once Spark has asked."""
         self._pinned: Offsets = {}
         """Where the first batch leaves partitions as they are (see `initialOffset`)."""
         self._latest: Offsets = {}
@@ -76,7 +78,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         self._answered_s = float("-inf")
         """When Spark last had an answer."""
         self._missing_since: dict[TopicPartition, float] = {}
-        self._faulty_since: float | None = None
+        self._patience = Patience(options)
         self._turn = 0
 
     @property
@@ -114,12 +116,15 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
             self._frozen = self._patiently(step)
 
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802
-        """Return where the options have the query begin.
+        """Return where the options have the query begin; the same all through a run.
 
-        Spark does not write this down: should the first batch be interrupted, it asks again. What
-        is latest would be later by then, so that batch reads nothing of such a partition; its end
-        is written down, and the next batch begins there.
+        Spark asks when it plans the first batch, and again when it runs it. It does not write this
+        down: should that batch be interrupted, it asks once more in its next run. What is latest
+        would be later by then, so that batch reads nothing of such a partition; its end is written
+        down, and the next batch begins there.
         """
+        if self._initial is not None:
+            return to_json(self._initial)
 
         def step() -> tuple[Offsets, set[TopicPartition]]:
             try:
@@ -128,9 +133,9 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
                 self.watch.start_over()
                 raise
 
-        starts, at_end = offsets.with_attempts(self.options, step)
-        self._pinned = {partition: starts[partition] for partition in at_end}
-        return to_json(starts)
+        self._initial, at_end = offsets.with_attempts(self.options, step)
+        self._pinned = {partition: self._initial[partition] for partition in at_end}
+        return to_json(self._initial)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
         """Return where the next batch ends; `start`, if nothing is there."""
@@ -159,6 +164,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[TaskRanges]:
         """Share out what is between two offsets; the same each time, if nothing was lost."""
         begin, until = from_json(start), from_json(end)
+        self._pinned.clear()  # a first batch that is repeated has its end
         ranges = self._patiently(lambda: self._ranges(begin, until))
         shares = offsets.share_out(ranges, self.options, os.cpu_count() or 1)
         return [TaskRanges(share) for share in shares]
@@ -200,17 +206,12 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
                     return begin
             end = self._survey(begin, may_wait=True)
         except KafkaError as fault:
-            self.watch.start_over()
             self._nothing_after = None
-            now_s = time.monotonic()
-            if self._faulty_since is None:
+            if not self._patience.is_tried:
                 log.warning("plog source: the next batch waits: %s", fault)
-                self._faulty_since = now_s
-            if not self._may_pass(fault, now_s - self._faulty_since):
-                raise
-            time.sleep(self.options.retry_backoff_ms / 1000)
+            self._bear(fault, self._patience)
             return dict(begin)  # short, so that the query can be stopped meanwhile
-        self._faulty_since = None
+        self._patience = Patience(self.options)
         self._nothing_after = begin if end == begin else None
         return end
 
@@ -256,10 +257,11 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
             )
             ends |= self.watch.starts(p for p in ends if p.topic == topic)
         for partition in sorted(begin.keys() - found):
-            if self._is_deleted(partition, may_wait=may_wait):
+            why = self._why_gone(partition, may_wait=may_wait)
+            if why is not None:
                 self._lose(
                     f"{partition} is gone, which the query has read up to offset "
-                    f"{begin[partition]}: its topic was deleted",
+                    f"{begin[partition]}: {why}",
                     "goes on without it",
                 )
                 if all(other.topic != partition.topic for other in found):
@@ -274,15 +276,23 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         self._latest = ends
         return dict(ends)
 
-    def _is_deleted(self, partition: TopicPartition, *, may_wait: bool) -> bool:
-        """Tell whether a partition has been missing for long enough to believe that it is gone."""
+    def _why_gone(self, partition: TopicPartition, *, may_wait: bool) -> str | None:
+        """Return why a partition that was not found is gone; None while it may come back.
+
+        Raises:
+            UnknownTopicOrPartition: it may, and that is awaited here.
+        """
+        if not offsets.asks_for(self.options, *partition):
+            return "subscribe, subscribePattern or assign leave it out now"
         now_s = time.monotonic()
         since_s = self._missing_since.setdefault(partition, now_s)
         if now_s - since_s > UNKNOWN_TOPIC_PATIENCE_S:
-            return True
+            if any(other.topic == partition.topic for other in self.watch.found):
+                return "its topic has fewer partitions than it had, as it was created anew"
+            return "its topic was deleted"
         if not may_wait:
             raise UnknownTopicOrPartition(f"partition {partition} does not exist")
-        return False
+        return None
 
     def _up_to_frozen(self, begin: Offsets, now: Offsets) -> Offsets:
         """Return the ends for Trigger.AvailableNow: of what was there when the run began."""
@@ -306,7 +316,8 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         left_s = self._delay.left_s(count, time.monotonic())
         if left_s <= 0:
             return end
-        time.sleep(min(left_s, IDLE_WAIT_S))
+        if time.monotonic() - self._answered_s < POLLING_GAP_S:
+            time.sleep(min(left_s, IDLE_WAIT_S))
         return dict(begin)
 
     def _cut(self, begin: Offsets, end: Offsets) -> Offsets:
@@ -335,13 +346,13 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         found = set(self.watch.found)
         for piece in list(pieces):
             partition = piece.partition
+            why: str | None
             if partition not in found:
-                if not self._is_deleted(partition, may_wait=False):
-                    continue
-                why = "its topic was deleted"
+                why = self._why_gone(partition, may_wait=False)
             elif partition.topic in self.watch.recreated:
                 why = "its topic was deleted and created anew while the query ran"
             else:
+                self._missing_since.pop(partition, None)
                 continue
             self._lose(
                 f"{partition} cannot be read up to offset {piece.end}: {why}", "goes on without it"
@@ -394,20 +405,49 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
 
     def _patiently(self, step: Callable[[], T]) -> T:
         """Return what a step returns; after faults that may pass, try again for a while."""
-        began_s = time.monotonic()
+        patience = Patience(self.options)
         while True:
             try:
                 return step()
             except KafkaError as fault:
-                self.watch.start_over()
-                if not self._may_pass(fault, time.monotonic() - began_s):
-                    raise
-            time.sleep(self.options.retry_backoff_ms / 1000)
+                self._bear(fault, patience)
 
-    def _may_pass(self, fault: KafkaError, waited_s: float) -> bool:
-        """Tell whether a fault that has lasted for so long is to be waited out."""
-        patience_s = self.options.poll_timeout_ms / 1000
-        if isinstance(fault, UnknownTopicOrPartition):
-            # A little more than what makes a topic count as deleted.
-            patience_s = min(patience_s, UNKNOWN_TOPIC_PATIENCE_S) + 1
-        return fault.retriable and waited_s <= patience_s
+    def _bear(self, fault: KafkaError, patience: Patience) -> None:
+        """Wait a little after a fault that may pass; else raise it."""
+        self.watch.start_over()
+        if not isinstance(fault, UnknownTopicOrPartition):
+            # Nobody looked meanwhile: what was missing before it may have been there.
+            self._missing_since.clear()
+        if not patience.covers(fault, time.monotonic()):
+            raise fault
+        time.sleep(self.options.retry_backoff_ms / 1000)
+
+
+class Patience:
+    """How long faults that follow each other are waited out.
+
+    That is kafkaConsumer.pollTimeoutMs; of a topic that is unknown, a little more than makes it
+    count as deleted, which is counted from when brokers have said so and nothing else.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._most_s = options.poll_timeout_ms / 1000
+        self._since_s: float | None = None
+        self._unknown_since_s: float | None = None
+
+    @property
+    def is_tried(self) -> bool:
+        """Tell whether there was a fault."""
+        return self._since_s is not None
+
+    def covers(self, fault: KafkaError, now_s: float) -> bool:
+        """Tell whether one more fault may be waited out."""
+        if self._since_s is None:
+            self._since_s = now_s
+        if not isinstance(fault, UnknownTopicOrPartition):
+            self._unknown_since_s = None
+        elif self._unknown_since_s is None:
+            self._unknown_since_s = now_s
+        elif now_s - self._unknown_since_s > min(self._most_s, UNKNOWN_TOPIC_PATIENCE_S) + 1:
+            return False
+        return fault.retriable and now_s - self._since_s <= self._most_s

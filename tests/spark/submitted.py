@@ -17,13 +17,13 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def submit(
-    environment: dict[str, str], script: str, *arguments: str
+    environment: dict[str, str], script: str, *arguments: str, master: str = "local[2]"
 ) -> subprocess.CompletedProcess[str]:
     """Run a script of spark/ to its end; nobody is there to answer what it asks."""
     command = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
     assert command is not None
     return subprocess.run(
-        [command, "--master", "local[2]", "--driver-memory", "1g",
+        [command, "--master", master, "--driver-memory", "1g",
          "--conf", "spark.ui.enabled=false",
          "--driver-java-options", QUICK_JVM,
          str(JOBS / script), *arguments],

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import random
+import time
+from datetime import datetime
+from zoneinfo import ZoneInfo
 
 import pytest
+from pyspark.sql import functions as F  # noqa: N812
 
 from plog.client.producer import Producer
 from tests.spark.marks import DEAR
@@ -47,6 +51,62 @@ def test_filters_spare_the_reader_what_they_exclude(spark, broker, new_topic, pu
         assert frame.count() == count, condition
         # A task for each record that is read, and one at least.
         assert frame.rdd.getNumPartitions() == (max(count, 1) if exact and pushed else 18)
+
+
+def test_times_that_the_broker_gave_are_filtered_alike(spark, broker, new_topic, pushed):
+    """The records of a batch have one time then, and the first one of it is found by it."""
+    topic = new_topic(message_timestamp_type="LogAppendTime")
+    for size in (3, 2, 4):
+        fill(broker, topic, {0: size})
+        time.sleep(0.005)  # the next batch has a later time
+    frame = load(spark, broker, subscribe=topic)
+    times = [row.timestamp for row in frame.orderBy("offset").collect()]
+    assert len(times) == 9
+    for number, moment in enumerate(times):
+        for comparison, expected in (
+            (">", sum(other > moment for other in times)),
+            (">=", sum(other >= moment for other in times)),
+            ("=", times.count(moment)),
+        ):
+            literal = f"timestamp '{moment.isoformat(sep=' ')}'"
+            found = frame.where(f"timestamp {comparison} {literal}").count()
+            assert found == expected, (number, comparison)
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kathmandu"])
+def test_zone_of_the_session_moves_no_filter(spark, broker, new_topic, pushed, zone):
+    topic = new_topic()
+    fill(broker, topic, {0: 6})
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        frame = load(spark, broker, subscribe=topic, maxRecordsPerPartition=1)
+        moment = datetime.fromtimestamp((T0_MS + 4) / 1000, ZoneInfo(zone))
+        literal = moment.replace(tzinfo=None).isoformat(sep=" ")
+        for later in (
+            frame.where(f"timestamp >= timestamp '{literal}'"),
+            frame.where(F.col("timestamp") >= moment),
+            frame.where(F.col("timestamp") >= moment.astimezone().replace(tzinfo=None)),
+        ):
+            assert [row.offset for row in later.orderBy("offset").collect()] == [4, 5]
+            assert later.rdd.getNumPartitions() == (2 if pushed else 6)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_later_times_than_any_committed_record_are_nothing(spark, broker, new_topic, pushed):
+    topic = new_topic()
+    fill(broker, topic, {0: 3})
+    with Producer(broker.bootstrap, transactional_id=topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"open", timestamp_ms=T0_MS + 500).result()
+        committed = {"kafka__isolation__level": "read_committed"}
+        frame = load(spark, broker, subscribe=topic, **committed)
+        assert frame.where(f"timestamp >= {at(2)}").count() == 1
+        assert frame.where(f"timestamp >= {at(400)}").count() == 0
+        everything = load(spark, broker, subscribe=topic)
+        assert everything.where(f"timestamp >= {at(400)}").count() == 1
+        producer.abort_transaction()
 
 
 def test_records_out_of_the_order_of_their_times_are_all_found(spark, broker, new_topic, pushed):

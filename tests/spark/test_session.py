@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -97,6 +98,37 @@ def test_sql_view_reads_a_topic(spark, broker, new_topic):
     )
     found = spark.sql("SELECT partition, count(*), max(offset) FROM events GROUP BY 1 ORDER BY 1")
     assert [tuple(row) for row in found.collect()] == [(0, 5, 4), (1, 7, 6)]
+
+
+def test_table_of_the_catalog_is_told_to_be_a_view(spark, broker, new_topic):
+    """Spark 4.3 keeps a table's options and hands a Python source none of them."""
+    name = f"events_{new_topic()}"
+    spark.sql(
+        f"CREATE TABLE {name} USING plog OPTIONS ("
+        f"'kafka.bootstrap.servers' '{broker.bootstrap}', subscribe 't')"
+    )
+    try:
+        with pytest.raises(AnalysisException, match="CREATE TEMPORARY VIEW"):
+            spark.table(name).count()
+    finally:
+        spark.sql(f"DROP TABLE {name}")
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_records_that_are_gone_are_an_error_or_left_out(spark, broker, new_topic, strict):
+    topic = new_topic(partitions=2)
+    fill(broker, topic, {0: 10, 1: 3})
+    with Admin(broker.bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 6})
+    asked = json.dumps({topic: {"0": 2, "1": 0}})
+    frame = load(spark, broker, subscribe=topic, startingOffsets=asked, failOnDataLoss=strict)
+    if strict == "true":
+        with pytest.raises(AnalysisException, match=f"{topic}-0 holds offsets 6 to 10"):
+            frame.count()
+    else:
+        found = frame.selectExpr("partition", "offset").collect()
+        expected = [(0, offset) for offset in range(6, 10)] + [(1, offset) for offset in range(3)]
+        assert sorted(map(tuple, found)) == expected
 
 
 def test_empty_topic_is_an_empty_frame(spark, broker, new_topic):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow.parquet as pq
 import pytest
 
 from plog.client.consumer import ConsumerRecord
@@ -21,6 +22,7 @@ from tests.spark.cluster_query import FAILING, SLOW
 from tests.spark.driver import Driver
 from tests.spark.marks import DEAR
 from tests.spark.standalone import WORKER_HOSTS, Standalone
+from tests.spark.submitted import submit
 from tests.spark.test_exactly_once import KEYS, RECORDS, check, fill
 from tests.spark.test_sink import read
 from tests.waiting import until
@@ -110,6 +112,24 @@ def test_topic_is_read_and_copied_while_an_executor_and_a_worker_are_killed(
     other.kill()
     assert driver.ended_well(), driver.log
     check(broker)
+
+
+def test_topic_is_loaded_into_parquet_by_both_workers(
+    cluster: Standalone,
+    broker: BrokerProcess,
+    tmp_path: Path,
+    workers_find_plog: dict[str, str],
+) -> None:
+    cluster.restore()
+    path = tmp_path / "warehouse"
+    where = "--bootstrap-server", broker.bootstrap, "--topic", "source", "--path", str(path)
+    done = submit(workers_find_plog, "load_parquet.py", *where, master=cluster.url)
+    assert done.returncode == 0, done.stderr
+    assert f"Loaded: {RECORDS:,} records" in done.stdout
+    loaded = [int(value) for value in pq.read_table(path).column("value").to_pylist()]
+    assert sorted(loaded) == list(range(RECORDS))
+    for worker in cluster.workers.values():
+        assert "for load parquet" in worker.log
 
 
 def test_nothing_is_seen_of_an_attempt_that_fails_and_of_one_that_is_overtaken(

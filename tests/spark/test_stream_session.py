@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from pathlib import Path
 
@@ -154,6 +155,62 @@ def offset_lines_there(checkpoint: Path) -> bool:
 
 def seen_of(topic: str, counts: dict[int, int]) -> dict[tuple[str, int], list[int]]:
     return {(topic, partition): list(range(count)) for partition, count in counts.items()}
+
+
+def test_all_that_is_available_is_what_came_during_the_first_batch_too(
+    spark, broker, new_topic, tmp_path
+):
+    topic = new_topic()
+    fill(broker, topic, {0: 5})
+    running, goes_on = threading.Event(), threading.Event()
+    found: list[int] = []
+
+    def slow(frame, number: int) -> None:
+        found.extend(row.offset for row in frame.collect())
+        running.set()
+        assert goes_on.wait(60)
+
+    query = (
+        stream(spark, broker, subscribe=topic)  # from the latest offset on
+        .writeStream.foreachBatch(slow)
+        .option("checkpointLocation", str(tmp_path))
+        .start()
+    )
+    try:
+        assert running.wait(60)
+        fill(broker, topic, {0: 2})
+        threading.Timer(0.5, goes_on.set).start()
+        query.processAllAvailable()
+        assert found == [5, 6]
+    finally:
+        goes_on.set()
+        query.stop()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "tasks"), [("minPartitions", 5, 5), ("maxRecordsPerPartition", 30, 4)]
+)
+def test_partition_is_cut_into_tasks_that_lose_nothing(
+    spark, broker, new_topic, tmp_path, option, value, tasks
+):
+    topic = new_topic()
+    fill(broker, topic, {0: 100})
+    seen: list[tuple[int, list[int]]] = []
+
+    def note(frame, _number: int) -> None:
+        cut = frame.rdd.getNumPartitions()
+        seen.append((cut, [row.offset for row in frame.select("offset").collect()]))
+
+    options = {"subscribe": topic, "startingOffsets": "earliest", option: value}
+    query = (
+        stream(spark, broker, **options)
+        .writeStream.foreachBatch(note)
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    assert seen == [(tasks, list(range(100)))]
 
 
 def test_once_reads_what_is_there_in_one_batch(spark, broker, new_topic, tmp_path):

@@ -25,10 +25,12 @@ from plog.errors import (
     OffsetOutOfRange,
     UnknownTopicOrPartition,
 )
-from plog.spark import stream_source
+from plog.spark import offsets, stream_source
 from plog.spark.arrow import FULL_SCHEMA
+from plog.spark.decision_log import CONFIGS, PARTITIONS
 from plog.spark.offsets import DataLoss
 from plog.spark.options import parse
+from plog.spark.sink_options import DECISIONS_TOPIC
 from plog.spark.source import PlogDataSource
 from plog.spark.stream_source import IDLE_WAIT_S, PlogStreamReader
 from plog.spark.topic_watch import TopicWatch
@@ -241,6 +243,23 @@ def test_idle_stream_does_not_hold_up_another(broker, new_topic, monkeypatch):
     assert run.batch() == {0: [0]}
 
 
+def test_stream_that_waits_for_enough_does_not_hold_up_another(broker, new_topic, monkeypatch):
+    topic = new_topic()
+    fill(broker, topic, {0: 1})
+    run = Run(broker, [], subscribe=topic, minOffsetsPerTrigger=10)
+    assert run.batch() == {0: [0]}
+    fill(broker, topic, {0: 1})
+    slept: list[float] = []
+    monkeypatch.setattr(stream_source.time, "sleep", slept.append)
+    monkeypatch.setattr(stream_source, "POLLING_GAP_S", 0)
+    for _ in range(3):  # a batch of the other one is between them
+        assert run.batch() == {}
+    assert slept == []
+    monkeypatch.setattr(stream_source, "POLLING_GAP_S", 60)
+    assert run.batch() == {}
+    assert slept
+
+
 def test_fetches_wait_at_every_leader_and_stay_there(broker, new_topic, monkeypatch):
     topic = new_topic(partitions=3)
     run = Run(broker, [], subscribe=topic)
@@ -336,6 +355,63 @@ def test_partition_that_comes_before_the_first_batch_joins_behind_it(broker, new
     assert again.batch_of_something() == {1: [0, 1, 2, 3, 4]}
 
 
+def test_second_batch_reads_what_came_during_the_first(broker, new_topic):
+    """Spark asks for the initial offset twice: when it plans the first batch, and when it runs."""
+    topic = new_topic()
+    fill(broker, topic, {0: 10})
+    run = Run(broker, [], subscribe=topic, startingOffsets="latest")
+    first = run.plan()
+    fill(broker, topic, {0: 5})
+    assert run.reader.initialOffset() == run.start == first
+    assert run.read(run.start, first) == {}
+    run.checkpoint.append(first)
+    assert run.plan() == {topic: {"0": 15}}
+
+
+def test_batch_behind_a_first_one_that_is_repeated_reads_what_came_since(broker, new_topic):
+    topic = new_topic()
+    fill(broker, topic, {0: 10})
+    run = Run(broker, [], subscribe=topic, startingOffsets="latest")
+    first = run.plan()  # written down; and now the driver is killed
+    again = Run(broker, [], subscribe=topic, startingOffsets="latest")
+    assert again.read(again.start, first) == {}
+    again.checkpoint.append(first)
+    fill(broker, topic, {0: 5})
+    assert again.plan() == {topic: {"0": 15}}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_start_that_is_not_there_yet(broker, new_topic, caplog, strict):
+    topic = new_topic()
+    fill(broker, topic, {0: 5})
+    offsets = json.dumps({topic: {"0": 6}})
+    run = Run(broker, [], subscribe=topic, startingOffsets=offsets, failOnDataLoss=strict)
+    if strict:
+        with pytest.raises(
+            OffsetOutOfRange, match=f"{topic}-0 holds offsets 0 to 5.*startingOffsets.* 6"
+        ):
+            run.reader.initialOffset()
+        return
+    assert run.batch() == {}
+    fill(broker, topic, {0: 3})
+    assert run.batch_of_something() == {0: [5, 6, 7]}
+    assert "ends at offset 5" in caplog.text
+
+
+def test_start_behind_an_open_transaction_is_there(broker, new_topic):
+    topic = new_topic()
+    with Producer(broker.bootstrap, transactional_id=topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"v").result()
+        options = {"kafka__isolation__level": "read_committed"}
+        offsets = json.dumps({topic: {"0": 1}})
+        run = Run(broker, [], subscribe=topic, startingOffsets=offsets, **options)
+        assert run.batch() == {}
+        assert run.start == {topic: {"0": 1}}
+        producer.abort_transaction()
+
+
 @pytest.mark.parametrize("late", [{}, {0: 1}])
 def test_strategy_leaves_alone_where_a_time_was_found(broker, new_topic, late):
     """The first batch reads nothing of those partitions alone that had no later record."""
@@ -402,6 +478,26 @@ def test_new_partitions_and_topics_join_at_their_start_under_the_limit(broker, n
     assert sum(len(offsets) for batch in batches for offsets in batch.values()) == 8 + 6
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+def test_pattern_finds_no_topic_that_is_not_the_users(broker, new_topic, streaming):
+    """Each batch of a sink writes a decision, which would be news for its own source."""
+    topic = new_topic(prefix="finds-")
+    fill(broker, topic, {0: 1})
+    with GroupAdmin(broker.bootstrap) as groups:
+        groups.commit("finds", {TopicPartition(topic, 0): 1})
+    with Admin(broker.bootstrap) as admin:
+        if DECISIONS_TOPIC not in admin.topics():
+            admin.create_topic(DECISIONS_TOPIC, partitions=PARTITIONS, configs=CONFIGS)
+        assert "__consumer_offsets" in admin.topics()
+    options = parse(
+        {"kafka.bootstrap.servers": broker.bootstrap, "subscribePattern": f"^({topic}$|__)"},
+        streaming=streaming,
+    )
+    with offsets.open_cluster(options) as cluster:
+        found = offsets.partitions_there(cluster, options)
+    assert {partition.topic for partition in found} == {topic}
+
+
 # -- loss
 
 
@@ -443,6 +539,78 @@ def test_deleted_topic(broker, new_topic, impatient, caplog, trigger):
     until(lambda: found.append(lenient.batch(trigger)) or found[-1] == {0: [0, 1]})
 
 
+@pytest.mark.usefixtures("impatient")
+def test_topic_that_was_missed_before_and_after_an_outage_is_not_deleted(
+    broker, new_topic, monkeypatch, caplog
+):
+    """Between two glances it may have been there: only one that stays missing is gone."""
+    topic = new_topic()
+    fill(broker, topic, {0: 3})
+    run = Run(broker, [], subscribe=topic, failOnDataLoss=False)
+    assert run.batch() == {0: [0, 1, 2]}
+    there = offsets.partitions_there
+    glances: list[object] = [[], NetworkException("away"), NetworkException("away"), [], None]
+
+    def stale(*given):
+        glance = glances.pop(0) if len(glances) > 1 else None
+        if isinstance(glance, Exception):
+            time.sleep(0.2)
+            raise glance
+        return there(*given) if glance is None else glance
+
+    monkeypatch.setattr(offsets, "partitions_there", stale)
+    while len(glances) > 1:
+        run.reader.watch.start_over()
+        assert run.batch() == {}
+    run.reader.watch.start_over()
+    fill(broker, topic, {0: 2})
+    assert run.batch_of_something() == {0: [3, 4]}
+    assert "is gone" not in caplog.text
+
+
+@pytest.mark.parametrize("trigger", [None, ONCE])
+@pytest.mark.usefixtures("impatient")
+def test_topic_that_is_unknown_for_a_moment_after_an_outage(
+    broker, new_topic, monkeypatch, trigger
+):
+    """A broker that comes back may not know its topics at once, however long it was away."""
+    topic = new_topic()
+    fill(broker, topic, {0: 3})
+    run = Run(broker, [], subscribe=topic)
+    assert run.batch() == {0: [0, 1, 2]}
+    fill(broker, topic, {0: 2})
+    ends, faults = TopicWatch.ends, [NetworkException("away")] * 2
+    faults.append(UnknownTopicOrPartition("not yet"))
+
+    def failing(self, partitions):
+        if faults:
+            time.sleep(0.7)
+            raise faults.pop(0)
+        return ends(self, partitions)
+
+    monkeypatch.setattr(TopicWatch, "ends", failing)
+    until(lambda: run.batch(trigger) == {0: [3, 4]})
+    assert not faults
+
+
+def test_topic_that_is_not_asked_for_any_more(broker, new_topic, caplog):
+    topic, other = new_topic(), new_topic()
+    fill(broker, topic, {0: 3})
+    both = Run(broker, [], subscribe=f"{topic},{other}")
+    both.batch()
+    start, end = both.checkpoint
+    fill(broker, other, {0: 2})
+    strict = Run(broker, [end], subscribe=other)
+    with pytest.raises(DataLoss, match=f"{topic}-0.*up to offset 3: subscribe, .* leave it out"):
+        strict.batch()
+    with pytest.raises(DataLoss, match=f"{topic}-0 cannot be read.*: subscribe, .* leave it out"):
+        strict.read(start, end)
+    lenient = Run(broker, [end], subscribe=other, failOnDataLoss=False)
+    assert lenient.batch() == {0: [0, 1]}
+    assert lenient.start == {other: {"0": 2}}
+    assert "leave it out" in caplog.text
+
+
 @pytest.mark.parametrize("records", [2, 10])
 def test_topic_created_anew_is_told_by_its_id(broker, new_topic, caplog, records):
     topic = new_topic()
@@ -465,6 +633,23 @@ def test_topic_created_anew_is_told_by_its_id(broker, new_topic, caplog, records
     until(lambda: found.append(lenient.batch()) or found[-1])
     assert found[-1] == {0: list(range(records))}
     assert "reads it from its start" in caplog.text
+
+
+@pytest.mark.usefixtures("impatient")
+def test_topic_created_anew_with_fewer_partitions(broker, new_topic, caplog):
+    topic = new_topic(partitions=2)
+    fill(broker, topic, {0: 2, 1: 3})
+    run = Run(broker, [], subscribe=topic, failOnDataLoss=False)
+    run.batch()
+    with Admin(broker.bootstrap) as admin:
+        admin.delete_topic(topic)
+        create_again(admin, topic)
+    fill(broker, topic, {0: 4})
+    found: list[dict] = []
+    until(lambda: found.append(run.batch()) or run.start == {topic: {"0": 4}})
+    assert [one for one in found if one] == [{0: [0, 1, 2, 3]}]
+    assert f"{topic}-1 is gone" in caplog.text
+    assert "fewer partitions" in caplog.text
 
 
 def test_topic_created_anew_is_read_from_its_start_whatever_fails_meanwhile(
