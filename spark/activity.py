@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
+import checkpoints
 import click
 import job
 from job import AnyCommand, Options
@@ -57,6 +58,12 @@ class Duration(click.ParamType):
 DURATION = Duration()
 
 
+def duration_text(seconds: int) -> str:
+    """Return a time in seconds as a Duration is written, in its largest whole unit."""
+    unit = max((unit for unit in UNITS_S if not seconds % UNITS_S[unit]), key=UNITS_S.__getitem__)
+    return f"{seconds // UNITS_S[unit]}{unit}"
+
+
 class Dropped(PlogError):
     """Spark has left out what it was to count."""
 
@@ -82,7 +89,7 @@ def _options(late_after: str) -> tuple[Callable[[AnyCommand], AnyCommand], ...]:
             type=click.Path(file_okay=False),
             required=True,
             help="Directory in which the job keeps how far it is: a later run goes on there. "
-            "One with other windows needs another.",
+            "One that counts otherwise needs another.",
         ),
         click.option(
             "--continuous/--no-continuous",
@@ -135,6 +142,9 @@ def events(
 ) -> DataFrame:
     """Return the events of a stream, with a watermark on `happened`.
 
+    What is no JSON or has no time since 1970 is left out (see `left_out`); user, kind and address
+    may be NULL.
+
     Columns: user, kind, address, late, and of when the event counts, `happened`. That is its own
     time, but not later than it arrived: else a client whose clock is ahead would close the windows
     of all others. What arrives more than `late_after_s` after its time is late, and counts of when
@@ -164,7 +174,8 @@ def events(
     parsed = records.select(
         F.from_json(F.col("value").cast("string"), SCHEMA).alias("event"),
         F.unix_millis("timestamp").alias("arrived"),
-    ).where("event.time >= 0 AND event.user IS NOT NULL AND event.kind IS NOT NULL")
+    )
+    parsed = left_out(parsed, "event.time IS NULL OR event.time < 0", "events")
     late = F.col("arrived") - F.col("event.time") > late_after_s * 1000
     happened = F.when(late, F.col("arrived")).otherwise(F.least("event.time", "arrived"))
     return parsed.select(
@@ -174,6 +185,19 @@ def events(
         late.alias("late"),
         F.timestamp_millis(happened).alias("happened"),
     ).withWatermark("happened", f"{late_after_s + slack_s} seconds")
+
+
+def left_out(rows: DataFrame, condition: str, name: str) -> DataFrame:
+    """Return rows but those of a condition in SQL, which `run` tells the number of.
+
+    Args:
+        condition: never NULL.
+        name: no other of the query's is called so.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    is_out = F.expr(condition)
+    return rows.observe(name, F.count_if(is_out).alias(job.LEFT_OUT)).where(~is_out)
 
 
 def trigger(*, continuous: bool, every_s: int) -> dict[str, Any]:
@@ -216,6 +240,21 @@ def create(bootstrap: str, topic: str) -> None:
 
     with Admin(bootstrap) as admin, suppress(TopicAlreadyExists):
         admin.create_topic(topic)
+
+
+def keep_settings(checkpoint: str, **settings: int | str) -> None:
+    """Refuse a checkpoint that was begun with other settings (see `checkpoints.keep_settings`).
+
+    Args:
+        settings: by the names of main's arguments: those that end in `_s` are times in seconds.
+    """
+    kept = {
+        name.removesuffix("_s").replace("_", "-"): (
+            duration_text(value) if isinstance(value, int) else value
+        )
+        for name, value in settings.items()
+    }
+    checkpoints.keep_settings(checkpoint, kept)
 
 
 def session(name: str, parts: int) -> AbstractContextManager[SparkSession]:

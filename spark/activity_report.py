@@ -10,12 +10,12 @@ and from there to Parquet, which so has the same rows.
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import activity
 import click
 import job
+from checkpoints import below, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,6 +36,7 @@ def report(events: DataFrame, *, window_s: int, slide_s: int) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     window = F.window("happened", f"{window_s} seconds", f"{slide_s} seconds")
+    events = activity.left_out(events, "user IS NULL OR kind IS NULL", "events of nobody")
     by_user = events.groupBy(window, "kind", "user").agg(
         F.count_if(~F.col("late")).alias("events"), F.count_if("late").alias("late")
     )
@@ -52,7 +53,7 @@ def report(events: DataFrame, *, window_s: int, slide_s: int) -> DataFrame:
 
 
 def start_report(
-    rows: DataFrame, bootstrap: str, topic: str, checkpoint: Path, **how: Any
+    rows: DataFrame, bootstrap: str, topic: str, checkpoint: str, **how: Any
 ) -> StreamingQuery:
     """Write the rows of a report into a topic, as JSON; the key is window and kind.
 
@@ -65,7 +66,7 @@ def start_report(
     records = rows.select(
         F.concat_ws(" ", start, "kind").alias("key"), F.to_json(F.struct("*")).alias("value")
     )
-    return activity.to_topic(records, bootstrap, topic, str(checkpoint), "report", **how)
+    return activity.to_topic(records, bootstrap, topic, checkpoint, "report", **how)
 
 
 def start_parquet(
@@ -73,7 +74,7 @@ def start_parquet(
     bootstrap: str,
     topic: str,
     target: str,
-    checkpoint: Path,
+    checkpoint: str,
     options: job.Options = (),
     **trigger: Any,
 ) -> StreamingQuery:
@@ -100,24 +101,33 @@ def start_parquet(
         .writeStream.format("parquet")
         .queryName("parquet")
         .option("path", target)
-        .option("checkpointLocation", str(checkpoint))
+        .option("checkpointLocation", checkpoint)
         .partitionBy("date")
         .trigger(**trigger)
         .start()
     )
 
 
-def _check_target(target: Path, checkpoint: Path) -> None:
-    """Refuse files that another checkpoint's query has written, where both are on this host's disk.
+def _check_target(target: str, checkpoint: str) -> None:
+    """Refuse files that are not those of a checkpoint's query, where both are on this host's disk.
 
     Spark counts the batches in such a directory, and leaves those out, without a word, whose
-    numbers it has seen there: all of a new query's first ones.
+    numbers it has seen there: all of a new query's first ones. An old query goes on where it is,
+    and what it has written elsewhere is not in a new directory.
     """
-    batches = (target / "_spark_metadata").glob("[0-9]*")
-    if any(batches) and not (checkpoint / "offsets").exists():
+    files, query = local_path(target), local_path(checkpoint)
+    if files is None or query is None:
+        return
+    is_written = any((files / "_spark_metadata").glob("[0-9]*"))
+    if is_written and not (query / "offsets").exists():
         raise click.UsageError(
             f"{target} was written by a run with another --checkpoint; "
             "a new checkpoint needs a new --parquet"
+        )
+    if not is_written and any((query / "commits").glob("[0-9]*")):
+        raise click.UsageError(
+            f"{target} has none of what runs with this --checkpoint have written; "
+            "an old checkpoint needs its old --parquet"
         )
 
 
@@ -167,14 +177,26 @@ def main(
     report_topic: str,
     parquet: str,
 ) -> None:
-    """Count events and visitors of an activity stream by window and kind, once each."""
+    """Count events and visitors of an activity stream by window and kind, once each.
+
+    Records that are no JSON, or have no time, user or kind, are left out; at its end the job says
+    how many those were.
+    """
     slide_s = slide_s or window_s
     if window_s % slide_s:
         raise click.BadParameter("--window must be a multiple of --slide")
     trigger = activity.trigger(continuous=continuous, every_s=every_s)
-    kept = Path(checkpoint)
-    _check_target(Path(parquet), kept / "parquet")
+    into_topic, into_parquet = below(checkpoint, "report"), below(checkpoint, "parquet")
     with activity.session("activity report", parts) as spark:
+        _check_target(parquet, into_parquet)
+        activity.keep_settings(
+            checkpoint,
+            topic=topic,
+            window_s=window_s,
+            slide_s=slide_s,
+            late_after_s=late_after_s,
+            report_topic=report_topic,
+        )
         activity.create(bootstrap_server, report_topic)
         events = activity.events(
             spark,
@@ -190,13 +212,13 @@ def main(
             [
                 partial(
                     start_report,
-                    *(rows, bootstrap_server, report_topic, kept / "report"),
+                    *(rows, bootstrap_server, report_topic, into_topic),
                     options=sink_options,
                     **trigger,
                 ),
                 partial(
                     start_parquet,
-                    *(spark, bootstrap_server, report_topic, parquet, kept / "parquet"),
+                    *(spark, bootstrap_server, report_topic, parquet, into_parquet),
                     # Where to begin may name what only the activity topic has.
                     [one for one in source_options if not one[0].lower().startswith("starting")],
                     **trigger,

@@ -45,6 +45,8 @@ REFUSAL = re.compile(
 What else ends a query has its traceback printed.
 """
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LEFT_OUT = "left_out"
+"""What a query observes by this name is told of at its end (see `told`)."""
 TELL_EVERY_S = 10.0
 """How often a job that writes into a file or a pipe tells how far it is."""
 TOLD_WITHIN_S = 60.0
@@ -126,14 +128,39 @@ def _read_config(ctx: click.Context, _param: click.Parameter, path: Path | None)
         )
     ctx.default_map = {
         **(ctx.default_map or {}),
-        **{str(options[name].name): _plain(value) for name, value in given.items()},
+        **{
+            str(options[name].name): _of_option(f"{path}: {name}", options[name], value)
+            for name, value in given.items()
+        },
     }
+
+
+def _of_option(where: str, option: click.Option, value: Any) -> Any:
+    """Return what an option has of a config file as the command line would have it."""
+    if not option.multiple:
+        if isinstance(value, list | dict):
+            raise click.BadParameter(f"{where} takes one value")
+        return _plain(value)
+    if isinstance(value, dict):
+        if not isinstance(option.type, KeyValue):
+            raise click.BadParameter(f"{where} takes one value or a list, no table")
+        return [f"{name}={text}" for name, text in _pairs(value)]
+    return [_plain(one) for one in (value if isinstance(value, list) else [value])]
+
+
+def _pairs(table: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """Give the names and values of a table; TOML makes tables of names that have dots."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _pairs(value, f"{before}{name}.")
+        else:
+            # As Spark and Kafka have it.
+            text = str(value).lower() if isinstance(value, bool) else str(_plain(value))
+            yield before + name, text
 
 
 def _plain(value: Any) -> Any:
     """Return a value of TOML as the command line would have it."""
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
     if isinstance(value, datetime | date):
         return value.isoformat()
     return value if isinstance(value, bool) else str(value)
@@ -258,7 +285,8 @@ def progress(spark: SparkSession, what: str) -> Iterator[None]:
 def told(spark: SparkSession, dropped: str) -> Iterator[Counter[str]]:
     """Tell on stderr what the queries of a block have done, and in which batch Spark dropped what.
 
-    Yields, by the queries' names, how much was dropped; that is complete behind the block.
+    Yields, by the queries' names, how much was dropped; that is complete behind the block. What a
+    query observes as LEFT_OUT (`DataFrame.observe`) is told of at its end.
 
     Args:
         dropped: what that is, to be read behind "Spark has dropped" and a number.
@@ -278,7 +306,13 @@ def told(spark: SparkSession, dropped: str) -> Iterator[Counter[str]]:
             batch = event.progress
             if batch.runId not in running:  # one of before the block
                 return
-            running[batch.runId][1].update(batches=1, records=batch.numInputRows)
+            running[batch.runId][1].update(
+                batches=1,
+                records=batch.numInputRows,
+                left_out=sum(
+                    seen[LEFT_OUT] for seen in batch.observedMetrics.values() if LEFT_OUT in seen
+                ),
+            )
             count = sum(one.numRowsDroppedByWatermark for one in batch.stateOperators)
             if count:
                 lost[batch.name] += count
@@ -289,7 +323,11 @@ def told(spark: SparkSession, dropped: str) -> Iterator[Counter[str]]:
             name, did = running.get(event.runId, (None, Counter()))
             if name is None:
                 return
-            click.echo(f"{name}: {did['records']:,} records in {did['batches']} batches", err=True)
+            left_out = f", {did['left_out']:,} left out" if did["left_out"] else ""
+            click.echo(
+                f"{name}: {did['records']:,} records in {did['batches']} batches{left_out}",
+                err=True,
+            )
             with ended:
                 del running[event.runId]
                 ended.notify()

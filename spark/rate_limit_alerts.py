@@ -155,13 +155,24 @@ def main(
     """Find crawlers and abusers in an activity stream; an alert for each of their bursts.
 
     An alert comes when its window can get no more events: --late-after and --slack after it by the
-    stream's own clock. Where events come at once, a short --late-after makes alerts prompt.
+    stream's own clock. Where events come at once, a short --late-after makes alerts prompt. Late
+    events are not counted, nor those without what --by names. Records that are no JSON, or have no
+    time, are left out; at its end the job says how many those were.
     """
     for name in ("window", "quiet"):
         if rules[f"{name}_s"] % rules["slide_s"]:
             raise click.BadParameter(f"--{name} must be a multiple of --slide")
     trigger = activity.trigger(continuous=continuous, every_s=every_s)
     with activity.session("rate limit alerts", parts) as spark:
+        # Not the limits: they are asked of windows that have been counted.
+        windows = {name: rules[name] for name in ("by", "window_s", "slide_s", "quiet_s")}
+        activity.keep_settings(
+            checkpoint,
+            topic=topic,
+            late_after_s=late_after_s,
+            alert_topic=alert_topic,
+            **windows,
+        )
         activity.create(bootstrap_server, alert_topic)
         events = activity.events(
             spark,

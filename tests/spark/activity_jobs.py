@@ -45,15 +45,16 @@ def share(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def runner(
     spark: Any, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., None]:
-    """Return what runs a job's command in the session of all tests."""
+) -> Callable[..., str]:
+    """Return what runs a job's command in the session of all tests, and gives its stderr."""
     share(spark, monkeypatch)
 
-    def run(command: Any, **options: object) -> None:
-        arguments = ["--bootstrap-server", broker.bootstrap]
+    def run(command: Any, *flags: str, **options: object) -> str:
+        arguments = ["--bootstrap-server", broker.bootstrap, *flags]
         for name, value in options.items():
             arguments += [f"--{name.replace('_', '-')}", str(value)]
-        CliRunner().invoke(command, arguments, catch_exceptions=False, standalone_mode=False)
+        done = CliRunner().invoke(command, arguments, catch_exceptions=False, standalone_mode=False)
+        return done.stderr
 
     return run
 
@@ -73,8 +74,8 @@ def event(
     time_ms: int,
     arrival_ms: int | None = None,
     *,
-    user: str = "u1",
-    kind: str = "view",
+    user: str | None = "u1",
+    kind: str | None = "view",
     address: str = "10.0.0.1",
 ) -> tuple[int, bytes]:
     """Return a record's timestamp and value."""

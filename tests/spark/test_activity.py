@@ -45,7 +45,7 @@ T0 = Traffic.start_ms
 @pytest.fixture
 def run_job(
     spark: Any, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., None]:
+) -> Callable[..., str]:
     return runner(spark, broker, monkeypatch)
 
 
@@ -103,7 +103,7 @@ def closed(
 
 
 def test_report_is_that_computed_without_spark(
-    broker: BrokerProcess, new_topic: NewTopic, run_job: Callable[..., None], tmp_path: Path
+    broker: BrokerProcess, new_topic: NewTopic, run_job: Callable[..., str], tmp_path: Path
 ) -> None:
     """In two runs that are cut in the middle of windows."""
     traffic = Traffic(events_per_s=14, chunk=20_000)
@@ -131,7 +131,7 @@ def test_report_is_that_computed_without_spark(
 
 
 def test_files_of_another_checkpoint_are_refused(
-    run_job: Callable[..., None], tmp_path: Path
+    run_job: Callable[..., str], tmp_path: Path
 ) -> None:
     """Spark would leave the first batches of the new one out."""
     (tmp_path / "parquet" / "_spark_metadata").mkdir(parents=True)
@@ -142,8 +142,77 @@ def test_files_of_another_checkpoint_are_refused(
         )
 
 
+def test_checkpoint_whose_files_are_elsewhere_is_refused(
+    run_job: Callable[..., str], tmp_path: Path
+) -> None:
+    """Spark would write the windows that are still to come there, and none of before."""
+    (tmp_path / "checkpoint" / "parquet" / "commits").mkdir(parents=True)
+    (tmp_path / "checkpoint" / "parquet" / "commits" / "0").touch()
+    with pytest.raises(click.UsageError, match="an old checkpoint needs its old --parquet"):
+        run_job(
+            activity_report.main,
+            parquet=f"file://{tmp_path}/new",
+            checkpoint=f"file:{tmp_path}/checkpoint",
+        )
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"window": "10m"}, "with --window 5m, --slide 5m, .* --window 10m, --slide 10m needs"),
+        ({"late_after": "1h"}, "with --late-after 10m, .* --late-after 1h needs"),
+        ({"report_topic": "other"}, "with --report-topic activity-report, .* --report-topic other"),
+        ({"topic": "other"}, "with --topic activity, .* --topic other"),
+    ],
+)
+def test_checkpoint_of_another_report_is_refused(
+    run_job: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    changed: dict[str, str],
+    said: str,
+) -> None:
+    monkeypatch.setattr(activity, "run", lambda *_args, **_kwargs: None)
+    where = {"parquet": tmp_path / "parquet", "checkpoint": tmp_path / "checkpoint"}
+    run_job(activity_report.main, "--continuous", **where)
+    offsets = tmp_path / "checkpoint" / "report" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").touch()
+    # What may change: how the job runs, and how long it waits.
+    run_job(activity_report.main, "--continuous", **where, every="1s", slack="2m", parts=1)
+    with pytest.raises(click.UsageError, match=said):
+        run_job(activity_report.main, "--continuous", **where, **changed)
+
+
+def test_checkpoint_and_files_of_another_filesystem_are_not_looked_for_here(
+    spark: Any, run_job: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Theirs are the names that were given; one without a scheme is of Spark's default."""
+    starts: list[Any] = []
+    monkeypatch.setattr(activity, "run", lambda _spark, given, **_how: starts.extend(given))
+    monkeypatch.chdir(tmp_path)
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    default = hadoop.get("fs.defaultFS")
+    hadoop.set("fs.defaultFS", "hdfs://nn:9000")
+    try:
+        for directory in ("hdfs://nn:9000/c", str(tmp_path / "c")):
+            run_job(
+                activity_report.main,
+                "--continuous",
+                parquet="hdfs://nn:9000/report",
+                checkpoint=directory,
+            )
+            into_topic, into_files = starts
+            assert into_topic.args[-1] == f"{directory}/report"
+            assert into_files.args[3:5] == ("hdfs://nn:9000/report", f"{directory}/parquet")
+            starts.clear()
+    finally:
+        hadoop.set("fs.defaultFS", default)
+    assert not list(tmp_path.iterdir())
+
+
 def test_partition_that_was_added_lately_ends_no_window_of_the_others(
-    broker: BrokerProcess, new_topic: NewTopic, run_job: Callable[..., None], tmp_path: Path
+    broker: BrokerProcess, new_topic: NewTopic, run_job: Callable[..., str], tmp_path: Path
 ) -> None:
     traffic = Traffic(seed=2, events_per_s=1, users=300, chunk=5_000)
     events = list(activity_events.chunks(traffic, 20_000))
@@ -169,7 +238,7 @@ def test_partition_that_was_added_lately_ends_no_window_of_the_others(
 
 
 def test_what_is_read_when_its_window_is_over_is_told_of_and_ends_the_job_in_an_error(
-    broker: BrokerProcess, new_topic: NewTopic, run_job: Callable[..., None], tmp_path: Path
+    broker: BrokerProcess, new_topic: NewTopic, run_job: Callable[..., str], tmp_path: Path
 ) -> None:
     topic, reports = new_topic(retention_ms=-1), new_topic()
 
@@ -217,7 +286,12 @@ def test_batches_are_told_of_when_something_was_dropped(
                 spark,
                 [
                     partial(
-                        query, rows, broker.bootstrap, reports, tmp_path / "x", availableNow=True
+                        query,
+                        rows,
+                        broker.bootstrap,
+                        reports,
+                        str(tmp_path / "x"),
+                        availableNow=True,
                     )
                 ],
                 continuous=False,
@@ -244,7 +318,7 @@ def test_run_that_is_stopped_changes_nothing(
     for stop, part in zip((True, False), cut(events, T0 + 20 * MINUTE_MS), strict=True):
         activity_events.load(broker.bootstrap, topic, part, traffic)
         query = activity_report.start_report(
-            rows, broker.bootstrap, reports, checkpoint, availableNow=True
+            rows, broker.bootstrap, reports, str(checkpoint), availableNow=True
         )
         if stop:
             until((checkpoint / "offsets" / "0").exists, "the batch begins")
@@ -260,7 +334,10 @@ def test_run_that_is_stopped_changes_nothing(
 
 
 def test_late_events_are_counted_where_they_arrive(
-    broker: BrokerProcess, new_topic: NewTopic, run_job: Callable[..., None], tmp_path: Path
+    broker: BrokerProcess,
+    new_topic: NewTopic,
+    run_job: Callable[..., str],
+    tmp_path: Path,
 ) -> None:
     topic, reports = new_topic(retention_ms=-1), new_topic()
     at = [T0 + n * MINUTE_MS for n in range(200)]
@@ -281,12 +358,13 @@ def test_late_events_are_counted_where_they_arrive(
         event(at[5], at[61]),  # long after its window has closed
         event(at[100]),
     ]
+    said = ""
     # Batch by batch, so that windows close in between.
     for number, (low, high) in enumerate(pairwise([0, 13, 14, len(stream)])):
         send(broker, topic, stream[low:high])
         if number == 1:
             continue
-        run_job(
+        said += run_job(
             activity_report.main,
             topic=topic,
             report_topic=reports,
@@ -302,6 +380,11 @@ def test_late_events_are_counted_where_they_arrive(
     }
     assert report_in(broker, reports) == expected
     assert parquet_in(tmp_path / "parquet") == expected
+    # Of before 1970, without a time (twice), of nobody.
+    assert [line for line in said.splitlines() if line.startswith("report:")] == [
+        "report: 13 records in 2 batches, 4 left out",
+        "report: 2 records in 2 batches",
+    ]
 
 
 def test_report_comes_while_the_stream_goes_on(
@@ -314,10 +397,10 @@ def test_report_comes_while_the_stream_goes_on(
     bootstrap, parquet = broker.bootstrap, tmp_path / "parquet"
     starts = [
         lambda: activity_report.start_report(
-            rows, bootstrap, reports, tmp_path / "checkpoint", **trigger
+            rows, bootstrap, reports, str(tmp_path / "checkpoint"), **trigger
         ),
         lambda: activity_report.start_parquet(
-            spark, bootstrap, reports, str(parquet), tmp_path / "other", **trigger
+            spark, bootstrap, reports, str(parquet), str(tmp_path / "other"), **trigger
         ),
     ]
 
@@ -344,7 +427,7 @@ def test_report_comes_while_the_stream_goes_on(
 def test_report_on_ten_millions_is_that_computed_without_spark(
     broker: BrokerProcess,
     new_topic: NewTopic,
-    run_job: Callable[..., None],
+    run_job: Callable[..., str],
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import click
 import pytest
@@ -67,3 +70,76 @@ def test_further_option_is_a_name_and_a_value(
 def test_what_is_no_further_option_is_refused(job: ModuleType, text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not NAME=VALUE"):
         job.KeyValue().convert(text, None, None)
+
+
+def configured(job: ModuleType, toml: str, path: Path, arguments: Sequence[str] = ()) -> Any:
+    """Return what a command is given of its options by a config file."""
+
+    @click.command()
+    @job.config_option
+    @click.option("--topic", "topics", multiple=True)
+    @click.option("--window")
+    @job.source_option
+    def command(**given: Any) -> Any:
+        return given
+
+    path.write_text(toml)
+    given = ["--config", str(path), *arguments]
+    return command.main(given, standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("toml", "topics"),
+    [
+        ('topic = "flights"', ("flights",)),
+        ('topic = ["flights", "more"]', ("flights", "more")),
+        ("topic = 7", ("7",)),
+        ("topic = []", ()),
+    ],
+)
+def test_option_that_may_be_repeated_takes_one_value_from_a_config_file(
+    job: ModuleType, tmp_path: Path, toml: str, topics: tuple[str, ...]
+) -> None:
+    assert configured(job, toml, tmp_path / "c.toml")["topics"] == topics
+
+
+@pytest.mark.parametrize(
+    ("toml", "pairs"),
+    [
+        ('source-option = "a=b"', (("a", "b"),)),
+        ('source-option = ["a=b", "c=d=e"]', (("a", "b"), ("c", "d=e"))),
+        (
+            # A name with dots is a table in a table, unless it is quoted.
+            "[source-option]\nfailOnDataLoss = false\nkafka.fetch.max.bytes = 1_000\n"
+            '"kafka.check.crcs" = true\n',
+            (
+                ("failOnDataLoss", "false"),
+                ("kafka.fetch.max.bytes", "1000"),
+                ("kafka.check.crcs", "true"),
+            ),
+        ),
+    ],
+)
+def test_further_options_may_be_a_table_of_a_config_file(
+    job: ModuleType, tmp_path: Path, toml: str, pairs: tuple[tuple[str, str], ...]
+) -> None:
+    assert configured(job, toml, tmp_path / "c.toml")["source_options"] == pairs
+
+
+@pytest.mark.parametrize("value", ['["5m", "10m"]', "{ a = 1 }"])
+def test_several_values_of_an_option_that_takes_one_are_refused(
+    job: ModuleType, tmp_path: Path, value: str
+) -> None:
+    with pytest.raises(click.BadParameter, match=r"c\.toml: window takes one value"):
+        configured(job, f"window = {value}", tmp_path / "c.toml")
+
+
+def test_table_of_an_option_that_has_no_names_is_refused(job: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(click.BadParameter, match=r"c\.toml: topic takes one value or a list"):
+        configured(job, "[topic]\na = 1", tmp_path / "c.toml")
+
+
+def test_command_line_goes_before_a_config_file(job: ModuleType, tmp_path: Path) -> None:
+    toml = 'topic = "flights"\nwindow = "5m"'
+    given = configured(job, toml, tmp_path / "c.toml", ["--topic", "more"])
+    assert (given["topics"], given["window"]) == (("more",), "5m")

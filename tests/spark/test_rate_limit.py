@@ -9,10 +9,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import pytest
 
 from tests.servers import BrokerProcess
 from tests.spark.activity_jobs import (
+    activity,
     activity_events,
     cut,
     event,
@@ -52,7 +54,7 @@ class Planted(NamedTuple):
 @pytest.fixture
 def run_job(
     spark: Any, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., None]:
+) -> Callable[..., str]:
     return runner(spark, broker, monkeypatch)
 
 
@@ -97,7 +99,7 @@ def check(
 
 
 def test_alerts_are_those_planted(
-    broker: BrokerProcess, new_topic: NewTopic, run_job: Callable[..., None], tmp_path: Path
+    broker: BrokerProcess, new_topic: NewTopic, run_job: Callable[..., str], tmp_path: Path
 ) -> None:
     """In two runs that are cut in the middle of a long burst."""
     traffic = Traffic(events_per_s=7, chunk=20_000)
@@ -122,7 +124,7 @@ def test_alerts_are_those_planted(
 
 
 def test_burst_goes_on_over_short_pauses_batches_and_runs(
-    broker: BrokerProcess, new_topic: NewTopic, run_job: Callable[..., None], tmp_path: Path
+    broker: BrokerProcess, new_topic: NewTopic, run_job: Callable[..., str], tmp_path: Path
 ) -> None:
     topic, alerts = new_topic(retention_ms=-1), new_topic()
     stream = [
@@ -165,14 +167,20 @@ def test_burst_goes_on_over_short_pauses_batches_and_runs(
 
 
 def test_users_of_one_address_count_together(
-    broker: BrokerProcess, new_topic: NewTopic, run_job: Callable[..., None], tmp_path: Path
+    broker: BrokerProcess,
+    new_topic: NewTopic,
+    run_job: Callable[..., str],
+    tmp_path: Path,
 ) -> None:
     topic, alerts = new_topic(retention_ms=-1), new_topic()
     stream = [
         event(T0 + n, user=f"u{n}", kind="search", address=f"10.0.0.{n % 2}") for n in range(9)
     ]
-    send(broker, topic, [*stream, event(T0 + 10**6)])
-    run_job(
+    # Who comes without a user, or says no kind, has an address all the same.
+    stream += [event(T0 + 20 + n, user=None, address="10.0.0.7") for n in range(4)]
+    stream += [event(T0 + 24, user=None, kind=None, address="10.0.0.7")]
+    send(broker, topic, [*stream, (T0 + 30, b"no JSON"), event(T0 + 10**6)])
+    said = run_job(
         rate_limit_alerts.main,
         topic=topic,
         alert_topic=alerts,
@@ -180,7 +188,60 @@ def test_users_of_one_address_count_together(
         by="address",
         limit=5,
     )
-    assert alerts_in(broker, alerts) == [Alert("10.0.0.0", "abuse", T0 - 50_000, 5)]
+    assert alerts_in(broker, alerts) == [
+        Alert("10.0.0.0", "abuse", T0 - 50_000, 5),
+        Alert("10.0.0.7", "abuse", T0 - 50_000, 5),
+    ]
+    assert "alerts: 16 records in 2 batches, 1 left out" in said
+
+
+def test_late_events_are_left_out(
+    broker: BrokerProcess, new_topic: NewTopic, run_job: Callable[..., str], tmp_path: Path
+) -> None:
+    """They would count of when they came, as a burst that never was."""
+    topic, alerts = new_topic(retention_ms=-1), new_topic()
+    came = T0 + 600_000
+    stream = [
+        *(event(came - 60_000, came, user="in time", kind="search") for _ in range(5)),
+        *(event(came - 60_001, came, user="late", kind="search") for _ in range(5)),
+        event(T0 + 10**6),
+    ]
+    send(broker, topic, stream)
+    run_job(
+        rate_limit_alerts.main,
+        topic=topic,
+        alert_topic=alerts,
+        checkpoint=tmp_path / "checkpoint",
+        limit=5,
+        late_after="60s",
+    )
+    assert {alert.user for alert in alerts_in(broker, alerts)} == {"in time"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"slide": "5s"}, "with --slide 10s, .* --slide 5s needs"),
+        ({"by": "address"}, "with --by user, .* --by address needs"),
+        ({"quiet": "1m"}, "with --quiet 2m, .* --quiet 1m needs"),
+        ({"alert_topic": "other"}, "with --alert-topic activity-alerts, .* --alert-topic other"),
+    ],
+)
+def test_checkpoint_of_other_windows_is_refused(
+    run_job: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    changed: dict[str, str],
+    said: str,
+) -> None:
+    monkeypatch.setattr(activity, "run", lambda *_args, **_kwargs: None)
+    run_job(rate_limit_alerts.main, checkpoint=tmp_path)
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").touch()
+    # A limit is asked of windows as they end, not of what is counted.
+    run_job(rate_limit_alerts.main, checkpoint=tmp_path, limit=50, crawl_limit=9, slack="2m")
+    with pytest.raises(click.UsageError, match=said):
+        run_job(rate_limit_alerts.main, checkpoint=tmp_path, **changed)
 
 
 @pytest.mark.long
@@ -188,7 +249,7 @@ def test_users_of_one_address_count_together(
 def test_alerts_of_ten_millions_are_those_planted(
     broker: BrokerProcess,
     new_topic: NewTopic,
-    run_job: Callable[..., None],
+    run_job: Callable[..., str],
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
