@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+import time
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -20,9 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import job
+from checkpoints import keep_settings
 from flights_report import NO_MATPLOTLIB, can_plot
 
-from plog.cli.output import duration_ms
+from plog.cli.output import UNITS_S, duration_ms
 from plog.errors import PlogError, TopicAlreadyExists
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ RULES = (
 )
 TIME = "yyyy-MM-dd'T'HH:mm:ss'Z'"
 UNITS = ("B", "KB", "MB", "GB", "TB")
+LOOK_EVERY_S = 0.5
+"""How often it is looked whether the query has ended, and for new alerts."""
 DROPPED = (
     "averages, of what came when its window was over: no alert knows it, and a longer --late waits"
 )
@@ -183,12 +187,18 @@ def start_alerts(
 ) -> StreamingQuery:
     """Start the query that writes an alert, once, when its window is over.
 
+    Records have the times of their hosts' clocks. What is ahead of the driver's counts of when it
+    is read: else a host whose clock is ahead would end the windows of all others. A batch that is
+    run again has its first run's time.
+
     Args:
         late_ms: a window is over when some host has published so much later than its end; what
             another publishes of it after that is in no alert.
         every_ms: how often there is a batch; None: up to what is there now, and end.
         source_options, sink_options: further ones.
     """
+    from pyspark.sql import functions as F  # noqa: N812
+
     stream = (
         spark.readStream.format("plog")
         .schema("value binary, timestamp timestamp")
@@ -198,6 +208,7 @@ def start_alerts(
         .option("kafka.isolation.level", "read_committed")
         .options(**dict(source_options))
         .load()
+        .withColumn("timestamp", F.least("timestamp", F.current_timestamp()))
         .withWatermark("timestamp", f"{late_ms} milliseconds")
     )
     writer = (
@@ -223,11 +234,13 @@ def report(
     *,
     window_ms: int,
     start_ms: int | None = None,
+    options: job.Options = (),
 ) -> list[Window]:
     """Read the topic and return the windows of these figures, the oldest first.
 
     Args:
         start_ms: only what was measured then and later.
+        options: further ones of the source.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -237,6 +250,7 @@ def report(
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", topic)
         .option("kafka.isolation.level", "read_committed")
+        .options(**dict(options))
     )
     if start_ms is not None:
         reader = reader.option("startingTimestamp", start_ms)
@@ -417,7 +431,8 @@ def save_plot(
     "--checkpoint",
     type=click.Path(file_okay=False),
     required=True,
-    help="Directory in which the job keeps how far its alerts are: a later run goes on there.",
+    help="Directory in which the job keeps how far its alerts are: a later run goes on there. "
+    "One of another window or other topics needs another.",
 )
 @click.option(
     "--alerts-topic", default="host-alerts", show_default=True, help="Where alerts go, each once."
@@ -442,12 +457,15 @@ def save_plot(
     default="1m",
     show_default=True,
     metavar="TIME",
-    help="Wait so long for hosts that publish late, before a window's alerts are written; of what "
-    "comes later still it is only said that it came.",
+    help="Wait so long for hosts that publish late, or whose clocks are behind others', before a "
+    "window's alerts are written. Of what comes later still it is only said that it came, and the "
+    "job ends with status 1. Alerts take what is ahead of this host's clock for measured when it "
+    "was read.",
 )
 @click.option(
     "--continuous/--no-continuous",
-    help="Go on for ever: alerts alone, as they come.  [default: no-continuous]",
+    help="Go on for ever: alerts alone, as they come. Ctrl-C ends it with status 0, which "
+    "spark-submit makes 130.  [default: no-continuous]",
 )
 @click.option(
     "--every",
@@ -497,6 +515,8 @@ def main(
     sink_options: job.Options,
 ) -> None:
     """Average what hosts publish (`plog host-metrics`) by window, and alert on what is beyond."""
+    from py4j.protocol import Py4JError
+
     from plog.client.consumer import Consumer
 
     if not window_ms:
@@ -511,8 +531,11 @@ def main(
         job.session("host metrics", spark_sql_shuffle_partitions="4") as spark,
         Consumer(bootstrap_server, isolation_level="read_committed") as consumer,
     ):
+        # --late may change: windows stay open for so long from then on.
+        settings = {"topic": topic, "window": _window_text(window_ms), "alerts-topic": alerts_topic}
+        keep_settings(checkpoint, settings)
         alerts = Alerts(consumer, alerts_topic)
-        with job.told(spark, DROPPED):
+        with job.told(spark, DROPPED) as dropped:
             query = start_alerts(
                 spark,
                 bootstrap_server,
@@ -529,12 +552,21 @@ def main(
             try:
                 _follow(query, alerts, continuous=continuous)
             finally:
-                query.stop()
+                # The JVM of spark-submit hears of Ctrl-C too, and may have ended it.
+                with suppress(Py4JError):
+                    query.stop()
         if continuous:
+            _check(dropped)
             return
         figures = [*shown, *(rule.figure for rule in rules)]
         windows = report(
-            spark, bootstrap_server, topic, figures, window_ms=window_ms, start_ms=start_ms
+            spark,
+            bootstrap_server,
+            topic,
+            figures,
+            window_ms=window_ms,
+            start_ms=start_ms,
+            options=_of_batches(source_options),
         )
     if not windows:
         raise click.ClickException(f"no figures of hosts in topic {topic} at {bootstrap_server}")
@@ -542,6 +574,31 @@ def main(
     if plot:
         save_plot(windows, shown, rules, plot)
         click.echo(f"Plot saved as {plot}")
+    _check(dropped)
+
+
+def _check(dropped: Counter[str]) -> None:
+    """End the job with an error where alerts may be missing."""
+    if dropped:
+        raise click.ClickException(
+            f"{dropped.total():,} averages were of windows that were over: no alert was written for"
+            " them; a longer --late waits for such, and hosts' clocks must not differ by more"
+        )
+
+
+def _of_batches(options: job.Options) -> list[tuple[str, str]]:
+    """Return those options of a stream's source that a batch has too, but for where it begins."""
+    from plog.spark.options import OPTIONS
+
+    known = {name.lower() for name in OPTIONS if not name.startswith("starting")}
+    return [(name, value) for name, value in options if name.lower() in known]
+
+
+def _window_text(window_ms: int) -> str:
+    """Return a window as --window takes it."""
+    whole = (unit for unit, seconds in UNITS_S.items() if window_ms % (seconds * 1000) == 0)
+    unit = next(whole, None)
+    return f"{window_ms}ms" if unit is None else f"{window_ms // (UNITS_S[unit] * 1000)}{unit}"
 
 
 def _look(bootstrap: str, topic: str, alerts_topic: str) -> None:
@@ -559,15 +616,21 @@ def _look(bootstrap: str, topic: str, alerts_topic: str) -> None:
 
 def _follow(query: StreamingQuery, alerts: Alerts, *, continuous: bool) -> None:
     """Print alerts: all at the query's end, or as they come until somebody ends it."""
-    if not continuous:
-        query.awaitTermination()
-        print_alerts(alerts.new())
-        return
-    click.echo("running; Ctrl-C ends it, and the next run goes on from there", err=True)
-    with suppress(KeyboardInterrupt):
-        while not query.awaitTermination(1):
-            if found := alerts.new():
+    if continuous:
+        click.echo("running; Ctrl-C ends it, and the next run goes on from there", err=True)
+    try:
+        # Not in a call of the JVM: Ctrl-C there brings a page of traceback.
+        while query.isActive:
+            time.sleep(LOOK_EVERY_S)
+            if continuous and (found := alerts.new()):
                 print_alerts(found)
+    except KeyboardInterrupt:
+        if not continuous:
+            raise
+        return
+    query.awaitTermination()
+    if not continuous:
+        print_alerts(alerts.new())
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from filesystems import files_at
 from parquet_store import Change, File, Position, Span, State, Store
 
 from plog.errors import PlogError
-from plog.types import TopicPartition
+from plog.types import TopicPartition, counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -543,6 +543,18 @@ def print_state(state: State) -> None:
     job.print_table(title if state.number else "Nothing was loaded yet", columns, rows)
 
 
+def print_kept(store: Store, path: str) -> None:
+    """Say until when replaced files are in the way, where there are some."""
+    kept = store.kept()
+    if kept:
+        click.echo(
+            f"{counted(len(kept), 'replaced file')} will stay until "
+            f"{job.utc_text(max(kept.values()))} (UTC), and the first run behind that deletes them."
+            " Until then spark.read.parquet and pandas find their records twice: read by "
+            f'load_parquet.read(spark, "{path}")'
+        )
+
+
 @click.command()
 @job.config_option
 @job.bootstrap_option
@@ -553,7 +565,8 @@ def print_state(state: State) -> None:
     "--from",
     "start_ms",
     type=job.UTC_TIME,
-    help="Load again what was loaded from this time (UTC) on; of new topics nothing before it.",
+    help="Load again what was loaded from this time (UTC) on, and replace its files (see --keep); "
+    "of new topics nothing before it.",
 )
 @click.option(
     "--isolation-level",
@@ -581,7 +594,12 @@ def print_state(state: State) -> None:
     show_default=True,
     help="Whether to stop where records were deleted before they were loaded.",
 )
-@click.option("--compact", "compacts", is_flag=True, help="Put small files together; load nothing.")
+@click.option(
+    "--compact",
+    "compacts",
+    is_flag=True,
+    help="Put small files together, and replace them (see --keep); load nothing.",
+)
 @click.option(
     "--target-size",
     type=click.IntRange(min=1),
@@ -596,7 +614,8 @@ def print_state(state: State) -> None:
     default=24,
     show_default=True,
     help="Hours that files stay which were replaced, for who reads them, or which a dead run left. "
-    "No run may take longer.",
+    "No run may take longer. As long, spark.read.parquet and pandas find the records of replaced "
+    "files twice: read(spark, PATH) of this module finds each once.",
 )
 def main(
     bootstrap_server: str,
@@ -643,6 +662,7 @@ def main(
                 print_loaded(loaded)
             else:
                 click.echo("There is nothing new")
+        print_kept(store, path)
 
 
 if __name__ == "__main__":

@@ -252,6 +252,14 @@ class Store:
         """Delete what a step that failed has written."""
         self.files.delete(work)
 
+    def kept(self) -> dict[str, int]:
+        """Return the files that count no more and stay for who reads them, and until when (ms)."""
+        return self._kept(self.state(), self._now_ms())
+
+    def _kept(self, state: State, now_ms: int) -> dict[str, int]:
+        until = {path: at_ms + self._keep_ms for path, at_ms in state.replaced.items()}
+        return {path: end_ms for path, end_ms in until.items() if end_ms > now_ms}
+
     def clean(self) -> None:
         """Delete what counts no more, and what runs that died have left, some time after."""
         now_ms, state = self._now_ms(), self.state()
@@ -262,9 +270,7 @@ class Store:
                     self.files.publish(f"{LOADING}/{name}", f"{TRASH}/{name}")
         for name in self.files.names(TRASH):
             self.files.delete(f"{TRASH}/{name}")
-        expired = {
-            path for path, at_ms in state.replaced.items() if at_ms + self._keep_ms <= now_ms
-        }
+        expired = state.replaced.keys() - self._kept(state, now_ms).keys()
         if not expired:
             return
         for path in sorted(expired):

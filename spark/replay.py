@@ -4,21 +4,24 @@
 
 It says first how many records that is, by partition, and writes when it is told to: by `--yes`, or
 by an answer on the terminal. What it counted is what it writes: the offsets are fixed before, and
-records that come meanwhile are left out.
+records that come meanwhile are left out. Where some of the range wait for the end of an open
+transaction, nothing is written.
 
 The sink writes them in transactions that are committed together, within milliseconds, when all is
 written; a run that dies before leaves nothing that readers of committed records see. Keys, values
-and headers are kept, and the order of each partition's records. `--filter` takes some of them,
-`--select` makes others of them. The sink has no timestamps: records get the time of their writing,
-and their own in a header, if `--time-header` names one.
+and headers are kept, and the order of each partition's records; those without a key may come before
+or behind others, unless `--keep-partitions` is given. `--filter` takes some of them, `--select`
+makes others of them. The sink has no timestamps: records get the time of their writing, and their
+own in a header, if `--time-header` names one.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -31,10 +34,14 @@ from plog.types import TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from plog.spark.offsets import OffsetRange
+
 COLUMNS = ("key", "value", "headers")
 """What is written if nothing else is said."""
 TIMEOUT_MS = 900_000
 """The most that brokers allow by default."""
+WAIT_S, ASK_EVERY_S = 10.0, 0.5
+"""How long transactions may be open still that are in the way, and how often that is looked at."""
 TOO_LONG = ("kafka.transaction.timeout.ms", "ProducerFenced", "InvalidProducerEpoch")
 """What the sink says where a transaction was open for too long: its ids are of one run alone."""
 
@@ -75,31 +82,94 @@ def records(spark: SparkSession, wanted: Range) -> DataFrame:
     """Return the records of a range, as they are now: later ones do not join.
 
     Raises:
+        ConfigError: an open transaction keeps some of them back (see `_plan`).
         KafkaError: the topic does not exist, or its brokers do not answer.
+    """
+    from plog.spark.arrow import FULL_SCHEMA
+
+    ranges = _plan(spark, wanted)
+    if not ranges:
+        return spark.createDataFrame([], FULL_SCHEMA)
+    return _within(spark, wanted, {one.partition: (one.start, one.end) for one in ranges})
+
+
+def _plan(spark: SparkSession, wanted: Range) -> list[OffsetRange]:
+    """Return the offsets of a range.
+
+    Readers of committed records come no further than the first transaction that is open: what is
+    behind it may be committed, and is then a part of the range that would be left out. Transactions
+    are short as a rule, so that some time is waited for their end.
+
+    Raises:
+        ConfigError: records of the range are behind one still.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
     from plog.spark import offsets
-    from plog.spark.arrow import FULL_SCHEMA
-    from plog.spark.options import parse
+    from plog.spark.options import LATEST, parse
 
-    client = {
-        "kafka.bootstrap.servers": wanted.bootstrap,
-        "kafka.isolation.level": wanted.isolation_level,
-    }
-    given: dict[str, str] = {"subscribe": wanted.topic}
+    given = {**_client(wanted), "subscribe": wanted.topic}
     if wanted.start_ms is not None:
         given["startingTimestamp"] = str(max(wanted.start_ms, 0))
         given["startingOffsetsByTimestampStrategy"] = "latest"
-    ranges = offsets.plan(parse(client | given))
-    if not ranges:
-        return spark.createDataFrame([], FULL_SCHEMA)
-    fixed = {
-        "assign": json.dumps({wanted.topic: [one.partition.partition for one in ranges]}),
-        "startingOffsets": _offsets({one.partition: one.start for one in ranges}),
-        "endingOffsets": _offsets({one.partition: one.end for one in ranges}),
+    options = parse(given)
+
+    def log_ends() -> dict[TopicPartition, int]:
+        with offsets.open_cluster(options) as cluster:
+            partitions = offsets.find_partitions(cluster, options)
+            return offsets.log_ends(cluster, options, partitions)
+
+    def stable() -> tuple[dict[TopicPartition, int], list[OffsetRange]]:
+        with offsets.open_cluster(options) as cluster:
+            partitions = offsets.find_partitions(cluster, options)
+            ends = offsets.offsets_at(cluster, options, partitions, LATEST)
+            return ends, offsets.resolve(cluster, options, partitions)
+
+    # Before the stable ends: what is written between the two questions waits for nobody.
+    written, deadline = offsets.with_attempts(options, log_ends), time.monotonic() + WAIT_S
+    while True:
+        ends, ranges = offsets.with_attempts(options, stable)
+        behind = {at: (end, written[at]) for at, end in ends.items() if end < written.get(at, 0)}
+        if not behind:
+            return ranges
+        asked = _within(spark, replace(wanted, isolation_level="read_uncommitted"), behind)
+        kept_back = asked.groupBy("partition").agg(F.min("offset"), F.max("offset")).collect()
+        if not kept_back:
+            return ranges
+        if time.monotonic() >= deadline:
+            which = ", ".join(
+                f"offsets {first} to {last} of {TopicPartition(wanted.topic, partition)}"
+                for partition, first, last in sorted(kept_back)
+            )
+            raise ConfigError(
+                f"{which} wait for the end of an open transaction, and may be of what is to be "
+                "replayed; try again when it has ended (`plog transactions list` shows those that "
+                "are open, `plog transactions find-hanging` those that nobody will end), ask for "
+                "less (--until), or for all that is there (--isolation-level=read_uncommitted)"
+            )
+        time.sleep(ASK_EVERY_S)
+
+
+def _client(wanted: Range) -> dict[str, str]:
+    return {
+        "kafka.bootstrap.servers": wanted.bootstrap,
+        "kafka.isolation.level": wanted.isolation_level,
     }
-    rows = spark.read.format("plog").options(**client, **fixed, includeHeaders="true").load()
+
+
+def _within(
+    spark: SparkSession, wanted: Range, offsets: Mapping[TopicPartition, tuple[int, int]]
+) -> DataFrame:
+    """Return those records between some offsets, start <= offset < end, that are in a range."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    fixed = {
+        "assign": json.dumps({wanted.topic: [at.partition for at in offsets]}),
+        "startingOffsets": _offsets({at: start for at, (start, _) in offsets.items()}),
+        "endingOffsets": _offsets({at: end for at, (_, end) in offsets.items()}),
+    }
+    options = {**_client(wanted), **fixed, "includeHeaders": "true"}
+    rows = spark.read.format("plog").options(**options).load()
     # By the time of each: those that are late are behind others that are not.
     at = F.col("timestamp")
     if wanted.start_ms is not None:
@@ -144,6 +214,9 @@ def replayed(
         select: expressions in Spark's SQL that make the sink's columns; `value` at least.
         time_header: a header for the record's own time, in ms since 1970 as text.
         keep_partitions: whether records go to the partition of the number that they are in.
+
+    Raises:
+        ConfigError: there is a header for the time, and no column for it.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -154,7 +227,13 @@ def replayed(
         header = F.struct(F.lit(time_header).alias("key"), at.alias("value"))
         given = F.coalesce("headers", F.array().cast(rows.schema["headers"].dataType))
         rows = rows.withColumn("headers", F.concat(given, F.array(header)))
-    return rows.selectExpr(*select, *(["partition"] if keep_partitions else []))
+    made = rows.selectExpr(*select, *(["partition"] if keep_partitions else []))
+    if time_header is not None and "headers" not in made.columns:
+        raise ConfigError(
+            f"--time-header={time_header} needs a column headers, which --select leaves out: "
+            "give --select=headers too"
+        )
+    return made
 
 
 def write(
@@ -204,7 +283,7 @@ def replay(
         what was counted, and written if that was confirmed.
 
     Raises:
-        ConfigError: it cannot be written there.
+        ConfigError: it cannot be written there, or not be read whole yet.
         KafkaError: one of the topics does not exist, or the brokers do not answer.
         TimedOut: see there.
     """
@@ -277,13 +356,15 @@ def print_counted(wanted: Range, to: str, counted: Sequence[Counted]) -> None:
     default=COLUMNS,
     show_default=True,
     help="What to write: expressions named key, value, headers or partition, one each time, e.g. "
-    '"upper(cast(value AS string)) AS value".',
+    '"upper(cast(value AS string)) AS value". What is given takes the place of all three: records '
+    "have no key and no headers then, unless these are given too.",
 )
 @click.option("--time-header", metavar="NAME", help="Keep the records' times in such a header.")
 @click.option(
     "--keep-partitions",
     is_flag=True,
-    help="Write into partitions of the same number; otherwise keys decide.",
+    help="Write into partitions of the same number, all in their order; otherwise keys decide, and "
+    "records without one may come before or behind others.",
 )
 @click.option(
     "--isolation-level",

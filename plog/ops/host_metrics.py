@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
@@ -27,7 +29,11 @@ from plog.ops import watch
 from plog.ops.watch import Watch
 from plog.types import counted
 
+SYSFS = Path("/sys")
 LOOPBACK = "lo"
+"""What goes over it is the host's talk with itself, counted on both sides."""
+STACKED = re.compile(r"lo\d*|(loop|ram|zram|dm-|md)\d+.*")
+"""Devices whose bytes others count as well, or that are in memory."""
 RETRY_S = 1.0
 ANSWER_S = 5.0
 """After so long without an acknowledgement the cluster counts as away."""
@@ -77,9 +83,9 @@ class HostReading:
 
 def read_host() -> HostReading:
     """Ask the kernel."""
-    memory, disks = psutil.virtual_memory(), psutil.disk_io_counters()
-    # What goes over the loopback is the host's talk with itself, counted on both sides.
-    links = [one for name, one in psutil.net_io_counters(True).items() if name != LOOPBACK]
+    memory = psutil.virtual_memory()
+    disks = _of_hardware("block", psutil.disk_io_counters(perdisk=True))
+    links = _of_hardware("class/net", psutil.net_io_counters(pernic=True))
     return HostReading(
         at_s=time.monotonic(),
         cpu_s=psutil.cpu_times()._asdict(),
@@ -88,16 +94,43 @@ def read_host() -> HostReading:
         available_bytes=memory.available,
         swapped_bytes=psutil.swap_memory().used,
         file_systems=_file_systems(),
-        disk_bytes=None if disks is None else (disks.read_bytes, disks.write_bytes),
-        network_bytes=(sum(one.bytes_recv for one in links), sum(one.bytes_sent for one in links)),
+        disk_bytes=_sums(disks, "read_bytes", "write_bytes") if disks else None,
+        network_bytes=_sums(links, "bytes_recv", "bytes_sent"),
         network_faults=sum(one.errin + one.errout + one.dropin + one.dropout for one in links),
     )
+
+
+def _of_hardware(kind: str, counters: Mapping[str, Any]) -> list[Any]:
+    """Return the counters of devices that are hardware; of all where none is, as in a container.
+
+    What is stacked on others (a bond, a bridge, LVM, RAID) counts their bytes again, and so does a
+    disk's partition.
+
+    Args:
+        kind: the directory of sysfs that the devices are in.
+    """
+    there = SYSFS / kind
+    hardware = [one for name, one in counters.items() if (there / name / "device").exists()]
+    if hardware:
+        return hardware
+    # Partitions are in their disk's directory. A host without sysfs has names alone.
+    whole = {name: one for name, one in counters.items() if (there / name).exists()} or counters
+    lowest = [one for name, one in whole.items() if STACKED.fullmatch(name) is None]
+    return lowest or [one for name, one in whole.items() if name != LOOPBACK]
+
+
+def _sums(counters: Sequence[Any], *names: str) -> tuple[int, int]:
+    first, second = (sum(getattr(one, name) for one in counters) for name in names)
+    return first, second
 
 
 def _file_systems() -> tuple[FileSystem, ...]:
     found: dict[int, FileSystem] = {}
     # Only those of disks: one of a network may not answer at all. Each once, wherever it is bound.
-    for mount in ["/", *(part.mountpoint for part in psutil.disk_partitions())]:
+    # One that is read-only fills no more, and an image (squashfs, ISO) has never a byte free.
+    parts = psutil.disk_partitions()
+    mounts = [part.mountpoint for part in parts if "ro" not in part.opts.split(",")]
+    for mount in ["/", *mounts]:
         with suppress(OSError):  # unmounted meanwhile, or not ours to look at
             status, usage = os.stat(mount), psutil.disk_usage(mount)
             found.setdefault(status.st_dev, FileSystem(mount, usage.used + usage.free, usage.free))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
+import psutil
 import pytest
 
 from plog.client.admin import Admin
@@ -100,6 +103,101 @@ def test_this_host_has_all_figures_within_their_bounds() -> None:
     assert {"cpu_used_share", "memory_used_share", "disk_used_share"} <= found.keys()
     assert all(0 <= value <= 1 for name, value in found.items() if name.endswith("_share")), found
     assert all(value >= 0 for value in found.values()), found
+
+
+class Part(NamedTuple):
+    """A mount, as psutil has it."""
+
+    mountpoint: str
+    opts: str
+
+
+class Usage(NamedTuple):
+    used: int
+    free: int
+
+
+def test_image_that_is_mounted_is_not_the_fullest_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, snap = tmp_path / "data", tmp_path / "snap"
+    usages = {"/": Usage(40, 60), str(data): Usage(90, 10), str(snap): Usage(100, 0)}
+    parts = [Part("/", "ro"), Part(str(data), "rw,noatime"), Part(str(snap), "ro,nodev")]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda: parts)
+    monkeypatch.setattr(psutil, "disk_usage", usages.__getitem__)
+    # Each is another file system.
+    numbers = {mount: number for number, mount in enumerate(usages)}
+    system = SimpleNamespace(
+        stat=lambda mount: SimpleNamespace(st_dev=numbers[mount]), getloadavg=os.getloadavg
+    )
+    monkeypatch.setattr(host_metrics, "os", system)
+    reading = read_host()
+    assert reading.file_systems == (FileSystem("/", 100, 60), FileSystem(str(data), 100, 10))
+    assert host_figures(reading, replace(reading, at_s=reading.at_s + 1))["disk_used_share"] == 0.9
+
+
+class Transfers(NamedTuple):
+    """Of a disk or a link, as psutil has them."""
+
+    read_bytes: int = 0
+    write_bytes: int = 0
+    bytes_recv: int = 0
+    bytes_sent: int = 0
+    errin: int = 0
+    errout: int = 0
+    dropin: int = 0
+    dropout: int = 0
+
+
+def counted_devices(
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    disks: dict[str, bool],
+    links: dict[str, bool],
+    partitions: Sequence[str] = (),
+) -> HostReading:
+    """Read a host that has these devices, each of which has moved 1 byte; True: it is hardware."""
+    for kind, devices in (("block", disks), ("class/net", links)):
+        for name, is_hardware in devices.items():
+            (root / kind / name / ("device" if is_hardware else "")).mkdir(parents=True)
+    moved = Transfers(1, 1, 1, 1, 1)
+    disk_counters = dict.fromkeys([*disks, *partitions], moved)
+    link_counters = dict.fromkeys(links, moved)
+    monkeypatch.setattr(host_metrics, "SYSFS", root)
+    monkeypatch.setattr(psutil, "disk_io_counters", lambda perdisk: disk_counters)
+    monkeypatch.setattr(psutil, "net_io_counters", lambda pernic: link_counters)
+    return read_host()
+
+
+def test_bytes_are_counted_once_whatever_is_stacked_on_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disks = {"sda": True, "nvme0n1": True, "dm-0": False, "md0": False, "loop0": False}
+    links = {"lo": False, "bond0": False, "eth0": True, "eth1": True, "docker0": False}
+    found = counted_devices(tmp_path, monkeypatch, disks, links, ["sda1", "nvme0n1p1"])
+    assert (found.disk_bytes, found.network_bytes, found.network_faults) == ((2, 2), (2, 2), 2)
+
+
+@pytest.mark.parametrize(
+    ("disks", "partitions", "bytes_moved"),
+    [
+        (["xvda", "xvdb", "loop0", "ram0", "zram0", "dm-0", "md0"], ["xvda1"], (2, 2)),
+        (["dm-0", "loop0"], [], (2, 2)),
+        ([], ["disk0", "disk1"], (2, 2)),  # a host without sysfs
+        ([], [], None),
+    ],
+)
+def test_devices_count_where_none_is_known_to_be_hardware(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    disks: list[str],
+    partitions: list[str],
+    bytes_moved: tuple[int, int] | None,
+) -> None:
+    links = {"lo": False, "eth0": False}  # as in a container
+    given = dict.fromkeys(disks, False)
+    found = counted_devices(tmp_path, monkeypatch, given, links, partitions)
+    assert (found.disk_bytes, found.network_bytes) == (bytes_moved, (1, 1))
 
 
 PAGE = """\

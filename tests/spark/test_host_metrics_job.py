@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +21,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from plog.client.producer import Producer
-from plog.ops.host_metrics import encode
+from plog.ops import watch
+from plog.ops.host_metrics import Agent, AgentSettings, encode
 from tests.servers import BrokerProcess
 from tests.spark.conftest import ROOT
 from tests.spark.marks import DEAR
+from tests.spark.submitted import QUICK_JVM
 from tests.spark.test_sink import read
+from tests.waiting import until
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(ROOT / "spark")  # as spark-submit has it
@@ -236,6 +246,38 @@ def test_alerts_come_as_they_are_found_until_somebody_ends_the_job(
 
 
 @dear
+def test_ctrl_c_ends_the_job_with_no_traceback(
+    broker: BrokerProcess, new_topic: NewTopic, workers_find_plog: dict[str, str], tmp_path: Path
+) -> None:
+    topic, alerts, said = new_topic(), new_topic(), tmp_path / "said"
+    publish(broker, topic, measured(seed=5))
+    # By spark-submit the JVM ends by itself, and leaves its workers to complain.
+    command = [
+        sys.executable, str(ROOT / "spark" / "host_metrics.py"), "--continuous", "--every", "1s",
+        "--bootstrap-server", broker.bootstrap, "--topic", topic, "--alerts-topic", alerts,
+        "--checkpoint", str(tmp_path / "kept"),
+    ]  # fmt: skip
+    with said.open("wb") as output:
+        running = subprocess.Popen(
+            command,
+            env=workers_find_plog | {"JAVA_TOOL_OPTIONS": QUICK_JVM},
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        until(lambda: "cpu_used_share > 0.9" in said.read_text("utf-8"), "there are alerts", 120)
+        os.killpg(running.pid, signal.SIGINT)  # as a terminal sends it
+        assert running.wait(60) == 0, said.read_text("utf-8")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+    assert "Traceback" not in said.read_text("utf-8")
+    assert "alerts: 216 records in" in said.read_text("utf-8")
+
+
+@dear
 @pytest.mark.parametrize(("late", "alerted"), [("1m", False), ("20m", True)])
 def test_what_an_outage_held_back_is_waited_for_or_told_of(
     broker: BrokerProcess,
@@ -254,10 +296,94 @@ def test_what_an_outage_held_back_is_waited_for_or_told_of(
     held_back = Record(T0 + 2 * MINUTE_MS, "b", busy)
     publish(broker, topic, [held_back, Record(T0 + 40 * MINUTE_MS, "a", idle)])
     second = run(*given, "--late", late)
-    assert (first.exit_code, second.exit_code) == (0, 0)
+    assert (first.exit_code, second.exit_code) == (0, 0 if alerted else 1)
     assert ("Spark has dropped 1 averages" in second.stderr) is not alerted
+    said = "Error: 1 averages were of windows that were over"
+    assert (said in second.stderr) is not alerted
+    assert "Hosts" in second.stdout  # the table is there all the same
     planted = Planted(2, "b", "cpu_used_share > 0.9")
     assert alerts_in(broker, alerts) == ([planted] if alerted else [])
+
+
+@dear
+def test_host_whose_clock_is_ahead_does_not_end_the_windows_of_others(
+    broker: BrokerProcess, new_topic: NewTopic, run: Run, tmp_path: Path
+) -> None:
+    topic, alerts = new_topic(), new_topic()
+    given = ("--topic", topic, "--alerts-topic", alerts, "--checkpoint", tmp_path / "kept")
+    idle, busy = {"cpu_used_share": 0.1}, {"cpu_used_share": 0.95}
+
+    def now_ms() -> int:
+        return time.time_ns() // 1_000_000
+
+    def publish_ahead() -> None:
+        publish(broker, topic, [Record(now_ms() + 60 * MINUTE_MS, "ahead", idle)])
+
+    publish_ahead()
+    first = run(*given, "--window", "1s", "--late", "1s")
+    began = now_ms()
+    publish(broker, topic, [Record(began, "b", busy)])
+    time.sleep(3)  # the window and --late are over
+    publish_ahead()
+    second = run(*given, "--window", "1s", "--late", "1s")
+    assert (first.exit_code, second.exit_code) == (0, 0), second.stderr
+    (alert,) = read(broker, alerts)
+    told = json.loads(alert.value or b"")
+    assert (told["host"], job.utc_ms(told["window_start"])) == ("b", began - began % 1000)
+
+
+@dear
+def test_what_an_agent_publishes_is_what_the_job_shows_and_has_limits_for(
+    broker: BrokerProcess,
+    new_topic: NewTopic,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic, alerts = new_topic(), new_topic()
+    page = "plog_offline_partitions 1\n"
+    monkeypatch.setattr(watch, "read", lambda _address, at_s, _timeout_s: watch.parse(page, at_s))
+    settings = AgentSettings(
+        broker.bootstrap, topic, "real", every_s=0.2, count=2, metrics="broker:9095"
+    )
+    assert Agent(settings, threading.Event(), pytest.fail).run() == 0
+    windows: list[Window] = []
+    print_windows = host_metrics.print_windows
+
+    def printed(found: Sequence[Window], *arguments: Any) -> None:
+        windows.extend(found)
+        print_windows(found, *arguments)
+
+    monkeypatch.setattr(host_metrics, "print_windows", printed)
+    done = run("--topic", topic, "--alerts-topic", alerts, "--checkpoint", tmp_path / "kept")
+    assert done.exit_code == 0, done.stderr
+    rules = [host_metrics.RuleType().convert(text, None, None) for text in host_metrics.RULES]
+    figures = {*host_metrics.SHOWN, *(rule.figure for rule in rules)}
+    assert {one.figure for one in windows} == figures
+    assert {one.host for one in windows} == {"real"}
+    assert "max broker_offline_partitions > 0" in done.stdout
+
+
+@dear
+def test_report_has_the_options_of_the_source_and_a_checkpoint_its_window(
+    broker: BrokerProcess, new_topic: NewTopic, run: Run, tmp_path: Path
+) -> None:
+    topic, alerts, kept = new_topic(), new_topic(), tmp_path / "kept"
+    given = ("--topic", topic, "--alerts-topic", alerts, "--checkpoint", kept)
+    with Producer(broker.bootstrap, transactional_id=f"{topic}-id") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, encode("uncommitted", T0, 10.0, {"load_1m": 1.0}, []), timestamp_ms=T0)
+        producer.flush()
+        options = ("kafka.isolation.level=read_uncommitted", "maxOffsetsPerTrigger=1000")
+        of_source = [word for option in options for word in ("--source-option", option)]
+        shown = run(*given, "--show", "load_1m", *of_source)
+        assert (shown.exit_code, "uncommitted" in shown.stdout) == (0, True), shown.output
+        producer.abort_transaction()
+    other = run(*given, "--window", "120s")
+    assert other.exit_code == 2
+    assert "was begun with --window 1m, and counts so: --window 2m needs another" in other.stderr
+    assert "no figures" in run(*given, "--window", "60000", "--late", "2m").stderr
 
 
 @dear
@@ -271,6 +397,52 @@ def test_topic_that_is_missing_or_empty_is_said(
     empty = run(*given, new_topic())
     assert (empty.exit_code, empty.stdout) == (1, "No alerts.\n")
     assert "no figures of hosts in topic" in empty.stderr
+
+
+def test_plot_has_a_panel_of_each_figure_with_a_line_of_each_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    collections = pytest.importorskip("matplotlib.collections")
+    drawn: list[Any] = []
+    monkeypatch.setattr(pyplot, "close", drawn.append)
+    means = {"a": [0.5, 0.95, 0.6], "büro": [0.2, 0.3]}
+    windows = [
+        Window(T0 + n * MINUTE_MS, host, "cpu_used_share", 6, mean, mean - 0.1, mean + 0.01)
+        for host, some in means.items()
+        for n, mean in enumerate(some)
+    ]
+    windows.append(Window(T0, "a", "network_sent_bytes_per_s", 6, 2e6, 1e6, 3e6))
+    limits = ("cpu_used_share > 0.9", "min cpu_used_share < 0.15", "load_1m > 4")
+    rules = [host_metrics.RuleType().convert(text, None, None) for text in limits]
+    shown = ("cpu_used_share", "network_sent_bytes_per_s")
+    path = tmp_path / "hosts.png"
+    host_metrics.save_plot(windows, shown, rules, str(path))
+    monkeypatch.undo()
+    (figure,) = drawn
+    try:
+        assert path.read_bytes().startswith(PNG)
+        cpu, network = figure.axes
+        assert [one.get_title(loc="left") for one in figure.axes] == ["cpu used", "network sent"]
+        lines = {line.get_label(): line for line in cpu.get_lines()}
+        hosts = {name: line for name, line in lines.items() if not name.startswith("_")}
+        assert {name: list(line.get_ydata()) for name, line in hosts.items()} == means
+        starts = [datetime.fromtimestamp(T0 / 1000 + 60 * n, UTC) for n in range(3)]
+        assert list(hosts["a"].get_xdata()) == starts
+        dashed = [lines[name].get_ydata()[0] for name in lines.keys() - hosts.keys()]
+        assert sorted(dashed) == [0.15, 0.9]
+        red = [
+            point[1]
+            for points in cpu.collections
+            if isinstance(points, collections.PathCollection)
+            for point in points.get_offsets()
+        ]
+        assert red == pytest.approx([0.95, 0.1])  # the mean of one window, the least of another
+        (line,) = (line for line in network.get_lines() if line.get_label() == "a")
+        assert list(line.get_ydata()) == [2e6]
+        assert network.yaxis.get_major_formatter()(2e6, None) == "2.0 MB/s"
+    finally:
+        pyplot.close(figure)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import importlib
 import itertools
 import os
 import random
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from plog.client.admin import Admin
 from plog.client.producer import Producer
@@ -23,6 +25,7 @@ from plog.types import TopicPartition
 from tests.agreement.harness import run_seed
 from tests.planes import Plane
 from tests.servers import BrokerProcess
+from tests.spark.activity_jobs import share
 from tests.spark.driver import Driver
 from tests.spark.marks import DEAR
 from tests.spark.submitted import JOBS, QUICK_JVM, configured, submit
@@ -464,6 +467,7 @@ def test_compaction_puts_small_files_together(
     new_topic: NewTopic,
     send: Send,
     warehouse: Warehouse,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topic = new_topic(2)
     for begin in (0, 12, 24):
@@ -472,10 +476,22 @@ def test_compaction_puts_small_files_together(
     columns = ("topic", "date", "partition", "offset", "key", "value", "timestamp", "topicId")
     rows, before = warehouse.rows(*columns), job.read(spark, str(warehouse.path))
     files = len(warehouse.store.state().files)
-    done = job.compact(spark, warehouse.store)
-    assert (done.files, done.into) == (files, 3)
+    assert warehouse.store.kept() == {}
+    share(spark, monkeypatch)
+    begun_ms = round(time.time() * 1000)
+    told = CliRunner().invoke(job.main, ["--compact", "--path", str(warehouse.path)])
+    assert told.exit_code == 0, told.output
+    assert re.match(rf"{files} files of .* became 3 of", told.stdout)
     assert warehouse.rows(*columns) == rows
     assert before.count() == 36
+    # Who reads without the manifest finds them twice, for a day; it is said until when.
+    assert warehouse.plain() == sorted([*range(36), *range(36)])
+    kept = warehouse.store.kept()
+    assert len(kept) == files
+    (until_ms,) = set(kept.values())
+    assert 0 <= until_ms - begun_ms - DAY_MS < 600_000
+    assert f"until {importlib.import_module('job').utc_text(until_ms)} (UTC)" in told.stdout
+    assert f'load_parquet.read(spark, "{warehouse.path}")' in told.stdout
     days = {"2013-07-01", "2013-07-02", "2013-07-03"}
     assert {one.date for one in warehouse.store.state().files} == days
     assert job.compact(spark, warehouse.store).files == 0
@@ -738,8 +754,10 @@ def test_what_was_replaced_stays_for_some_time(stores: ModuleType, files: Any) -
     now[0] += 59
     store.clean()
     assert files.read(path) == b"rows"
+    assert store.kept() == {path: 1_060_000}
     now[0] += 1
     store.clean()
+    assert store.kept() == {}
     with pytest.raises(FileNotFoundError):
         files.read(path)
     assert files.names("load=000001") == ["_manifest.json"]
@@ -776,6 +794,7 @@ def test_spark_submit_loads_what_a_config_file_says(
     ended = submit(workers_find_plog, "load_parquet.py", "--config", str(config), "--step", "5000")
     assert ended.returncode == 0, ended.stderr
     assert "Loaded: 1,200 records" in ended.stdout
+    assert "until" not in ended.stdout  # nothing was replaced
     rows = [line.split() for line in ended.stdout.splitlines() if line.split()[:1] == [topic]]
     assert rows == [[topic, "0", "0", "600", "600"], [topic, "1", "0", "600", "600"]]
     assert warehouse.values() == list(range(1200))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -79,6 +80,78 @@ def test_time_range_is_written_with_keys_and_headers_in_its_order(
         at = b"%d" % (T0_MS + hour * HOUR_MS)
         assert record.key is not None
         assert record.headers == (("p", record.key[-1:]), ("at", at))
+
+
+def test_partition_that_is_read_by_many_tasks_is_written_in_its_order(
+    spark: Any, broker: BrokerProcess, new_topic: NewTopic, job: ModuleType
+) -> None:
+    """Of any keys, values and headers, none too."""
+    source, target = new_topic(), new_topic()
+    # Two tasks read half each; that of the second half would be done long before the other.
+    sent: list[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]] = [
+        (b"large", b"v" * 500_000, (("n", b"%d" % n),)) for n in range(10)
+    ]
+    for n in range(10):
+        key, value = None if n % 2 else b"%d" % n, None if n % 3 else b""
+        sent.append((key, value, ((f"h{n}", None if n % 4 else b""),) if n % 5 else ()))
+    with Producer(broker.bootstrap) as producer:
+        for key, value, headers in sent:
+            producer.send(source, value, key=key, headers=headers)
+    # The producer puts records without keys elsewhere, and behind others, where it may choose.
+    counted = job.replay(spark, wanted(job, broker, source), target, keep_partitions=True)
+    assert [one.records for one in counted] == [20]
+    assert [(one.key, one.value, one.headers) for one in read(broker, target)] == sent
+
+
+def test_range_that_an_open_transaction_cuts_is_refused(
+    spark: Any,
+    broker: BrokerProcess,
+    new_topic: NewTopic,
+    job: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job, "WAIT_S", 0.0)
+    source, target = new_topic(2), new_topic()
+    at = {"partition": 1}
+    with (
+        Producer(broker.bootstrap, transactional_id=f"{source}-id") as open_yet,
+        Producer(broker.bootstrap) as producer,
+    ):
+        open_yet.init_transactions()
+        open_yet.begin_transaction()
+        producer.send(source, b"first", timestamp_ms=T0_MS, **at)
+        producer.flush()
+        open_yet.send(source, b"open", timestamp_ms=T0_MS + 2 * HOUR_MS, **at)
+        open_yet.flush()
+        producer.send(source, b"last", timestamp_ms=T0_MS + 3 * HOUR_MS, **at)
+        producer.flush()
+        for hours in (None, (0, 4), (1, 4), (3, 4)):
+            start_ms, end_ms = (
+                (None, None) if hours is None else (T0_MS + hour * HOUR_MS for hour in hours)
+            )
+            some = wanted(job, broker, source, start_ms=start_ms, end_ms=end_ms)
+            words = f"offsets {2 if hours == (3, 4) else 1} to 2 of {source}-1 wait for the end of"
+            with pytest.raises(ConfigError, match=words) as fault:
+                job.replay(spark, some, target, confirm=lambda _: pytest.fail("asked"))
+        for way_out in ("plog transactions", "--until", "--isolation-level=read_uncommitted"):
+            assert way_out in str(fault.value)
+
+        def values(**more: Any) -> list[bytes | None]:
+            topic = new_topic()
+            job.replay(spark, wanted(job, broker, source, **more), topic)
+            return [one.value for one in read(broker, topic)]
+
+        # What waits is not asked for.
+        assert values(end_ms=T0_MS + 2 * HOUR_MS) == [b"first"]
+        assert values(start_ms=T0_MS + 4 * HOUR_MS) == []
+        assert values(condition="partition = 0") == []
+        assert values(isolation_level="read_uncommitted") == [b"first", b"open", b"last"]
+        # It may end within the time that is waited.
+        monkeypatch.setattr(job, "WAIT_S", 30.0)
+        ends = threading.Timer(2.0, open_yet.commit_transaction)
+        ends.start()
+        assert values() == [b"first", b"open", b"last"]
+        ends.join()
 
 
 def test_filter_takes_some_and_select_makes_others_of_them(
@@ -162,6 +235,8 @@ def test_what_cannot_be_written_is_said_before_it_is_counted(
         job.replay(spark, some, target, keep_partitions=True)
     with pytest.raises(ConfigError, match="there is no column offset"):
         job.replay(spark, some, target, select=["value", "offset"])
+    with pytest.raises(ConfigError, match=r"--time-header.* a column headers, which --select"):
+        job.replay(spark, some, target, select=["key", "value"], time_header="at")
     with pytest.raises(UnknownTopicOrPartition):
         job.replay(spark, some, "no-such-topic")
 
