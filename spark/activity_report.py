@@ -229,6 +229,9 @@ def main(
         if not continuous:
             columns = ("Kind", "Windows", "Events", "Most visitors", "Late")
             job.print_table(f"Activity in {report_topic}", columns, totals(spark, parquet))
+            click.echo("Windows that may get more events are not in it yet")
+            if slide_s < window_s:
+                click.echo(f"Windows overlap: each event is in {window_s // slide_s} of them")
 
 
 if __name__ == "__main__":

@@ -325,7 +325,7 @@ def told(spark: SparkSession, dropped: str) -> Iterator[Counter[str]]:
                 return
             left_out = f", {did['left_out']:,} left out" if did["left_out"] else ""
             click.echo(
-                f"{name}: {did['records']:,} records in {did['batches']} batches{left_out}",
+                f"{name}: {did['records']:,} records read in {did['batches']} batches{left_out}",
                 err=True,
             )
             with ended:

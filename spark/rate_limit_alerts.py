@@ -190,6 +190,11 @@ def main(
             **trigger,
         )
         activity.run(spark, [start], continuous=continuous)
+    if not continuous:
+        click.echo(
+            f"Alerts are in topic {alert_topic}: plog consume {alert_topic} --bootstrap-server "
+            f"{bootstrap_server} --isolation-level read_committed --exit-at-end"
+        )
 
 
 if __name__ == "__main__":

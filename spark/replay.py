@@ -28,7 +28,7 @@ import click
 import job
 
 from plog.cli.output import duration_ms, duration_text
-from plog.errors import ConfigError, PlogError
+from plog.errors import ConfigError, PlogError, UnknownTopicOrPartition
 from plog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -306,7 +306,13 @@ def _check_target(wanted: Range, bootstrap: str, topic: str, *, keep_partitions:
     with Admin(wanted.bootstrap) as admin:
         source = admin.topic(wanted.topic)
     with Admin(bootstrap) as admin:
-        target = admin.topic(topic)
+        try:
+            target = admin.topic(topic)
+        except UnknownTopicOrPartition as fault:
+            raise UnknownTopicOrPartition(
+                f"{fault}; `plog topics create {topic}` makes it, with as many partitions as "
+                "--partitions says"
+            ) from fault
     if source.topic_id == target.topic_id:
         raise ConfigError(f"topic {topic} cannot be replayed into itself")
     if keep_partitions and len(target.partitions) < len(source.partitions):

@@ -6,6 +6,7 @@ knows where everything is. A broker that was away meanwhile is connected to agai
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -22,7 +23,11 @@ from plog.spark.sink_options import SinkOptions
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
 RETRY_BACKOFF_S = 0.1
+TELL_AFTER_S = 1.0
+"""What lasts longer than that is told of; leaders move in less."""
 IDLE_S = 30.0
 
 
@@ -66,13 +71,17 @@ class Link:
         Raises:
             KafkaError: what another attempt cannot mend, or the last one's.
         """
-        deadline = time.monotonic() + self.timeout_ms / 1000
+        began_s, is_told = time.monotonic(), False
         while True:
             try:
                 return ask()
             except KafkaError as fault:
-                if not fault.retriable or time.monotonic() >= deadline:
+                waited_s = time.monotonic() - began_s
+                if not fault.retriable or waited_s >= self.timeout_ms / 1000:
                     raise
+                if waited_s >= TELL_AFTER_S and not is_told:
+                    log.warning("plog sink: waiting for brokers: %s", fault)
+                    is_told = True
             time.sleep(RETRY_BACKOFF_S)
 
     def close(self) -> None:

@@ -229,7 +229,12 @@ def writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -
 
     Raises:
         ConfigError: an option or the schema is none of the sink's, or the mode is overwrite.
+        KafkaError: no broker answers within kafka.request.timeout.ms. Tasks would be told so after
+            kafka.max.block.ms, which is longer, each by each and again.
     """
     if overwrite:
         raise ConfigError("plog sink: a topic cannot be overwritten; use mode append")
-    return PlogWriter(parse(options), schema)
+    made = PlogWriter(parse(options), schema)
+    link = link_to(made.options)
+    link.patiently(lambda: link.cluster.refresh([]))
+    return made

@@ -207,8 +207,6 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
             end = self._survey(begin, may_wait=True)
         except KafkaError as fault:
             self._nothing_after = None
-            if not self._patience.is_tried:
-                log.warning("plog source: the next batch waits: %s", fault)
             self._bear(fault, self._patience)
             return dict(begin)  # short, so that the query can be stopped meanwhile
         self._patience = Patience(self.options)
@@ -418,8 +416,11 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         if not isinstance(fault, UnknownTopicOrPartition):
             # Nobody looked meanwhile: what was missing before it may have been there.
             self._missing_since.clear()
+        is_first = not patience.is_tried
         if not patience.covers(fault, time.monotonic()):
             raise fault
+        if is_first:
+            log.warning("plog source: the query waits: %s", fault)
         time.sleep(self.options.retry_backoff_ms / 1000)
 
 

@@ -298,11 +298,11 @@ def test_batches_are_told_of_when_something_was_dropped(
             )
     told = [line.partition(", of events")[0] for line in capsys.readouterr().err.splitlines()]
     assert [line for line in told if line.startswith("report")] == [
-        "report: 1 records in 2 batches",
+        "report: 1 records read in 2 batches",
         "report, batch 2: Spark has dropped 1 counts",
-        "report: 1 records in 1 batches",
+        "report: 1 records read in 1 batches",
         "report, batch 3: Spark has dropped 2 counts",
-        "report: 2 records in 1 batches",
+        "report: 2 records read in 1 batches",
     ]
 
 
@@ -382,8 +382,8 @@ def test_late_events_are_counted_where_they_arrive(
     assert parquet_in(tmp_path / "parquet") == expected
     # Of before 1970, without a time (twice), of nobody.
     assert [line for line in said.splitlines() if line.startswith("report:")] == [
-        "report: 13 records in 2 batches, 4 left out",
-        "report: 2 records in 2 batches",
+        "report: 13 records read in 2 batches, 4 left out",
+        "report: 2 records read in 2 batches",
     ]
 
 

@@ -274,7 +274,7 @@ def test_ctrl_c_ends_the_job_with_no_traceback(
             os.killpg(running.pid, signal.SIGKILL)
         running.wait()
     assert "Traceback" not in said.read_text("utf-8")
-    assert "alerts: 216 records in" in said.read_text("utf-8")
+    assert "alerts: 216 records read in" in said.read_text("utf-8")
 
 
 @dear

@@ -6,8 +6,9 @@ import pickle
 import re
 
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
-from plog.errors import ConfigError
+from plog.errors import ConfigError, KafkaError
 from plog.spark import sink_options
 from plog.spark.options import (
     BOUNDS,
@@ -21,7 +22,9 @@ from plog.spark.options import (
     parse,
     wants_headers,
 )
+from plog.spark.source import PlogDataSource
 from plog.types import TopicPartition
+from tests.servers import free_port
 from tests.spark.conftest import ROOT
 
 NEEDED = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
@@ -361,3 +364,15 @@ def test_documentation_lists_every_option():
     assert sorted(told) == sorted(served)
     for refused in set(REFUSED) - {"path"}:
         assert f"`{refused}`" in text.lower()
+
+
+def test_batch_query_without_brokers_says_so_before_its_tasks_wait(caplog):
+    options = {
+        "kafka.bootstrap.servers": f"127.0.0.1:{free_port()}",
+        "topic": "t",
+        "kafka.request.timeout.ms": "1500",
+    }
+    schema = StructType([StructField("value", StringType())])
+    with pytest.raises(KafkaError, match="cannot connect"):
+        PlogDataSource(options).writer(schema, overwrite=False)
+    assert caplog.text.count("waiting for brokers: cannot connect") == 1

@@ -192,7 +192,7 @@ def test_users_of_one_address_count_together(
         Alert("10.0.0.0", "abuse", T0 - 50_000, 5),
         Alert("10.0.0.7", "abuse", T0 - 50_000, 5),
     ]
-    assert "alerts: 16 records in 2 batches, 1 left out" in said
+    assert "alerts: 16 records read in 2 batches, 1 left out" in said
 
 
 def test_late_events_are_left_out(

@@ -237,7 +237,7 @@ def test_what_cannot_be_written_is_said_before_it_is_counted(
         job.replay(spark, some, target, select=["value", "offset"])
     with pytest.raises(ConfigError, match=r"--time-header.* a column headers, which --select"):
         job.replay(spark, some, target, select=["key", "value"], time_header="at")
-    with pytest.raises(UnknownTopicOrPartition):
+    with pytest.raises(UnknownTopicOrPartition, match="plog topics create no-such-topic"):
         job.replay(spark, some, "no-such-topic")
 
 

@@ -859,7 +859,7 @@ def test_broker_that_is_away_is_waited_for(tmp_path, caplog):
         broker.kill()
         assert run.batch() == {}
         assert run.batch() == {}
-        assert caplog.text.count("the next batch waits") == 1
+        assert caplog.text.count("the query waits: cannot connect") == 1
         broker.start()
         fill(broker, "t", {1: 3})
         assert run.batch_of_something() == {1: [0, 1, 2]}

@@ -69,6 +69,7 @@ def test_report_over_an_activity_stream(
     ] * 2
     assert sorted(pq.read_table(parquet).column("events").to_pylist()) == [VIEWS] * 2
     assert f"Activity in {report}" in said
+    assert "Windows overlap: each event is in 2 of them" in said
 
 
 def test_stream_of_a_topic_that_is_missing_ends_with_that_alone(
@@ -93,7 +94,8 @@ def test_alerts_over_an_activity_stream(
     activity(broker, topic)
     decisions = f"decisions-of-{alerts}"
     given = ["--sink-option", f"decisionsTopic={decisions}", "--source-option", "minPartitions=2"]
-    run("rate_limit_alerts", topic, "--no-continuous", *given, alert_topic=alerts)
+    said = run("rate_limit_alerts", topic, "--no-continuous", *given, alert_topic=alerts)
+    assert f"plog consume {alerts} --bootstrap-server {broker.bootstrap}" in said
     assert read(broker, decisions)
     (alert,) = read(broker, alerts)
     told = json.loads(alert.value or b"")
