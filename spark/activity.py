@@ -277,7 +277,7 @@ def run(
         for start in starts:
             query = start()
             queries.append(query)
-            running.callback(query.stop)
+            running.callback(job.stop, query)
             if not continuous:
                 query.awaitTermination()
         if continuous:

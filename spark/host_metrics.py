@@ -515,8 +515,6 @@ def main(
     sink_options: job.Options,
 ) -> None:
     """Average what hosts publish (`plog host-metrics`) by window, and alert on what is beyond."""
-    from py4j.protocol import Py4JError
-
     from plog.client.consumer import Consumer
 
     if not window_ms:
@@ -552,9 +550,7 @@ def main(
             try:
                 _follow(query, alerts, continuous=continuous)
             finally:
-                # The JVM of spark-submit hears of Ctrl-C too, and may have ended it.
-                with suppress(Py4JError):
-                    query.stop()
+                job.stop(query)
         if continuous:
             _check(dropped)
             return

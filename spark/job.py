@@ -20,7 +20,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,13 +31,14 @@ from plog.errors import PlogError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 Options = Sequence[tuple[str, str]]
 """Of a source or a sink, by their names."""
 REFUSAL = re.compile(
-    r"^plog\.[\w.]+\.((?:ChangedBatch|ConfigError|DataLoss|NoLaterRecord|TakenOver|TornBatch"
-    r"|TransactionLost|UnknownTopicOrPartition|WentBack): .+)$",
+    r"^plog\.[\w.]+\.((?:ChangedBatch|ConfigError|DataLoss|NoLaterRecord|OffsetOutOfRange|TakenOver"
+    r"|TornBatch|TransactionLost|UnknownTopicOrPartition|WentBack): .+)$",
     re.MULTILINE,
 )
 """How a traceback ends, which Spark gives as a query's exception, where the user can do something.
@@ -291,6 +292,7 @@ def told(spark: SparkSession, dropped: str) -> Iterator[Counter[str]]:
     Args:
         dropped: what that is, to be read behind "Spark has dropped" and a number.
     """
+    from py4j.protocol import Py4JError
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     lost, ended = Counter[str](), threading.Condition()
@@ -337,6 +339,17 @@ def told(spark: SparkSession, dropped: str) -> Iterator[Counter[str]]:
     try:
         yield lost
     finally:
-        with ended:
-            ended.wait_for(lambda: not running, TOLD_WITHIN_S)
-        spark.streams.removeListener(teller)
+        with suppress(Py4JError):
+            # The JVM of spark-submit hears of Ctrl-C too: nobody tells of an end if it is gone.
+            _ = spark.streams.active
+            with ended:
+                ended.wait_for(lambda: not running, TOLD_WITHIN_S)
+            spark.streams.removeListener(teller)
+
+
+def stop(query: StreamingQuery) -> None:
+    """Stop a query, if there is a JVM still."""
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError):
+        query.stop()

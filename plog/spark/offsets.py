@@ -18,7 +18,7 @@ from plog.client.offsets import OffsetAndTimestamp, list_offsets
 from plog.errors import ConfigError, KafkaError, OffsetOutOfRange, PlogError
 from plog.errors import UnknownTopicOrPartition as UnknownPartition
 from plog.spark.options import EARLIEST, LATEST, Bound, SourceOptions
-from plog.spark.sink_options import DECISIONS_TOPIC
+from plog.spark.sink_options import is_of_decisions
 from plog.types import TopicPartition
 
 T = TypeVar("T")
@@ -141,7 +141,7 @@ def asks_for(options: SourceOptions, topic: str, index: int | None = None) -> bo
     if options.pattern is not None:
         # Anywhere in the name, as Spark's Kafka source does it. What the sink writes down for
         # itself is nobody's data, and would be news for the very query that has it written.
-        return topic != DECISIONS_TOPIC and re.search(options.pattern, topic) is not None
+        return re.search(options.pattern, topic) is not None and not is_of_decisions(topic)
     if options.assigned:
         return any(at.topic == topic and index in (None, at.partition) for at in options.assigned)
     return topic in options.topics

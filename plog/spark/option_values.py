@@ -49,6 +49,14 @@ def at_least_0(text: str, most: int = INT_MAX) -> int:
     return value
 
 
+def long_time_ms(text: str) -> int:
+    """Read a time of 64 bits, as Kafka has it; what is above 24 days is as long as that here.
+
+    Waits of Python end where those of 64 bits do not.
+    """
+    return min(at_least_0(text, LONG_MAX), INT_MAX)
+
+
 def not_empty(text: str) -> str:
     """Read a text, without the blanks around it."""
     if not text.strip():

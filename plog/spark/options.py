@@ -17,6 +17,7 @@ from plog.spark.option_values import (
     LONG_MAX,
     at_least_0,
     boolean,
+    long_time_ms,
     no_option,
     not_above,
     not_empty,
@@ -354,7 +355,7 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "kafka.max.partition.fetch.bytes": ("partition_max_bytes", positive),
     "kafka.fetch.max.wait.ms": ("fetch_max_wait_ms", at_least_0),
     "kafka.request.timeout.ms": ("request_timeout_ms", positive),
-    "kafka.retry.backoff.ms": ("retry_backoff_ms", at_least_0),
+    "kafka.retry.backoff.ms": ("retry_backoff_ms", long_time_ms),
     "kafka.security.protocol": ("security_protocol", one_of({"plaintext": "PLAINTEXT"})),
 }
 """By option: the field of SourceOptions it sets, and how its text is read."""

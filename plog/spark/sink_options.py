@@ -14,10 +14,12 @@ from plog.protocol.record_batch import CODECS
 from plog.spark.option_values import (
     at_least_0,
     boolean,
+    long_time_ms,
     no_option,
     not_empty,
     one_of,
     positive,
+    positive_long,
 )
 from plog.types import is_legal_topic_name
 
@@ -46,6 +48,11 @@ class SinkOptions:
     # The most that brokers allow by default: it must outlive the other tasks of its batch.
     transaction_timeout_ms: int = 900_000
     producer: Mapping[str, Any] = field(default_factory=dict)
+
+
+def is_of_decisions(topic: str) -> bool:
+    """Tell whether a topic is one of decisions, by its name: the default one, or what begins so."""
+    return topic.startswith(DECISIONS_TOPIC)
 
 
 def _topic(text: str) -> str:
@@ -83,15 +90,15 @@ OPTIONS = {
     "kafka.security.protocol": Option(one_of({"plaintext": "PLAINTEXT"})),
     "kafka.acks": _producers(one_of({"all": "all", "-1": "all", "1": "1", "0": "0"}), "acks"),
     "kafka.batch.size": _producers(at_least_0, "batch_size"),
-    "kafka.buffer.memory": _producers(positive, "buffer_memory"),
+    "kafka.buffer.memory": _producers(positive_long, "buffer_memory"),
     "kafka.compression.type": _producers(one_of({one: one for one in CODECS}), "compression_type"),
     "kafka.delivery.timeout.ms": _producers(positive, "delivery_timeout_ms"),
     "kafka.enable.idempotence": _producers(boolean, "enable_idempotence"),
-    "kafka.linger.ms": _producers(at_least_0, "linger_ms"),
-    "kafka.max.block.ms": _producers(at_least_0, "max_block_ms"),
+    "kafka.linger.ms": _producers(long_time_ms, "linger_ms"),
+    "kafka.max.block.ms": _producers(long_time_ms, "max_block_ms"),
     "kafka.max.request.size": _producers(positive, "max_request_size"),
-    "kafka.metadata.max.age.ms": _producers(at_least_0, "metadata_max_age_ms"),
-    "kafka.retry.backoff.ms": _producers(at_least_0, "retry_backoff_ms"),
+    "kafka.metadata.max.age.ms": _producers(long_time_ms, "metadata_max_age_ms"),
+    "kafka.retry.backoff.ms": _producers(long_time_ms, "retry_backoff_ms"),
 }
 SPARKS_OWN = frozenset({"queryname"})
 """Options of the query, which come along with the sink's."""

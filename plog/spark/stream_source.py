@@ -28,6 +28,7 @@ from plog.spark import offsets
 from plog.spark.offsets import DataLoss, OffsetRange
 from plog.spark.options import SourceOptions
 from plog.spark.range_reader import UNKNOWN_TOPIC_PATIENCE_S
+from plog.spark.sink_options import is_of_decisions
 from plog.spark.stream_offsets import (
     Delay,
     Offsets,
@@ -139,7 +140,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
         """Return where the next batch ends; `start`, if nothing is there."""
-        begin = from_json(start)
+        begin = self._asked(start)
         if isinstance(limit, ReadAllAvailable):
             end = self._patiently(lambda: self._survey(begin, may_wait=False))
         elif self._frozen is not None:
@@ -163,7 +164,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[TaskRanges]:
         """Share out what is between two offsets; the same each time, if nothing was lost."""
-        begin, until = from_json(start), from_json(end)
+        begin, until = self._asked(start), self._asked(end)
         self._pinned.clear()  # a first batch that is repeated has its end
         ranges = self._patiently(lambda: self._ranges(begin, until))
         shares = offsets.share_out(ranges, self.options, os.cpu_count() or 1)
@@ -192,6 +193,13 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         """Close the connections; Spark may end the process without this."""
         if self._watch is not None:
             self._watch.start_over()
+
+    def _asked(self, told: dict[str, Any]) -> Offsets:
+        """Read offsets of the checkpoint; without what a pattern finds by `kafka`, but not here."""
+        read = from_json(told)
+        if self.options.pattern is None:
+            return read
+        return {p: offset for p, offset in read.items() if not is_of_decisions(p.topic)}
 
     # -- how far a batch goes
 
@@ -229,6 +237,8 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         """
         self.watch.look()
         found = set(self.watch.found)
+        missing = sorted(begin.keys() - found)
+        gone = self._gone(missing, may_wait=may_wait)
         ends = self.watch.ends(sorted(found))
         short = [p for p in sorted(ends.keys() & begin.keys()) if ends[p] < begin[p]]
         if short:
@@ -254,12 +264,11 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
                 "reads it from its start",
             )
             ends |= self.watch.starts(p for p in ends if p.topic == topic)
-        for partition in sorted(begin.keys() - found):
-            why = self._why_gone(partition, may_wait=may_wait)
-            if why is not None:
+        for partition in missing:
+            if partition in gone:
                 self._lose(
                     f"{partition} is gone, which the query has read up to offset "
-                    f"{begin[partition]}: {why}",
+                    f"{begin[partition]}: {gone[partition]}",
                     "goes on without it",
                 )
                 if all(other.topic != partition.topic for other in found):
@@ -274,23 +283,33 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         self._latest = ends
         return dict(ends)
 
-    def _why_gone(self, partition: TopicPartition, *, may_wait: bool) -> str | None:
-        """Return why a partition that was not found is gone; None while it may come back.
+    def _gone(
+        self, missing: Sequence[TopicPartition], *, may_wait: bool
+    ) -> dict[TopicPartition, str]:
+        """Return which of the partitions that were not found are gone, and why.
+
+        Others may come back.
 
         Raises:
-            UnknownTopicOrPartition: it may, and that is awaited here.
+            UnknownTopicOrPartition: some may, and that is awaited here.
         """
-        if not offsets.asks_for(self.options, *partition):
-            return "subscribe, subscribePattern or assign leave it out now"
-        now_s = time.monotonic()
-        since_s = self._missing_since.setdefault(partition, now_s)
-        if now_s - since_s > UNKNOWN_TOPIC_PATIENCE_S:
-            if any(other.topic == partition.topic for other in self.watch.found):
-                return "its topic has fewer partitions than it had, as it was created anew"
-            return "its topic was deleted"
-        if not may_wait:
-            raise UnknownTopicOrPartition(f"partition {partition} does not exist")
-        return None
+        gone, now_s = {}, time.monotonic()
+        # All at once: each has its own time to come back, which is the same.
+        for partition in missing:
+            if not offsets.asks_for(self.options, *partition):
+                gone[partition] = "subscribe, subscribePattern or assign leave it out now"
+            elif now_s - self._missing_since.setdefault(partition, now_s) <= (
+                UNKNOWN_TOPIC_PATIENCE_S
+            ):
+                continue
+            elif self.watch.has_topic(partition.topic):
+                gone[partition] = "its topic has fewer partitions now, as it was created anew"
+            else:
+                gone[partition] = "its topic was deleted"
+        if len(gone) < len(missing) and not may_wait:
+            away = next(partition for partition in missing if partition not in gone)
+            raise UnknownTopicOrPartition(f"partition {away} does not exist")
+        return gone
 
     def _up_to_frozen(self, begin: Offsets, now: Offsets) -> Offsets:
         """Return the ends for Trigger.AvailableNow: of what was there when the run began."""
@@ -342,11 +361,11 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
             return []
         self.watch.look()
         found = set(self.watch.found)
+        gone = self._gone([p.partition for p in pieces if p.partition not in found], may_wait=False)
         for piece in list(pieces):
             partition = piece.partition
-            why: str | None
-            if partition not in found:
-                why = self._why_gone(partition, may_wait=False)
+            if partition in gone:
+                why = gone[partition]
             elif partition.topic in self.watch.recreated:
                 why = "its topic was deleted and created anew while the query ran"
             else:
@@ -445,10 +464,11 @@ class Patience:
         """Tell whether one more fault may be waited out."""
         if self._since_s is None:
             self._since_s = now_s
+        since_s, most_s = self._since_s, self._most_s
         if not isinstance(fault, UnknownTopicOrPartition):
             self._unknown_since_s = None
-        elif self._unknown_since_s is None:
-            self._unknown_since_s = now_s
-        elif now_s - self._unknown_since_s > min(self._most_s, UNKNOWN_TOPIC_PATIENCE_S) + 1:
-            return False
-        return fault.retriable and now_s - self._since_s <= self._most_s
+        else:
+            if self._unknown_since_s is None:
+                self._unknown_since_s = now_s
+            since_s, most_s = self._unknown_since_s, min(most_s, UNKNOWN_TOPIC_PATIENCE_S) + 1
+        return fault.retriable and now_s - since_s <= most_s

@@ -62,6 +62,10 @@ class TopicWatch:
         self._looked_s = now_s
         self._compare_ids(self.found)
 
+    def has_topic(self, topic: str) -> bool:
+        """Tell whether there was such a topic at the last look, whichever partitions it has."""
+        return topic in self._cluster.topics
+
     def topic_id(self, topic: str) -> uuid.UUID:
         """Return the id that was accepted for a topic."""
         return self._ids[topic]

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from tests.conftest import ROOT
 
@@ -35,6 +36,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         ),
         ("plog.errors.UnknownTopicOrPartition: no", "UnknownTopicOrPartition: no"),
         ("plog.spark.offsets.DataLoss: gone", "DataLoss: gone"),
+        ("plog.errors.OffsetOutOfRange: t-0 holds", "OffsetOutOfRange: t-0 holds"),
         # What the user cannot mend is for whoever mends plog.
         ("plog.errors.NetworkException: away", None),
         ("plog.spark.sink.MixedUp: parts", None),
@@ -143,3 +145,13 @@ def test_command_line_goes_before_a_config_file(job: ModuleType, tmp_path: Path)
     toml = 'topic = "flights"\nwindow = "5m"'
     given = configured(job, toml, tmp_path / "c.toml", ["--topic", "more"])
     assert (given["topics"], given["window"]) == (("more",), "5m")
+
+
+def test_query_is_stopped_if_there_is_a_jvm_still(job: ModuleType) -> None:
+    """That of spark-submit hears of Ctrl-C too, and may be gone."""
+
+    class Query:
+        def stop(self) -> None:
+            raise Py4JNetworkError("Answer from Java side is empty")
+
+    job.stop(Query())

@@ -376,3 +376,18 @@ def test_batch_query_without_brokers_says_so_before_its_tasks_wait(caplog):
     with pytest.raises(KafkaError, match="cannot connect"):
         PlogDataSource(options).writer(schema, overwrite=False)
     assert caplog.text.count("waiting for brokers: cannot connect") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "argument", "value"),
+    [
+        ("kafka.buffer.memory", "buffer_memory", 1 << 32),
+        ("kafka.max.block.ms", "max_block_ms", (1 << 31) - 1),
+        ("kafka.metadata.max.age.ms", "metadata_max_age_ms", (1 << 31) - 1),
+        ("kafka.linger.ms", "linger_ms", (1 << 31) - 1),
+    ],
+)
+def test_what_has_64_bits_in_kafka_may_have_them(option, argument, value):
+    asked = value if value == 1 << 32 else (1 << 63) - 1
+    parsed = sink_options.parse({"kafka.bootstrap.servers": "h:1", option: str(asked)})
+    assert parsed.producer[argument] == value

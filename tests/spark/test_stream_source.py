@@ -488,6 +488,7 @@ def test_pattern_finds_no_topic_that_is_not_the_users(broker, new_topic, streami
     with Admin(broker.bootstrap) as admin:
         if DECISIONS_TOPIC not in admin.topics():
             admin.create_topic(DECISIONS_TOPIC, partitions=PARTITIONS, configs=CONFIGS)
+        admin.create_topic(f"{DECISIONS_TOPIC}-of-{topic}", partitions=1)
         assert "__consumer_offsets" in admin.topics()
     options = parse(
         {"kafka.bootstrap.servers": broker.bootstrap, "subscribePattern": f"^({topic}$|__)"},
@@ -609,6 +610,41 @@ def test_topic_that_is_not_asked_for_any_more(broker, new_topic, caplog):
     assert lenient.batch() == {0: [0, 1]}
     assert lenient.start == {other: {"0": 2}}
     assert "leave it out" in caplog.text
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("planned", [False, True])
+def test_topic_of_many_partitions_is_deleted(broker, new_topic, caplog, planned):
+    """All of them are waited for at once, before a batch and for one that is planned."""
+    topic, other = new_topic(partitions=12), new_topic()
+    fill(broker, topic, dict.fromkeys(range(12), 2))
+    run = Run(broker, [], subscribe=f"{topic},{other}", failOnDataLoss=False)
+    start, end = run.start, run.plan()
+    if not planned:
+        run.checkpoint.append(end)
+    fill(broker, other, {0: 1})
+    with Admin(broker.bootstrap) as admin:
+        admin.delete_topic(topic)
+        until(lambda: topic not in admin.topics())
+    run.reader.watch.start_over()
+    if planned:
+        assert run.read(start, end) == {}
+    else:
+        assert run.batch(ONCE) == {0: [0]}
+        assert run.start == {other: {"0": 1}}
+    assert caplog.text.count("its topic was deleted") == 12
+
+
+def test_checkpoint_of_a_pattern_that_found_decisions_goes_on(broker, new_topic):
+    """As `kafka` finds them."""
+    topic = new_topic(prefix="goes-on-")
+    fill(broker, topic, {0: 3})
+    checkpoint = [{DECISIONS_TOPIC: {"7": 5}, topic: {"0": 1}}]
+    run = Run(broker, checkpoint, subscribePattern=f"^({topic}$|__)")
+    assert run.batch() == {0: [1, 2]}
+    assert run.start == {topic: {"0": 3}}
+    later = {DECISIONS_TOPIC: {"7": 6}, topic: {"0": 3}}
+    assert run.read(checkpoint[0], later) == {0: [1, 2]}
 
 
 @pytest.mark.parametrize("records", [2, 10])
