@@ -1,4 +1,4 @@
-# The header of a record batch v2 (magic 2): its fields, checks and restamping. Format: PROTOCOL of Kafka 0.11+.
+# The header of a record batch v2 (magic 2): its fields, checks and restamping. Format: docs/FORMATS.md.
 from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from plog._native.wire cimport be16, be32, be64

@@ -48,9 +48,10 @@ class Verdict(Enum):
 
 
 class Marker(NamedTuple):
-    """What a control batch says (PROTOCOL 4.1).
+    """The content of a control batch (docs/FORMATS.md).
 
-    `has_own_epoch`: it is above that of its transaction's records (KIP-890), which no log tells.
+    `has_own_epoch`: its epoch is above that of the transaction's records (KIP-890); no file
+    records this.
     """
 
     abort: bool

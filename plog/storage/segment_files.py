@@ -24,7 +24,7 @@ INDEXES = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
 
 SEGMENT = (LOG, *INDEXES)
 
-# What a name ends in while its file is replaced (PROTOCOL 4.6).
+# Suffixes of files that are being replaced (docs/FORMATS.md, "Replacing segments").
 CLEANED = ".cleaned"
 SWAP = ".swap"
 DELETED = ".deleted"

@@ -376,7 +376,7 @@ class _Judge:
 
 
 def _is_old_message(fs: Filesystem, fd: int, position: int, end: int) -> bool:
-    """Tell whether an entry of a message set v0 or v1 stands there (PROTOCOL 4.2)."""
+    """Return whether the bytes begin an entry of a message set v0 or v1 (docs/FORMATS.md)."""
     head = fs.pread(fd, 17, position)
     if len(head) < 17 or head[16] not in (0, 1):
         return False

@@ -1,10 +1,10 @@
-"""What an interrupted compaction or deletion leaves in a partition directory.
+"""Completes or undoes what an interrupted compaction or deletion left in a partition directory.
 
-Owns the first three of Kafka's four passes over a directory at start (PROTOCOL
-4.6). A replacement is written as `.cleaned`, renamed to `.swap` from the highest
-base offset down, then the old segments go (`.deleted`), then `.swap` becomes final
-from the lowest up. So a `.cleaned` file means that nothing was replaced yet, and a
-`.swap` without any `.cleaned` that the replacement is whole.
+Owns the first three of Kafka's four passes over a directory at start (docs/FORMATS.md,
+"Replacing segments"). A replacement is written as `.cleaned` and renamed to `.swap` from the
+highest base offset down. Then the old segments become `.deleted`, and `.swap` becomes final from
+the lowest up. So a `.cleaned` file means that nothing was replaced yet; a `.swap` without any
+`.cleaned` means that the replacement is complete.
 """
 
 from __future__ import annotations

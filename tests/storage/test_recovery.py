@@ -654,7 +654,7 @@ def test_leader_epochs_come_from_the_file_and_the_batches(tmp_path: Path) -> Non
             assert file.read_text() == "0\n3\n3 0\n4 10\n9 20\n"
 
 
-# -- replacement of segments (PROTOCOL 4.6) --------------------------------------------------------
+# -- replacement of segments (docs/FORMATS.md) -----------------------------------------------------
 
 
 def rename(directory: Path, number: int, suffix: str) -> None:
