@@ -1,4 +1,4 @@
-"""A Kafka without ZooKeeper is copied into plog by Kafka's MirrorMaker: docs/OPERATIONS.md.
+"""A Kafka without ZooKeeper is copied into plog by Kafka's MirrorMaker: docs/MIGRATION.md.
 
 It runs by config/mirror-maker.properties, with addresses and shorter intervals put in, from a Kafka
 4.1 that has a bit of everything; the commands are those of the page.
@@ -29,7 +29,7 @@ from tests.servers import BrokerProcess
 from tests.waiting import until
 
 PROPERTIES = ROOT / "config" / "mirror-maker.properties"
-PAGE = ROOT / "docs" / "OPERATIONS.md"
+PAGE = ROOT / "docs" / "MIGRATION.md"
 OWN_TOPICS = {
     "heartbeats",
     "kafka.checkpoints.internal",
@@ -181,7 +181,7 @@ def fill(kafka: KraftKafka) -> dict[str, dict[TopicPartition, int]]:
 
 def documented(word: str) -> str:
     """Return the block of the page's section that a word is in."""
-    section = PAGE.read_text().partition("### From a Kafka without ZooKeeper")[2]
+    section = PAGE.read_text().partition("## Copy a running cluster with MirrorMaker")[2]
     (found,) = [block for block in re.findall(r"```\n(.*?)```", section, re.S) if word in block]
     return str(found)
 
