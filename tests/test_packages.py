@@ -474,7 +474,13 @@ class Installed:
 def test_links_of_the_packages_pages_lead_to_its_files(package: Path, tmp_path: Path) -> None:
     run("dpkg-deb", "-x", package, tmp_path)
     pages = tmp_path / "usr/share/doc/plog"
-    for name in ("README.md", "docs/OPERATIONS.md", "docs/settings.md"):
+    for name in (
+        "README.md",
+        "docs/FIRST_STEPS.md",
+        "docs/MIGRATION.md",
+        "docs/OPERATIONS.md",
+        "docs/settings.md",
+    ):
         page = pages / name
         links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
         assert [link for link in links if not (page.parent / link).exists()] == []

@@ -1,13 +1,19 @@
-"""README's "Try it" does what it says when it is typed, with a broker begun by its own line."""
+"""The commands of the README and of docs/FIRST_STEPS.md do what the pages say.
+
+Each page's broker starts by the page's own line, at a port and in a directory of the test. Every
+block is run or named here, so that a page cannot gain a command that is never tried.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,13 +25,24 @@ from tests.waiting import until
 ADDRESS = "127.0.0.1:9092"
 ACTIVATE = ". .venv/bin/activate\n"
 READY_S = 30
+README = ROOT / "README.md"
+FIRST_STEPS = ROOT / "docs" / "FIRST_STEPS.md"
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+MEASURED_S = "0.3"
+PATIENCE, SHORTER = "poll(timeout=10)", "poll(timeout=5)"
+NO_WAIT = "--override group.initial.rebalance.delay.ms=0"
 
-_, _, SECTION = (ROOT / "README.md").read_text("utf-8").partition("\n## Try it\n")
-SECTION = SECTION.partition("\n## ")[0]
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", SECTION, re.DOTALL | re.MULTILINE)
-SERVER, TYPED = (block for language, block in BLOCKS if not language)
-PRODUCER, CONSUMER = (block for language, block in BLOCKS if language == "python")
-GROUPS = re.findall(r"`(plog groups [^`]*readers[^`]*)`", SECTION)
+
+def section(page: Path, title: str) -> str:
+    """Return the text below a heading of the second level."""
+    _, found, rest = page.read_text("utf-8").partition(f"\n## {title}\n")
+    assert found, title
+    return rest.partition("\n## ")[0]
+
+
+def blocks(page: Path, title: str, language: str = "") -> list[str]:
+    """Return a section's blocks of a language; those of commands have none."""
+    return [text for found, text in BLOCK.findall(section(page, title)) if found == language]
 
 
 class Shell:
@@ -36,13 +53,13 @@ class Shell:
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
-            "COLUMNS": "200",  # or a table is folded
+            "COLUMNS": "200",  # so that no table wraps
             "PLOG_BOOTSTRAP_SERVER": address,
         }
         self.address = address
 
     def typed(self, lines: str) -> str:
-        """Return what lines print; the first that fails ends them."""
+        """Return the output of some lines; the first failure ends them."""
         return self._run(["bash", "-euc", lines.replace(ACTIVATE, "")])
 
     def python(self, program: str) -> str:
@@ -66,36 +83,88 @@ class Shell:
         return done.stdout
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    """The broker of the first block, in a directory and at a port of the test's."""
+@contextmanager
+def started(block: str, directory: Path) -> Iterator[Shell]:
+    """Start the broker of a block, and stop it as the pages say, by Ctrl-C."""
     begun = Shell(f"127.0.0.1:{free_port()}")
-    line = SERVER.replace(ACTIVATE, "").strip()
+    line = block.replace(ACTIVATE, "").strip()
     assert line.endswith("--override log.dirs=/tmp/plog")
-    line = line.replace("/tmp/plog", str(tmp_path / "plog"))
-    log = tmp_path / "broker.log"
-    broker = begun.begin(f"{line} --override listeners=PLAINTEXT://{begun.address}", log)
+    line = line.replace("/tmp/plog", str(directory / "plog"))
+    log = directory / "broker.log"
+    listens = f"--override listeners=PLAINTEXT://{begun.address}"
+    broker = begun.begin(f"{line} {listens} {NO_WAIT}", log)
     try:
-        until(lambda: "listening" in log.read_text(), "says that it is listening", READY_S)
+        until(lambda: "listening on" in log.read_text(), "says that it is listening", READY_S)
         yield begun
-        broker.send_signal(signal.SIGINT)  # Ctrl-C
+        broker.send_signal(signal.SIGINT)
         assert broker.wait(60) == 0, log.read_text()
     finally:
         broker.kill()
         broker.wait()
 
 
-def test_section_works_from_its_first_line_to_its_last(shell: Shell) -> None:
-    told = shell.typed(TYPED)
-    assert "hello" in told.splitlines()
-    assert "1001" in told, "the broker's number, as the page says"
+def test_readme_can_be_tried_as_it_stands(tmp_path: Path) -> None:
+    server, typed = blocks(README, "Try it")
+    (producer,) = blocks(README, "Try it", "python")
+    with started(server, tmp_path) as shell:
+        printed = shell.typed(typed)
+        assert "hello" in printed.splitlines()
+        assert "1001" in printed, "the leader"
+        shell.python(producer)
+        read = shell.typed("plog consume greetings --keys --exit-at-end")
+        assert "k\thello from librdkafka" in read.splitlines()
 
-    shell.python(PRODUCER)
-    read = shell.python(CONSUMER)
-    assert "b'hello from librdkafka'" in read
-    assert len(read.splitlines()) == 2
 
-    describe, reset = GROUPS
-    assert re.search(r"greetings\s.*\b0\b", shell.typed(describe))
-    shell.typed(reset)
-    assert len(shell.python(CONSUMER).splitlines()) == 2, "sent back to the start"
+def test_first_steps_work_from_the_first_to_the_last(tmp_path: Path) -> None:
+    (server,) = blocks(FIRST_STEPS, "Start a broker")
+    with started(server, tmp_path) as shell:
+        (typed,) = blocks(FIRST_STEPS, "Write and read")
+        printed = shell.typed(typed)
+        assert "hello" in printed.splitlines()
+        assert "1001" in printed, "the leader"
+        retention = shell.typed("plog configs describe topic greetings --json")
+        assert "1209600000" in retention, "two weeks"
+
+        producer, consumer = blocks(FIRST_STEPS, "Use a Kafka client", "python")
+        shell.python(producer)
+        assert PATIENCE in consumer
+        consumer = consumer.replace(PATIENCE, SHORTER)
+        read = shell.python(consumer)
+        assert "b'hello from librdkafka'" in read
+        assert len(read.splitlines()) == 2
+
+        (typed,) = blocks(FIRST_STEPS, "Look after a group")
+        *first, last = typed.splitlines()
+        printed = shell.typed("\n".join(first))
+        assert "readers" in printed
+        lag = json.loads(shell.typed(f"{last} --json"))
+        assert sum(each["lag"] for each in lag["partitions"]) == 2, "moved back to the start"
+        assert len(shell.python(consumer).splitlines()) == 2
+
+        (typed,) = blocks(FIRST_STEPS, "Measure")
+        measured = re.sub(r"^(plog perf .*)$", rf"\1 --seconds {MEASURED_S}", typed, flags=re.M)
+        assert measured.count(MEASURED_S) == 3
+        shell.typed(measured)
+        assert "speed" not in shell.typed("plog topics list").split()
+
+
+@pytest.mark.parametrize(
+    ("page", "tried"),
+    [
+        (README, {"See it work", "Try it", "Feed Spark", "Install"}),
+        (FIRST_STEPS, {"Start a broker", "Write and read", "Use a Kafka client"}
+            | {"Look after a group", "Measure"}),
+    ],
+    ids=lambda value: value.name if isinstance(value, Path) else None,
+)  # fmt: skip
+def test_every_block_is_in_a_section_that_is_tried(page: Path, tried: set[str]) -> None:
+    """`bin/demo` and `bin/deb` are run by their own tests, and Spark's blocks by tests/spark."""
+    titles = re.findall(r"^## (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    assert {title for title in titles if BLOCK.search(section(page, title))} == tried
+
+
+def test_other_commands_of_the_readme_are_those_that_tests_run() -> None:
+    demo, _ = blocks(README, "See it work")  # tests/spark/test_demo.py compares the report
+    assert demo == "bin/demo\n"
+    (install,) = blocks(README, "Install")
+    assert install == 'package=$(bin/deb)\napt install "$package"\n'

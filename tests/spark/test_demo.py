@@ -82,6 +82,16 @@ main(["--plot", {str(tmp_path / "plot.png")!r}])
     assert "--plot: matplotlib is not installed" in line
 
 
+def shown_table() -> set[str]:
+    """Return the lines of the table in the README's report."""
+    page = (ROOT / "README.md").read_text("utf-8")
+    (report,) = (block for block in page.split("```") if "Delay at" in block)
+    table, _, _ = report.partition("  ...\n")
+    lines = {line for line in table.splitlines() if line.startswith("  ")}
+    assert len(lines) == 4
+    return lines
+
+
 def dear(test: Callable[..., None]) -> Callable[..., None]:
     for mark in DEAR:
         test = mark(test)
@@ -90,7 +100,11 @@ def dear(test: Callable[..., None]) -> Callable[..., None]:
 
 @dear
 def test_report_on_all_flights_is_that_of_the_csv(
-    spark: Any, broker: BrokerProcess, demo: ModuleType, monkeypatch: pytest.MonkeyPatch
+    spark: Any,
+    broker: BrokerProcess,
+    demo: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     demo.create_topic(broker.bootstrap)
     events = demo.flights_events
@@ -99,6 +113,9 @@ def test_report_on_all_flights_is_that_of_the_csv(
     expected = events.expected_report()
     monkeypatch.setattr(events, "expected_report", lambda: expected)  # it takes seconds
     demo.check(rows)
+    demo.flights_report.print_table(rows, events.airlines())
+    printed = {line.rstrip() for line in capsys.readouterr().out.splitlines()}
+    assert shown_table() <= printed, "the README shows another report"
     # It would say so if a mean were another one, or a carrier were missing.
     wrong = rows[0]._replace(arrival_delay=rows[0].arrival_delay + 1e-6)
     with pytest.raises(click.ClickException, match=f"{wrong.carrier}: the report says"):

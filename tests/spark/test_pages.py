@@ -58,6 +58,19 @@ def test_snippet_runs_as_it_stands(spark, filled, capsys, page, shown):
     assert shown in capsys.readouterr().out
 
 
+def test_stream_of_the_readme_writes_once_as_it_stands(spark, filled, tmp_path):
+    batch, stream = snippets("README.md", "python")
+    assert ADDRESS in stream
+    text = stream.replace(ADDRESS, filled).replace("checkpoints/", f"{tmp_path}/")
+    names: dict[str, Any] = {}
+    exec(batch.partition("greetings =")[0], names)  # the session, which the page makes once
+    with made(filled, "shouts"):
+        exec(text, names)
+        exec(text, names)
+        found = committed(filled, "shouts", 1)
+    assert found == [(None, b"PASTED")]
+
+
 def test_stream_runs_as_it_stands(spark, filled, tmp_path):
     _, snippet, _, _ = snippets("docs/SPARK.md", "python")
     assert ADDRESS in snippet
