@@ -1,8 +1,9 @@
-# Makes plog@.service, for several brokers on one host, of plog.service:
+# Derives plog@.service, for several brokers on one host, from plog.service:
 #
 #   sed -f systemd/instances.sed systemd/plog.service >/etc/systemd/system/plog@.service
 #
-# Each is `systemctl start plog@NAME`, with listeners and log.dirs of its own in /etc/plog/NAME.properties.
+# `systemctl start plog@NAME` starts a broker with the settings in /etc/plog/NAME.properties, which must have
+# their own listeners and log.dirs.
 s|plog broker$|plog broker %i|
 s|/etc/plog/server\.properties|/etc/plog/%i.properties|
 s|/var/lib/plog|/var/lib/plog/%i|
