@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import subprocess
 from collections import Counter
 
+import click
 import pytest
 
+from plog.cli import plog
 from tests.conftest import ROOT
 
 README_WORDS = range(600, 801)
@@ -26,6 +29,10 @@ CODE_BLOCK = re.compile(r"^(```|~~~).*?^\1", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"(`+)(.+?)\1")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^()\s]+)(?:\s+\"[^\"]*\")?\)")
 HEADING = re.compile(r"^#{1,6} +(.+?)(?: +#+)? *$", re.MULTILINE)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+COMMAND = re.compile(
+    r"(?:^ *|[|;] |&& |-- |do |=/opt/plog/bin/)plog +([^#|&;<>()\n]*)", re.MULTILINE
+)
 OUTSIDE = re.compile(r"^[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 
@@ -130,3 +137,45 @@ def test_quoted_log_lines_are_those_of_the_source(name: str) -> None:
     wrong = [part for line in quoted for part in fragments(line) if part not in source]
     assert wrong == []
     assert len(quoted) >= 10 or name != "docs/OPERATIONS.md"
+
+
+def commands(page: str) -> list[list[str]]:
+    """Return the arguments of `plog` in a page's blocks of commands."""
+    shown = [text for language, text in BLOCK.findall(page) if not language]
+    lines = [shlex.split(line) for text in shown for line in COMMAND.findall(text)]
+    return [arguments for arguments in lines if arguments != ["--version"]]
+
+
+def refusal(arguments: list[str]) -> str:
+    """Return why a command line would be refused; files that it names need not exist."""
+    command: click.Command = plog
+    context = click.Context(command, info_name="plog")
+    rest = list(arguments)
+    while isinstance(command, click.Group):
+        found = command.get_command(context, rest[0])
+        if found is None:
+            return f"{rest[0]} is no command"
+        command, context, rest = found, click.Context(found, parent=context), rest[1:]
+    try:
+        command.make_context(command.name, rest)
+    except click.exceptions.Exit:
+        return ""  # --help
+    except click.UsageError as error:
+        is_missing_file = isinstance(error, click.BadParameter) and "not exist" in error.message
+        return "" if is_missing_file else error.format_message()
+    return ""
+
+
+@pytest.mark.parametrize("name", pages())
+def test_commands_that_a_page_shows_are_accepted(name: str) -> None:
+    """They are parsed, not run."""
+    shown = commands((ROOT / name).read_text("utf-8"))
+    refused = {shlex.join(line): why for line in shown if (why := refusal(line))}
+    assert refused == {}
+    assert len(shown) >= 25 or name != "docs/OPERATIONS.md"
+
+
+def test_wrong_commands_are_refused() -> None:
+    assert refusal(["groups", "describe", "readers", "--members"]) == ""
+    assert "--none" in refusal(["groups", "describe", "readers", "--none"])
+    assert "nothing" in refusal(["groups", "nothing"])
