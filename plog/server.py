@@ -71,8 +71,8 @@ async def serve(broker: Broker, manager: ServiceManager, begun: float) -> int:
     await asyncio.wait((start, asked), return_when=asyncio.FIRST_COMPLETED)
     progress.cancel()
     if not start.done():
-        log.info("stopping, before the start is complete")
-        manager.tell(STOPPING=1, STATUS="stopping, before the start is complete")
+        log.info("stopping before the start is complete")
+        manager.tell(STOPPING=1, STATUS="stopping before the start is complete")
         start.cancel()
     try:
         await start

@@ -115,7 +115,7 @@ class BrokerRegistration:
                 LOG_DIR_EVENT_PREFIX, encode_log_dir_event(self._broker_id), sequential=True
             )
         except StoreError as error:
-            log.error("the controller cannot be told of lost replicas: %s", error)
+            log.error("cannot report lost replicas to the controller: %s", error)
 
     def _of_another_session(self, path: str) -> Stat | None:
         """Judge the node in the way: ours (its stat), ours of an expired session (None: gone)."""

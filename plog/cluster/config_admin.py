@@ -60,7 +60,7 @@ class ConfigAdmin:
         self._settings = settings
         self._broker_id = broker_id
         self._written = written
-        self._lines = BoundedLines(log, "%d further changes of configs", least_level=logging.INFO)
+        self._lines = BoundedLines(log, "%d further config changes", least_level=logging.INFO)
 
     def alter(
         self,
@@ -132,7 +132,7 @@ class ConfigAdmin:
             try:
                 self._store.multi([*self._controller_check(), write, notice])
             except (BadVersion, NodeExists, NoNode) as meanwhile:
-                self._lines.info("writing %s again: %s", entity.path, meanwhile)
+                self._lines.info("retrying the write of %s: %s", entity.path, meanwhile)
                 continue
             # Values may be as long as a request is.
             self._lines.info(
@@ -158,14 +158,12 @@ class ConfigAdmin:
         elif entity.kind == "groups":
             # It need not be there: its members find what is set for it when they come.
             if not entity.name:
-                raise InvalidRequest(
-                    "a group must have a name: all have no defaults but the broker's"
-                )
+                raise InvalidRequest("groups have no default configs: name a group")
         elif entity.kind != "brokers":
-            raise InvalidRequest(f"configs of {entity.kind} can not be changed here")
+            raise InvalidRequest(f"configs of {entity.kind} cannot be changed here")
         elif entity.name not in (znodes.DEFAULT_ENTITY, str(self._broker_id)):
             raise InvalidRequest(
-                f"configs of broker {entity.name!r} asked of broker {self._broker_id}"
+                f"configs of broker {entity.name!r} were requested from broker {self._broker_id}"
             )
 
     def _check(

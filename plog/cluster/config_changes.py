@@ -150,7 +150,7 @@ class ConfigChanges:
             try:
                 self.process()
             except SessionLost as lost:
-                log.warning("no more config changes: %s", lost)
+                log.warning("stopped watching config changes: %s", lost)
                 return
 
     def process(self) -> None:
@@ -161,7 +161,7 @@ class ConfigChanges:
         names: Sequence[str] = sorted(self._store.children(znodes.CONFIG_CHANGES), key=_number)
         oldest = next((number for number in map(_number, names) if number >= 0), 0)
         if 0 <= self._last < oldest - 1:
-            log.info("notices of changed configs are gone unheard: all configs are read")
+            log.info("config change notices were missed: reading all configs")
             self._apply_all()
         for name in names:
             if _number(name) > self._last and not self._stopping:
@@ -196,7 +196,7 @@ class ConfigChanges:
         except SessionLost:
             raise
         except StoreError as refused:
-            log.warning("%d notices of changed configs stay: %s", len(paths), refused)
+            log.warning("cannot delete %d config change notices: %s", len(paths), refused)
             return names
         return kept
 

@@ -36,9 +36,12 @@ class ControlFence:
         """
         with self._lock:
             if broker_epoch != NO_BROKER_EPOCH and broker_epoch < self.broker_epoch:
-                raise StaleBrokerEpoch(f"for broker epoch {broker_epoch}, now {self.broker_epoch}")
+                raise StaleBrokerEpoch(
+                    f"stale broker epoch {broker_epoch}, the current one is {self.broker_epoch}"
+                )
             if controller_epoch < self._controller_epoch:
                 raise StaleControllerEpoch(
-                    f"of controller epoch {controller_epoch}, now {self._controller_epoch}"
+                    f"stale controller epoch {controller_epoch},"
+                    f" the current one is {self._controller_epoch}"
                 )
             self._controller_epoch = controller_epoch

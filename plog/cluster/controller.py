@@ -209,7 +209,9 @@ class Controller:
 
         def ask() -> None:
             if self._machine is None:
-                future.set_exception(NotController(f"broker {self._broker_id} is no controller"))
+                future.set_exception(
+                    NotController(f"broker {self._broker_id} is not the controller")
+                )
                 return
             self._next_token += 1
             self._futures[self._next_token] = future
@@ -253,7 +255,7 @@ class Controller:
                 self._resign()
             except StoreError as refused:
                 # What the machine believes is now more than what is written: begin again.
-                log.error("controller %d can not write: %s", self._broker_id, refused)
+                log.error("controller %d cannot write: %s", self._broker_id, refused)
                 self._resign()
                 self._retry_ms = self._clock.monotonic_ms() + RETRY_MS
 
@@ -350,7 +352,7 @@ class Controller:
         self._channels.clear()
         futures, self._futures = self._futures, {}
         for future in futures.values():
-            future.set_exception(NotController(f"broker {self._broker_id} is no controller"))
+            future.set_exception(NotController(f"broker {self._broker_id} is not the controller"))
 
     def _on_stop(self) -> None:
         was_active = self._machine is not None
@@ -469,7 +471,7 @@ class Controller:
         written, conflicts = self._nodes.write_states(effect.writes)
         for write in written:
             if write.state.leader == znodes.NO_LEADER:
-                log.error("%s has no leader: no replica in sync is online", write.partition)
+                log.error("%s has no leader: no in-sync replica is online", write.partition)
         return StatesWritten(tuple(written), conflicts, effect.token)
 
     def _forget_topic(self, name: str) -> None:

@@ -129,7 +129,7 @@ class ClusterContext:
         return tuple(r for r in self.assignment(partition).replicas if self.is_online(r, partition))
 
     def offline(self, partition: TopicPartition) -> tuple[int, ...]:
-        """Return the replicas that can not serve, in assignment order."""
+        """Return the replicas that cannot serve, in assignment order."""
         replicas = self.assignment(partition).replicas
         return tuple(r for r in replicas if not self.is_online(r, partition))
 

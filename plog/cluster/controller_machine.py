@@ -246,7 +246,7 @@ class ControllerMachine:
                 for tp in context.partitions_of(name)
                 for replica in context.assignment(tp).replicas
             ]
-            # A broker can delete a replica that it can not serve, a damaged one say.
+            # A broker can delete a replica that it cannot serve, a damaged one say.
             if not all(replica in context.brokers for replica, _ in replicas):
                 continue
             if deletion.on_replicas_online(replicas):
@@ -321,7 +321,7 @@ class ControllerMachine:
             effects += self._tell_all(told_of(context, told))
         again: list[TopicPartition] = []
         for partition, found in event.conflicts.items():
-            # What we knew already can not be why the write was refused: do not try for ever.
+            # What we knew already cannot be why the write was refused: do not try for ever.
             if context.knows(partition) and context.states.get(partition) != found:
                 again.append(partition)
                 if found is None:

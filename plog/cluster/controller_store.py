@@ -113,7 +113,7 @@ class ControllerStore:
         try:
             self._fenced([DeleteOp(znodes.CONTROLLER)])
         except (ControllerMoved, StoreError) as gone:
-            log.info("not removing %s: %s", znodes.CONTROLLER, gone)
+            log.info("cannot remove %s: %s", znodes.CONTROLLER, gone)
 
     def _fenced(self, ops: Sequence[Op]) -> list[OpResult]:
         """Do all of `ops`, if this broker is still the controller; op_index counts in `ops`."""
@@ -123,7 +123,7 @@ class ControllerStore:
             ]
         except StoreError as error:
             if error.op_index == 0:
-                raise ControllerMoved(f"controller epoch {self.epoch} is over") from error
+                raise ControllerMoved(f"controller epoch {self.epoch} has ended") from error
             if error.op_index is not None:
                 error.op_index -= 1
             raise
@@ -141,7 +141,7 @@ class ControllerStore:
             try:
                 node = BrokerNode.decode(data)
             except MalformedNode as fault:
-                log.error("broker %s is left alone: %s", name, fault)
+                log.error("ignoring broker %s: %s", name, fault)
                 continue
             brokers[int(name)] = LiveBroker(int(name), stat.czxid, node.endpoints, node.rack)
         return brokers
@@ -161,7 +161,7 @@ class ControllerStore:
             try:
                 node = TopicNode.decode(data)
             except MalformedNode as fault:
-                log.error("topic %s is left alone: %s", name, fault)
+                log.error("ignoring topic %s: %s", name, fault)
                 return None
             if node.topic_id is not None:
                 return node
@@ -272,7 +272,7 @@ class ControllerStore:
                     self._fenced([DeleteOp(path) for path in head[at : at + WRITES_AT_ONCE]])
                 self._fenced([DeleteOp(path) for path in tail])
             except (NoNode, NotEmpty) as meanwhile:
-                log.info("removing topic %s again: %s", name, meanwhile)
+                log.info("retrying the removal of topic %s: %s", name, meanwhile)
                 continue
             return
 

@@ -126,7 +126,7 @@ class EmbeddedStore(Store):
                 aside = set_aside(directory, self._clock.now_ms())
                 self._copies.append(StoreCopy(directory))
             except OSError as failure:
-                log.error("damaged coordination store cannot be replaced: %s", failure)
+                log.error("cannot replace the damaged coordination store: %s", failure)
                 self._report(directory, failure)
                 continue
             log.error("coordination store damaged, kept as %s and replaced: %s", aside, error)

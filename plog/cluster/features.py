@@ -110,7 +110,11 @@ class Features:
                 self._store.set(FEATURES, FeaturesNode(levels).encode(), stat.version)
             except BadVersion:
                 continue  # somebody else has changed one
-            log.info("%s is at level %d from now on", change.feature, max(change.level, NO_LEVEL))
+            log.info(
+                "feature %s is now finalized at level %d",
+                change.feature,
+                max(change.level, NO_LEVEL),
+            )
             self._refresh()
             return
 
@@ -134,7 +138,7 @@ class Features:
             try:
                 self._refresh()
             except SessionLost as lost:
-                log.warning("no more changes of features: %s", lost)
+                log.warning("stopped watching feature changes: %s", lost)
                 return
 
     def _refresh(self) -> None:
@@ -152,7 +156,7 @@ class Features:
             try:
                 return FeaturesNode.decode(data), stat
             except MalformedNode as fault:
-                log.error("no feature is in force: %s: %s", FEATURES, fault)
+                log.error("no feature is finalized: %s: %s", FEATURES, fault)
                 return FeaturesNode({}), stat
 
 
@@ -165,12 +169,12 @@ def _check(change: Change, levels: Mapping[str, int]) -> None:
     feature, level, direction = change
     supported = SUPPORTED.get(feature)
     if supported is None:
-        raise InvalidUpdateVersion(f"this broker knows no feature {feature[:100]!r}")
+        raise InvalidUpdateVersion(f"unknown feature {feature[:100]!r}")
     if level < NO_LEVEL:
         raise InvalidUpdateVersion(f"{feature} cannot be at level {level}")
     now = levels.get(feature, NO_LEVEL)
     if level == NO_LEVEL and feature not in levels:
-        raise InvalidRequest(f"{feature} is not in force")
+        raise InvalidRequest(f"{feature} has no finalized level")
     if level > supported.highest or NO_LEVEL < level < supported.lowest:
         raise InvalidUpdateVersion(
             f"{feature} can be at levels {supported.lowest} to {supported.highest}, not {level}"
@@ -180,4 +184,4 @@ def _check(change: Change, levels: Mapping[str, int]) -> None:
             f"{feature} is at level {now}; to lower it to {max(level, NO_LEVEL)}, say so"
         )
     if level > now and direction is not Direction.UP:
-        raise InvalidUpdateVersion(f"{feature} is at level {now}; {level} is no lower one")
+        raise InvalidUpdateVersion(f"{feature} is at level {now}; {level} is not lower")

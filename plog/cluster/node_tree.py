@@ -111,7 +111,7 @@ class NodeTree:
         """Say what `ops` would do as one transaction, without doing it.
 
         Raises:
-            StoreError: the first operation that can not be done, with its `op_index`.
+            StoreError: the first operation that cannot be done, with its `op_index`.
         """
         plan = Plan(self.zxid + 1)
         for index, op in enumerate(ops):

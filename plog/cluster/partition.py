@@ -119,7 +119,7 @@ class Partition:
 
     @property
     def offline_reason(self) -> str | None:
-        """Why the log can not be used; None if it can."""
+        """Why the log cannot be used; None if it can."""
         return self._offline_reason
 
     @property
@@ -179,7 +179,7 @@ class Partition:
         """Lead. Appends of older epochs are refused before this returns.
 
         Raises:
-            KafkaStorageError: the epoch can not be written down; the role is unchanged.
+            KafkaStorageError: the epoch cannot be written down; the role is unchanged.
         """
         with self._lock:
             sole = leadership.isr == (self._broker_id,)

@@ -31,7 +31,7 @@ class ProducerIds:
         """Return an id that nobody has had; once in a thousand calls, a write to the store.
 
         Raises:
-            StoreError: a block was needed and the store can not be written.
+            StoreError: a block was needed and the store cannot be written.
             UnknownServerError: all ids there can be are used up.
         """
         with self._lock:

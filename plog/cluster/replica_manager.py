@@ -122,7 +122,7 @@ class ReplicaManager:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._by_id: dict[tuple[uuid.UUID, int], Partition] = {}
         self._by_topic: dict[str, dict[int, Partition]] = {}
-        self._lines = BoundedLines(log, "%d further replicas are not as they should be")
+        self._lines = BoundedLines(log, "%d further replicas could not be started or stopped")
 
     def on_leadership(self, changed: LeadershipChanged) -> None:
         """Tell of every LeaderAndIsr from now on: the coordinators' ear."""
@@ -227,7 +227,7 @@ class ReplicaManager:
                             or (was_refused and at in self._without_space)
                         )
                         if code != ErrorCode.STALE_CONTROLLER_EPOCH and not told:
-                            self._lines.error("can not take up %s: %s", at, refusal)
+                            self._lines.error("cannot start replica %s: %s", at, refusal)
                     errors.append(
                         LeaderAndIsrPartitionError(
                             partition_index=state.partition_index, error_code=code
@@ -348,9 +348,7 @@ class ReplicaManager:
                 absent = self._logs.reason_absent(at, partition.topic_id, is_only=is_only)
                 if absent is not None:
                     raise KafkaStorageError(absent)
-                self._lines.warning(
-                    "%s should have a log here and has none: an empty one is made", at
-                )
+                self._lines.warning("%s has no log on this broker: creating an empty one", at)
             return self._logs.create(
                 at, partition.topic_id, partition.settings, leader_epoch=leader_epoch
             )
@@ -383,7 +381,7 @@ class ReplicaManager:
                         self._stop(at, state)
                     except KafkaError as refusal:
                         code = refusal.code
-                        self._lines.error("can not stop %s: %s", at, refusal)
+                        self._lines.error("cannot stop %s: %s", at, refusal)
                     errors.append(
                         StopReplicaPartitionError(
                             topic_name=at.topic, partition_index=at.partition, error_code=code

@@ -52,7 +52,7 @@ class SpaceReserve:
                 while data:
                     data = data[file.write(data) :]
         except OSError as error:
-            log.warning("no space can be kept for the coordination store: %s", error)
+            log.warning("cannot reserve space for the coordination store: %s", error)
         self._bytes = self._found_bytes()
 
     def give_up_a_step(self) -> bool:
@@ -63,10 +63,10 @@ class SpaceReserve:
         try:
             os.truncate(self._path, left)
         except OSError as error:
-            log.warning("the space kept for the coordination store stays taken: %s", error)
+            log.warning("cannot release the space reserved for the coordination store: %s", error)
             return False
         log.warning(
-            "%s is full: the coordination store goes on with space kept for it, %d bytes are left",
+            "%s is full: the coordination store uses its reserved space, %d bytes are left",
             self._path.parent,
             left,
         )

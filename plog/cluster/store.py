@@ -51,7 +51,7 @@ class NotEmpty(StoreError):
 
 
 class NoChildrenForEphemerals(StoreError):
-    """An ephemeral node can not have children."""
+    """An ephemeral node cannot have children."""
 
 
 class WriteRefused(StoreError):

@@ -58,7 +58,7 @@ class StoreCopy:
         Raises:
             CopyDamaged: it does not hold together.
             CopyInUse: another process has it open.
-            OSError: the directory can not be used.
+            OSError: the directory cannot be used.
         """
         self.directory = directory
         self.path = directory / FILE_NAME

@@ -66,9 +66,9 @@ def rebuild_store(
         _raise_producer_ids(store, broker_id, largest)
     if new:
         log.warning(
-            "the coordination store had lost %s, written anew from the log directories;"
-            " their configs are lost, and retention is off"
-            " (retention.ms=-1, retention.bytes=-1) until they are set again: %s",
+            "recovered %s in the coordination store from the log directories; their configs are"
+            " lost, and retention is off (retention.ms=-1, retention.bytes=-1) until you set"
+            " them again: %s",
             counted(len(new), "topic"),
             ", ".join(new),
         )
@@ -83,7 +83,7 @@ def _grow(store: Store, topic: str, found: Sequence[FoundReplica], broker_id: in
     for replica in found:
         if replica not in ours:
             log.warning(
-                "%s in the log directories is of topic id %s, not %s: left alone",
+                "%s in the log directories has topic id %s, not %s: ignored",
                 replica.topic_partition,
                 replica.topic_id,
                 node.topic_id,
@@ -103,7 +103,7 @@ def _grow(store: Store, topic: str, found: Sequence[FoundReplica], broker_id: in
     epochs = _epochs(ours)
     store.multi(ops + [op for one in more for op in _state_ops(topic, one, epochs, broker_id)])
     log.warning(
-        "the coordination store had lost partitions of topic %s, which has %d again", topic, count
+        "recovered partitions of topic %s in the coordination store: it has %d again", topic, count
     )
 
 

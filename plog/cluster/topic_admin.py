@@ -58,7 +58,7 @@ BROKER_DEFAULT: Final = -1
 """As a partition count or replication factor: what the broker's settings say (KIP-464)."""
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Topics the brokers keep for themselves; administrators can not delete them."""
+"""Topics the brokers keep for themselves; administrators cannot delete them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class TopicAdmin:
         self._store = store
         self._settings = settings
         self._rng = rng or random.Random()
-        self._lines = BoundedLines(log, "%d further changes of topics", least_level=logging.INFO)
+        self._lines = BoundedLines(log, "%d further topic changes", least_level=logging.INFO)
 
     # -- creation ----------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class TopicAdmin:
             InvalidTopic: no legal name, or it differs from another's only by `.` and `_`.
             TopicAlreadyExists: it is there, or still being deleted.
             InvalidPartitions, InvalidReplicationFactor, InvalidReplicaAssignment: the
-                counts or the assignments can not be had.
+                counts or the assignments cannot be had.
             InvalidRequest: both counts and assignments are given.
             InvalidConfig: configs that are unknown or wrong; all are named.
             StoreError: nothing was created.
@@ -148,11 +148,11 @@ class TopicAdmin:
     def _check_name(self, name: str) -> None:
         if not is_legal_topic_name(name):
             raise InvalidTopic(
-                f"{name[:300]!r} is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -,"
-                " and neither . nor .."
+                f"invalid topic name {name[:300]!r}: use 1-249 characters from"
+                " a-z A-Z 0-9 . _ - (not '.' or '..')"
             )
         if name == CLUSTER_METADATA:
-            raise InvalidRequest(f"{name} is the log of KRaft's controllers, and no topic")
+            raise InvalidRequest(f"{name} is reserved for KRaft's metadata log")
         if self._store.exists(znodes.topic_path(name)) is not None:
             raise TopicAlreadyExists(f"topic {name!r} already exists")
         if "." in name or "_" in name:
@@ -170,12 +170,14 @@ class TopicAdmin:
         if factor == BROKER_DEFAULT:
             factor = broker.default_replication_factor
         if count < 1:
-            raise InvalidPartitions(f"{count} partitions: there must be one at least")
+            raise InvalidPartitions(f"{count} partitions: at least one is required")
         return place_replicas(self._candidates(), count, factor, self._rng)
 
     def _checked_assignments(self, topic: NewTopic) -> dict[int, tuple[int, ...]]:
         if (topic.num_partitions, topic.replication_factor) != (BROKER_DEFAULT, BROKER_DEFAULT):
-            raise InvalidRequest("both assignments and a partition count or replication factor")
+            raise InvalidRequest(
+                "specify either assignments, or a partition count and a replication factor"
+            )
         if set(topic.assignments) != set(range(len(topic.assignments))):
             raise InvalidReplicaAssignment("partitions must be numbered from 0 without a gap")
         return self._checked(topic.assignments, factor=len(topic.assignments[0]))
@@ -225,7 +227,7 @@ class TopicAdmin:
         Raises:
             UnknownTopicOrPartition: no such topic, or it is being deleted.
             InvalidPartitions: `count` is not above the present one.
-            InvalidReplicaAssignment, InvalidReplicationFactor: the replicas can not be had.
+            InvalidReplicaAssignment, InvalidReplicationFactor: the replicas cannot be had.
             ReassignmentInProgress: the topic's replicas are being moved.
         """
         while True:
@@ -247,7 +249,7 @@ class TopicAdmin:
                 continue  # written meanwhile: judge what is there now
             except NoNode as gone:
                 raise UnknownTopicOrPartition(f"topic {name!r} does not exist") from gone
-            self._lines.info("topic %s has %s now", name, counted(count, "partition"))
+            self._lines.info("topic %s now has %s", name, counted(count, "partition"))
             return
 
     def _added(
@@ -302,7 +304,7 @@ class TopicAdmin:
         if not self._settings.broker().delete_topic_enable:
             raise TopicDeletionDisabled("delete.topic.enable is false")
         if name in INTERNAL_TOPICS:
-            raise InvalidTopic(f"{name} is the brokers' own")
+            raise InvalidTopic(f"{name} is an internal topic")
         path = znodes.topic_path(name)
         found = self._id_at(path)
         if topic_id not in (None, found):

@@ -143,7 +143,7 @@ class ConsumerRunner:
         """Make a classic group a consumer group, if the one who comes first is taken in."""
         table = self._upgraded(was)
         if table is None or beat.epoch != 0:
-            raise GroupIdNotFound(f"{group.group_id} is no consumer group")
+            raise GroupIdNotFound(f"{group.group_id} is not a consumer group")
         machine = ConsumerGroup(group.group_id, table=table.copy())
         effects = self._on(machine, beat)
         if not any(isinstance(effect, StoreRecords) for effect in effects):

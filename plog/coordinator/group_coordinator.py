@@ -112,16 +112,14 @@ class GroupCoordinator:
             settings.group_members_max_bytes,
             clock,
             lambda: (group.members_size for group in self.groups()),
-            BoundedLines(
-                log, "%d further members were refused for the memory they take", timing=loop
-            ),
+            BoundedLines(log, "%d further members were refused for lack of memory", timing=loop),
         )
         # Whoever may join can cause them without end.
         self._rebalances = BoundedLines(
             log, "%d further rebalances", least_level=logging.INFO, timing=loop
         )
         self._unstored = BoundedLines(
-            log, "%d further changes of groups could not be stored", timing=loop
+            log, "%d further group changes could not be stored", timing=loop
         )
         self._unsubscribe: Callable[[], None] = lambda: None
         self._classic_rebalances = 0
@@ -291,13 +289,13 @@ class GroupCoordinator:
         """
         shard = self.shards.of(group_id)
         if group_id not in shard.groups and beat.epoch != 0:
-            raise GroupIdNotFound(f"there is no group {group_id}")
+            raise GroupIdNotFound(f"group {group_id} not found")
         group = shard.group(group_id)
         refusal = self._memory.refuse(group, beat)
         answer = (
             await self._ask(group, beat, BeatAnswer)
             if refusal is ErrorCode.NONE
-            else BeatAnswer(refusal, "members may not take more memory than they do")
+            else BeatAnswer(refusal, "the limit group.members.max.bytes is reached")
         )
         if answer.error is not ErrorCode.NONE:
             self._forget_unborn(shard, group)

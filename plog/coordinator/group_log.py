@@ -182,9 +182,9 @@ def decode_group(group_id: str, data: bytes, *, initial_delay_ms: int = 0) -> Cl
 def _check_is_another(member: MemberMetadata, roster: Roster) -> None:
     """Check that a member has an id and an instance of its own. Raises CorruptRecord."""
     if not member.member_id or member.member_id in roster:
-        raise CorruptRecord(f"no member's own id: {member.member_id!r}")
+        raise CorruptRecord(f"empty or duplicate member id: {member.member_id!r}")
     if roster.of_instance(member.group_instance_id) is not None:
-        raise CorruptRecord(f"instance {member.group_instance_id!r} twice")
+        raise CorruptRecord(f"duplicate group instance id: {member.group_instance_id!r}")
 
 
 def group_since_ms(data: bytes) -> int:

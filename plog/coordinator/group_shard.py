@@ -219,7 +219,7 @@ class Shard:
                     self._take(key, entry, producer_id)
                 except CorruptRecord as damage:
                     unreadable.error(
-                        "__consumer_offsets-%d: the record at offset %d says nothing: %s",
+                        "__consumer_offsets-%d: cannot read the record at offset %d: %s",
                         self.partition,
                         entry.offset,
                         damage,

@@ -74,7 +74,7 @@ class MemberMemory:
         refusal = self.refusal(before, after, too_large=too_large)
         if refusal is not ErrorCode.NONE:
             self.lines.warning(
-                "group %.100r would take %d bytes of group.members.max.bytes: %s",
+                "group %.100r needs %d bytes, more than group.members.max.bytes allows: %s",
                 group.group_id,
                 after,
                 refusal.name,

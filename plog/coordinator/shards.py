@@ -103,7 +103,7 @@ class Shards(Generic[S]):
         if shard is not None:
             return shard
         if index in self._loading:
-            raise CoordinatorLoadInProgress(f"{self.topic}-{index} is being read")
+            raise CoordinatorLoadInProgress(f"{self.topic}-{index} is loading")
         raise NotCoordinator(f"{self.topic}-{index} is not led here")
 
     def at(self, index: int) -> S | None:
@@ -167,7 +167,7 @@ class Shards(Generic[S]):
                     break
             except KafkaError as failure:
                 # It may have moved to another directory meanwhile, or its disk have failed.
-                log.error("%s-%d cannot be served yet: %s", self.topic, index, failure)
+                log.error("%s-%d is not available yet: %s", self.topic, index, failure)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         if is_abandoned():
@@ -207,7 +207,7 @@ class Shards(Generic[S]):
             except Exception as bug:  # noqa: BLE001 - nobody else would begin it again
                 at = traceback.extract_tb(bug.__traceback__)[-1]
                 log.error(
-                    "the coordinator of %s met a bug in what it does now and then: %r at %s:%d",
+                    "%s: periodic task failed: %r at %s:%d",
                     self.topic,
                     bug,
                     at.filename,
@@ -217,7 +217,7 @@ class Shards(Generic[S]):
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (bug := task.exception()) is not None:
-            log.error("the coordinator of %s met a bug", self.topic, exc_info=bug)
+            log.error("%s: the coordinator failed with an internal error", self.topic, exc_info=bug)
 
     def close(self) -> None:
         """Stop: no work goes on, and nobody is answered."""

@@ -405,22 +405,22 @@ class TxnCoordinator:
             except InvalidProducerEpoch as later:
                 # Nobody is given a later epoch, or begins the next transaction, before this one has
                 # ended everywhere: of that the coordinator's own log has lost what it said.
-                self._fenced.warning("%s has no marker of producer %d: %s", at, producer.id, later)
+                self._fenced.warning("%s: no marker for producer %d: %s", at, producer.id, later)
                 return True
             except TransactionCoordinatorFenced as fenced:
                 # By a later coordinator, or by hand under an epoch that was made up. If that has
                 # not ended it, readers wait there: it must not be said to be complete (KIP-98).
                 is_open = self._is_open(at, producer)
-                stays = ", whose transaction stays open there" if is_open else ""
+                stays = " (its transaction stays open there)" if is_open else ""
                 self._fenced.warning(
-                    "%s has no marker of producer %d%s: %s", at, producer.id, stays, fenced
+                    "%s: no marker for producer %d%s: %s", at, producer.id, stays, fenced
                 )
                 return not is_open
             except KafkaError as failure:
                 if self._is_deleted(at):
                     return True  # nobody will ask what became of it
                 self._waits.info(
-                    "%s waits for its marker of producer %d: %s", at, producer.id, failure
+                    "%s: waiting to write the marker for producer %d: %s", at, producer.id, failure
                 )
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, MOST_RETRY_S)

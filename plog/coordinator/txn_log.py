@@ -71,7 +71,7 @@ def decode_value(data: bytes) -> TxnValue:
     found = decode(TransactionLogValue, version_of(data), data)
     state = _STATES.get(found.transaction_status)
     if state is None:
-        raise CorruptRecord(f"no state that is stored has the number {found.transaction_status}")
+        raise CorruptRecord(f"unknown transaction status {found.transaction_status}")
     partitions = frozenset(
         TopicPartition(one.topic, index)
         for one in found.transaction_partitions or ()

@@ -56,7 +56,7 @@ class TxnShard:
                     self.txns[transactional_id] = Txn(transactional_id, value)
             except CorruptRecord as damage:
                 unreadable.error(
-                    "__transaction_state-%d: the record at offset %d says nothing: %s",
+                    "__transaction_state-%d: cannot read the record at offset %d: %s",
                     self.partition,
                     entry.offset,
                     damage,

@@ -17,7 +17,7 @@ S = TypeVar("S", bound=Struct)
 def version_of(data: bytes) -> int:
     """Return the version that a key or value begins with. Raises CorruptRecord."""
     if len(data) < _VERSION.size:
-        raise CorruptRecord(f"{len(data)} bytes where a version should be")
+        raise CorruptRecord(f"{len(data)} bytes are too short for a version")
     version: int = _VERSION.unpack_from(data)[0]
     return version
 
@@ -32,4 +32,4 @@ def decode(cls: type[S], version: int, data: bytes) -> S:
     try:
         return codec.decode(cls, version, data, _VERSION.size)[0]
     except InvalidRequest as fault:
-        raise CorruptRecord(f"no {cls.__name__} of version {version}: {fault}") from fault
+        raise CorruptRecord(f"malformed {cls.__name__} v{version}: {fault}") from fault

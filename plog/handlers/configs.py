@@ -146,20 +146,20 @@ def _entries(ctx: Context, resource: DescribeConfigsResource) -> list[ConfigEntr
     )
     if resource.resource_type == ResourceType.TOPIC:
         if not is_legal_topic_name(name):
-            raise InvalidTopic(f"{name!r} is no topic name")
+            raise InvalidTopic(f"invalid topic name {name!r}")
         if ctx.services.metadata.topic(name) is None:
             raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
         return settings.describe_topic(name, keys)
     if resource.resource_type == ResourceType.GROUP:
         if not name:
-            raise InvalidRequest("a group must have a name")
+            raise InvalidRequest("the group name is empty")
         return settings.describe_group(name, keys)
     if resource.resource_type != ResourceType.BROKER:
-        raise InvalidRequest(f"resources of type {resource.resource_type} have no configs here")
+        raise InvalidRequest(f"resources of type {resource.resource_type} have no configs")
     if name == CLUSTER_DEFAULT:
         return settings.describe_cluster_default(keys)
     if name != str(ctx.services.node_id):
-        raise InvalidRequest(f"broker {name!r} is asked at broker {ctx.services.node_id}")
+        raise InvalidRequest(f"broker {name!r} was sent to broker {ctx.services.node_id}")
     return settings.describe_broker(keys)
 
 
@@ -212,7 +212,7 @@ async def alter_configs(ctx: Context, request: AlterConfigsRequest) -> AlterConf
     async def replace(entity: ConfigEntity, resource: AlterConfigsResource) -> None:
         keys = [config.name for config in resource.configs]
         if len(set(keys)) < len(keys):
-            raise InvalidRequest("a key is given twice")
+            raise InvalidRequest("duplicate key")
         await ctx.in_thread(
             ctx.services.configs.replace,
             entity,
@@ -259,7 +259,7 @@ async def _alter(
     code, message = ErrorCode.NONE, None
     try:
         if is_twice:
-            raise InvalidRequest("a resource is given twice")
+            raise InvalidRequest("duplicate resource")
         await change(_entity(resource.resource_type, resource.resource_name), resource)
     except KafkaError as refusal:
         code, message = refusal.code, str(refusal)
@@ -277,9 +277,9 @@ def _entity(resource_type: int, name: str) -> ConfigEntity:
     if resource_type == ResourceType.GROUP:
         return ConfigEntity.group(name)
     if resource_type != ResourceType.BROKER:
-        raise InvalidRequest(f"resources of type {resource_type} have no configs here")
+        raise InvalidRequest(f"resources of type {resource_type} have no configs")
     if name == CLUSTER_DEFAULT:
         return ConfigEntity.broker(None)
     if not (name.isascii() and name.isdecimal()):
-        raise InvalidRequest(f"{name!r} is no broker id")
+        raise InvalidRequest(f"{name!r} is not a broker id")
     return ConfigEntity.broker(int(name))

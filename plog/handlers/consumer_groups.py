@@ -86,25 +86,25 @@ def _check(ctx: Context, request: ConsumerGroupHeartbeatRequest) -> None:
     """Check what a member must and must not tell. Raises KafkaError."""
     epoch = request.member_epoch
     if not request.group_id.strip():
-        raise InvalidRequest("a group's id must not be empty")
-    for name, text in (("instance", request.instance_id), ("rack", request.rack_id)):
+        raise InvalidRequest("the group id must not be empty")
+    for name, text in (("group instance id", request.instance_id), ("rack id", request.rack_id)):
         if text is not None and not text.strip():
-            raise InvalidRequest(f"the name of its {name} is empty")
+            raise InvalidRequest(f"the {name} is empty")
     if epoch < LEAST_EPOCH:
-        raise InvalidRequest(f"{epoch} is no epoch of a member")
+        raise InvalidRequest(f"invalid member epoch {epoch}")
     if not request.member_id.strip() and (epoch != 0 or ctx.version >= NAMES_ITSELF_SINCE):
-        raise InvalidRequest("a member must have an id")
+        raise InvalidRequest("the member id is empty")
     if epoch == LEAST_EPOCH and request.instance_id is None:
-        raise InvalidRequest("a member that means to come back must have an instance's name")
+        raise InvalidRequest("a member that leaves with epoch -2 must have a group instance id")
     if epoch != 0:
         return
     if request.rebalance_timeout_ms < 0:
-        raise InvalidRequest("who joins must tell its rebalance timeout")
+        raise InvalidRequest("a joining member must send its rebalance timeout")
     if request.topic_partitions is None or request.topic_partitions:
-        raise InvalidRequest("who joins must own no partitions, and say so")
+        raise InvalidRequest("a joining member must send an empty list of owned partitions")
     # None so far, where the client matches names by itself and has found none, is an answer too.
     if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-        raise InvalidRequest("who joins must tell what topics it wants")
+        raise InvalidRequest("a joining member must send the topics it subscribes to")
 
 
 def _beat(ctx: Context, request: ConsumerGroupHeartbeatRequest) -> Beat:
@@ -146,7 +146,7 @@ def _describe(ctx: Context, group_id: str) -> DescribedConsumerGroup:
         check_group_id(group_id)
         found = ctx.services.groups.find(group_id)
         if found is None or not isinstance(found.machine, ConsumerGroup):
-            raise GroupIdNotFound(f"there is no consumer group {group_id}")
+            raise GroupIdNotFound(f"consumer group {group_id} not found")
     except KafkaError as refusal:
         return DescribedConsumerGroup(
             error_code=refusal.code, error_message=str(refusal), group_id=group_id

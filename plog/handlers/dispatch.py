@@ -44,13 +44,13 @@ class Dispatcher:
             raise CloseConnection(f"request header: {fault}") from fault
         handler = self._handlers.get(header.api_key)
         if handler is None:
-            raise CloseConnection(f"API key {header.api_key} is not served")
+            raise CloseConnection(f"API key {header.api_key} is not supported")
         if not handler.min_version <= header.api_version <= handler.max_version:
             if header.api_key == ApiKey.API_VERSIONS:
                 return self._unsupported_api_versions(handler, header)
             raise CloseConnection(
-                f"{handler.request.__name__} v{header.api_version} is not served, "
-                f"only v{handler.min_version} to v{handler.max_version}"
+                f"{handler.request.__name__} v{header.api_version} is not supported; "
+                f"supported are v{handler.min_version} to v{handler.max_version}"
             )
         try:
             request, _ = codec.decode(

@@ -25,10 +25,10 @@ TOGETHER_SINCE = 2
 async def update_features(ctx: Context, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
     """Make the changes one by one, or all or none from version 2 on."""
     if not request.feature_updates:
-        return _refused(InvalidRequest("no feature is named"))
+        return _refused(InvalidRequest("the request names no feature"))
     times = Counter(one.feature for one in request.feature_updates)
     if "" in times or max(times.values()) > 1:
-        return _refused(InvalidRequest("a feature without a name, or twice"))
+        return _refused(InvalidRequest("a feature name is empty or appears twice"))
     refusals: dict[str, KafkaError] = {}
     for one in request.feature_updates:
         try:

@@ -242,7 +242,9 @@ def _read_partition(
     topic_partition = _resolve(ctx, key)
     partition = ctx.services.replicas.leader(topic_partition, wanted.current_leader_epoch)
     if ctx.version >= TOPIC_IDS_SINCE and partition.topic_id != key.topic_id:
-        raise InconsistentTopicId(f"{topic_partition} here is of topic id {partition.topic_id}")
+        raise InconsistentTopicId(
+            f"{topic_partition} has topic id {partition.topic_id} on this broker"
+        )
     replica_id = _replica_id(ctx, request)
     if replica_id > CONSUMER:
         raise _not_a_follower(replica_id, topic_partition, wanted)

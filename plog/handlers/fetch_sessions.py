@@ -174,5 +174,5 @@ def _name(key: PartitionKey) -> Name:
 
 def _moved_on(session: FetchSession) -> InvalidFetchSessionEpoch:
     return InvalidFetchSessionEpoch(
-        f"fetch session {session.session_id} has gone on, or is over, since this request came"
+        f"fetch session {session.session_id} advanced or ended while this request waited"
     )

@@ -12,4 +12,4 @@ def check_group_id(group_id: str) -> None:
         InvalidGroupId: it is empty.
     """
     if not group_id:
-        raise InvalidGroupId("a group's id must not be empty")
+        raise InvalidGroupId("the group id must not be empty")

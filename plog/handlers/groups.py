@@ -73,7 +73,7 @@ async def _find(ctx: Context, key_type: int, key: str) -> Node:
         raise InvalidRequest(f"coordinator type {key_type} is unknown")
     topic_name = OFFSETS_TOPIC if key_type == GROUP else TRANSACTIONS_TOPIC
     if key_type == TRANSACTION and not key:
-        raise InvalidRequest("an empty transactional id")
+        raise InvalidRequest("the transactional id is empty")
     metadata = ctx.services.metadata
     topic = metadata.topic(topic_name)
     if topic is None:
@@ -81,11 +81,11 @@ async def _find(ctx: Context, key_type: int, key: str) -> Node:
             with suppress(TopicAlreadyExists):
                 await create_with_defaults(ctx, topic_name)
         except KafkaError as refusal:
-            raise CoordinatorNotAvailable(f"{topic_name} cannot be made: {refusal}") from refusal
-        raise CoordinatorNotAvailable(f"{topic_name} is being made")
+            raise CoordinatorNotAvailable(f"{topic_name} cannot be created: {refusal}") from refusal
+        raise CoordinatorNotAvailable(f"{topic_name} is being created")
     leader = metadata.leader(TopicPartition(topic_name, partition_of(key, len(topic.partitions))))
     if leader is not None:
         for node in ctx.nodes():
             if node.id == leader.leader_id:
                 return node
-    raise CoordinatorNotAvailable(f"nobody leads the partition of {topic_name} for {key!r}")
+    raise CoordinatorNotAvailable(f"the partition of {topic_name} for {key!r} has no leader")

@@ -67,7 +67,7 @@ async def list_offsets(ctx: Context, request: ListOffsetsRequest) -> ListOffsets
             at = TopicPartition(topic.name, asked.partition_index)
             try:
                 if named[at] > 1 and ctx.version > 0:
-                    raise InvalidRequest(f"{at} is asked for twice")
+                    raise InvalidRequest(f"{at} appears twice in the request")
                 answers.append(await _list_partition(ctx, request, at, asked))
             except KafkaError as refusal:
                 answers.append(
@@ -112,7 +112,7 @@ def _check_timestamp(timestamp: int, version: int) -> None:
     """Refuse the named ends of later versions, and negative times that name nothing."""
     since = SINCE.get(timestamp)
     if since is None and timestamp < 0:
-        raise UnsupportedVersion(f"timestamp {timestamp} is no time, and names nothing")
+        raise UnsupportedVersion(f"invalid timestamp {timestamp}")
     if since is not None and version < since:
         raise UnsupportedVersion(f"timestamp {timestamp} needs ListOffsets v{since}")
 

@@ -123,7 +123,7 @@ def _new_member_id(request: JoinGroupRequest, client_id: str) -> str:
     made = f"{prefix}-{uuid.uuid4()}"
     if not request.member_id and (size := len(made.encode())) > LONGEST_STRING:
         name = "client id" if request.group_instance_id is None else "group.instance.id"
-        raise InvalidRequest(f"the {name} makes a member's id of {size} bytes")
+        raise InvalidRequest(f"the {name} would make a member id of {size} bytes")
     return made
 
 
@@ -137,7 +137,7 @@ async def sync_group(ctx: Context, request: SyncGroupRequest) -> SyncGroupRespon
             request.protocol_type,
             request.protocol_name,
         ):
-            raise InconsistentGroupProtocol("neither type nor protocol may be null")
+            raise InconsistentGroupProtocol("protocol type and protocol name must not be null")
         sync = Sync(
             token=groups.token(),
             member_id=request.member_id,

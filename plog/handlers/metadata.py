@@ -139,7 +139,7 @@ def _one(
             if name is None:
                 raise UnknownTopicId(f"no topic has the id {asked.topic_id}")
         if not is_legal_topic_name(name):
-            raise InvalidTopic(f"{name[:300]!r} is no topic name")
+            raise InvalidTopic(f"invalid topic name {name[:300]!r}")
         found = snapshot.topics.get(name)
         if found is not None:
             return _describe(ctx, snapshot, found)

@@ -227,7 +227,9 @@ async def _with_leave(ctx: Context, request: ProduceRequest, asked: list[Asked])
         return asked
     if request.transactional_id is None:
         # Whoever leaves its name out may write nothing with it: as Kafka, of the whole request.
-        refusal = TransactionalIdAuthorizationFailed("a batch of a transaction, and no id of one")
+        refusal = TransactionalIdAuthorizationFailed(
+            "a transactional batch needs a transactional id"
+        )
         return [one._replace(leave=refusal) for one in asked]
     joins = ctx.version >= JOINS_SINCE
     wanted: dict[Producer, dict[TopicPartition, tuple[Log, Verification]]] = {}
@@ -303,7 +305,7 @@ def _check(ctx: Context, acks: int, asked: Asked) -> Checked | Appended:
         if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
             raise InvalidRequiredAcks(f"acks={acks}")
         if asked.at.topic in INTERNAL_TOPICS and ctx.header.client_id != ADMIN_CLIENT:
-            raise InvalidTopic(f"{asked.at.topic} is the brokers' own")
+            raise InvalidTopic(f"{asked.at.topic} is an internal topic")
         leader = ctx.services.replicas.leader(asked.at)
         if asked.done is not None:
             return _appended(leader, asked.done, NO_TIMESTAMP)

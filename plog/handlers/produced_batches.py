@@ -83,8 +83,8 @@ def check_header(
         raise
     if header.size_bytes != len(records):
         raise InvalidRecord(
-            f"a batch of {header.size_bytes} bytes in {len(records)}: a request holds one batch per"
-            " partition, the whole of it and no more"
+            f"a batch of {header.size_bytes} bytes in {len(records)}: a request must have exactly"
+            " one whole batch per partition"
         )
     _check_size(len(records), settings)
     if header.codec == record_batch.ZSTD and produce_version < ZSTD_SINCE:

@@ -63,13 +63,13 @@ def _reassign(
 
 def _check(ctx: Context, at: TopicPartition, replicas: list[int] | None) -> None:
     if replicas is None:
-        raise NoReassignmentInProgress(f"{at} is not moving")
+        raise NoReassignmentInProgress(f"{at} has no reassignment in progress")
     present = ctx.services.metadata.snapshot.partition(at)
     if present is None:
         raise UnknownTopicOrPartition(f"{at} does not exist")
     if tuple(replicas) != present.replicas:
         raise InvalidReplicaAssignment(
-            f"{at} is on {list(present.replicas)}, and there is nowhere to move it to"
+            f"{at} is on {list(present.replicas)}, and this broker has no other to move it to"
         )
 
 

@@ -164,9 +164,11 @@ def _create_some(
     for topic in topics:
         try:
             if topic.name in twice:
-                raise InvalidRequest(f"topic {topic.name!r} is asked for twice")
+                raise InvalidRequest(f"topic {topic.name!r} appears twice in the request")
             if topic.name in beyond:
-                raise PolicyViolation(f"more than {MAX_NEW_PARTITIONS} partitions in one request")
+                raise PolicyViolation(
+                    f"the request creates more than {MAX_NEW_PARTITIONS} partitions"
+                )
             with store_refusals():
                 created = services.topics.create(_asked(topic), validate_only=validate_only)
             results.append(_created(services, created, descriptions))
@@ -214,7 +216,7 @@ async def _until_led(deadline: Deadline, topic: str, partitions: int) -> None:
     otherwise = f"not all {partitions} partitions of topic {topic!r} have leaders yet"
     await deadline.until_shown(is_over, otherwise)
     if is_gone(last):
-        raise UnknownTopicOrPartition(f"topic {topic!r} was deleted meanwhile")
+        raise UnknownTopicOrPartition(f"topic {topic!r} was deleted during the request")
 
 
 async def create_with_defaults(ctx: Context, name: str) -> None:
@@ -343,7 +345,7 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
 def _named(ctx: Context, state: DeleteTopicState) -> str | KafkaError:
     """Return the name of the topic that is to go, or why there is none."""
     if (state.name is None) == (state.topic_id == ZERO_UUID):
-        return InvalidRequest("a topic is given by its name or by its id")
+        return InvalidRequest("name a topic by its name or by its id")
     try:
         return ctx.topic_of_id(state.topic_id) if state.name is None else state.name
     except KafkaError as refusal:
@@ -412,7 +414,7 @@ async def create_partitions(
     for topic in topics:
         try:
             if names[topic.name] > 1:
-                raise InvalidRequest(f"topic {topic.name!r} is asked for twice")
+                raise InvalidRequest(f"topic {topic.name!r} appears twice in the request")
             await _grow(ctx, topic, validate_only=request.validate_only)
             refusals.append(None)
         except KafkaError as refusal:
@@ -477,15 +479,17 @@ async def _delete_before(
     at = TopicPartition(topic, asked.partition_index)
     try:
         if topic in INTERNAL_TOPICS:
-            raise InvalidTopic(f"{topic} is the brokers' own")
+            raise InvalidTopic(f"{topic} is an internal topic")
         partition = ctx.services.replicas.leader(at)
         if "delete" not in partition.settings.cleanup_policy:
-            raise PolicyViolation(f"{topic} is compacted; its records are not deleted by offset")
+            raise PolicyViolation(
+                f"{topic} is compacted: records can be deleted only with cleanup.policy=delete"
+            )
         log = partition.log
         offset = log.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
         if offset < 0 or offset > log.high_watermark:
             raise OffsetOutOfRange(
-                f"offset {asked.offset} of {at}, whose high watermark is {log.high_watermark}"
+                f"{at}: offset {asked.offset} is not in 0 .. high watermark {log.high_watermark}"
             )
         log_dir = log.log_dir
         low_watermark = await ctx.at_disk(log_dir, log.delete_records_before, offset)

@@ -116,7 +116,7 @@ async def describe_producers(
 async def _producers_of(ctx: Context, at: TopicPartition) -> PartitionResponse:
     try:
         if not is_legal_topic_name(at.topic):
-            raise InvalidTopic(f"{at.topic[:300]!r} is no topic name")
+            raise InvalidTopic(f"invalid topic name {at.topic[:300]!r}")
         log = ctx.services.replicas.leader(at).log
         entries = await ctx.at_log(log, log.native.producers)
     except KafkaError as refusal:

@@ -59,7 +59,7 @@ async def leave_to_write(
     """
     found: KafkaError | frozenset[TopicPartition]
     if not transactional_id:
-        found = InvalidRequest("an empty transactional id")
+        found = InvalidRequest("the transactional id is empty")
     elif joins:
         found = await _join(ctx, transactional_id, producer, asked) or frozenset()
     elif (late := late_of(ctx, transactional_id, producer, way, asked)) is not None:
@@ -151,7 +151,7 @@ def _refusal(
 ) -> KafkaError:
     who = f"producer {producer.id} epoch {producer.epoch} of {transactional_id!r}"
     if error in come_again:
-        return NotEnoughReplicas(f"{who}: the coordinator says {error.name}")
+        return NotEnoughReplicas(f"{who}: the coordinator answered {error.name}")
     if error is ErrorCode.PRODUCER_FENCED:
         return error_for(ErrorCode.INVALID_PRODUCER_EPOCH, who)
     return error_for(error, who)

@@ -57,7 +57,7 @@ def _told(ctx: Context, request: type, error: int) -> ErrorCode:
 
 def _check_transactional_id(transactional_id: str) -> None:
     if not transactional_id:
-        raise InvalidRequest("an empty transactional id")
+        raise InvalidRequest("the transactional id is empty")
 
 
 # -- InitProducerId --------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ async def init_producer_id(ctx: Context, request: InitProducerIdRequest) -> Init
 
 async def _init(ctx: Context, request: InitProducerIdRequest) -> TxnAnswer:
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
-        raise InvalidRequest("a producer id without its epoch, or the other way round")
+        raise InvalidRequest("producer id and producer epoch must be set together")
     if request.transactional_id is None:
         # One that names its id wants to go on after an error it could not resolve (KIP-360). It
         # gets a new id all the same: nobody tracks epochs without a transactional id.

@@ -177,7 +177,7 @@ class Connection:
             asyncio.CancelledError: the connection is closed, or will be before the wait has ended.
         """
         if self.gone:
-            raise asyncio.CancelledError(f"{self.peer} has gone")
+            raise asyncio.CancelledError(f"{self.peer} disconnected")
         self.waits_while_open = True
         try:
             with self.aside():
@@ -283,14 +283,14 @@ class ControlPlane:
         self._taking = False
         self._closings = BoundedLines(
             log,
-            "%d further connections were closed for what they sent, or for a failure",
+            "%d further connections were closed after invalid requests or failures",
             at_once=CLOSINGS_AT_ONCE,
             per_s=CLOSINGS_PER_S,
             timing=loop,
         )
         self._bugs = BoundedLines(
             log,
-            "%d further requests met a bug",
+            "%d further requests failed with an internal error",
             at_once=BUGS_AT_ONCE,
             per_s=BUGS_PER_S,
             timing=loop,
@@ -337,7 +337,9 @@ class ControlPlane:
         for task in late:
             task.cancel()
         if late:
-            log.warning("cancelled %d requests that waited for over %d ms", len(late), handlers_ms)
+            log.warning(
+                "cancelled %d requests that had waited for more than %d ms", len(late), handlers_ms
+            )
             await asyncio.wait(late)
         await self._loop.run_in_executor(None, self._reactor.stop, drain_ms)
         self._not_begun.clear()
@@ -487,7 +489,7 @@ class ControlPlane:
         if not connection.closing:
             self._bugs.log(
                 logging.ERROR,
-                "closing connection from %s on %s: its request met a bug",
+                "closing connection from %s on %s: its request failed with an internal error",
                 connection.peer,
                 connection.listener.name,
                 exc_info=error,
@@ -496,7 +498,7 @@ class ControlPlane:
         else:
             self._bugs.log(
                 logging.ERROR,
-                "a request of %s, which is gone, met a bug",
+                "a request of %s (disconnected) failed with an internal error",
                 connection.peer,
                 exc_info=error,
             )

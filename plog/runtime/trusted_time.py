@@ -58,6 +58,6 @@ class TrustedTime:
                 return expected_ms
         if self._doubted_since_ms is not None:
             self._doubted_since_ms = None
-            _log.info("the clock is believed again")
+            _log.info("the clock is trusted again")
         self._believed_ms, self._at_ms = now_ms, since_boot_ms
         return now_ms

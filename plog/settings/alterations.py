@@ -51,13 +51,13 @@ def alter(
     seen: set[str] = set()
     for name, operation, value in alterations:
         if name in seen:
-            raise InvalidRequest(f"{name} is altered twice in one request")
+            raise InvalidRequest(f"{name} appears twice in the request")
         seen.add(name)
         if operation == Operation.DELETE:
             altered.pop(name, None)
             continue
         if value is None:
-            raise InvalidRequest(f"{name} is to be altered to no value")
+            raise InvalidRequest(f"{name} has no value in the request")
         if operation == Operation.SET:
             altered[name] = value
         elif operation in (Operation.APPEND, Operation.SUBTRACT):
@@ -75,7 +75,7 @@ def alter(
                 items = tuple(item for item in items if item not in named)
             altered[name] = declared.kind.format(items)
         else:
-            raise InvalidRequest(f"{operation} is no operation on settings")
+            raise InvalidRequest(f"{operation} is not an operation of IncrementalAlterConfigs")
     return altered, faults
 
 
@@ -89,5 +89,5 @@ def _list_key(settings: Settings, name: str) -> Key[Any]:
     if declared is None:
         raise ValueError(unknown_key(name, settings.KEYS))
     if declared.kind.type is not ConfigType.LIST:
-        raise ValueError("is not a list to add to or take from")
+        raise ValueError("is not a list: APPEND and SUBTRACT need one")
     return declared

@@ -194,7 +194,7 @@ class DynamicSettings:
             if declared.update is Update.READ_ONLY:
                 faults.append(Fault(name, "cannot be changed while the broker runs"))
             elif declared.update is Update.PER_BROKER and cluster_default:
-                faults.append(Fault(name, "is set for one broker at a time"))
+                faults.append(Fault(name, "can be set only for one broker"))
         return faults
 
     # -- changes, as the coordination store tells of them

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 REFUSED: Final = {
-    "authorizer.class.name": "plog has no authorizer yet, and would let everybody in",
+    "authorizer.class.name": "plog has no authorizer yet, so every client would be allowed",
     "controller.listener.names": (
-        "plog has no KRaft controller, and would serve clients there: leave it out, and its"
-        " listeners out of listeners, advertised.listeners and listener.security.protocol.map"
+        "plog has no KRaft controller and would accept clients there. Remove it, and its listeners"
+        " from listeners, advertised.listeners and listener.security.protocol.map"
     ),
     "process.roles": (
-        "plog is no KRaft node, and would leave its quorum: without process.roles, controller.* and"
-        " the listener of the controller it runs alone (broker.id is to have the number of node.id)"
+        "plog does not support KRaft. Remove process.roles, controller.* and the controller"
+        " listener, and set broker.id to node.id"
     ),
 }
 """Keys that must not be set at all, and why; those that plog knows say so themselves."""

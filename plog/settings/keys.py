@@ -82,7 +82,7 @@ def _whole_number(low: int, high: int) -> Callable[[str], int]:
             raise ValueError(f"{text!r} is not a whole number")
         number = int(text)
         if not low <= number <= high:
-            raise ValueError(f"{text} does not fit between {low} and {high}")
+            raise ValueError(f"{text} is not within {low} .. {high}")
         return number
 
     return parse
@@ -94,7 +94,7 @@ def _real_number(text: str) -> float:
     except ValueError:
         raise ValueError(f"{text!r} is not a number") from None
     if number != number:
-        raise ValueError("nan is not a number to set anything to")
+        raise ValueError("nan is not a valid number")
     return number
 
 
@@ -108,7 +108,7 @@ def _java_text(number: float) -> str:
 
 def _true_or_false(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ValueError(f"{text!r} is neither true nor false")
+        raise ValueError(f"{text!r} is not true or false")
     return text.lower() == "true"
 
 

@@ -237,7 +237,7 @@ def parse_listeners(
         faults.append(Fault(INTER_BROKER, f"{inter_broker_listener_name} is not one of listeners"))
     elif inter_broker is not None and advertised.lack(inter_broker):
         faults.append(
-            Fault(ADVERTISED, f"{inter_broker}, by which brokers reach each other, is not there")
+            Fault(ADVERTISED, f"{inter_broker}, the listener between brokers, is missing")
         )
     if faults:
         # A name that comes three times is found wrong twice, and said to be once.
@@ -277,7 +277,7 @@ def _unreachable(key: str, where: str, endpoints: Sequence[Endpoint]) -> Iterato
         if endpoint.host in _EVERY_INTERFACE:
             yield Fault(
                 key,
-                f"{endpoint.name} would tell clients to connect to {endpoint.host}; "
+                f"{endpoint.name} would make clients connect to {endpoint.host}; "
                 f"name a host that they can reach{where}",
             )
 
@@ -300,7 +300,9 @@ def _not_served(
     for name in names:
         protocol = protocols.get(name)
         if protocol is not None and protocol not in SERVED:
-            yield Fault(key, f"{name} asks for {protocol.name}, which is not served")
+            yield Fault(
+                key, f"listener {name}: plog does not support {protocol.name} yet; use PLAINTEXT"
+            )
 
 
 def _inter_broker_name(wanted: str | None, bound: Endpoints) -> str | None:

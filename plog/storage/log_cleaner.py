@@ -140,7 +140,7 @@ class LogCleaner:
                     self._clean(turn)
                     continue
             except Exception:  # noqa: BLE001 - whatever it is, the next look needs the thread
-                _log.exception("a log cleaner's thread met a bug, and goes on")
+                _log.exception("a log cleaner thread failed with an internal error and continues")
             with self._lock:
                 if not self._stopping:
                     self._lock.wait(settings.log_cleaner_backoff_ms / 1000)

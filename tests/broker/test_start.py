@@ -358,7 +358,7 @@ def test_sigterm_during_recovery_ends_the_start(tmp_path: Path, length: str) -> 
         process.wait()
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
-    assert "stopping, before the start is complete" in errors
+    assert "stopping before the start is complete" in errors
     assert not (broker.log_dirs[0] / CLEAN_SHUTDOWN_FILE).exists()
     with broker, Admin(broker.bootstrap) as admin:
         assert len(admin.topic("t").partitions) == 3

@@ -142,7 +142,7 @@ def test_broker_serves_its_data_after_every_copy_of_the_store_is_lost(
     broker.start()
     assert content(broker) == before
     assert served_ids(broker) == ids_before
-    lines = re.findall(r"WARNING .*coordination store had lost.*", broker.log)
+    lines = re.findall(r"WARNING .*recovered .* in the coordination store.*", broker.log)
     with Admin(broker.bootstrap) as admin:
         configs = {entry.name: entry for entry in admin.describe_configs(TOPIC, "flights")}
         if harm is not truncated or "2 topics" in broker.log:
@@ -160,7 +160,7 @@ def test_broker_serves_its_data_after_every_copy_of_the_store_is_lost(
         admin.delete_topic("airports.v2")
     broker.stop()
     broker.start()
-    assert len(re.findall(r"coordination store had lost", broker.log)) == len(lines)
+    assert len(re.findall(r"recovered .* in the coordination store", broker.log)) == len(lines)
     with Admin(broker.bootstrap) as admin:
         assert sorted(admin.topics()) == ["flights", "new"]
     broker.stop()
@@ -281,8 +281,10 @@ def test_later_partitions_of_a_known_topic_are_taken_up(
     assert known_partitions(store) == {"t": 4}
     data, _ = store.get(znodes.partition_state_path(TopicPartition("t", 3)))
     assert PartitionStateNode.decode(data).leader_epoch == 4
-    assert "t-9 in the log directories is of topic id" in caplog.text
-    assert "had lost partitions of topic t, which has 4 again" in caplog.text
+    assert "t-9 in the log directories has topic id" in caplog.text
+    assert (
+        "recovered partitions of topic t in the coordination store: it has 4 again" in caplog.text
+    )
 
 
 def test_producer_ids_stay_where_the_store_knows_those_that_were_seen(store: EmbeddedStore) -> None:

@@ -215,7 +215,7 @@ def one_run(directory: Path, seconds: float) -> None:
     finally:
         run.stop()
     run.judge(print)
-    assert "met a bug" not in run.broker.log, run.broker.log
+    assert "failed with an internal error" not in run.broker.log, run.broker.log
     assert "broker" in run.kills
 
 

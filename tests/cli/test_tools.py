@@ -95,7 +95,7 @@ def test_topic_is_created_listed_described_and_deleted(call, broker):
         (["topics", "create", "t", "--config", "nosuch=1"], "nosuch"),
         (["topics", "create", "t", "--config", "retention.ms=x"], "retention.ms"),
         (["topics", "create", "t", "--config", "retention.m=1"], "did you mean `retention.ms`?"),
-        (["produce", "a b"], "no topic name"),
+        (["produce", "a b"], "invalid topic name"),
         (["consume", "nowhere"], "plog topics list"),
         (["configs", "describe", "topic", "nowhere"], "nowhere"),
         (["configs", "describe", "broker", "77"], "no broker has the id '77'; there are 0"),
@@ -440,10 +440,10 @@ def test_server_says_all_that_is_wrong_with_its_listeners_in_the_order_of_the_fi
         f"plog: {path}:3: `listeners`: 'PLAINTEXT://127.0.0.1:x' is not of the form "
         "NAME://host:port",
         f"plog: {path}:3: `listeners`: PLAINTEXT comes twice",
-        f"plog: {path}:3: `listeners`: SSL asks for SSL, which is not served",
+        f"plog: {path}:3: `listeners`: listener SSL: plog does not support SSL yet; use PLAINTEXT",
         f"plog: {path}:4: `log.retention.ms`: 0 is neither -1 nor at least 1",
         f"plog: {path}:5: `advertised.listeners`: CLIENTS is not one of listeners",
-        f"plog: {path}:5: `advertised.listeners`: PLAINTEXT would tell clients to connect to "
+        f"plog: {path}:5: `advertised.listeners`: PLAINTEXT would make clients connect to "
         "0.0.0.0; name a host that they can reach",
         f"plog: {path}:6: `log.dirs`: names a directory twice",
         "plog: --override: `listener.security.protocol.map`: 'X' is not of the form "

@@ -139,7 +139,7 @@ def test_transaction_is_described_while_it_is_open_and_after(
 def test_transactional_id_nobody_has_heard_of_is_said_so(txns: TransactionAdmin) -> None:
     with pytest.raises(TransactionalIdNotFound, match="id 'nobody': it does not exist"):
         txns.describe("nobody")
-    with pytest.raises(KafkaError, match="an empty transactional id"):
+    with pytest.raises(KafkaError, match="the transactional id is empty"):
         txns.describe("")
 
 

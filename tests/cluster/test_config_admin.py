@@ -302,7 +302,7 @@ def test_lines_of_changed_configs_are_bounded_and_none_is_long(admin, caplog, mo
         admin.alter(T, [Alteration("leader.replication.throttled.replicas", SET, long)])
         for number in range(MANY - 1):
             admin.alter(T, [Alteration("retention.ms", SET, str(number))])
-        until(lambda: counted(caplog, r"(\d+) further changes of configs") == MANY - AT_ONCE)
+        until(lambda: counted(caplog, r"(\d+) further config changes") == MANY - AT_ONCE)
     assert told(caplog, "configs of topics/t") == AT_ONCE
     assert max(len(one.getMessage()) for one in list(caplog.records)) < 1100
 

@@ -320,7 +320,7 @@ def test_reserve_that_cannot_be_written_is_done_without(reopen, log_dirs, caplog
         (directory / RESERVE).mkdir()
     store = reopen()
     store.create("/a")
-    assert "no space can be kept" in caplog.text
+    assert "cannot reserve space" in caplog.text
 
 
 def test_real_full_disk_is_told_from_a_failing_one(log_dirs: list[Path]) -> None:

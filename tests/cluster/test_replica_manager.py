@@ -70,7 +70,7 @@ class FakeLog:
         if self.refusal is not None:
             raise self.refusal
         if self.role == ("broken",):
-            raise KafkaStorageError("the epoch can not be written")
+            raise KafkaStorageError("the epoch cannot be written")
         self.role = ("leader", leader_epoch, sole_replica)
 
     def become_follower(self, leader_epoch: int) -> None:
@@ -320,7 +320,7 @@ def test_replica_that_may_be_on_a_lost_disk_is_not_made_anew(broker) -> None:
 
 def test_replica_without_its_log_is_made_anew_and_reported(broker, caplog) -> None:
     assert broker.lead(new=False) == NONE
-    assert "should have a log here and has none" in caplog.text
+    assert "has no log on this broker" in caplog.text
 
 
 def test_only_replica_is_not_made_anew_where_its_records_were(broker) -> None:
@@ -366,7 +366,7 @@ def test_replica_refused_for_space_is_taken_up_when_there_is_some(broker, caplog
     broker.logs.space = False
     for _ in range(2):
         assert broker.lead() == STORAGE
-    assert caplog.text.count("can not take up") == 1
+    assert caplog.text.count("cannot start replica") == 1
     broker.replicas.ask_again_for_refused()
     assert broker.reports == 0
     broker.logs.refusal, broker.logs.space = None, True

@@ -203,5 +203,5 @@ def test_lines_of_changes_are_bounded(embedded: EmbeddedStore, caplog, monkeypat
     with caplog.at_level(logging.INFO):
         for number in range(MANY):
             admin.create(NewTopic(f"t{number}", 1, 1))
-        until(lambda: counted(caplog, r"(\d+) further changes of topics") == MANY - AT_ONCE)
+        until(lambda: counted(caplog, r"(\d+) further topic changes") == MANY - AT_ONCE)
     assert told(caplog, "created topic") == AT_ONCE

@@ -309,7 +309,7 @@ def test_plog_goes_on_where_kafka_stopped_and_kafka_where_plog_did(
     adopted = plog("adopt", "--zookeeper", f"127.0.0.1:{zookeeper.port}", properties)
     assert "moved" in adopted
     with broker:
-        assert "written anew from the log directories" not in broker.log
+        assert "in the coordination store from the log directories" not in broker.log
         with Admin(broker.bootstrap) as admin:
             assert len(admin.topic("moved").partitions) == 3
             configs = {one.name: one for one in admin.describe_configs(TOPIC, "moved")}

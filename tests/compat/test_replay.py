@@ -133,7 +133,7 @@ def recorded(plane: Plane, tmp_path: Path, request: pytest.FixtureRequest) -> Re
         with broker:
             identity = prepare(broker.port, proxy.port)
             client(f"127.0.0.1:{proxy.port}")
-        assert "met a bug" not in broker.log, broker.log
+        assert "failed with an internal error" not in broker.log, broker.log
     finally:
         proxy.close()
     assert not proxy.failures, proxy.failures

@@ -196,4 +196,4 @@ def test_application_copies_and_counts_once(plane: Plane, tmp_path: Path, stream
     finally:
         application.kill()
         broker.kill()
-    assert "met a bug" not in broker.log, broker.log
+    assert "failed with an internal error" not in broker.log, broker.log

@@ -65,7 +65,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         with closing(speak(running.port)) as wire:
             await_coordinator(wire, "any")
         yield running
-    assert "met a bug" not in running.log, running.log
+    assert "failed with an internal error" not in running.log, running.log
 
 
 @pytest.fixture

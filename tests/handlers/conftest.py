@@ -47,7 +47,7 @@ class ManyListeners(BrokerProcess):
 def broker(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManyListeners]:
     with ManyListeners(tmp_path_factory.mktemp("handlers")) as running:
         yield running
-    assert "met a bug" not in running.log, running.log
+    assert "failed with an internal error" not in running.log, running.log
 
 
 @pytest.fixture

@@ -219,12 +219,12 @@ def _header(key: int, version: int, client_id: bytes = b"\x00\x01c", tags: bytes
 
 
 REFUSED = {
-    "unknown API": (_header(999, 0), "API key 999 is not served"),
-    "negative API": (_header(-1, 0), "API key -1 is not served"),
-    "API of brokers among themselves": (_header(4, 0), "API key 4 is not served"),
-    "unknown version": (_header(3, 99, tags=b"\0"), "MetadataRequest v99 is not served"),
-    "negative version": (_header(3, -1), "MetadataRequest v-1 is not served"),
-    "old message sets": (_header(0, 2), "ProduceRequest v2 is not served"),
+    "unknown API": (_header(999, 0), "API key 999 is not supported"),
+    "negative API": (_header(-1, 0), "API key -1 is not supported"),
+    "API of brokers among themselves": (_header(4, 0), "API key 4 is not supported"),
+    "unknown version": (_header(3, 99, tags=b"\0"), "MetadataRequest v99 is not supported"),
+    "negative version": (_header(3, -1), "MetadataRequest v-1 is not supported"),
+    "old message sets": (_header(0, 2), "ProduceRequest v2 is not supported"),
     "truncated body": (_header(3, 1) + b"\0\0", "MetadataRequest v1"),
     "count beyond the bytes": (_header(3, 1) + b"\x7f\xff\xff\xff", "MetadataRequest v1"),
     "garbage": (_header(1, 12, tags=b"\0") + b"\xff" * 40, "FetchRequest v12"),

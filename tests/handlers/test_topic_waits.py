@@ -59,7 +59,7 @@ def test_wait_ends_when_the_topic_is_deleted(cache: MetadataCache, is_there: boo
     deleted = lambda: tell(cache, ("a", ID, {0: -2}))  # noqa: E731
     if is_there:
         created()
-    with pytest.raises(UnknownTopicOrPartition, match="topic 'a' was deleted meanwhile"):
+    with pytest.raises(UnknownTopicOrPartition, match="topic 'a' was deleted during the request"):
         wait(cache, *(() if is_there else (created,)), deleted)
 
 

@@ -81,7 +81,7 @@ def test_apis_that_nobody_serves_close_their_connections(
         for outcome in send_streams(broker.port, streams):
             assert outcome.ended
             assert not outcome.data
-        under.lines.expect_closings(len(streams), "is not served")
+        under.lines.expect_closings(len(streams), "is not supported")
 
 
 def test_versions_that_nobody_serves_close_their_connections(
@@ -98,7 +98,7 @@ def test_versions_that_nobody_serves_close_their_connections(
         for outcome in send_streams(broker.port, streams):
             assert outcome.ended
             assert not outcome.data
-        under.lines.expect_closings(len(streams), "is not served, only v")
+        under.lines.expect_closings(len(streams), "is not supported; supported are v")
 
 
 def test_unknown_version_of_api_versions_is_answered_in_version_0(

@@ -63,12 +63,14 @@ def _of_frame(frame: bytes) -> Verdict:
         return Verdict(Fate.CLOSED, "request header: ")
     handler = load().get(header.api_key)
     if handler is None:
-        return Verdict(Fate.CLOSED, f"API key {header.api_key} is not served")
+        return Verdict(Fate.CLOSED, f"API key {header.api_key} is not supported")
     name = handler.request.__name__
     if not handler.min_version <= header.api_version <= handler.max_version:
         if header.api_key == ApiKey.API_VERSIONS:
             return Verdict(Fate.ANSWERED)
-        return Verdict(Fate.CLOSED, f"{name} v{header.api_version} is not served, only v")
+        return Verdict(
+            Fate.CLOSED, f"{name} v{header.api_version} is not supported; supported are v"
+        )
     try:
         request, _ = codec.decode(
             handler.request,

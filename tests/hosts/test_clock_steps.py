@@ -207,7 +207,7 @@ def test_clock_steps_change_timestamps_and_nothing_else(
             time.sleep(5 * CHECK_MS / 1000)
             if what in GONE_BACK:
                 end_when_their_time_is_over(broker, client, what)
-        wait_until(lambda: "the clock is believed again" in broker.log, "believed", broker)
+        wait_until(lambda: "the clock is trusted again" in broker.log, "believed", broker)
         silent.ask(ApiVersionsRequest(), 0)  # nobody has taken it for idle
         assert [(one.assigned, one.taken) for one in members] == [(1, 0)] * 2
         open_one.finish(commit=True)

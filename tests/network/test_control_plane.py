@@ -187,7 +187,8 @@ def test_bug_costs_the_connection_is_logged_with_its_traceback_and_no_more(handl
         assert other.answer() == request(2)[4:]
         (line,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
         assert line.getMessage() == (
-            f"closing connection from {peer} on PLAINTEXT: its request met a bug"
+            f"closing connection from {peer} on PLAINTEXT: "
+            "its request failed with an internal error"
         )
         assert line.exc_info is not None
         assert line.exc_info[1] is not None

@@ -574,7 +574,7 @@ def test_stop_waits_for_handlers_and_cancels_the_late_ones(caplog):
         assert clients[0].answer() == request(1)[4:]
         assert clients[1].is_closed_by_server()
     assert cancelled == [2]
-    assert "cancelled 1 requests that waited for over 2000 ms" in caplog.text
+    assert "cancelled 1 requests that had waited for more than 2000 ms" in caplog.text
 
 
 def reactor_with_client(**options):

@@ -59,7 +59,7 @@ def test_clock_that_was_ahead_for_a_moment_moved_nothing(
     assert trusted.now_ms() == NOW_MS + 1010
     warned, believed = [record.getMessage() for record in caplog.records]
     assert warned.startswith("the clock was set ahead by 315359999 s: ")
-    assert believed == "the clock is believed again"
+    assert believed == "the clock is trusted again"
 
 
 def test_clock_that_stays_ahead_is_believed_after_an_hour(clock: ManualClock) -> None:

@@ -44,10 +44,10 @@ def test_alterations_give_what_is_set_after(before, alterations, after):
 @pytest.mark.parametrize(
     ("alterations", "error", "reason"),
     [
-        ([("a", SET, "1"), ("a", DELETE, None)], InvalidRequest, "a is altered twice"),
-        ([("a", SET, None)], InvalidRequest, "a is to be altered to no value"),
-        ([("cleanup.policy", APPEND, None)], InvalidRequest, "to no value"),
-        ([("a", 4, "1")], InvalidRequest, "4 is no operation"),
+        ([("a", SET, "1"), ("a", DELETE, None)], InvalidRequest, "a appears twice"),
+        ([("a", SET, None)], InvalidRequest, "a has no value in the request"),
+        ([("cleanup.policy", APPEND, None)], InvalidRequest, "has no value"),
+        ([("a", 4, "1")], InvalidRequest, "4 is not an operation"),
     ],
 )
 def test_wrong_alteration_is_refused(alterations, error, reason):

@@ -164,7 +164,7 @@ def test_key_for_one_broker_is_no_default_of_the_cluster():
 
     settings = DynamicSettings(Wider())
     settings.check_broker({"one.at.a.time": "x"})
-    with pytest.raises(InvalidRequest, match="is set for one broker at a time"):
+    with pytest.raises(InvalidRequest, match="can be set only for one broker"):
         settings.check_cluster_default({"one.at.a.time": "x"})
 
 

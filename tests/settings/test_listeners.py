@@ -24,7 +24,7 @@ FORM = "is not of the form NAME://host:port"
 MAP_FORM = (
     "is not of the form NAME:PROTOCOL, PROTOCOL one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"
 )
-REACHABLE = "would tell clients to connect to 0.0.0.0; name a host that they can reach"
+REACHABLE = "would make clients connect to 0.0.0.0; name a host that they can reach"
 
 
 def texts(
@@ -163,10 +163,13 @@ CONTRADICTIONS = [
     (texts("A://a:1"), [(PROTOCOLS, "A of listeners is not there")]),
     (texts("A://a:1", protocols=None), [(LISTENERS, f"A is not in {PROTOCOLS}")]),
     (texts(), [(PROTOCOLS, "PLAINTEXT of listeners is not there")]),
-    (texts("TLS://a:1"), [(LISTENERS, "TLS asks for SSL, which is not served")]),
+    (
+        texts("TLS://a:1"),
+        [(LISTENERS, "listener TLS: plog does not support SSL yet; use PLAINTEXT")],
+    ),
     (
         texts(protocols="PLAINTEXT:SSL"),
-        [(PROTOCOLS, "PLAINTEXT asks for SSL, which is not served")],
+        [(PROTOCOLS, "listener PLAINTEXT: plog does not support SSL yet; use PLAINTEXT")],
     ),
     (texts("INSIDE://0.0.0.0:1"), [(LISTENERS, f"INSIDE {REACHABLE} in {ADVERTISED}")]),
     (texts("INSIDE://a:1", "INSIDE://0.0.0.0:1"), [(ADVERTISED, f"INSIDE {REACHABLE}")]),
@@ -180,7 +183,7 @@ CONTRADICTIONS = [
     ),
     (
         texts("INSIDE://a:1,CLIENTS://a:2", "CLIENTS://a:2", inter_broker="INSIDE"),
-        [(ADVERTISED, "INSIDE, by which brokers reach each other, is not there")],
+        [(ADVERTISED, "INSIDE, the listener between brokers, is missing")],
     ),
     (texts("INSIDE://a:1,CLIENTS://a:1"), [(LISTENERS, "INSIDE and CLIENTS share port 1")]),
     (texts("INSIDE://a:1,CLIENTS://:1"), [(LISTENERS, "INSIDE and CLIENTS share port 1")]),
@@ -194,11 +197,11 @@ def test_settings_that_contradict_each_other_are_refused(given, faults):
 
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
 def test_listener_that_would_ask_who_clients_are_or_encrypt_is_refused_by_any_name(protocol):
-    reason = f"asks for {protocol}, which is not served"
+    reason = f"plog does not support {protocol} yet; use PLAINTEXT"
     by_itself = texts(f"{protocol}://a:1", protocols=None)
-    assert BrokerSettings.faults(by_itself) == [(LISTENERS, f"{protocol} {reason}")]
+    assert BrokerSettings.faults(by_itself) == [(LISTENERS, f"listener {protocol}: {reason}")]
     beside = texts("INSIDE://a:1,CLIENTS://a:2", None, f"INSIDE:PLAINTEXT,CLIENTS:{protocol}")
-    assert BrokerSettings.faults(beside) == [(LISTENERS, f"CLIENTS {reason}")]
+    assert BrokerSettings.faults(beside) == [(LISTENERS, f"listener CLIENTS: {reason}")]
 
 
 SEVERAL = [
@@ -210,14 +213,14 @@ SEVERAL = [
         texts("SSL://a:1,X://a:2", protocols=None),
         [
             (LISTENERS, f"X is not in {PROTOCOLS}"),
-            (LISTENERS, "SSL asks for SSL, which is not served"),
+            (LISTENERS, "listener SSL: plog does not support SSL yet; use PLAINTEXT"),
         ],
     ),
     (
         texts("INSIDE://a:1,CLIENTS://a:2", "CLIENTS://a:2,OLD://a:3", inter_broker="INSIDE"),
         [
             (ADVERTISED, "OLD is not one of listeners"),
-            (ADVERTISED, "INSIDE, by which brokers reach each other, is not there"),
+            (ADVERTISED, "INSIDE, the listener between brokers, is missing"),
         ],
     ),
     (
@@ -246,7 +249,7 @@ SEVERAL = [
             (LISTENERS, "INSIDE and TLS share port 1"),
             (LISTENERS, "INSIDE and A share port 1"),
             (PROTOCOLS, "A of listeners is not there"),
-            (LISTENERS, "TLS asks for SSL, which is not served"),
+            (LISTENERS, "listener TLS: plog does not support SSL yet; use PLAINTEXT"),
             (INTER_BROKER, "FOO is not one of listeners"),
         ],
     ),

@@ -48,7 +48,7 @@ def test_every_fault_is_reported_with_its_place_in_the_order_of_reading(file):
         f"{path}:3: `num.partitions`: 0 is below 1",
         f"{path}:4: `log.dirs`: names a directory twice",
         f"{path}:6: `authorizer.class.name`: plog has no authorizer yet, "
-        "and would let everybody in",
+        "so every client would be allowed",
         f"{path}:7: `wholly.unheard.of`: unknown key",
         "--override: 'listeners' is not of the form key=value",
         "--override: `broker.id`: 'x' is not a whole number",

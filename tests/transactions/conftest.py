@@ -31,7 +31,7 @@ def broker(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[B
             for kind in (GROUP, TRANSACTION):
                 await_coordinator(wire, "any", kind)
         yield running
-    assert "met a bug" not in running.log, running.log
+    assert "failed with an internal error" not in running.log, running.log
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def beside(live_kafka: Side, where: Path) -> Iterator[Pair]:
     """Run a plog broker of the same settings."""
     with BrokerProcess(where, overrides=SETTINGS, log_dirs=2) as broker:
         yield Pair(live_kafka, Side(broker.port, broker.log_dirs), FROM_3_9)
-    assert "met a bug" not in broker.log, broker.log
+    assert "failed with an internal error" not in broker.log, broker.log
 
 
 @pytest.fixture(scope="package")

@@ -49,7 +49,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
                     await_coordinator(side.wire, "any", kind)
                 until(lambda side=side: _hands_out_ids(side))
             yield pair
-        assert "met a bug" not in broker.log, broker.log
+        assert "failed with an internal error" not in broker.log, broker.log
     finally:
         kafka.kill()  # nothing of it is looked at any more
 
