@@ -23,6 +23,18 @@ BUILD_STAMP = ROOT / ".venv" / "plog-build.stamp"
 FIRST = ("tests/test_packages.py", "tests/spark/", "tests/compat/")
 """These take longest; begun last they would run alone at the end."""
 
+PLAIN_IN_EVERY_RUN = (
+    "tests/test_planes.py",
+    "tests/compat/test_replay.py",
+    "tests/crash/",
+    "tests/handlers/",
+    "tests/hosts/",
+    "tests/hostile/",
+    "tests/transactions/",
+)
+"""Here Produce and Fetch themselves are tested, so the plain plane belongs to every run. Elsewhere
+it takes `--long`: `tests/handlers/test_fast_*.py` compare the responses of both byte for byte."""
+
 NO_SKIP = os.environ.get("PLOG_NO_SKIP", "") not in ("", "0")
 
 
@@ -62,6 +74,9 @@ def pytest_report_header() -> list[str]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
+    for item in items:
+        if planes.plane_of(item) is Plane.PLAIN and not item.nodeid.startswith(PLAIN_IN_EVERY_RUN):
+            item.add_marker(pytest.mark.long)
     if config.getoption("--long"):
         return
     # Left out, not skipped: they are no part of this run.

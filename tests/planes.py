@@ -33,8 +33,13 @@ def enter_test(item: pytest.Item) -> None:
     One that does not ask has brokers as they are by default, whatever ran before it.
     """
     global _of_this_test
+    _of_this_test = plane_of(item)
+
+
+def plane_of(item: pytest.Item) -> Plane | None:
+    """Return the plane in a test's id, None for a test that has none."""
     callspec = getattr(item, "callspec", None)
-    _of_this_test = callspec and callspec.params.get("plane")
+    return callspec.params.get("plane") if callspec is not None else None
 
 
 def broker_settings(port: int, log_dirs: str, given: Mapping[str, object]) -> dict[str, object]:

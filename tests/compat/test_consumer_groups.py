@@ -35,7 +35,6 @@ from tests.compat.programs import FRANZ_GO, JAVA, FranzGo, Java
 from tests.compat.test_kafka_tools import codecs_on_disk
 from tests.compat.test_other_clients import KafkaJs, Sarama, run
 from tests.handlers.wire import speak
-from tests.marks import PLAIN_IS_LONG
 from tests.servers import BrokerProcess
 from tests.waiting import until
 
@@ -95,7 +94,7 @@ def test_members_of_all_clients_share_a_group(grouped: Grouped) -> None:
     aiokafka.leave()
 
 
-@PLAIN_IS_LONG
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("client", CLIENTS, ids=name_of)
 def test_static_members_come_back_without_a_rebalance(
     broker: BrokerProcess, grouped: Grouped, client: str | Java
@@ -127,7 +126,7 @@ def test_static_members_come_back_without_a_rebalance(
     assert group.rebalances(broker.log) == before
 
 
-@PLAIN_IS_LONG
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("client", FENCED, ids=name_of)
 def test_second_of_an_instance_fences_the_first(
     broker: BrokerProcess, grouped: Grouped, client: str | Java
@@ -147,7 +146,7 @@ def test_second_of_an_instance_fences_the_first(
     assert group.rebalances(broker.log) == before
 
 
-@PLAIN_IS_LONG
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("client", CLIENTS, ids=name_of)
 def test_text_and_epoch_of_commits_are_read_by_plogs_client_and_from_it(
     broker: BrokerProcess, new_topic: NewTopic, client: str | Java
@@ -162,7 +161,7 @@ def test_text_and_epoch_of_commits_are_read_by_plogs_client_and_from_it(
         assert consumer.committed([at]) == {at: as_committed(client, back)}
 
 
-@PLAIN_IS_LONG
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("client", ["confluent-kafka", *JAVA], ids=name_of)
 def test_cooperative_members_keep_what_they_may(grouped: Grouped, client: str | Java) -> None:
     # A member whose session ended would have lost what it is to keep.
@@ -243,7 +242,7 @@ def keep_what_they_may(
     assert told[0].generation > 0, told
 
 
-@PLAIN_IS_LONG
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize(
     ("leader", "other"),
     [("plog", JAVA[-1]), (JAVA[-1], "plog"), ("confluent-kafka", "plog")],
@@ -259,7 +258,7 @@ def test_cooperative_members_of_three_clients_keep_what_they_may(
     keep_what_they_may(broker, group, leader, other, last)
 
 
-@PLAIN_IS_LONG
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize(("leader", "other"), [("plog", JAVA[-1]), (JAVA[0], "plog")], ids=name_of)
 def test_sticky_members_of_two_clients_get_back_what_they_had(
     broker: BrokerProcess, grouped: Grouped, leader: Client, other: Client
@@ -268,7 +267,7 @@ def test_sticky_members_of_two_clients_get_back_what_they_had(
     keep_what_they_may(broker, group, leader, other, other)
 
 
-@PLAIN_IS_LONG
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize(
     ("leader", "other"), [("plog", "kafka-python"), ("kafka-python", "plog")], ids=name_of
 )

@@ -34,7 +34,6 @@ from tests.compat.groups import (
 )
 from tests.compat.kafka_tools import Tools
 from tests.compat.programs import FRANZ_GO_MEMBER, JAVA
-from tests.marks import PLAIN_IS_LONG
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.waiting import until
@@ -98,7 +97,7 @@ def test_members_of_one_client_come_and_go(grouped: Grouped, client: Client) -> 
     come_and_go(grouped(assignor="uniform"), client)
 
 
-@PLAIN_IS_LONG
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("client", CLIENTS, ids=name_of)
 def test_members_share_by_ranges(grouped: Grouped, client: Client) -> None:
     come_and_go(grouped(assignor="range"), client)
@@ -118,7 +117,7 @@ def test_members_keep_what_they_may(grouped: Grouped) -> None:
     group.write_and_await(first, second)
 
 
-@PLAIN_IS_LONG
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("client", LEAVE_AS_STATIC_MEMBERS, ids=name_of)
 def test_static_members_come_back_without_a_rebalance(
     broker: BrokerProcess, grouped: Grouped, client: Client
@@ -152,7 +151,7 @@ def test_members_go_on_when_their_broker_was_killed(
     group.write_and_await(first, second)
 
 
-@PLAIN_IS_LONG
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -197,7 +196,7 @@ def test_group_is_upgraded_and_downgraded_one_by_one(
     fifth.leave()
 
 
-@PLAIN_IS_LONG
+@pytest.mark.usefixtures("plane")
 def test_kafkas_tool_describes_a_group(broker: BrokerProcess, grouped: Grouped) -> None:
     group = grouped()
     first = group.start("confluent-kafka")
@@ -254,7 +253,7 @@ def test_topics_that_match_an_expression_are_read(broker: BrokerProcess) -> None
             await_assigned(consumer, {f"{prefix}-a", f"{prefix}-b"})
 
 
-@PLAIN_IS_LONG
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("client", CLIENTS, ids=name_of)
 def test_members_share_what_an_expression_matches(
     broker: BrokerProcess, grouped: Grouped, client: Client

@@ -14,7 +14,6 @@ from tests.compat.clients import PATIENCE_S
 from tests.compat.groups import name_of
 from tests.compat.programs import JAVA, Java
 from tests.compat.workers import Job, Output, Worker, numbered, write_numbers
-from tests.marks import PLAIN_IS_LONG
 from tests.servers import BrokerProcess
 from tests.waiting import until
 
@@ -78,7 +77,7 @@ def test_worker_copies_once_whatever_it_aborts(copying: Copying, client: str | J
     worker.leave()
 
 
-@PLAIN_IS_LONG  # it is the worker that decides
+@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("client", ["confluent-kafka", JAVA[-1]], ids=name_of)
 def test_worker_ends_a_transaction_so_long_after_its_first_record(
     copying: Copying, client: str | Java

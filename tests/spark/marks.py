@@ -2,10 +2,7 @@
 
 import pytest
 
-from tests.marks import PLAIN_IS_LONG
-
-DEAR_PLANES = PLAIN_IS_LONG
-"""What tasks read and write is tested on both planes without a JVM (test_stream_source,
-test_two_phases, tests/client)."""
+DEAR_PLANES = pytest.mark.usefixtures("plane")
+"""Brokers that the test starts run on the plane in its id; the plain one takes `--long`."""
 
 DEAR = [pytest.mark.spark, DEAR_PLANES]
