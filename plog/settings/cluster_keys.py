@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plog.settings.keys import BOOLEAN, CLASS, INT, LONG, STRING, Settings, Update, key
 
-ALONE = "a broker runs alone yet"
+ALONE = "a broker still runs alone"
 NO_POLICIES = "policies are Java classes"
 
 
@@ -14,43 +14,43 @@ class ClusterKeys(Settings):
     broker_id = key(
         "broker.id",
         INT,
-        "The broker's number in the cluster. -1 lets it take one above `reserved.broker.max.id` "
-        "at its first start and keep it: the first broker that does so is 1001, as in Kafka.",
+        "The broker's id in the cluster. With -1 the broker generates an id above "
+        "`reserved.broker.max.id` at its first start and keeps it; the first "
+        "generated id is 1001, as in Kafka.",
         default=-1,
         at_least=-1,
     )
     broker_id_generation_enable = key(
         "broker.id.generation.enable",
         BOOLEAN,
-        "Whether a broker may take a number by itself; without it `broker.id` must be set.",
+        "Allow the broker to generate its id. Without it `broker.id` must be set.",
         default=True,
     )
     reserved_broker_max_id = key(
         "reserved.broker.max.id",
         INT,
-        "The largest number that `broker.id` may name; numbers above are taken by brokers "
-        "themselves.",
+        "The largest id that `broker.id` may set. Generated ids are above it.",
         default=1000,
         at_least=0,
     )
     broker_rack = key(
         "broker.rack",
         STRING,
-        "Where the broker stands. Replicas of a partition are spread over racks.",
+        "The broker's rack. Replicas of a partition are spread over racks.",
     )
     default_replication_factor = key(
         "default.replication.factor",
         INT,
-        "Replicas of a topic that is created without saying how many.",
+        "Replication factor of a topic that is created without one.",
         default=1,
         at_least=1,
     )
     min_insync_replicas = key(
         "min.insync.replicas",
         INT,
-        "The fewest replicas that must have a record before a producer that asked for acks=all "
-        "is answered; with fewer in sync it is refused. A topic with fewer replicas than that "
-        "asks for all it has.",
+        "Minimum number of in-sync replicas that must have a record before acks=all"
+        " is acknowledged. With fewer in sync the write is refused. A topic with "
+        "fewer replicas than this requires all of them.",
         default=1,
         at_least=1,
         update=Update.CLUSTER_WIDE,
@@ -58,42 +58,43 @@ class ClusterKeys(Settings):
     unclean_leader_election_enable = key(
         "unclean.leader.election.enable",
         BOOLEAN,
-        "Whether a replica that lacks acknowledged records may lead when no other is left.",
+        "Allow a replica that lacks acknowledged records to lead when no other replica is left.",
         default=False,
         update=Update.CLUSTER_WIDE,
     )
     replica_high_watermark_checkpoint_interval_ms = key(
         "replica.high.watermark.checkpoint.interval.ms",
         LONG,
-        "How often high watermarks are written.",
+        "How often high watermarks are written to disk.",
         default=5000,
         at_least=1,
     )
     controlled_shutdown_enable = key(
         "controlled.shutdown.enable",
         BOOLEAN,
-        "Whether a broker that stops hands its leaderships over first.",
+        "Move leadership to other brokers before this one stops.",
         default=True,
         no_effect=ALONE,
     )
     auto_leader_rebalance_enable = key(
         "auto.leader.rebalance.enable",
         BOOLEAN,
-        "Whether leadership goes back to the preferred replicas by itself.",
+        "Move leadership back to the preferred replicas automatically.",
         default=True,
         no_effect=ALONE,
     )
     leader_imbalance_per_broker_percentage = key(
         "leader.imbalance.per.broker.percentage",
         INT,
-        "The share of a broker's partitions that others may lead before they are moved back.",
+        "Percentage of a broker's preferred partitions that other brokers may lead "
+        "before leadership moves back.",
         default=10,
         no_effect=ALONE,
     )
     leader_imbalance_check_interval_seconds = key(
         "leader.imbalance.check.interval.seconds",
         LONG,
-        "How often that share is looked at.",
+        "How often that percentage is checked.",
         default=300,
         at_least=1,
         no_effect=ALONE,
@@ -101,33 +102,33 @@ class ClusterKeys(Settings):
     create_topic_policy_class_name = key(
         "create.topic.policy.class.name",
         CLASS,
-        "The class that Kafka asks before it creates a topic.",
+        "Java class that Kafka consults before it creates a topic.",
         no_effect=NO_POLICIES,
     )
     alter_config_policy_class_name = key(
         "alter.config.policy.class.name",
         CLASS,
-        "The class that Kafka asks before it changes settings.",
+        "Java class that Kafka consults before it changes settings.",
         no_effect=NO_POLICIES,
     )
     zookeeper_connect = key(
         "zookeeper.connect",
         STRING,
-        "The ZooKeeper servers that hold the cluster together: host:port with commas between, "
-        "and a path after the last.",
+        "ZooKeeper servers of the cluster: host:port separated by commas, with an "
+        "optional path after the last one.",
         refused="plog cannot join a cluster yet; unset, it keeps a store of its own in its log "
         "directories",
     )
     zookeeper_session_timeout_ms = key(
         "zookeeper.session.timeout.ms",
         INT,
-        "A broker that ZooKeeper does not hear of for so long counts as gone.",
+        "ZooKeeper session timeout: after this time without contact a broker counts as dead.",
         default=18000,
         no_effect=ALONE,
     )
     zookeeper_connection_timeout_ms = key(
         "zookeeper.connection.timeout.ms",
         INT,
-        "How long the broker tries to reach ZooKeeper when it starts. Unset, the session timeout.",
+        "How long a starting broker tries to reach ZooKeeper. Defaults to the session timeout.",
         no_effect=ALONE,
     )

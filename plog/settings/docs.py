@@ -28,18 +28,18 @@ Generated from the declarations in `plog/settings/` by
 `python -m plog.settings.docs docs/settings.md`; edit those, not this page.
 
 `plog server [FILE] [--override key=value]` reads a file in Kafka's `server.properties` syntax
-(Java properties, as UTF-8), then the overrides. Names, meanings and defaults are Kafka's (3.9)
-where nothing else is said. Everything that is wrong is reported at once, with file and line.
+(Java properties, as UTF-8), then the overrides. Names, meanings and defaults are those of Kafka
+3.9 unless an entry says otherwise. plog reports all errors at once, with file and line.
 
-- **read-only** keys are set in the file and hold until the broker restarts.
+- **read-only** keys are set in the file and apply until the broker restarts.
 - **cluster-wide** keys can also be changed while brokers run, for all of them or for one
-  (`plog configs`, or any Kafka admin client); one broker's own value counts before that of all,
-  and that before the file's.
-- **Topic keys** are set for one topic, when it is created or later. A topic that does not set one
-  has what its broker's key says.
-- **Group keys** are set for one consumer group (KIP-848), whether it is there or not yet, and are
-  obeyed from its members' next heartbeats on. They are Kafka 4's, and kept with the other configs:
-  in the store's node `/config/groups/<group>`, where no release of Kafka has one.
+  (`plog configs`, or any Kafka admin client). A broker's own value overrides the value for all
+  brokers, which overrides the file.
+- **Topic keys** are set for one topic, when it is created or later. A topic without a value uses
+  its broker's key.
+- **Group keys** are set for one consumer group (KIP-848), even before it exists, and apply from
+  the next heartbeats of its members. They are Kafka 4's. The store keeps them in
+  `/config/groups/<group>`, a node that no Kafka release has.
 """
 
 UNITS = {
@@ -63,7 +63,7 @@ def _page() -> Iterator[str]:
     yield "Setting one of these is an error:\n"
     for name, reason in sorted(REFUSED.items()):
         yield f"- `{name}`: {reason}."
-    yield "\nSetting one of these is warned of, and changes nothing; so is `listener.name.*`.\n"
+    yield "\nSetting one of these, or `listener.name.*`, logs a warning and has no effect.\n"
     yield from _without_effect()
     yield ""
 
@@ -76,8 +76,8 @@ def _without_effect() -> Iterator[str]:
 
 SKIPPED_HEADING = "\n## Settings\n"
 SKIPPED_TEXT = """
-Kafka 3.9 or 4.1 knows these, and plog does not: whoever sets one is warned that nothing obeys it,
-and DescribeConfigs of a broker does not tell them. The list is generated, as `docs/settings.md` is.
+Kafka 3.9 or 4.1 has these keys, and plog does not. Setting one logs a warning and has no effect, and
+DescribeConfigs does not return it. The list is generated, like `docs/settings.md`.
 """
 
 

@@ -13,14 +13,16 @@ class GroupKeys(Settings):
         "consumer.session.timeout.ms",
         INT,
         CoordinatorKeys.group_consumer_session_timeout_ms,
-        doc="How long a member of this consumer group may be silent. From"
-        " `group.consumer.min.session.timeout.ms` to `group.consumer.max.session.timeout.ms`.",
+        doc="Session timeout of this consumer group's members, from "
+        "`group.consumer.min.session.timeout.ms` to "
+        "`group.consumer.max.session.timeout.ms`.",
     )
     consumer_heartbeat_interval_ms = entity_key(
         "consumer.heartbeat.interval.ms",
         INT,
         CoordinatorKeys.group_consumer_heartbeat_interval_ms,
-        doc="How often members of this consumer group are told to send heartbeats. From"
-        " `group.consumer.min.heartbeat.interval.ms` to `group.consumer.max.heartbeat.interval.ms`,"
-        " and below `consumer.session.timeout.ms`.",
+        doc="Interval of heartbeats from this consumer group's members, from "
+        "`group.consumer.min.heartbeat.interval.ms` to "
+        "`group.consumer.max.heartbeat.interval.ms`, and below "
+        "`consumer.session.timeout.ms`.",
     )

@@ -26,7 +26,7 @@ LISTENER_PREFIX: Final = "listener.name."
 """Kafka lets keys be set for one listener: listener.name.<name>.<key>."""
 
 KAFKA_ONLY_BY_REASON: Final[Mapping[str, Sequence[str]]] = {
-    "clients are not authenticated yet, and may do everything": (
+    "plog has no authentication yet, so clients may do everything": (
         "allow.everyone.if.no.acl.found",
         "connection.failed.authentication.delay.ms",
         "connections.max.reauth.ms",
@@ -111,7 +111,7 @@ KAFKA_ONLY_BY_REASON: Final[Mapping[str, Sequence[str]]] = {
         "ssl.truststore.password",
         "ssl.truststore.type",
     ),
-    "no setting is a secret that would be kept, or fetched from elsewhere": (
+    "no setting is secret or fetched from elsewhere": (
         "config.providers",
         "password.encoder.cipher.algorithm",
         "password.encoder.iterations",
@@ -120,7 +120,7 @@ KAFKA_ONLY_BY_REASON: Final[Mapping[str, Sequence[str]]] = {
         "password.encoder.old.secret",
         "password.encoder.secret",
     ),
-    "there are no quotas and no throttles yet": (
+    "plog has no quotas and no throttles yet": (
         "alter.log.dirs.replication.quota.window.num",
         "alter.log.dirs.replication.quota.window.size.seconds",
         "client.quota.callback.class",
@@ -135,7 +135,7 @@ KAFKA_ONLY_BY_REASON: Final[Mapping[str, Sequence[str]]] = {
         "replication.quota.window.num",
         "replication.quota.window.size.seconds",
     ),
-    "a broker runs alone yet, and keeps what ZooKeeper would in a store of its own": (
+    "a broker still runs alone, with an embedded store instead of ZooKeeper": (
         "add.partitions.to.txn.retry.backoff.max.ms",
         "add.partitions.to.txn.retry.backoff.ms",
         "control.plane.listener.name",
@@ -179,7 +179,7 @@ KAFKA_ONLY_BY_REASON: Final[Mapping[str, Sequence[str]]] = {
         "zookeeper.ssl.truststore.password",
         "zookeeper.ssl.truststore.type",
     ),
-    "there is no KRaft: plog is no node of a quorum": (
+    "plog does not support KRaft": (
         "broker.heartbeat.interval.ms",
         "broker.session.timeout.ms",
         "controller.quorum.append.linger.ms",
@@ -206,8 +206,8 @@ KAFKA_ONLY_BY_REASON: Final[Mapping[str, Sequence[str]]] = {
         "sasl.mechanism.controller.protocol",
         "server.max.startup.time.ms",
     ),
-    "the number of a KRaft file's broker is `broker.id` here": ("node.id",),
-    "nothing is stored remotely": (
+    "set `broker.id` instead": ("node.id",),
+    "plog has no remote storage": (
         "log.local.retention.bytes",
         "log.local.retention.ms",
         "remote.fetch.max.wait.ms",
@@ -238,7 +238,7 @@ KAFKA_ONLY_BY_REASON: Final[Mapping[str, Sequence[str]]] = {
         "remote.log.storage.manager.impl.prefix",
         "remote.log.storage.system.enable",
     ),
-    "there are no share groups and no streams groups": (
+    "plog has no share groups and no streams groups": (
         "group.share.assignors",
         "group.share.delivery.count.limit",
         "group.share.enable",
@@ -276,7 +276,7 @@ KAFKA_ONLY_BY_REASON: Final[Mapping[str, Sequence[str]]] = {
         "share.coordinator.write.timeout.ms",
         "share.fetch.purgatory.purge.interval.requests",
     ),
-    "metrics are on a page for Prometheus; clients push none": (
+    "metrics are on a page for Prometheus, and clients do not push any": (
         "auto.include.jmx.reporter",
         "kafka.metrics.polling.interval.secs",
         "kafka.metrics.reporters",
@@ -286,13 +286,13 @@ KAFKA_ONLY_BY_REASON: Final[Mapping[str, Sequence[str]]] = {
         "metrics.sample.window.ms",
         "telemetry.max.bytes",
     ),
-    "the requests and features that they are about are not served": (
+    "plog does not support their requests and features": (
         "max.request.partition.size.limit",
         "transaction.two.phase.commit.enable",
         "unstable.api.versions.enable",
         "unstable.feature.versions.enable",
     ),
-    "they are about how Kafka is built inside, and plog is built otherwise": (
+    "they configure Kafka's internals, and plog's differ": (
         "delete.records.purgatory.purge.interval.requests",
         "fetch.purgatory.purge.interval.requests",
         "group.coordinator.append.linger.ms",

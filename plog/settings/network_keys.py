@@ -10,7 +10,7 @@ from plog.settings.listeners import (
     HOST_CAPS,
 )
 
-NO_POOL = "requests are not handed to a pool of threads"
+NO_POOL = "plog does not use a thread pool for requests"
 
 
 class NetworkKeys(Settings):
@@ -19,33 +19,33 @@ class NetworkKeys(Settings):
     listeners = key(
         "listeners",
         STRING,
-        "Where the broker listens: NAME://host:port, more of them with commas between. An empty "
-        "host is every interface, and so is 0.0.0.0.",
+        "Addresses that the broker listens on: NAME://host:port, separated by "
+        "commas. An empty host or 0.0.0.0 means every interface.",
         default=DEFAULT_LISTENERS,
     )
     advertised_listeners = key(
         "advertised.listeners",
         STRING,
-        "What clients are told to connect to, in the form of `listeners`, for brokers that are "
-        "reached by another name or through a proxy. Unset, the listeners themselves.",
+        "Addresses that clients connect to, in the form of `listeners`, for brokers"
+        " behind another name or a proxy. Defaults to the listeners.",
     )
     listener_security_protocol_map = key(
         "listener.security.protocol.map",
         STRING,
-        "Which security protocol each listener name speaks: NAME:PROTOCOL, with commas between.",
+        "Security protocol of each listener: NAME:PROTOCOL, separated by commas.",
         default=DEFAULT_PROTOCOL_MAP,
     )
     inter_broker_listener_name = key(
         "inter.broker.listener.name",
         STRING,
-        "The listener that brokers use among themselves. Unset, the one named PLAINTEXT, else "
-        "the first.",
+        "The listener that brokers use between themselves. Defaults to the one "
+        "named PLAINTEXT, else the first.",
     )
     socket_send_buffer_bytes = key(
         "socket.send.buffer.bytes",
         INT,
-        "SO_SNDBUF of client connections. -1 leaves it to the operating system, which lets it grow "
-        "as a connection needs it; Kafka's default, 102400, slows large fetches.",
+        "SO_SNDBUF of client connections. With -1 the operating system adapts it to"
+        " the connection. Kafka's default, 102400, slows large fetches.",
         default=-1,
         at_least=1,
         besides=(-1,),
@@ -53,8 +53,8 @@ class NetworkKeys(Settings):
     socket_receive_buffer_bytes = key(
         "socket.receive.buffer.bytes",
         INT,
-        "SO_RCVBUF of client connections. -1 leaves it to the operating system, which lets it grow "
-        "as a connection needs it; Kafka's default, 102400, slows large batches.",
+        "SO_RCVBUF of client connections. With -1 the operating system adapts it to"
+        " the connection. Kafka's default, 102400, slows large batches.",
         default=-1,
         at_least=1,
         besides=(-1,),
@@ -62,79 +62,81 @@ class NetworkKeys(Settings):
     socket_request_max_bytes = key(
         "socket.request.max.bytes",
         INT,
-        "The largest request. A connection that announces a larger one is closed.",
+        "Maximum size of a request. The broker closes a connection that announces a larger one.",
         default=104857600,
         at_least=1,
     )
     socket_listen_backlog_size = key(
         "socket.listen.backlog.size",
         INT,
-        "How many connections may wait to be accepted; the kernel's somaxconn bounds it.",
+        "Maximum number of connections waiting to be accepted; limited by the kernel's somaxconn.",
         default=50,
         at_least=1,
     )
     socket_sendfile_enable = key(
         "socket.sendfile.enable",
         BOOLEAN,
-        "plog's own. Whether records go from files to sockets by sendfile, or through a copy "
-        "in memory.",
+        "plog's own. Send records from file to socket by sendfile instead of "
+        "copying them through memory.",
         default=True,
     )
     fast_path_enable = key(
         "fast.path.enable",
         BOOLEAN,
-        "plog's own. Whether ordinary requests are answered by the network threads themselves. "
-        "Without it every request takes the way through Python, with the same answers.",
+        "plog's own. Let network threads answer ordinary requests. Without it "
+        "Python handles every request, with the same responses.",
         default=True,
     )
     metrics_listener = key(
         "metrics.listener",
         ADDRESS,
-        "plog's own. Where the page for Prometheus is served, as host:port; empty: nowhere. It is "
-        "open to whoever reaches it.",
+        "plog's own. Address of the Prometheus metrics page, as host:port; empty "
+        "for none. The page has no authentication.",
         default=None,
     )
     max_connections = key(
         "max.connections",
         INT,
-        "How many connections the broker holds at once; further ones are closed.",
+        "Maximum number of connections; the broker closes further ones.",
         default=INT_MAX,
         at_least=0,
     )
     max_connections_per_ip = key(
         "max.connections.per.ip",
         INT,
-        "How many connections one address may have at once; further ones are closed.",
+        "Maximum number of connections from one address; the broker closes further ones.",
         default=INT_MAX,
         at_least=0,
     )
     max_connections_per_ip_overrides = key(
         "max.connections.per.ip.overrides",
         HOST_CAPS,
-        "What `max.connections.per.ip` is for single hosts, by name or address: host:count, with "
-        "commas between; an IPv6 address in brackets. Names are looked up once, at the start.",
+        "Exceptions from `max.connections.per.ip`: host:count, separated by commas,"
+        " with IPv6 addresses in brackets. Names are resolved once, at the start.",
         default=(),
     )
     connections_max_idle_ms = key(
         "connections.max.idle.ms",
         LONG,
-        "A connection on which nothing passed for so long is closed. Who sends a byte now and "
-        "then keeps his, as with Kafka, until memory for requests is short: "
-        "`max.connections.per.ip` bounds how many.",
+        "The broker closes a connection that is idle for this long. A client that "
+        "sends a byte now and then keeps its connection, as in Kafka, until request"
+        " memory is short. `max.connections.per.ip` limits the number of such "
+        "connections.",
         default=600000,
     )
     num_network_threads = key(
         "num.network.threads",
         INT,
-        "Threads that read requests and write answers. They never wait for Python, and one "
-        "fills a network card, which is why the default is 1 and not Kafka's 3.",
+        "Threads that read requests and write responses. They never wait for "
+        "Python. One thread can fill a network card, so the default is 1; Kafka's "
+        "is 3.",
         default=1,
         at_least=1,
     )
     num_io_threads = key(
         "num.io.threads",
         INT,
-        "Kafka's threads that work on requests.",
+        "Kafka's request handler threads.",
         default=8,
         at_least=1,
         update=Update.CLUSTER_WIDE,
@@ -143,7 +145,7 @@ class NetworkKeys(Settings):
     background_threads = key(
         "background.threads",
         INT,
-        "Kafka's threads for background work.",
+        "Kafka's background threads.",
         default=10,
         at_least=1,
         update=Update.CLUSTER_WIDE,
@@ -152,21 +154,22 @@ class NetworkKeys(Settings):
     queued_max_requests = key(
         "queued.max.requests",
         INT,
-        "How many requests Python's handlers may have in work at once, those left aside that "
-        "only wait: for records, for acks=all, for a slow disk. Further ones wait where they came "
-        "in, as they do once those in work have 4 MB between them. Kafka's default is 500.",
+        "Maximum number of requests that Python handlers execute at once. Requests "
+        "that only wait for records, acks=all or a slow disk do not count. Further "
+        "requests wait, also when those being executed have more than 4 MB "
+        "together. Kafka's default is 500.",
         default=100,
         at_least=1,
     )
     queued_max_request_bytes = key(
         "queued.max.request.bytes",
         LONG,
-        "Memory that requests in work and half received may take together; at the limit, reading "
-        "pauses, but for small requests that have come whole, which may take an eighth more; and "
-        "connections are closed whose request comes on by less than 16 KB in 10 s. Answers that "
-        "clients do not take may take as much again; beyond, connections are closed, beginning "
-        "with the one that has stood still for longest. Kafka's default is -1, no limit; plog "
-        "always has one, and takes -1 for its default.",
+        "Memory for requests that are being received or executed. At the limit the "
+        "broker stops reading; complete small requests may use an eighth more. It "
+        "then closes connections that receive less than 16 KB in 10 s. Unsent "
+        "responses may use the same amount again; beyond it the broker closes the "
+        "slowest reader. Kafka's default, -1, means no limit; plog then uses its "
+        "own default.",
         default=536870912,
         at_least=1,
         besides=(-1,),
@@ -174,15 +177,15 @@ class NetworkKeys(Settings):
     fetch_max_bytes = key(
         "fetch.max.bytes",
         INT,
-        "The most bytes one Fetch answer carries, whatever the consumer asks for; a first batch "
-        "that is larger still goes whole.",
+        "Maximum bytes in one Fetch response, whatever the consumer requests. A "
+        "larger first batch is still returned whole.",
         default=57671680,
         at_least=1024,
     )
     max_incremental_fetch_session_cache_slots = key(
         "max.incremental.fetch.session.cache.slots",
         INT,
-        "How many fetch sessions (KIP-227) are remembered.",
+        "Maximum number of fetch sessions (KIP-227).",
         default=1000,
         at_least=0,
     )

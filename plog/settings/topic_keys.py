@@ -23,7 +23,7 @@ from plog.settings.log_keys import LogKeys
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
-NO_REMOTE_STORAGE = "there is no remote storage"
+NO_REMOTE_STORAGE = "plog has no remote storage"
 
 _REPLICA = re.compile(r"(?:[0-9]+:[0-9]+)?")
 
@@ -71,7 +71,7 @@ class TopicKeys(Settings):
         LONG,
         LogKeys.log_flush_interval_ms,
         LogKeys.log_flush_scheduler_interval_ms,
-        doc="Flush a partition to disk when its oldest unflushed record is so old.",
+        doc="Flush a partition to disk when its oldest unflushed record reaches this age.",
     )
     index_interval_bytes = entity_key("index.interval.bytes", INT, LogKeys.log_index_interval_bytes)
     max_compaction_lag_ms = entity_key(
@@ -114,7 +114,8 @@ class TopicKeys(Settings):
         Synonym(LogKeys.log_retention_minutes, MINUTE_MS),
         Synonym(LogKeys.log_retention_hours, HOUR_MS),
         at_least=-1,
-        doc="Segments whose newest record is older than this are deleted; -1 keeps them for ever.",
+        doc="Segments are deleted when their newest record is older than this. -1 keeps"
+        " them forever.",
     )
     segment_bytes = entity_key("segment.bytes", INT, LogKeys.log_segment_bytes)
     segment_index_bytes = entity_key("segment.index.bytes", INT, LogKeys.log_index_size_max_bytes)
@@ -123,16 +124,16 @@ class TopicKeys(Settings):
         LONG,
         LogKeys.log_roll_jitter_ms,
         Synonym(LogKeys.log_roll_jitter_hours, HOUR_MS),
-        doc="Segments roll by time up to this much earlier, each by its own draw, so that they do "
-        "not roll all at once.",
+        doc="Maximum random time by which segments roll earlier, so that they do not "
+        "all roll at once.",
     )
     segment_ms = entity_key(
         "segment.ms",
         LONG,
         LogKeys.log_roll_ms,
         Synonym(LogKeys.log_roll_hours, HOUR_MS),
-        doc="A segment whose first record is older than this is closed and a new one begun, so "
-        "that retention and compaction come to it.",
+        doc="Maximum age of a segment's first record; then the log rolls, so that "
+        "retention and compaction can process the segment.",
     )
     unclean_leader_election_enable = entity_key(
         "unclean.leader.election.enable", BOOLEAN, ClusterKeys.unclean_leader_election_enable
@@ -140,42 +141,42 @@ class TopicKeys(Settings):
     leader_replication_throttled_replicas = own_topic_key(
         "leader.replication.throttled.replicas",
         REPLICAS,
-        "Replicas whose leaders are throttled: partition:broker with commas between, or *.",
+        "Replicas whose leaders are throttled: partition:broker separated by commas, or *.",
         default=(),
         no_effect="replication is not throttled",
     )
     follower_replication_throttled_replicas = own_topic_key(
         "follower.replication.throttled.replicas",
         REPLICAS,
-        "Replicas that are throttled as followers: partition:broker with commas between, or *.",
+        "Replicas that are throttled as followers: partition:broker separated by commas, or *.",
         default=(),
         no_effect="replication is not throttled",
     )
     remote_storage_enable = own_topic_key(
         "remote.storage.enable",
         LOCAL_ONLY,
-        "Whether segments go to remote storage (KIP-405). They never do here.",
+        "Copy segments to remote storage (KIP-405). plog has none.",
         default=False,
         no_effect=NO_REMOTE_STORAGE,
     )
     remote_log_copy_disable = own_topic_key(
         "remote.log.copy.disable",
         LOCAL_ONLY,
-        "Whether remote storage takes no new segments.",
+        "Stop copying new segments to remote storage.",
         default=False,
         no_effect=NO_REMOTE_STORAGE,
     )
     remote_log_delete_on_disable = own_topic_key(
         "remote.log.delete.on.disable",
         LOCAL_ONLY,
-        "Whether a topic that leaves remote storage leaves nothing there.",
+        "Delete a topic's remote segments when it leaves remote storage.",
         default=False,
         no_effect=NO_REMOTE_STORAGE,
     )
     local_retention_bytes = own_topic_key(
         "local.retention.bytes",
         LONG,
-        "What is kept here of segments in remote storage; -2: as `retention.bytes` says.",
+        "Local size limit for segments that are in remote storage; -2 uses `retention.bytes`.",
         default=-2,
         at_least=-2,
         no_effect=NO_REMOTE_STORAGE,
@@ -183,7 +184,7 @@ class TopicKeys(Settings):
     local_retention_ms = own_topic_key(
         "local.retention.ms",
         LONG,
-        "How long segments in remote storage are kept here too; -2: as `retention.ms` says.",
+        "Local retention for segments that are in remote storage; -2 uses `retention.ms`.",
         default=-2,
         at_least=-2,
         no_effect=NO_REMOTE_STORAGE,

@@ -394,7 +394,7 @@ def test_broker_configs_are_described_and_set(call):
     assert told.stderr == b""
     for key, said in [
         ("retention.ms", "did you mean `log.retention.ms`?"),
-        ("num.replica.fetchers", "no effect in plog: a broker runs alone yet"),
+        ("num.replica.fetchers", "no effect in plog: a broker still runs alone"),
     ]:
         told = call("configs", "set", "broker", "default", f"{key}=5")
         assert said in error_of(told)

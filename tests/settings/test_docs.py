@@ -86,4 +86,4 @@ def test_key_without_effect_says_so_and_why():
 
 
 def test_page_says_which_number_a_broker_gives_itself():
-    assert "the first broker that does so is 1001" in about("broker.id")[0]
+    assert "the first generated id is 1001" in about("broker.id")[0]

@@ -329,7 +329,7 @@ def test_documentation_says_what_setting_a_key_does_not_do():
     settings = DynamicSettings(BrokerSettings())
     said = {each.name: each.doc for each in settings.describe_broker()}
     assert said["log.preallocate"] == (
-        "Whether Kafka gives a new segment its whole size at once. Accepted, without effect:"
+        "Allocate the full size of a new segment in advance. Accepted, without effect:"
         " segments grow as they are written."
     )
     assert " Refused when set: plog cannot join" in said["zookeeper.connect"]

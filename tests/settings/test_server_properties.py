@@ -95,14 +95,13 @@ def test_keys_without_effect_are_warned_of_with_their_place(file, caplog):
     assert settings.broker_id == 2
     assert [record.getMessage() for record in caplog.records] == [
         f"{path}:1: `num.io.threads` has no effect in plog: "
-        "requests are not handed to a pool of threads",
+        "plog does not use a thread pool for requests",
         f"{path}:2: `replica.lag.time.max.ms` has no effect in plog: "
-        "a broker runs alone yet, and keeps what ZooKeeper would in a store of its own",
+        "a broker still runs alone, with an embedded store instead of ZooKeeper",
         f"{path}:3: `listener.name.a.ssl.key.password` has no effect in plog: "
         "listeners have no settings of their own yet",
         f"{path}:5: `broker.id` was set on line 4 already; this later value counts",
-        f"{path}:7: `node.id` has no effect in plog: "
-        "the number of a KRaft file's broker is `broker.id` here",
+        f"{path}:7: `node.id` has no effect in plog: set `broker.id` instead",
     ]
 
 
