@@ -105,6 +105,7 @@ def sentences(page: str) -> list[str]:
         # An item of a list begins a sentence.
         lines.append(re.sub(r"^(?:[-*]|\d+\.)\s+", "\n\n", bare))
     text = re.sub(r"`[^`\n]*`", "code", "\n".join(lines))
+    text = re.sub(r"code(?:,\s+code)+", "code", text)  # a list of names is as long as it has to be
     parts = [
         part
         for paragraph in re.split(r"\n\s*\n", text)

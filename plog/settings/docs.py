@@ -71,13 +71,14 @@ def _page() -> Iterator[str]:
 def _without_effect() -> Iterator[str]:
     for reason, names in KAFKA_ONLY_BY_REASON.items():
         keys = ", ".join(f"`{name}`" for name in sorted(names))
-        yield f"- {reason[0].upper()}{reason[1:]}: {keys}."
+        first = reason[0] if reason.startswith("plog") else reason[0].upper()
+        yield f"- {first}{reason[1:]}: {keys}."
 
 
 SKIPPED_HEADING = "\n## Settings\n"
 SKIPPED_TEXT = """
-Kafka 3.9 or 4.1 has these keys, and plog does not. Setting one logs a warning and has no effect, and
-DescribeConfigs does not return it. The list is generated, like `docs/settings.md`.
+Kafka 3.9 or 4.1 has these keys, and plog does not. Setting one logs a warning and has no effect,
+and DescribeConfigs does not return it. The list is generated, like `docs/settings.md`.
 """
 
 
