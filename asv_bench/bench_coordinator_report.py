@@ -340,17 +340,14 @@ def rebalances(cells: list[Cell]) -> Iterable[Shown]:
                 ]
             )
     below = [
-        "The members are neither Java's nor plog.client's: `bench_members.py` says what Java's"
-        " consumers say, and joins as soon as it hears. Both clients send heartbeats every"
-        f" {HEARTBEAT_S:g} s by default, and join when they poll next. A member hears of a"
-        " rebalance from its next heartbeat, so that the whole is their interval for the most part;"
-        " what the broker adds comes after the last of them has heard.",
-        "By the consumer protocol the coordinator assigns, a topic of one partition more than there"
-        " are members, and tells each member when to send its next heartbeat: every"
-        f" {CONSUMER_HEARTBEAT_S:g} s by default. Nobody joins again. A change is over once all are"
-        " at the group's newest epoch and have told that they own what they are to have, every"
-        " partition somebody's; the last one has heard when it sends the heartbeat that is answered"
-        " so. All but one or two of the members go on with their partitions meanwhile.",
+        "`bench_members.py` sends what Java's consumers send, and joins at once when it learns of a"
+        " rebalance. Java's client and plog.client send a heartbeat every"
+        f" {HEARTBEAT_S:g} s by default and join at their next poll. A member learns of a rebalance"
+        " from its next heartbeat, so most of the time is that interval.",
+        "With KIP-848 the coordinator assigns a topic with one partition more than members, and sets"
+        f" the heartbeat interval: {CONSUMER_HEARTBEAT_S:g} s by default. Members do not join again."
+        " A change ends when all members are at the newest epoch and own their target. All but one"
+        " or two members keep reading meanwhile.",
     ]
     yield Shown("rebalances of a large group", 4, head, lines, below)
 
