@@ -340,10 +340,10 @@ def rebalances(cells: list[Cell]) -> Iterable[Shown]:
                 ]
             )
     below = [
-        "`bench_members.py` sends what Java's consumers send, and joins at once when it learns of a"
-        " rebalance. Java's client and plog.client send a heartbeat every"
-        f" {HEARTBEAT_S:g} s by default and join at their next poll. A member learns of a rebalance"
-        " from its next heartbeat, so most of the time is that interval.",
+        "`bench_members.py` sends what Java's consumers send, and joins at once when it learns of"
+        " a rebalance. Java's client and plog.client send a heartbeat every"
+        f" {HEARTBEAT_S:g} s by default and join at their next poll. A member learns of a"
+        " rebalance from its next heartbeat, so most of the time is that interval.",
         "With KIP-848 the coordinator assigns a topic with one partition more than members, and sets"
         f" the heartbeat interval: {CONSUMER_HEARTBEAT_S:g} s by default. Members do not join again."
         " A change ends when all members are at the newest epoch and own their target. All but one"
