@@ -307,6 +307,10 @@ class NotEnoughReplicas(KafkaError):
     code = ErrorCode.NOT_ENOUGH_REPLICAS
 
 
+class NotEnoughReplicasAfterAppend(KafkaError):
+    code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
 class InvalidRequiredAcks(KafkaError):
     code = ErrorCode.INVALID_REQUIRED_ACKS
 

@@ -8,7 +8,6 @@ other, as reactors could then wait for each other. Nothing is answered before it
 from libc.stdint cimport int64_t, uint8_t
 
 from plog._native.files cimport calls
-from plog._native.locks cimport load
 from plog._native.log_append cimport (
     APPEND_DONE, APPEND_DUPLICATE, GROUP_TRIES, GROUP_WAITS, AppendGroup, group_abandon, group_add, group_close,
     group_open, group_release, group_write)
@@ -54,16 +53,12 @@ cdef void gather_add(
     cdef Gathered* added = &gather.requests[gather.request_count]
     cdef ProduceCall used_before = added.call
     cdef ProducePart* part
-    cdef Partition* partition
     cdef int64_t number
     for number in range(call.parts.count):
         part = produce_part(call, number)
         part.group = group_of(gather, part.served)
         if part.group == NULL:
             break
-        partition = part.served.partition
-        part.leader_epoch = load(&partition.leader_epoch)
-        part.truncations = load(&partition.truncations)
         group_add(part.group, part.records, part.size, now_ms, NULL, &call.writer, &part.result)
         if part.result.status != APPEND_DONE and part.result.status != APPEND_DUPLICATE:
             break

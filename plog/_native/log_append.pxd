@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint8_t
 
 from plog._native.leaves cimport Writer
 from plog._native.part_list cimport PartList
-from plog._native.partition cimport EndingTransaction, Partition
+from plog._native.partition cimport AppendPlace, EndingTransaction, Partition
 from plog._native.producers cimport Producer
 
 cdef enum AppendStatus:
@@ -22,6 +22,7 @@ ctypedef struct AppendResult:
     int64_t timestamp
     int64_t log_start_offset
     int error                    # errno of WRITE_FAILED and NOT_WRITABLE
+    AppendPlace place            # where acks=all finds the batch again
 
 # One validated batch, restamped in place. `decided`: NULL, or the entry that Python wants the producer to have before
 # this batch; its version says which state that decision was made upon. `writer`: who may have leave to begin a

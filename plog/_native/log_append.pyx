@@ -157,6 +157,9 @@ cdef void group_add(
     out.base_offset = out.last_offset = out.timestamp = -1
     out.error = 0
     out.log_start_offset = load(&partition.log_start_offset)
+    out.place.log_id = partition.log_id
+    out.place.truncations = partition.truncations
+    out.place.leader_epoch = partition.leader_epoch
     if (size < BATCH_HEADER_BYTES or <int8_t>data[AT_MAGIC] != 2
             or <int64_t><int32_t>be32(data + AT_BATCH_LENGTH) + LOG_OVERHEAD_BYTES != size
             or <int32_t>be32(data + AT_LAST_OFFSET_DELTA) < 0):

@@ -2,6 +2,7 @@
 from libc.stdint cimport int64_t
 
 from plog._native.partition cimport Partition, PublishStatus, SegmentList
+from plog._native.producers cimport ProducerTable
 
 # Have the disk begin to write what a flush will wait for.
 cdef void partition_begin_flush(Partition* partition) noexcept nogil
@@ -11,6 +12,7 @@ cdef int partition_flush(Partition* partition, int64_t* durable_end) noexcept no
 cdef int partition_sync_names(Partition* partition) noexcept nogil
 cdef int partition_set_durable_slot(
     Partition* partition, int fd, int64_t position, const char* key) noexcept nogil
-# The list is taken over, whatever the answer.
+# The list and the table (NULL: the producers stay) are taken over, whatever the result.
 cdef PublishStatus partition_truncate(
-    Partition* partition, SegmentList* fresh, int64_t log_end_offset, int* error) noexcept nogil
+    Partition* partition, SegmentList* fresh, int64_t log_end_offset, ProducerTable* producers,
+    int* error) noexcept nogil

@@ -15,7 +15,8 @@ from plog._native.histogram cimport Histogram, Times, times_note
 from plog._native.locks cimport add, load, pthread_mutex_lock, pthread_mutex_unlock, store
 from plog._native.partition cimport (
     PUBLISH_CLOSED, PUBLISH_DONE, PUBLISH_FAILED, PUBLISH_MISFIT, SLOT_KEY_BYTES, active_of, list_release,
-    partition_changed, partition_go_offline, settle)
+    note_producers, partition_changed, partition_go_offline, settle, swap_producers)
+from plog._native.producers cimport producers_free
 from plog._native.segment cimport SegmentFiles
 from plog._native.wire cimport put_int32, put_int64
 
@@ -174,6 +175,7 @@ cdef void cut_numbers(Partition* partition, int64_t log_end_offset) noexcept nog
     store(&partition.log_end_offset, log_end_offset)
     store(&partition.durable_end, min(partition.durable_end, log_end_offset))
     store(&partition.log_start_offset, min(partition.log_start_offset, log_end_offset))
+    partition.epoch_start = min(partition.epoch_start, log_end_offset)
     # A cut-off marker has ended nothing.
     for number in range(partition.ending_count):
         if partition.ending[number].marker_offset < log_end_offset:
@@ -184,9 +186,11 @@ cdef void cut_numbers(Partition* partition, int64_t log_end_offset) noexcept nog
 
 
 cdef PublishStatus partition_truncate(
-        Partition* partition, SegmentList* fresh, int64_t log_end_offset,
+        Partition* partition, SegmentList* fresh, int64_t log_end_offset, ProducerTable* producers,
         int* error) noexcept nogil:
     cdef SegmentList* unused = fresh
+    cdef ProducerTable* replaced = producers
+    cdef ProducerTable old
     cdef PublishStatus status = PUBLISH_DONE
     error[0] = 0
     pthread_mutex_lock(&partition.flush_lock)
@@ -205,16 +209,24 @@ cdef PublishStatus partition_truncate(
     if status == PUBLISH_DONE:
         partition.directory_synced_to = -1
         partition.roll_asked = False
+        if producers != NULL:
+            old = swap_producers(partition, producers)
+            replaced = &old
         pthread_mutex_lock(&partition.lock)
         unused = partition.segments
         partition.segments = fresh
         # First, so that who sees offsets of after it sees it too.
         add(&partition.truncations, 1)
+        # With the end, or the last stable offset would pass a transaction whose marker has been cut off.
+        if producers != NULL:
+            note_producers(partition)
         cut_numbers(partition, log_end_offset)
         pthread_mutex_unlock(&partition.lock)
     pthread_mutex_unlock(&partition.write_lock)
     pthread_mutex_unlock(&partition.flush_lock)
     list_release(unused)
+    if replaced != NULL:
+        producers_free(replaced)
     if status == PUBLISH_DONE:
         partition_changed(partition)
     return status

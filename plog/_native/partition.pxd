@@ -49,6 +49,7 @@ ctypedef struct CommitAsked:
 
 ctypedef struct Partition:
     int64_t references           # atomic
+    int64_t log_id               # of this log alone among all that this process has opened
     int64_t changes              # how often; atomic
 
     pthread_mutex_t flush_lock
@@ -85,6 +86,9 @@ ctypedef struct Partition:
     int64_t high_watermark
     int64_t last_stable_offset
     int64_t leader_epoch
+    int64_t epoch_start          # the log end when this broker began to lead under leader_epoch; -1: it does not lead
+    int64_t led_since            # the leader epoch since which this broker has led without a break; -1: it does not lead
+    int64_t enough_in_sync       # atomic; the in-sync replicas are at least min.insync.replicas
     Leaves leaves                # to begin transactions, for the fast path
     int64_t first_open_offset    # of the open transactions; INT64_MAX when there is none
     AbortedList* aborted         # atomic, and a pin; NULL: none. What it pins is the lock's to give
@@ -94,6 +98,20 @@ ctypedef struct Partition:
     int64_t truncations          # atomic; how often the end was set back
     int64_t closed               # atomic; no segments any more
     int64_t offline_errno        # atomic; not 0: broken, or told to be
+
+# Which log took a batch in, and in which state of it: recorded under write_lock at the append.
+ctypedef struct AppendPlace:
+    int64_t log_id
+    int64_t truncations
+    int64_t leader_epoch
+
+# Whether a batch with acks=all can be acknowledged.
+cdef enum AckStatus:
+    ACK_WAITS = 0
+    ACK_SAFE = 1
+    ACK_NOT_LEADER = 2           # leadership or the log was lost since the append: the records may be gone
+    ACK_OFFLINE = 3
+    ACK_TOO_FEW_IN_SYNC = 4      # committed, but on fewer replicas than min.insync.replicas
 
 cdef enum PublishStatus:
     PUBLISH_DONE = 0
@@ -131,8 +149,16 @@ cdef PublishStatus partition_replace_segments(Partition* partition, SegmentList*
 cdef void partition_set_limits(
     Partition* partition, int64_t segment_bytes, int64_t segment_ms, int64_t segment_jitter_ms,
     int64_t index_interval_bytes) noexcept nogil
+# `leads` without `writable`: a leader that accepts no appends for a moment. `sole_replica`: every append is committed
+# at once.
 cdef void partition_set_leader(
-    Partition* partition, int32_t leader_epoch, bint writable, bint sole_replica) noexcept nogil
+    Partition* partition, int32_t leader_epoch, bint leads, bint writable, bint sole_replica,
+    bint enough_in_sync) noexcept nogil
+# Change what of the role depends on min.insync.replicas.
+cdef void partition_set_in_sync(Partition* partition, bint sole_replica, bint enough_in_sync) noexcept nogil
+# The one rule for acks=all, for requests of both planes and for the broker's own appends.
+cdef AckStatus partition_ack_status(
+    Partition* partition, const AppendPlace* place, int64_t last_offset, bint must_be_durable) noexcept nogil
 cdef void partition_set_room(Partition* partition, Room* room) noexcept nogil
 # False when it lies past the end.
 cdef bint partition_set_log_start_offset(Partition* partition, int64_t offset) noexcept nogil
@@ -161,4 +187,8 @@ cdef int partition_put_producer(
     Partition* partition, const Producer* source, int64_t if_version) noexcept nogil
 # The table is taken over.
 cdef void partition_load_producers(Partition* partition, ProducerTable* fresh) noexcept nogil
+# Under write_lock: put the table in, and return the one that was there, for the caller to free.
+cdef ProducerTable swap_producers(Partition* partition, ProducerTable* fresh) noexcept nogil
+# Under both locks, after a change of the table that is no append; `settle` has to follow.
+cdef void note_producers(Partition* partition) noexcept nogil
 cdef void partition_remove_producer(Partition* partition, int64_t producer_id) noexcept nogil

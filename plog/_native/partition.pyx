@@ -10,7 +10,7 @@ log_end_offset, last_stable_offset <= high_watermark. log_end_offset is the acti
 next_offset.
 """
 
-from libc.errno cimport ENOMEM
+from libc.errno cimport ENOMEM, ESHUTDOWN
 from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport strdup
@@ -50,6 +50,9 @@ cdef void list_release(SegmentList* segments) noexcept nogil:
 
 # --- the partition's life -------------------------------------------------------------------------
 
+cdef int64_t logs_opened        # atomic
+
+
 cdef Partition* partition_new(const char* directory) noexcept nogil:
     cdef Partition* made = <Partition*>calloc(1, sizeof(Partition))
     if made == NULL:
@@ -60,6 +63,9 @@ cdef Partition* partition_new(const char* directory) noexcept nogil:
         free(made)
         return NULL
     made.references = 1
+    made.log_id = add(&logs_opened, 1)
+    made.epoch_start = made.led_since = -1
+    made.enough_in_sync = 1
     made.slot_fd = -1
     made.directory_synced_to = -1
     made.segment_bytes = INT32_MAX
@@ -222,12 +228,20 @@ cdef void partition_set_room(Partition* partition, Room* room) noexcept nogil:
 
 
 cdef void partition_set_leader(
-        Partition* partition, int32_t leader_epoch, bint writable,
-        bint sole_replica) noexcept nogil:
+        Partition* partition, int32_t leader_epoch, bint leads, bint writable, bint sole_replica,
+        bint enough_in_sync) noexcept nogil:
     pthread_mutex_lock(&partition.write_lock)
     store(&partition.writable, writable)
     partition.sole_replica = sole_replica
     pthread_mutex_lock(&partition.lock)
+    if not leads:
+        partition.led_since = partition.epoch_start = -1
+    elif partition.led_since < 0:
+        partition.led_since = leader_epoch
+        partition.epoch_start = partition.log_end_offset
+    elif leader_epoch != partition.leader_epoch:
+        partition.epoch_start = partition.log_end_offset
+    store(&partition.enough_in_sync, enough_in_sync)
     store(&partition.leader_epoch, leader_epoch)
     leaves_release(&partition.leaves)
     if sole_replica:
@@ -236,6 +250,46 @@ cdef void partition_set_leader(
     pthread_mutex_unlock(&partition.lock)
     pthread_mutex_unlock(&partition.write_lock)
     partition_changed(partition)
+
+
+cdef void partition_set_in_sync(Partition* partition, bint sole_replica, bint enough_in_sync) noexcept nogil:
+    pthread_mutex_lock(&partition.write_lock)
+    partition.sole_replica = sole_replica
+    pthread_mutex_lock(&partition.lock)
+    store(&partition.enough_in_sync, enough_in_sync)
+    if sole_replica:
+        store(&partition.high_watermark, partition.log_end_offset)
+    settle(partition)
+    pthread_mutex_unlock(&partition.lock)
+    pthread_mutex_unlock(&partition.write_lock)
+    partition_changed(partition)
+
+
+cdef AckStatus partition_ack_status(
+        Partition* partition, const AppendPlace* place, int64_t last_offset, bint must_be_durable) noexcept nogil:
+    """Tell whether a batch is on every in-sync replica, by one consistent view of the partition.
+
+    The records are the same only while the log is, has not been truncated since, and this broker
+    has led it all the time: another leader may have replaced them before this one leads again.
+    """
+    cdef AckStatus status = ACK_WAITS
+    cdef int64_t safe_end
+    pthread_mutex_lock(&partition.lock)
+    safe_end = partition.high_watermark
+    if must_be_durable:
+        safe_end = min(safe_end, partition.durable_end)
+    if (place.log_id != partition.log_id or place.truncations != partition.truncations or partition.led_since < 0
+            or not partition.led_since <= place.leader_epoch <= partition.leader_epoch):
+        status = ACK_NOT_LEADER
+    elif safe_end > last_offset:
+        # Whatever has become of the log's files since: the records were safe.
+        status = ACK_SAFE if partition.enough_in_sync else ACK_TOO_FEW_IN_SYNC
+    elif partition.offline_errno and partition.offline_errno != ESHUTDOWN:
+        status = ACK_OFFLINE
+    elif partition.offline_errno or partition.closed:
+        status = ACK_NOT_LEADER
+    pthread_mutex_unlock(&partition.lock)
+    return status
 
 
 cdef bint partition_set_log_start_offset(Partition* partition, int64_t offset) noexcept nogil:
@@ -315,11 +369,15 @@ cdef void partition_close(Partition* partition) noexcept nogil:
 
 # --- producers ------------------------------------------------------------------------------------
 
+cdef void note_producers(Partition* partition) noexcept nogil:
+    leaves_release(&partition.leaves)
+    partition.first_open_offset = producers_first_open(&partition.producers)
+
+
 cdef void publish_producers(Partition* partition) noexcept nogil:
     """Under write_lock, after a change of the table that is no append."""
     pthread_mutex_lock(&partition.lock)
-    leaves_release(&partition.leaves)
-    partition.first_open_offset = producers_first_open(&partition.producers)
+    note_producers(partition)
     settle(partition)
     pthread_mutex_unlock(&partition.lock)
 
@@ -397,17 +455,22 @@ cdef int partition_put_producer(
     return done
 
 
-cdef void partition_load_producers(Partition* partition, ProducerTable* fresh) noexcept nogil:
-    cdef ProducerTable old
+cdef ProducerTable swap_producers(Partition* partition, ProducerTable* fresh) noexcept nogil:
+    cdef ProducerTable old = partition.producers
     cdef int64_t slot
-    pthread_mutex_lock(&partition.write_lock)
-    old = partition.producers
     partition.producers = fresh[0]
-    # Versions never come again, so that a decision upon an old entry finds no match.
+    # A version is never used again, so that a decision about an old entry finds no match.
     for slot in range(partition.producers.capacity):
         if partition.producers.slots[slot] != NULL:
             partition.producers.slots[slot].version += old.last_version
     partition.producers.last_version += old.last_version
+    return old
+
+
+cdef void partition_load_producers(Partition* partition, ProducerTable* fresh) noexcept nogil:
+    cdef ProducerTable old
+    pthread_mutex_lock(&partition.write_lock)
+    old = swap_producers(partition, fresh)
     publish_producers(partition)
     pthread_mutex_unlock(&partition.write_lock)
     producers_free(&old)

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +23,15 @@ WRITE_FAILED: int
 # Closed, offline or being moved; errno says why it is offline.
 NOT_WRITABLE: int
 
+# Results of PartitionLog.ack_status.
+ACK_WAITS: int
+ACK_SAFE: int
+# Leadership or the log was lost since the append: the records may be gone.
+ACK_NOT_LEADER: int
+ACK_OFFLINE: int
+# Committed, but on fewer replicas than min.insync.replicas.
+ACK_TOO_FEW_IN_SYNC: int
+
 class Appended(NamedTuple):
     status: int
     base_offset: int  # of the first batch
@@ -30,7 +39,11 @@ class Appended(NamedTuple):
     timestamp: int  # DUPLICATE: the max timestamp (or append time) of the first copy
     log_start_offset: int
     errno: int
-    took_us: int = 0  # without the waits for the interpreter lock; 0 when nobody looked
+    took_us: int = 0  # without the waits for the interpreter lock; 0: not measured
+    # Where acks=all finds the batch again: which log took it in, and the state of that log then.
+    log_id: int = -1
+    truncations: int = -1
+    leader_epoch: int = -1
 
 class PartitionState(NamedTuple):
     """A consistent copy of the struct's numbers."""
@@ -99,7 +112,38 @@ class PartitionLog:
     def set_room(self, room: DiskRoom) -> None:
         """Append only what there is room for: the rest is WRITE_FAILED with ENOSPC."""
 
-    def set_leader(self, leader_epoch: int, *, writable: bool, sole_replica: bool) -> None: ...
+    def set_leader(
+        self,
+        leader_epoch: int,
+        *,
+        writable: bool,
+        sole_replica: bool,
+        leads: bool | None = None,
+        enough_in_sync: bool = True,
+    ) -> None:
+        """Set the role in one step.
+
+        Args:
+            sole_replica: every append is committed at once.
+            leads: whether this broker leads; None: as `writable`. A leader that is not writable
+                accepts no appends for a moment.
+            enough_in_sync: the in-sync replicas are at least min.insync.replicas.
+        """
+
+    def set_in_sync(self, *, sole_replica: bool, enough_in_sync: bool) -> None:
+        """Change what of the role depends on min.insync.replicas."""
+
+    def epoch_start(self) -> tuple[int, int] | None:
+        """Return the leader epoch and the offset where this broker began to lead under it.
+
+        None: this broker does not lead.
+        """
+
+    def ack_status(self, appended: Appended, *, must_be_durable: bool) -> int:
+        """Tell whether acks=all can be answered for an append: one of ACK_*.
+
+        The one rule, for requests of both planes and for the broker's own appends.
+        """
     def set_log_start_offset(self, offset: int) -> None: ...
     def advance_high_watermark(self, offset: int) -> bool: ...
     def set_aborted(self, aborted: PublishedAborted | None) -> None:
@@ -115,9 +159,17 @@ class PartitionLog:
         until the active segment is another one (or `set_limits`). A replaced segment that lies
         below the durable end must be synced (file and directory) by the caller before.
         """
-    def truncate(self, segments: Sequence[Segment], log_end_offset: int) -> None:
+    def truncate(
+        self,
+        segments: Sequence[Segment],
+        log_end_offset: int,
+        producers: Iterable[ProducerEntry] | None = None,
+    ) -> None:
         """Publish a list that ends earlier, and lower every offset that lies past its end, the
         durable slot first.
+
+        In the same step `producers` become the entries, unless None: else the last stable offset
+        would pass a transaction whose marker has been cut off.
 
         Cut the files afterwards; an index file that an old Segment has mapped must be replaced
         (rename), never cut.

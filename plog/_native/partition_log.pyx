@@ -26,11 +26,13 @@ from plog._native.log_flush cimport (
 from plog._native.log_read cimport (
     READ_CORRUPT, READ_FOUND, READ_NOTHING, READ_OFFLINE, READ_OUT_OF_RANGE, ReadResult, partition_read)
 from plog._native.partition cimport (
+    ACK_NOT_LEADER as _ACK_NOT_LEADER, ACK_OFFLINE as _ACK_OFFLINE, ACK_SAFE as _ACK_SAFE,
+    ACK_TOO_FEW_IN_SYNC as _ACK_TOO_FEW_IN_SYNC, ACK_WAITS as _ACK_WAITS, AckStatus, AppendPlace,
     PUBLISH_CLOSED, PUBLISH_DONE, PUBLISH_MISFIT, SLOT_KEY_BYTES, Partition, PublishStatus, SegmentList,
-    active_of, list_new, partition_advance_high_watermark, partition_changed, partition_close,
+    active_of, list_new, partition_ack_status, partition_advance_high_watermark, partition_changed, partition_close,
     partition_copy_producer, partition_copy_producers, partition_end_leave, partition_give_leave,
     partition_go_offline, partition_load_producers, partition_new, partition_put_producer, partition_release, partition_remove_producer,
-    partition_replace_segments, partition_set_aborted, partition_set_leader, partition_set_limits,
+    partition_replace_segments, partition_set_aborted, partition_set_in_sync, partition_set_leader, partition_set_limits,
     partition_set_log_start_offset, partition_set_room, partition_watch, settle)
 from plog._native.producers cimport (
     Producer, ProducerTable, producer_entry, producers_assign, producers_free, producers_init,
@@ -51,6 +53,12 @@ PRODUCER_UNUSUAL = APPEND_PRODUCER_UNUSUAL
 WRITE_FAILED = APPEND_WRITE_FAILED
 NOT_WRITABLE = APPEND_NOT_WRITABLE
 
+ACK_WAITS = _ACK_WAITS
+ACK_SAFE = _ACK_SAFE
+ACK_NOT_LEADER = _ACK_NOT_LEADER
+ACK_OFFLINE = _ACK_OFFLINE
+ACK_TOO_FEW_IN_SYNC = _ACK_TOO_FEW_IN_SYNC
+
 
 class Appended(NamedTuple):
     """What became of one append."""
@@ -62,6 +70,9 @@ class Appended(NamedTuple):
     log_start_offset: int
     errno: int
     took_us: int = 0
+    log_id: int = -1
+    truncations: int = -1
+    leader_epoch: int = -1
 
 
 class PartitionState(NamedTuple):
@@ -108,6 +119,25 @@ cdef SegmentList* list_of(object segments) except NULL:
         if number < count:
             made.size_before_active += load(&segment.files.size_bytes)
     return made
+
+
+cdef int fill_table(ProducerTable* table, entries) except -1:
+    """Make a table of entries, which the caller has to free."""
+    cdef Producer source
+    cdef Producer* made
+    if producers_init(table):
+        raise MemoryError
+    try:
+        for entry in entries:
+            read_producer_entry(entry, &source)
+            made = producers_obtain(table, source.producer_id)
+            if made == NULL:
+                raise MemoryError
+            producers_assign(table, made, &source)
+    except BaseException:
+        producers_free(table)
+        raise
+    return 0
 
 
 cdef class PartitionLog:
@@ -254,14 +284,47 @@ cdef class PartitionLog:
         """Append only what there is room for, and take from it what is appended."""
         partition_set_room(self.partition, room.room)
 
-    def set_leader(self, int32_t leader_epoch, *, bint writable, bint sole_replica):
-        """Set the epoch to stamp, whether appends are allowed, and whether they commit at once.
+    def set_leader(
+        self, int32_t leader_epoch, *, bint writable, bint sole_replica, leads=None, bint enough_in_sync=True
+    ):
+        """Set the role in one step. See the stub for the arguments.
 
         When it returns, no append under the old epoch is under way.
         """
         cdef Partition* p = self.partition
+        cdef bint is_leader = writable if leads is None else leads
         with nogil:
-            partition_set_leader(p, leader_epoch, writable, sole_replica)
+            partition_set_leader(p, leader_epoch, is_leader, writable, sole_replica, enough_in_sync)
+
+    def set_in_sync(self, *, bint sole_replica, bint enough_in_sync):
+        """Change what of the role depends on min.insync.replicas."""
+        cdef Partition* p = self.partition
+        with nogil:
+            partition_set_in_sync(p, sole_replica, enough_in_sync)
+
+    def epoch_start(self):
+        """Return the leader epoch and the offset where this broker began to lead under it, or None."""
+        cdef Partition* p = self.partition
+        cdef int64_t epoch, start
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            epoch = p.leader_epoch
+            start = p.epoch_start
+            pthread_mutex_unlock(&p.lock)
+        return None if start < 0 else (epoch, start)
+
+    def ack_status(self, appended, *, bint must_be_durable):
+        """Tell whether acks=all can be answered for an append: one of ACK_*."""
+        cdef Partition* p = self.partition
+        cdef AppendPlace place
+        cdef AckStatus status
+        cdef int64_t last_offset = appended.last_offset
+        place.log_id = appended.log_id
+        place.truncations = appended.truncations
+        place.leader_epoch = appended.leader_epoch
+        with nogil:
+            status = partition_ack_status(p, &place, last_offset, must_be_durable)
+        return <int>status
 
     def set_log_start_offset(self, int64_t offset):
         """Make all below `offset` unreadable; the high watermark follows when it lies below.
@@ -302,12 +365,15 @@ cdef class PartitionLog:
                              f"the log at {self.log_end_offset}")
         self._segments = kept
 
-    def truncate(self, segments, int64_t log_end_offset):
+    def truncate(self, segments, int64_t log_end_offset, producers=None):
         """Publish a list that ends earlier (or anew); lower every offset that lies past its end.
+
+        In the same step `producers` become the entries, unless None: else the last stable offset
+        would pass a transaction whose marker has been cut off.
 
         The durable end's slot is lowered and synced before this returns: cut the files afterwards.
         An index file that an old segment may have mapped must be replaced, never cut: touching a
-        mapping past the end of its file kills. What the producers are then is Python's to load.
+        mapping past the end of its file kills.
 
         Raises:
             ValueError: the list is empty, overlaps, or ends past `log_end_offset`.
@@ -315,11 +381,22 @@ cdef class PartitionLog:
             OSError: the slot cannot be written; nothing has changed.
         """
         cdef tuple kept = tuple(segments)
-        cdef SegmentList* fresh = list_of(kept)
+        cdef SegmentList* fresh
+        cdef ProducerTable table
+        cdef ProducerTable* taken = NULL
         cdef PublishStatus status
         cdef int error
+        if producers is not None:
+            fill_table(&table, producers)
+            taken = &table
+        try:
+            fresh = list_of(kept)
+        except BaseException:
+            if taken != NULL:
+                producers_free(taken)
+            raise
         with nogil:
-            status = partition_truncate(self.partition, fresh, log_end_offset, &error)
+            status = partition_truncate(self.partition, fresh, log_end_offset, taken, &error)
         if status == PUBLISH_CLOSED:
             raise KafkaStorageError("the log is closed")
         if status == PUBLISH_MISFIT:
@@ -415,22 +492,9 @@ cdef class PartitionLog:
         return done == 1
 
     def load_producers(self, entries):
-        """Replace all entries (start, truncation)."""
+        """Replace all entries, at the start."""
         cdef ProducerTable fresh
-        cdef Producer source
-        cdef Producer* made
-        if producers_init(&fresh):
-            raise MemoryError
-        try:
-            for entry in entries:
-                read_producer_entry(entry, &source)
-                made = producers_obtain(&fresh, source.producer_id)
-                if made == NULL:
-                    raise MemoryError
-                producers_assign(&fresh, made, &source)
-        except BaseException:
-            producers_free(&fresh)
-            raise
+        fill_table(&fresh, entries)
         with nogil:
             partition_load_producers(self.partition, &fresh)
 
@@ -501,7 +565,7 @@ cdef class PartitionLog:
             raise CorruptRecord("not one whole record batch of format 2")
         return Appended(
             out.status, out.base_offset, out.last_offset, out.timestamp, out.log_start_offset,
-            out.error, took_us)
+            out.error, took_us, out.place.log_id, out.place.truncations, out.place.leader_epoch)
 
     def read(
         self, int64_t fetch_offset, int64_t max_bytes, int64_t upper_offset, bint whole_first_batch,

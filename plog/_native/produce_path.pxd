@@ -33,8 +33,6 @@ ctypedef struct ProducePart:
     uint8_t* records             # in the frame; not looked at once appended
     int64_t size
     AppendGroup* group           # in which it is appended; NULL: alone
-    int64_t leader_epoch         # these as they were before it was appended
-    int64_t truncations
     int64_t changes              # of the partition, once it was appended
     AppendResult result
     int16_t error

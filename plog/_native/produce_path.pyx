@@ -7,7 +7,7 @@ where that can be: an answer that says no is always Python's, but for records
 that are lost while acks=all waits.
 """
 
-from libc.errno cimport ENOSPC, ESHUTDOWN
+from libc.errno cimport ENOSPC
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memset, strlen
 
@@ -19,7 +19,8 @@ from plog._native.files cimport calls
 from plog._native.locks cimport load, load_ordered
 from plog._native.log_append cimport APPEND_DONE, APPEND_DUPLICATE, APPEND_WRITE_FAILED, partition_append
 from plog._native.part_list cimport part_add, parts_release
-from plog._native.partition cimport Partition
+from plog._native.partition cimport (
+    ACK_NOT_LEADER, ACK_OFFLINE, ACK_SAFE, ACK_WAITS, AckStatus, Partition, partition_ack_status)
 from plog._native.produce_rules cimport Accepted, Rules, is_acceptable, rules_at
 from plog._native.request cimport (
     is_ascii, length_size, put_length, put_string, read_bytes, read_length, read_no_tags, read_string,
@@ -47,10 +48,12 @@ cdef enum:
 cdef enum:
     ERROR_NOT_LEADER = 6
     ERROR_TIMED_OUT = 7
+    ERROR_TOO_FEW_IN_SYNC = 20
     ERROR_STORAGE = 56
 
 cdef const char* NOT_LEADER = "the partition is not led here any more"
 cdef const char* OFFLINE = "the partition is offline: its log directory has failed"
+cdef const char* TOO_FEW_IN_SYNC = "the records are committed, but fewer replicas than min.insync.replicas are in sync"
 cdef const char* TIMED_OUT = "the records are not safe on every in-sync replica yet"
 
 
@@ -141,7 +144,8 @@ cdef ProduceOutcome read_part(
     part.records = <uint8_t*>records
     part.size = size
     part.served = served_find(table, name, name_size, index)
-    if part.served == NULL or (call.acks == ACKS_ALL and not part.served.enough_in_sync):
+    if part.served == NULL or (
+            call.acks == ACKS_ALL and not load(&part.served.partition.enough_in_sync)):
         return PRODUCE_UNUSUAL_PARTITION
     if in_reactor and load(&part.served.disk.slow) > 0:
         return leave_to(part.served.disk, call)
@@ -235,8 +239,6 @@ cdef void after_append(ProducePart* part) noexcept nogil:
 cdef bint append_alone(ProducePart* part, const Writer* writer, int64_t now_ms) noexcept nogil:
     cdef Partition* partition = part.served.partition
     cdef int64_t begun_us = calls().monotonic_us()
-    part.leader_epoch = load(&partition.leader_epoch)
-    part.truncations = load(&partition.truncations)
     partition_append(partition, part.records, part.size, now_ms, NULL, writer, &part.result)
     # Want of room is found before anything is written, and says nothing of the disk.
     if part.result.status == APPEND_DONE or (
@@ -281,32 +283,25 @@ cdef void refuse(ProducePart* part, int16_t error, const char* message) noexcept
 
 cdef bint produce_is_settled(ProduceCall* call) noexcept nogil:
     cdef ProducePart* part
-    cdef Partition* partition
-    cdef int64_t safe_end
+    cdef AckStatus status
     cdef bint all_settled = True
-    cdef int error
     cdef int64_t number
     for number in range(call.parts.count):
         part = produce_part(call, number)
         if part.settled:
             continue
-        partition = part.served.partition
-        safe_end = load(&partition.high_watermark)
-        if part.served.flush_before_ack:
-            safe_end = min(safe_end, load(&partition.durable_end))
-        error = <int>load(&partition.offline_errno)
-        if load(&partition.truncations) != part.truncations:
-            refuse(part, ERROR_NOT_LEADER, NOT_LEADER)
-        elif safe_end > part.result.last_offset:
-            part.settled = True  # whatever has become of the partition since
-        elif error and error != ESHUTDOWN:
-            refuse(part, ERROR_STORAGE, OFFLINE)
-        # Not writable alone is no loss: a log that moves to another directory stands still for a moment.
-        elif error or load(&partition.closed) or (
-                not load(&partition.writable) and load(&partition.leader_epoch) != part.leader_epoch):
-            refuse(part, ERROR_NOT_LEADER, NOT_LEADER)
-        else:
+        status = partition_ack_status(
+            part.served.partition, &part.result.place, part.result.last_offset, part.served.flush_before_ack)
+        if status == ACK_WAITS:
             all_settled = False
+        elif status == ACK_SAFE:
+            part.settled = True
+        elif status == ACK_NOT_LEADER:
+            refuse(part, ERROR_NOT_LEADER, NOT_LEADER)
+        elif status == ACK_OFFLINE:
+            refuse(part, ERROR_STORAGE, OFFLINE)
+        else:
+            refuse(part, ERROR_TOO_FEW_IN_SYNC, TOO_FEW_IN_SYNC)
     return all_settled
 
 

@@ -246,7 +246,9 @@ cdef tuple appended_of(const Note* note):
             continue
         found.append(Appended(
             note.appended[at].status, note.appended[at].base_offset, note.appended[at].last_offset,
-            note.appended[at].timestamp, note.appended[at].log_start_offset, note.appended[at].error))
+            note.appended[at].timestamp, note.appended[at].log_start_offset, note.appended[at].error, 0,
+            note.appended[at].place.log_id, note.appended[at].place.truncations,
+            note.appended[at].place.leader_epoch))
     return tuple(found)
 
 

@@ -26,7 +26,6 @@ ctypedef struct Served:
     int64_t flush_messages
     bint flush_before_ack
     bint key_required
-    bint enough_in_sync          # for acks=all
     # In the table's chains; its lock guards them.
     Served* next_by_name
     Served* next_by_id

@@ -30,13 +30,12 @@ class ServedPartitions:
         flush_messages: int,
         flush_before_ack: bool,
         key_required: bool,
-        enough_in_sync: bool,
     ) -> None:
         """Serve a partition that this broker leads, or serve it anew by other settings.
 
         Its topic has CreateTime and leaves compression to the producer. `number` is how flush
         failures (`CommitThread.run`) and changes (`Event.number`) name it; `commits` flushes its
-        log directory, `disk` works on that while it is slow; `enough_in_sync` is for acks=all.
+        log directory, `disk` works on that while it is slow.
         """
 
     def withdraw(self, topic: str, index: int) -> None:

@@ -247,7 +247,6 @@ cdef class ServedPartitions:
         int64_t flush_messages,
         bint flush_before_ack,
         bint key_required,
-        bint enough_in_sync,
     ):
         cdef bytes name = topic.encode("ascii")
         cdef const uint8_t* text = name
@@ -276,7 +275,6 @@ cdef class ServedPartitions:
         fresh.flush_messages = flush_messages
         fresh.flush_before_ack = flush_before_ack
         fresh.key_required = key_required
-        fresh.enough_in_sync = enough_in_sync
         partition_set_listener(fresh.partition, tell, &self.table, number)
         if not served_publish(&self.table, fresh):
             served_release(fresh)

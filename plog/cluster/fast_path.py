@@ -93,7 +93,6 @@ class FastPath:
                 flush_messages=settings.flush_messages,
                 flush_before_ack=settings.flush_before_ack,
                 key_required=COMPACT in settings.cleanup_policy,
-                enough_in_sync=len(partition.leadership.isr) >= partition.least_in_sync,
             )
 
     def withdraw(self, at: TopicPartition) -> None:

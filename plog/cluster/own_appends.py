@@ -13,14 +13,10 @@ from typing import NamedTuple
 
 from plog._native import records
 from plog._native.partition_log import Appended
+from plog.cluster.acks_all import AckWait
 from plog.cluster.partition import ACKS_ALL, Partition
 from plog.cluster.replica_manager import ReplicaManager
-from plog.errors import (
-    KafkaStorageError,
-    MessageTooLarge,
-    NotLeaderOrFollower,
-    RequestTimedOut,
-)
+from plog.errors import MessageTooLarge, NotLeaderOrFollower
 from plog.protocol import record_batch
 from plog.runtime.clock import Clock
 from plog.runtime.purgatory import Purgatory
@@ -94,7 +90,7 @@ class OwnAppends:
             NotLeaderOrFollower, KafkaStorageError, NotEnoughReplicas: nothing was appended.
             MessageTooLarge: the batch is larger than the topic allows.
             InvalidProducerEpoch, InvalidTxnState: `of` may not write here.
-            RequestTimedOut: the replicas took too long.
+            RequestTimedOut, NotEnoughReplicasAfterAppend: appended, but not known to be safe.
         """
         now_ms = self._clock.now_ms()
         builder = partial(
@@ -120,7 +116,7 @@ class OwnAppends:
             raise MessageTooLarge(f"batch of {len(data)} bytes, max.message.bytes is {limit}")
         done = await self._append(partition, append)
         appended(done.base_offset)
-        await self._until_safe(partition, done.last_offset)
+        await self._until_safe(partition, done)
         return done.base_offset
 
     async def append_marker(
@@ -131,7 +127,7 @@ class OwnAppends:
         Raises:
             InvalidProducerEpoch, TransactionCoordinatorFenced: somebody later has been there.
             NotLeaderOrFollower, KafkaStorageError, NotEnoughReplicas: nothing was appended.
-            RequestTimedOut: the replicas took too long.
+            RequestTimedOut, NotEnoughReplicasAfterAppend: appended, but not known to be safe.
         """
         partition = self._replicas.leader(at)
         now_ms = self._clock.now_ms()
@@ -139,7 +135,7 @@ class OwnAppends:
             partition,
             partial(partition.append_marker, producer_id, producer_epoch, marker, now_ms=now_ms),
         )
-        await self._until_safe(partition, done.last_offset)
+        await self._until_safe(partition, done)
 
     def has_open(self, at: TopicPartition, producer_id: int) -> bool:
         """Tell whether a producer has a transaction open in a partition. Never waits for a disk.
@@ -170,25 +166,9 @@ class OwnAppends:
             if not self._unfinished[log]:
                 del self._unfinished[log]
 
-    async def _until_safe(self, partition: Partition, last_offset: int) -> None:
-        at, failures = partition.topic_partition, list[OSError]()
-
-        def flushed(error: OSError | None) -> None:  # on the commit thread
-            if error is not None:
-                failures.append(error)
-            self._purgatory.touch_threadsafe(at)
-
-        def is_safe() -> bool:
-            partition.check_leader()
-            log = partition.log
-            safe_end = log.high_watermark
-            if partition.settings.flush_before_ack:
-                safe_end = min(safe_end, log.durable_end)
-            if safe_end <= last_offset and failures:
-                raise KafkaStorageError(f"the records are not on disk: {failures[0]}")
-            return safe_end > last_offset
-
-        if partition.settings.flush_before_ack:
-            self._logs.commit(partition.log, flushed)
-        if not await self._purgatory.wait([at], self._timeout_ms, is_safe):
-            raise RequestTimedOut(f"{at}: the records are not safe on every in-sync replica yet")
+    async def _until_safe(self, partition: Partition, done: Appended) -> None:
+        wait = AckWait(partition, done)
+        wait.start_flush(self._logs, self._purgatory)
+        at = partition.topic_partition
+        if not await self._purgatory.wait([at], self._timeout_ms, wait.is_safe):
+            raise wait.timed_out()

@@ -51,6 +51,13 @@ UNTOLD = Leadership(NO_LEADER, NO_EPOCH, (), (), -1, -1)
 """Before the controller has said anything."""
 
 
+class InSync(NamedTuple):
+    """See `Log.become_leader`."""
+
+    sole_replica: bool
+    enough_in_sync: bool
+
+
 class OnChange(Protocol):
     """Told that waiters on a partition should look again; any thread, must be quick."""
 
@@ -153,7 +160,20 @@ class Partition:
         Kafka's rule since 3.x: else a topic of one replica could not be written with acks=all where
         the brokers' file says 2.
         """
-        return min(self._settings.min_insync_replicas, len(self._leadership.replicas))
+        return self._least_of(self._leadership)
+
+    def _least_of(self, leadership: Leadership) -> int:
+        return min(self._settings.min_insync_replicas, len(leadership.replicas))
+
+    def _in_sync(self, leadership: Leadership) -> InSync:
+        """Return what the in-sync replicas mean for a log that is led by this broker.
+
+        Below min.insync.replicas a lone leader does not commit what it appends: the high watermark
+        stands still (KAFKA-15583).
+        """
+        enough = len(leadership.isr) >= self._least_of(leadership)
+        sole = leadership.isr == (self._broker_id,)
+        return InSync(sole_replica=sole and enough, enough_in_sync=enough)
 
     def update_settings(self, settings: TopicSettings) -> None:
         """Obey other settings from now on."""
@@ -161,6 +181,8 @@ class Partition:
             self._settings = settings
             if (log := self.hosted_log) is not None:
                 log.update_settings(settings)
+                if self.is_leader:
+                    log.set_in_sync(**self._in_sync(self._leadership)._asdict())
             self._publish()
 
     def _publish(self) -> None:
@@ -182,11 +204,8 @@ class Partition:
             KafkaStorageError: the epoch cannot be written down; the role is unchanged.
         """
         with self._lock:
-            sole = leadership.isr == (self._broker_id,)
-            log.become_leader(leadership.leader_epoch, sole_replica=sole)
-            if sole:
-                # Nobody else must have a record before it is committed.
-                log.native.advance_high_watermark(log.log_end_offset)
+            in_sync = self._in_sync(leadership)
+            log.become_leader(leadership.leader_epoch, **in_sync._asdict())
             self._log, self._offline_reason = log, None
             self._leadership = leadership
             self._publish()

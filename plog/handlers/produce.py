@@ -6,13 +6,14 @@ Offsets, sequences and order are the log's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from plog._native import batch, partition_log
+from plog.cluster.acks_all import AckWait
 from plog.cluster.partition import Partition
 from plog.cluster.topic_admin import INTERNAL_TOPICS
 from plog.coordinator.txn_connections import Way
@@ -22,8 +23,6 @@ from plog.errors import (
     InvalidRequiredAcks,
     InvalidTopic,
     KafkaError,
-    KafkaStorageError,
-    RequestTimedOut,
     TransactionalIdAuthorizationFailed,
 )
 from plog.handlers.context import Context
@@ -105,40 +104,26 @@ class Checked(NamedTuple):
 
 @dataclass(slots=True)
 class Appended:
-    """One partition of a request: the answer so far, and what acks=all waits for.
+    """One partition of a request: the response so far, and what acks=all waits for.
 
-    `partition` is None once the answer stands: the batch was refused, or is lost again.
+    `wait` is None once the response is final: the batch was refused, or is lost again.
     """
 
     response: PartitionProduceResponse
-    partition: Partition | None = None
-    last_offset: int = NO_OFFSET
-    must_be_durable: bool = False
+    wait: AckWait | None = None
 
     def refuse(self, refusal: KafkaError) -> None:
-        """Make an error the answer."""
+        """Respond with an error."""
         self.response = _refused(self.response.index, refusal)
-        self.partition = None
+        self.wait = None
 
-    def is_settled(self, flush_errors: Mapping[TopicPartition, OSError]) -> bool:
+    def is_settled(self) -> bool:
         """Tell whether acks=all can be answered: safe on every in-sync replica, or lost."""
-        if self.partition is None:
-            return True
         try:
-            self.partition.check_leader()
-            log = self.partition.log
+            return self.wait is None or self.wait.is_safe()
         except KafkaError as refusal:
             self.refuse(refusal)
             return True
-        safe_end = log.high_watermark
-        if self.must_be_durable:
-            safe_end = min(safe_end, log.durable_end)
-        if safe_end > self.last_offset:
-            return True
-        error = flush_errors.get(self.partition.topic_partition)
-        if error is not None:
-            self.refuse(KafkaStorageError(f"the records are not on disk: {error}"))
-        return error is not None
 
 
 @handles(ProduceRequest, versions="3-12", advertised_min=0)
@@ -184,7 +169,9 @@ async def _append_all(ctx: Context, request: ProduceRequest) -> list[Appended]:
     rest = iter(asked)
     while len(found) < len(asked):
         piece = await ctx.in_expander(_check_some, ctx, request.acks, rest)
-        checked = [(_log_of(one.partition), one) for one in piece]
+        checked = [
+            (_log_of(one.partition) if isinstance(one, Checked) else None, one) for one in piece
+        ]
         found += await _append_in_turn(ctx, checked, partial(_append, ctx))
     return found
 
@@ -367,7 +354,7 @@ def _appended(partition: Partition, done: partition_log.Appended, append_time_ms
         log_append_time_ms=append_time_ms,
         log_start_offset=done.log_start_offset,
     )
-    return Appended(response, partition, done.last_offset, partition.settings.flush_before_ack)
+    return Appended(response, AckWait(partition, done))
 
 
 def _refuse(
@@ -397,30 +384,22 @@ def _log_start(partition: Partition | None, error: int) -> int:
 
 
 async def _wait_until_safe(ctx: Context, parts: Sequence[Appended], timeout_ms: int) -> None:
-    """Wait until every in-sync replica has the records, durably; note who did not make it.
+    """Wait until every in-sync replica has the records, durably; refuse those that are not safe.
 
     Each partition is one of the purgatory's keys: the commit thread touches it after a flush, the
     partition itself when its high watermark moves or it goes away.
     """
-    purgatory = ctx.services.purgatory
-    waiting = {part.partition.topic_partition: part for part in parts if part.partition is not None}
-    flush_errors: dict[TopicPartition, OSError] = {}
-
-    def flushed(at: TopicPartition, error: OSError | None) -> None:  # on the commit thread
-        if error is not None:
-            flush_errors[at] = error
-        purgatory.touch_threadsafe(at)
-
-    for at, part in waiting.items():
-        log = part.partition.hosted_log if part.partition is not None else None
-        if log is not None and part.must_be_durable:
-            ctx.services.logs.commit(log, partial(flushed, at))
+    waits = [part.wait for part in parts if part.wait is not None]
+    for wait in waits:
+        wait.start_flush(ctx.services.logs, ctx.services.purgatory)
     await ctx.until(
-        lambda: all(part.is_settled(flush_errors) for part in parts), waiting, timeout_ms
+        lambda: all(part.is_settled() for part in parts),
+        [wait.topic_partition for wait in waits],
+        timeout_ms,
     )
     for part in parts:
-        if not part.is_settled(flush_errors):
-            part.refuse(RequestTimedOut("the records are not safe on every in-sync replica yet"))
+        if not part.is_settled() and part.wait is not None:
+            part.refuse(part.wait.timed_out())
 
 
 def _refused(index: int, refusal: KafkaError) -> PartitionProduceResponse:

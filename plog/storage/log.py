@@ -80,8 +80,10 @@ class Role(NamedTuple):
     """What a log was last told to be."""
 
     leader_epoch: int
-    writable: bool
-    sole_replica: bool
+    leads: bool
+    writable: bool = False  # a leader may accept no appends for a moment
+    sole_replica: bool = False
+    enough_in_sync: bool = True
 
 
 class Log:
@@ -129,7 +131,7 @@ class Log:
         self._closed = False
         self._dropped = False
         self._retired = False
-        self._role = Role(native.leader_epoch, writable=False, sole_replica=False)
+        self._role = Role(native.leader_epoch, leads=False)
         self._silent_producers = SilentProducers()
         self.transactions = LogTransactions(
             native, self._segments, self.faults, self._lock, self._append_unusual
@@ -358,22 +360,28 @@ class Log:
         """Return the leader epoch that wrote `offset`; -1 when that is not known."""
         return self._segments.epochs.epoch_at(offset)
 
-    def become_leader(self, leader_epoch: int, *, sole_replica: bool) -> None:
+    def become_leader(
+        self, leader_epoch: int, *, sole_replica: bool, enough_in_sync: bool = True
+    ) -> None:
         """Accept appends under `leader_epoch`, which starts at the log end if it is new.
 
+        Args:
+            sole_replica: every append is committed at once.
+            enough_in_sync: the in-sync replicas are at least min.insync.replicas.
+
         Raises:
-            KafkaStorageError: the epoch cannot be written down, or the partition has moved.
+            KafkaStorageError: the first epoch cannot be written, or the partition has moved.
         """
+        role = Role(leader_epoch, True, True, sole_replica, enough_in_sync)
         with self._lock:
             self._require_place()
-            # No append of the epoch before is under way once this returns, so the end stands.
-            self._take(Role(leader_epoch, writable=False, sole_replica=False))
-            # The first epoch of a new log: if a power cut takes it, the batches tell it again.
-            epochs, end = self._segments.epochs, self.native.log_end_offset
-            is_first = not epochs.entries and not end
-            with self.faults.judged():
-                self._segments.set_epochs(epochs.assign(leader_epoch, end), sync=not is_first)
-            self._take(Role(leader_epoch, writable=True, sole_replica=sole_replica))
+            if not self._segments.epochs.entries and not self.native.log_end_offset:
+                with self.faults.judged():
+                    self._segments.write_first_epoch(leader_epoch)
+            # One step: a leader that stays never refuses appends, and its waiting producers never
+            # see it deposed.
+            self._take(role)
+            self._segments.keep_epochs()
 
     def _require_place(self) -> None:
         """Under the lock: the files are not there any more once the log has moved."""
@@ -383,12 +391,27 @@ class Log:
     def become_follower(self, leader_epoch: int) -> None:
         """Refuse appends by clients from now on."""
         with self._lock:
-            self._take(Role(leader_epoch, writable=False, sole_replica=False))
+            self._take(Role(leader_epoch, leads=False))
+
+    def set_in_sync(self, *, sole_replica: bool, enough_in_sync: bool) -> None:
+        """Change what of a leader's role depends on min.insync.replicas."""
+        with self._lock:
+            self._role = self._role._replace(
+                sole_replica=sole_replica, enough_in_sync=enough_in_sync
+            )
+            self.native.set_in_sync(sole_replica=sole_replica, enough_in_sync=enough_in_sync)
 
     def _take(self, role: Role) -> None:
         self._role = role
+        self._publish_role(role)
+
+    def _publish_role(self, role: Role) -> None:
         self.native.set_leader(
-            role.leader_epoch, writable=role.writable, sole_replica=role.sole_replica
+            role.leader_epoch,
+            leads=role.leads,
+            writable=role.writable,
+            sole_replica=role.sole_replica,
+            enough_in_sync=role.enough_in_sync,
         )
 
     @contextmanager
@@ -399,7 +422,7 @@ class Log:
         """
         with self._lock:
             role = self._role
-            self.native.set_leader(role.leader_epoch, writable=False, sole_replica=False)
+            self._publish_role(role._replace(writable=False, sole_replica=False))
             try:
                 yield role
             finally:

@@ -55,7 +55,9 @@ class LogSegments:
     ) -> None:
         self._native = native
         self._files = files
-        self.epochs = epochs
+        self._epochs = epochs
+        self._unsynced_epochs_from: int | None = None
+        """First offset of the leader epochs that are not on disk for certain; None: all are."""
         self.aborted = aborted
         native.set_aborted(aborted.published())
         self._unsynced = list(unsynced)
@@ -66,12 +68,42 @@ class LogSegments:
         self._remove_later = remove_later
         self._lower_recovery_point = lower_recovery_point
 
-    def set_epochs(self, epochs: LeaderEpochs, *, sync: bool = True) -> None:
-        """Write other leader epochs down; without `sync` a power cut may take them."""
-        if epochs == self.epochs:
+    @property
+    def epochs(self) -> LeaderEpochs:
+        """Which leader epoch wrote which offsets, from the first append of each."""
+        started = self._native.epoch_start()
+        return self._epochs if started is None else self._epochs.assign(*started)
+
+    def set_epochs(self, epochs: LeaderEpochs) -> None:
+        """Make other leader epochs durable."""
+        if epochs == self._epochs and self._unsynced_epochs_from is None:
             return
-        self._files.store_epochs(epochs, sync=sync)
-        self.epochs = epochs
+        self._files.store_epochs(epochs)
+        self._epochs, self._unsynced_epochs_from = epochs, None
+
+    def write_first_epoch(self, epoch: int) -> None:
+        """Write the first leader epoch of an empty log, without a sync."""
+        self._files.store_epochs(self._epochs.assign(epoch, 0), sync=False)
+
+    def keep_epochs(self) -> None:
+        """Take in the epoch under which this broker has begun to lead.
+
+        Nothing is written yet. A crash before `sync_epochs` loses nothing: recovery reads the
+        batches past the recovery point, which tell their epochs. A file that is replaced without a
+        sync would be worse, since a power cut could then take the older epochs as well.
+        """
+        epochs, before = self.epochs, self._epochs
+        if epochs == before:
+            return
+        self._epochs = epochs
+        if self._unsynced_epochs_from is None:
+            self._unsynced_epochs_from = epochs.entries[-1].start_offset
+
+    def sync_epochs(self, end_offset: int) -> None:
+        """Make the leader epochs of all records below `end_offset` durable."""
+        start = self._unsynced_epochs_from
+        if start is not None and start < end_offset:
+            self.set_epochs(self._epochs)
 
     def _set_aborted(self, aborted: AbortedTransactions) -> None:
         self.aborted = aborted
@@ -281,24 +313,21 @@ class LogSegments:
 
     def _publish_truncated(self, segments: Sequence[Segment], log_end_offset: int) -> None:
         self._unsynced = [segment for segment in self._unsynced if segment in segments]
-        self._native.truncate(segments, log_end_offset)
+        producers = self._files.load_producers(segments, log_end_offset=log_end_offset)
+        self._native.truncate(segments, log_end_offset, producers)
         self._set_aborted(self.aborted.below(log_end_offset))
         self.set_epochs(self.epochs.truncate_from_end(log_end_offset))
         self._files.drop_snapshots(after=log_end_offset)
-        self._native.load_producers(
-            self._files.load_producers(
-                segments,
-                log_end_offset=log_end_offset,
-            )
-        )
 
     # -- durability --------------------------------------------------------------------------
 
     def sync_rolled(self, durable_end: int) -> None:
         """Sync the indexes of the rolled segments that lie below the durable end.
 
-        And all of aborted transactions: a start after a crash does not read again what lies below.
+        And the leader epochs, and all of aborted transactions: a start after a crash does not read
+        again what lies below.
         """
+        self.sync_epochs(durable_end)
         self._sync_aborted()
         while self._unsynced and self._unsynced[0].next_offset <= durable_end:
             self._unsynced[0].seal()
@@ -312,6 +341,7 @@ class LogSegments:
         for segment in ends:
             segment.seal()
         native.flush()
+        self.sync_epochs(native.log_end_offset)
         self._sync_aborted()
         for segment in ends:
             segment.sync_indexes()

@@ -27,6 +27,10 @@ class Replica:
     settings = SimpleNamespace(max_message_bytes=1 << 20, flush_before_ack=False)
     topic_partition = AT
 
+    @property
+    def hosted_log(self) -> Held:
+        return self.log
+
     def __init__(self) -> None:
         self.log = Held(Path("/a"))
         self.written: list[bytes] = []

@@ -46,27 +46,17 @@ NONE, STORAGE = ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR
 STALE = ErrorCode.STALE_CONTROLLER_EPOCH
 
 
-class FakeNative:
-    def __init__(self, log) -> None:
-        self._log = log
-
-    def advance_high_watermark(self, offset: int) -> bool:
-        self._log.high_watermark = offset
-        return True
-
-
 class FakeLog:
     """A log's roles; appends count."""
 
     def __init__(self, at: TopicPartition, topic_id: uuid.UUID, log_dir: Path) -> None:
         self.topic_partition, self.topic_id, self.log_dir = at, topic_id, log_dir
-        self.native = FakeNative(self)
         self.log_end_offset, self.high_watermark, self.last_stable_offset = 3, 0, 0
         self.role: tuple = ()
         self.refusal: KafkaStorageError | None = None
         self.settings = None
 
-    def become_leader(self, leader_epoch: int, *, sole_replica: bool) -> None:
+    def become_leader(self, leader_epoch: int, *, sole_replica: bool, enough_in_sync: bool) -> None:
         if self.refusal is not None:
             raise self.refusal
         if self.role == ("broken",):
@@ -84,6 +74,9 @@ class FakeLog:
 
     def update_settings(self, settings) -> None:
         self.settings = settings
+
+    def set_in_sync(self, *, sole_replica: bool, enough_in_sync: bool) -> None:
+        self.in_sync = (sole_replica, enough_in_sync)
 
 
 class FakeLogs:
@@ -258,7 +251,6 @@ def test_leader_accepts_and_follower_fetches(broker: Broker) -> None:
     assert broker.lead() == NONE
     assert broker.lead(A1, leader=PEER, isr=(PEER, ME)) == NONE
     assert broker.logs.logs[A0].role == ("leader", 0, True)
-    assert broker.logs.logs[A0].high_watermark == 3
     assert broker.logs.logs[A1].role == ("follower", 0)
     assert broker.fetchers.following == {A1: PEER}
     leading, following = broker.roles[1]

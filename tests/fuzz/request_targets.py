@@ -134,7 +134,6 @@ def served() -> ServedPartitions:
             flush_messages=1 << 60,
             flush_before_ack=False,
             key_required=key_required,
-            enough_in_sync=True,
         )
     return partitions
 

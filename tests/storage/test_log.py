@@ -396,7 +396,7 @@ def test_records_without_timestamps_are_not_found_by_time(directory: Path) -> No
 # -- leader epochs ---------------------------------------------------------------------------------
 
 
-def test_leader_epochs_are_written_down_as_they_begin(directory: Path) -> None:
+def test_leader_epochs_are_written_before_the_recovery_point_passes_them(directory: Path) -> None:
     log = open_log(directory)
     fill(log, 2)
     log.become_leader(3, sole_replica=True)
@@ -407,7 +407,19 @@ def test_leader_epochs_are_written_down_as_they_begin(directory: Path) -> None:
     assert log.epoch_end_offset(3) == (3, 30)
     assert log.epoch_end_offset(4) == (-1, -1)
     assert (log.epoch_at(19), log.epoch_at(20)) == (0, 3)
-    assert (directory / "leader-epoch-checkpoint").read_text() == "0\n2\n0 0\n3 20\n"
+    file = directory / "leader-epoch-checkpoint"
+    assert file.read_text() == "0\n1\n0 0\n"
+    log.flush()
+    assert log.recovery_point() == 30
+    assert file.read_text() == "0\n2\n0 0\n3 20\n"
+    # An epoch without records is not written: a start would drop it.
+    log.become_leader(4, sole_replica=True)
+    assert log.recovery_point() == 30
+    assert file.read_text() == "0\n2\n0 0\n3 20\n"
+    assert log.epoch_end_offset(3) == (3, 30)
+    fill(log, 1)
+    log.close()
+    assert file.read_text() == "0\n3\n0 0\n3 20\n4 30\n"
 
 
 def test_epoch_that_cannot_be_written_down_does_not_lead(directory: Path, owner: Owner) -> None:
@@ -547,6 +559,7 @@ def test_truncated_log_ends_at_a_batch_and_goes_on(
     log.flush()
     pinned = log.read(0, 1 << 20, NEVER, True)
     assert pinned is not None
+    log.become_follower(4)
     assert log.truncate_to(offset)
     whole = offset // 10 * 10
     assert log.log_end_offset == whole
