@@ -29,6 +29,7 @@ ONE_PLANE = {
     "compat/test_mirror_maker.py": "of Java's clients, which test_java_and_go has write both ways",
     "compat/test_kafka_groups.py": "of groups; test_kafka_files reads and writes records",
     "coordinator/conftest.py": "commits offsets, and neither writes nor reads records",
+    "handlers/test_acks_all.py": "sends by both paths of one broker in each run",
     "handlers/test_api_versions.py": "sends no records to a broker of its own",
     "handlers/test_fast_*.py": "of the fast path alone",
     "coordinator/*": "commits offsets, and neither writes nor reads records",

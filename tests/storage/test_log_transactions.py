@@ -19,7 +19,7 @@ from plog.storage.producer_state import Marker
 from plog.storage.transaction_index import AbortedTransaction
 from tests.agreement.harness import run_seed
 
-from .storage_logs import NOW_MS, Settings, append_verified, batch, open_log
+from .storage_logs import NOW_MS, FaultyFilesystem, Settings, append_verified, batch, open_log
 
 COMMIT, ABORT = Marker(abort=False, coordinator_epoch=1), Marker(abort=True, coordinator_epoch=1)
 
@@ -309,3 +309,37 @@ def test_random_lives(tmp_path: Path, seed: int) -> None:
             life.reopen()
         life.check()
     life.log.close()
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_truncation_never_lets_readers_pass_an_open_transaction(
+    tmp_path: Path, has_snapshot: bool
+) -> None:
+    """The marker is cut off, the records stay: at every operation they are undecided."""
+    stable: list[int] = []
+
+    class Watching(FaultyFilesystem):
+        def __getattribute__(self, name: str) -> object:
+            if name in FaultyFilesystem.CHANGING and watched:
+                stable.append(watched[0].last_stable_offset)
+            return super().__getattribute__(name)
+
+    watched: list[Log] = []
+    log = open_log(tmp_path / "t-0", fs=Watching())
+    append_verified(log, part(0))
+    if has_snapshot:
+        log.roll()
+    marker = end(log, Marker(abort=True, coordinator_epoch=0))
+    assert (marker, log.last_stable_offset) == (1, 2)
+    log.become_follower(1)
+    watched.append(log)
+    changes = log.native.change_count
+    assert log.truncate_to(marker)
+    assert (log.high_watermark, log.last_stable_offset) == (1, 0)
+    assert len(stable) > 3
+    # Until the step that lowers the end the marker was there; after it nothing is past.
+    assert set(stable) == {2, 0}
+    assert stable == sorted(stable, reverse=True)
+    assert log.native.change_count == changes + 1  # one step, no reader sees half of it
+    watched.clear()
+    log.close()
