@@ -344,9 +344,9 @@ def rebalances(cells: list[Cell]) -> Iterable[Shown]:
         " a rebalance. Java's client and plog.client send a heartbeat every"
         f" {HEARTBEAT_S:g} s by default and join at their next poll. A member learns of a"
         " rebalance from its next heartbeat, so most of the time is that interval.",
-        "With KIP-848 the coordinator assigns a topic with one partition more than members, and sets"
-        f" the heartbeat interval: {CONSUMER_HEARTBEAT_S:g} s by default. Members do not join again."
-        " A change ends when all members are at the newest epoch and own their target. All but one"
+        "With KIP-848 the coordinator assigns a topic with one partition more than members, and"
+        f" sets the heartbeat interval: {CONSUMER_HEARTBEAT_S:g} s by default. Members do not join"
+        " again. A change ends when all members are at the newest epoch and own their target. All but one"
         " or two members keep reading meanwhile.",
     ]
     yield Shown("rebalances of a large group", 4, head, lines, below)
