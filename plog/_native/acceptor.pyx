@@ -4,7 +4,7 @@ Owns the counts and the socket options. Never reads from a connection and never
 decides where it goes. All of it runs without the interpreter lock.
 """
 
-from libc.errno cimport ECONNABORTED, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, EPERM, EPROTO, errno
+from libc.errno cimport ECONNABORTED, EINTR, EMFILE, ENOBUFS, ENOMEM, EPERM, EPROTO, errno
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
@@ -12,6 +12,7 @@ from libc.string cimport memcmp, memcpy, memset
 from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open as c_open
 from posix.unistd cimport close
 
+from plog._native.files cimport lacks_descriptor
 from plog._native.locks cimport (
     add as atomic_add, load as atomic_load, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
 )
@@ -269,7 +270,7 @@ cdef int door_admit(Door* door, int listening_fd, Guest* guest) noexcept nogil:
             continue
         if out_of_descriptors:
             door.spare_fd = c_open(b"/dev/null", O_RDONLY | O_CLOEXEC)
-        if error == EMFILE or error == ENFILE or error == ENOBUFS or error == ENOMEM:
+        if lacks_descriptor(error) or error == ENOBUFS or error == ENOMEM:
             return DOOR_EXHAUSTED
         return DOOR_NOBODY
     atomic_add(&door.accepted, 1)

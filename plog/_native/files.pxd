@@ -1,11 +1,19 @@
 # The table of file and clock calls that the data path makes, so that tests can put short writes, EIO,
 # ENOSPC, delays, lost un-synced bytes and clock jumps underneath the real code.
+from libc.errno cimport EMFILE, ENFILE
 from libc.stdint cimport int64_t
 
 cdef extern from "<sys/uio.h>" nogil:
     struct iovec:
         void* iov_base
         size_t iov_len
+
+
+# The process (EMFILE) or the host (ENFILE) has no file descriptor left. That says nothing about the disk. The one
+# place that names these errors: Python has them as `files.NO_DESCRIPTORS`.
+cdef inline bint lacks_descriptor(int error) noexcept nogil:
+    return error == EMFILE or error == ENFILE
+
 
 # Each call behaves as the system call of its name, but returns -errno instead of setting errno.
 ctypedef struct FileCalls:

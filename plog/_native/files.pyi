@@ -1,4 +1,9 @@
+from typing import Final
+
 from plog.types import Buffer
+
+NO_DESCRIPTORS: Final[frozenset[int]]
+"""EMFILE and ENFILE: the process or the host has no file descriptor left."""
 
 # The same table for Python's storage code (storage/filesystem.py is its only caller). All release
 # the interpreter lock and raise OSError.

@@ -4,13 +4,13 @@ Owns the durable end, the order of syncs behind it and its slot in the log direc
 `durable-ends`, which proves it to a restart. Never decides when to flush or where to cut.
 """
 
-from libc.errno cimport EINTR, EMFILE, ENFILE, ESHUTDOWN
+from libc.errno cimport EINTR, EIO, ESHUTDOWN
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 from posix.unistd cimport close
 
 from plog._native.crc32c cimport crc32c_update
-from plog._native.files cimport calls, write_all
+from plog._native.files cimport calls, lacks_descriptor, write_all
 from plog._native.histogram cimport Histogram, Times, times_note
 from plog._native.locks cimport add, load, pthread_mutex_lock, pthread_mutex_unlock, store
 from plog._native.partition cimport (
@@ -39,27 +39,38 @@ cdef int write_slot(Partition* partition, int64_t durable_end) noexcept nogil:
     return write_all(partition.slot_fd, slot, SLOT_BYTES, partition.slot_position)
 
 
-cdef int sync_names(Partition* partition, const SegmentList* segments) noexcept nogil:
-    """Under flush_lock: make the names of all segments durable.
+cdef int sync_failed(Partition* partition, int failed) noexcept nogil:
+    """A failed sync is final: the kernel may have dropped the dirty pages, so that a second try would lie.
 
-    The directory is opened for it and closed again, as it is due at rolls only and a descriptor for
-    each partition would be many. Its path is the one that the segments' files were made under:
-    whoever renames the directory has closed the log, or called partition_sync_names before.
+    That is so whatever the error. A file system in user space may answer with EMFILE of its own, which must not be
+    taken for a want of descriptors, after which the flush is tried again.
+    """
+    cdef int error = EIO if lacks_descriptor(-failed) else -failed
+    partition_go_offline(partition, error)
+    return -error
+
+
+cdef int sync_names(Partition* partition, const SegmentList* segments) noexcept nogil:
+    """Make the names of all segments durable. Under flush_lock.
+
+    The directory is opened and closed again: only rolls need it, and a descriptor for each partition would be many.
+    Its path is the one under which the segments' files were made. A caller that renames the directory has closed the
+    log, or called partition_sync_names before.
     """
     cdef int fd = -EINTR
     cdef int failed
     while fd == -EINTR:
         fd = calls().open_directory(partition.directory)
-    if fd >= 0:
-        failed = calls().fsync(fd)
-        close(fd)
-    else:
-        failed = fd
-    if failed == 0:
-        partition.directory_synced_to = active_of(segments).base_offset
-    elif failed != -EMFILE and failed != -ENFILE:  # of the disk these say nothing: the next flush tries again
-        partition_go_offline(partition, -failed)
-    return failed
+    if fd < 0:
+        if not lacks_descriptor(-fd):  # without a descriptor nothing has failed yet: the next flush tries again
+            partition_go_offline(partition, -fd)
+        return fd
+    failed = calls().fsync(fd)
+    close(fd)
+    if failed:
+        return sync_failed(partition, failed)
+    partition.directory_synced_to = active_of(segments).base_offset
+    return 0
 
 
 cdef int flush_pinned(
@@ -83,9 +94,7 @@ cdef int flush_pinned(
         failed = calls().fdatasync(segment.log_fd)
         times_note(&durations, calls().monotonic_us() - begun_us)
         if failed:
-            # The kernel may have dropped the dirty pages: a second try would lie.
-            partition_go_offline(partition, -failed)
-            return failed
+            return sync_failed(partition, failed)
         # The slot first: nobody may hear of an end that a restart could not prove.
         failed = write_slot(partition, next_offset)
         if failed:

@@ -45,8 +45,8 @@ from plog.protocol.messages.replication import (
 )
 from plog.runtime.bounded_lines import BoundedLines
 from plog.settings.definitions import TopicSettings
+from plog.storage.file_errors import is_refusal
 from plog.storage.log import Log
-from plog.storage.log_faults import DISK_FULL, NO_DESCRIPTORS
 from plog.storage.log_manager import LogManager, NewPartition
 from plog.types import NO_EPOCH, ZERO_UUID, TopicPartition
 
@@ -321,7 +321,7 @@ class ReplicaManager:
             partition.go_offline(reason or str(failure), leadership)
             self._register(partition)
             cause = failure.__cause__
-            if isinstance(cause, OSError) and cause.errno in DISK_FULL | NO_DESCRIPTORS:
+            if isinstance(cause, OSError) and is_refusal(cause):
                 self._without_space.add(at)
             else:
                 self._without_space.discard(at)

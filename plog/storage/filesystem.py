@@ -13,6 +13,7 @@ Everything raises OSError.
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from plog.types import Buffer
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """A random id that the kernel draws each time the machine starts."""
+DEV_NULL = Path(os.devnull)
 SPACE_BYTES = 1 << 20
 """Less is as good as nothing: a segment's indexes take more."""
 
@@ -144,6 +146,24 @@ class Filesystem:
         if not found.f_blocks:
             return ENDLESS
         return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+    # -- descriptors -------------------------------------------------------------------------
+
+    def leaves_free(self, fd: int, count: int) -> bool:
+        """Tell whether a new descriptor is none of the last `count` that the process may have.
+
+        The kernel gives out the lowest number that is free.
+        """
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return limit == resource.RLIM_INFINITY or fd < limit - count
+
+    def has_descriptors(self, count: int) -> bool:
+        """Tell whether so many files more could be opened, as far as one look tells."""
+        try:
+            with self.opened(DEV_NULL) as fd:
+                return self.leaves_free(fd, count - 1)
+        except OSError as error:
+            return error.errno not in files.NO_DESCRIPTORS
 
     # -- the machine -------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ def share_rooms(dirs: Iterable[LiveLogDir], fs: Filesystem) -> None:
         try:
             live.room = rooms.setdefault(fs.device(live.path), live.room)
         except OSError as error:
-            live.fail(error)
+            live.note(error)
 
 
 class FullLogDirs:
@@ -59,7 +59,7 @@ class FullLogDirs:
         try:
             free_bytes, disk_bytes = live.space()
         except OSError as error:
-            live.fail(error)
+            live.note(error)
             return
         reserve = min(self._reserve_bytes, disk_bytes // RESERVE_SHARE)
         with self._lock:

@@ -1,8 +1,8 @@
-"""Partitions that a start had no space to recover, tried again while the broker runs.
+"""Partitions that a start could not load for want of space or descriptors, tried again later.
 
 Owns which they are, when each turn is due, and the thread that recovers them: that may read
-whole logs, and the scheduler's other tasks make room meanwhile. What a recovery finds is told
-to whoever loads (`log_loading`). Never decides whether a disk is full: it asks, and finds out.
+whole logs, and the scheduler's other tasks make room meanwhile. What a recovery finds is
+`log_loading`'s. Never decides whether a disk is full: it asks, and finds out.
 
 Locks: `_lock` guards the list, and nothing is called while it is held.
 """
@@ -24,12 +24,12 @@ again: each turn may read gigabytes."""
 
 
 class LateRecovery:
-    """The partitions of a broker that await space; `look` is to be called every LOOK_MS.
+    """The partitions of a broker that are still to be loaded; call `look` every LOOK_MS.
 
     Args:
-        load: recovers one and has it served; False: there was no space for it again.
-        done: told of each directory whose last one no longer waits, by one thread at a time, and
-            perhaps more than once.
+        load: recovers one and has it served; False: space or descriptors were lacking again.
+        done: called with each directory whose last one no longer waits, by one thread at a time,
+            and perhaps more than once.
     """
 
     def __init__(
@@ -51,12 +51,15 @@ class LateRecovery:
         self._due_ms: dict[LiveLogDir, int] = {}
 
     def add(self, live: LiveLogDir, partition: FoundPartition) -> None:
-        """Have a partition recovered when there is space in its directory."""
+        """Have a partition recovered when there is space for it, and descriptors."""
         with self._lock:
             self._waiting[partition.topic_partition] = live, partition
 
     def look(self) -> None:
-        """Begin with the directories that have space, if any has; returns at once."""
+        """Begin with the directories that have space, if any has and descriptors are left.
+
+        Returns at once.
+        """
         with self._lock:
             if self._stopped or self._thread is not None:
                 return
@@ -105,7 +108,7 @@ class LateRecovery:
             self._thread = None
 
     def _recover(self, live: LiveLogDir) -> None:
-        """Recover what a directory has, until there is no space again."""
+        """Recover what a directory has, until space or descriptors are lacking again."""
         for tp in list(self._waiting):
             with self._lock:
                 turn = self._waiting.get(tp)
@@ -118,8 +121,9 @@ class LateRecovery:
             finally:
                 with self._lock:
                     self._at_work = None
-                    if is_over:
-                        self._waiting.pop(tp, None)
+                    self._waiting.pop(tp, None)
+                    if not is_over:
+                        self._waiting[tp] = turn  # the last one: others may need less
                     self._lock.notify_all()
             if not is_over:
                 wait_ms = min(2 * self._wait_ms.get(live, LOOK_MS // 2), MOST_WAIT_MS)

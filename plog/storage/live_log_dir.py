@@ -31,20 +31,23 @@ from plog.storage.checkpoints import (
     store_topic_id,
 )
 from plog.storage.durable_ends import DURABLE_ENDS_FILE, DurableEnds, SlotKey
+from plog.storage.file_errors import is_path_fault_of_partition, is_refusal
 from plog.storage.filesystem import SPACE_BYTES, Filesystem, Space
 from plog.storage.group_commit import GroupCommit
 from plog.storage.log import COMPACT, Log
 from plog.storage.log_dir import LogDir
-from plog.storage.log_faults import DISK_FULL, NO_DESCRIPTORS
 from plog.storage.log_opening import open_log
 from plog.storage.log_owner import LogOwner
 from plog.storage.recovery import recover
+from plog.storage.segment import KEPT_DESCRIPTORS, SEGMENT_DESCRIPTORS
 from plog.storage.segment_files import (
     DELETE_DIRECTORY,
     FUTURE_DIRECTORY,
+    LOG,
     PartitionDirectory,
     leaving_directory_name,
     parse_directory_name,
+    parse_file_name,
 )
 from plog.storage.segment_verdict import ANY_OFFSET, Known
 from plog.types import TopicPartition
@@ -105,8 +108,7 @@ class LiveLogDir:
         self.cleaner_offsets = OffsetCheckpoint(fs, path / CLEANER_OFFSET_FILE)
         self.gaps = OffsetCheckpoint(fs, path / OFFSET_GAPS_FILE)
         self._damaged = OffsetCheckpoint(fs, path / DAMAGED_PARTITIONS_FILE)
-        self._unsynced_name = False
-        self._unmade: set[Path] = set()  # partition directories that are nobody's
+        self._unmade: set[Path] = set()  # directories of partitions whose creation failed
         self.group_commit = GroupCommit(f"commit {path}")
         self.room = DiskRoom()  # for clients' records; with others on the same disk
         self.refused_writes = 0  # for want of it
@@ -161,6 +163,19 @@ class LiveLogDir:
         ]
         return partitions, leaving
 
+    def is_unused(self, found: FoundPartition) -> bool:
+        """Tell whether a partition has never held a record. Raises OSError."""
+        for name in self._fs.list_directory(found.directory):
+            parsed = parse_file_name(name)
+            if parsed is None or parsed.kind != LOG:
+                continue
+            if parsed.base_offset or parsed.suffix:
+                return False
+            with self._fs.opened(found.directory / name) as fd:
+                if self._fs.size_bytes(fd):
+                    return False
+        return True
+
     def find_future_replicas(self) -> list[FoundPartition]:
         """Return the directories of replicas that were being moved here. Raises OSError."""
         found = []
@@ -174,15 +189,17 @@ class LiveLogDir:
         """Make a moved replica the partition's. Raises OSError."""
         directory = self.path / str(future.topic_partition)
         self._fs.rename(future.directory, directory)
-        self._fs.sync_directory(self.path)
+        self.sync_names()
         return FoundPartition(directory, future.topic_partition)
 
     def withdraw(self, tp: TopicPartition) -> None:
-        """Put away a replica that was adopted in vain, if it was. Raises OSError."""
+        """Rename a replica that was adopted in vain, if it was, for the next start to remove.
+
+        The caller syncs the names. Raises OSError.
+        """
         directory = self.path / str(tp)
         if self._fs.exists(directory):
-            self.put_away(directory, tp)
-        self.forget_cleaned(tp)
+            self._rename_away(directory, tp)
 
     def future_directory(self, tp: TopicPartition) -> Path:
         """Return a new name for a replica that is being moved here."""
@@ -207,8 +224,14 @@ class LiveLogDir:
         owner: LogOwner,
         *,
         clean_shutdown: bool | None = None,
+        keep_free: int = KEPT_DESCRIPTORS,
     ) -> Log:
         """Recover and open one partition.
+
+        Args:
+            clean_shutdown: whether its log was closed; None: as the directory says.
+            keep_free: the descriptors that the process must have left; EMFILE if it would have
+                fewer.
 
         Raises:
             LogDamaged: it cannot be served; its files are as they were found.
@@ -236,7 +259,7 @@ class LiveLogDir:
         )
         log = self._open(
             tp, topic_id, found.directory, known, settings, owner,
-            high_watermark=self.high_watermarks.stored.get(tp, 0),
+            high_watermark=self.high_watermarks.stored.get(tp, 0), keep_free=keep_free,
         )  # fmt: skip
         if tp in self._damaged.stored:
             self._damaged.drop(tp)
@@ -277,6 +300,7 @@ class LiveLogDir:
         owner: LogOwner,
         *,
         high_watermark: int,
+        keep_free: int = KEPT_DESCRIPTORS,
     ) -> Log:
         recovered = recover(
             self._fs, directory, known, index_interval_bytes=settings.index_interval_bytes
@@ -293,6 +317,7 @@ class LiveLogDir:
             owner=owner,
             fs=self._fs,
             monotonic_ms=self._clock.monotonic_ms(),
+            keep_free=keep_free,
         )
         log.native.set_room(self.room)
         key = slot_key(tp, topic_id)
@@ -327,11 +352,14 @@ class LiveLogDir:
         settings: TopicSettings,
         owner: LogOwner,
     ) -> Log:
-        """Make the directory of a new partition and open its log. Raises OSError.
+        """Make the directory of a new partition and open its log.
 
-        Its name is durable after `sync_names`, and no record may be taken before that.
+        Its name is durable after `sync_names`, and no record may be taken before that. The
+        directory of a creation that fails is to be removed: `unmake` gives it another name.
         The checkpoints may still speak of a deleted partition of the same name: after a crash
         its offsets would be taken for the new one's, so that goes first, durably.
+
+        Raises OSError.
         """
         for checkpoint in (
             self.recovery_points,
@@ -351,12 +379,31 @@ class LiveLogDir:
         try:
             return self._create_in(directory, tp, topic_id, settings, owner)
         except OSError:
-            # What is there was never anyone's; left behind, it would be in the way. Removing it
-            # takes a descriptor, and the want of one may be why it was not made.
             self._unmade.add(directory)
-            self._fs.remove_tree(directory)
-            self._unmade.discard(directory)
             raise
+
+    def unmake(self, tp: TopicPartition, made: Log | None = None) -> Path | None:
+        """Put away the directory of a partition that is not served yet; return its new name.
+
+        Left in place it would be taken for a partition by the next start, also after its topic has
+        been deleted. None: there is nothing to remove, or the next creation has to remove it.
+
+        Args:
+            made: the log that was made there, which is closed; None: `create` has failed.
+        """
+        directory = self.path / str(tp)
+        if made is not None:
+            made.drop()
+            self._unmade.add(directory)
+        if directory not in self._unmade:
+            return None
+        try:
+            leaving = self.put_away(directory, tp)  # takes no descriptor, as its removal does
+        except OSError as error:
+            _log.error("%s, which was not created, stays for now: %s", directory, error)
+            return None
+        self._unmade.discard(directory)
+        return leaving
 
     def _create_in(
         self,
@@ -374,30 +421,30 @@ class LiveLogDir:
         )  # fmt: skip
 
     def sync_names(self) -> None:
-        """Make the names of new partitions durable. Raises OSError."""
-        self._fs.sync_directory(self.path)
+        """Make the names of partitions durable. Needs no further descriptor. Raises OSError."""
+        self.log_dir.sync_names()
 
     def put_away(self, directory: Path, tp: TopicPartition) -> Path:
         """Rename a partition directory so that it is no partition's; return its new name.
 
         Raises:
-            OSError: it cannot be renamed.
+            OSError: it cannot be renamed, and has its old name.
         """
-        target = self.path / leaving_directory_name(tp, DELETE_DIRECTORY, uuid.uuid4())
-        self._fs.rename(directory, target)
+        leaving = self._rename_away(directory, tp)
         try:
-            self._fs.sync_directory(self.path)
-        except OSError as error:
-            if error.errno not in NO_DESCRIPTORS:
-                raise
-            self._unsynced_name = True  # until it is removed, which waits for a descriptor
-        return target
+            self.sync_names()
+        except OSError:
+            self._fs.rename(leaving, directory)
+            raise
+        return leaving
+
+    def _rename_away(self, directory: Path, tp: TopicPartition) -> Path:
+        leaving = self.path / leaving_directory_name(tp, DELETE_DIRECTORY, uuid.uuid4())
+        self._fs.rename(directory, leaving)
+        return leaving
 
     def remove_tree(self, directory: Path) -> None:
         """Remove what was put away. Raises OSError."""
-        if self._unsynced_name:
-            self._fs.sync_directory(self.path)
-            self._unsynced_name = False
         self._fs.remove_tree(directory)
 
     def remember_damage(self, tp: TopicPartition) -> None:
@@ -418,6 +465,13 @@ class LiveLogDir:
         """Take the directory offline, and its partitions with it. Safe from any thread."""
         self._on_failure(self.path, error)
 
+    def note(self, error: OSError) -> None:
+        """Take the directory offline if an error means that its disk has failed; log it if not."""
+        if is_refusal(error) or is_path_fault_of_partition(error, self.path):
+            _log.error("log directory %s: %s", self.path, error)
+        else:
+            self.fail(error)
+
     def forget_cleaned(self, tp: TopicPartition) -> None:
         """Forget how far a partition was compacted: it has left. Raises OSError.
 
@@ -428,19 +482,16 @@ class LiveLogDir:
                 checkpoint.drop(tp)
 
     def guarded(self, task: Callable[..., object], *args: object) -> bool:
-        """Run a task on the directory's files, unless it is offline; an error takes it there.
+        """Run a task on the directory's files, unless it is offline; tell whether it was done.
 
-        But not a full disk: what could not be written is tried again, and what is there serves.
+        An error takes the directory offline, except those that do not mean a failed disk.
         """
         if self.failure is not None:
             return False
         try:
             task(*args)
         except OSError as error:
-            if error.errno in DISK_FULL | NO_DESCRIPTORS:
-                _log.error("log directory %s: %s", self.path, error)
-            else:
-                self.fail(error)
+            self.note(error)
             return False
         except KafkaStorageError as error:
             _log.error("%s", error)
@@ -457,11 +508,13 @@ class LiveLogDir:
         return self._fs.space(self.path)
 
     def has_space(self) -> bool:
-        """Tell whether anything could be written here, as far as space goes: the reserve too."""
+        """Tell whether a log could be opened here: the reserve, too, counts as free space."""
         try:
-            return self.space().free_bytes >= SPACE_BYTES
+            return self.space().free_bytes >= SPACE_BYTES and self._fs.has_descriptors(
+                SEGMENT_DESCRIPTORS + KEPT_DESCRIPTORS
+            )
         except OSError as error:
-            self.fail(error)
+            self.note(error)
             return False
 
     def close(self) -> None:

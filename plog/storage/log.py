@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from plog._native import batch
+from plog._native.files import NO_DESCRIPTORS
 from plog._native.partition_log import (
     APPENDED,
     DUPLICATE,
@@ -49,7 +50,7 @@ from plog.storage import retention, timestamp_search
 from plog.storage.compaction import DirtyRange, dirty_range
 from plog.storage.filesystem import Filesystem
 from plog.storage.leader_epochs import LeaderEpochs
-from plog.storage.log_faults import NO_DESCRIPTORS, LogFaults
+from plog.storage.log_faults import LogFaults
 from plog.storage.log_files import LogFiles
 from plog.storage.log_owner import LogOwner, report_nothing
 from plog.storage.log_segments import LogSegments, Rolled

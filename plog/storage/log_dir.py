@@ -17,9 +17,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from plog._native.files import NO_DESCRIPTORS
 from plog.errors import InconsistentLogDirs, KafkaStorageError
+from plog.storage.file_errors import DISK_FULL
 from plog.storage.filesystem import Filesystem
-from plog.storage.log_faults import DISK_FULL
 from plog.types import (
     CLUSTER_METADATA,
     RESERVED_UUIDS,
@@ -144,7 +145,8 @@ class LogDir:
         self.directory_id: uuid.UUID | None = None  # of a directory that is claimed
         self.lost_id: uuid.UUID | None = None  # the one it had, if its own file does not tell
         self._lock_fd = -1
-        # Held, so that nothing else can be taken for it.
+        # Held, so that nothing else can be taken for it, and so that its names can be synced when
+        # no other descriptor is left.
         self._directory_fd = -1
 
     def open(self) -> None:
@@ -186,6 +188,10 @@ class LogDir:
             self._fs.close(lock_fd)
             directory_fd, self._directory_fd = self._directory_fd, -1
             self._fs.close(directory_fd)
+
+    def sync_names(self) -> None:
+        """Make the names in the directory durable. Needs no further descriptor. Raises OSError."""
+        self._fs.fsync(self._directory_fd)
 
     def check_place(self) -> None:
         """Check that the path still leads to the directory that is open.
@@ -375,7 +381,7 @@ def lock_log_dirs(
 
     Raises:
         InconsistentLogDirs: one is named twice, or in use by another process.
-        KafkaStorageError: none can be used.
+        KafkaStorageError: none can be used, or no file descriptor is left.
     """
     locked = list(already)
     faults: list[str] = []
@@ -386,6 +392,8 @@ def lock_log_dirs(
             try:
                 log_dir.open()
             except OSError as error:
+                if error.errno in NO_DESCRIPTORS:
+                    raise KafkaStorageError(f"{path} cannot be opened: {error}") from error
                 faults.append(f"{path}: {error.strerror or error}")
             else:
                 locked.append(log_dir)

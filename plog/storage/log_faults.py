@@ -1,34 +1,36 @@
-"""What an error of a log's files means: for who asked, for the partition, for the disk.
+"""What an error of a log's files means: for the caller, for the partition, for the disk.
 
-Owns who is told of it, and the error that is raised instead: a full disk refuses the
-write, a failed one takes its log directory offline, bytes that are not what was written
-take the partition offline. Never takes anything offline itself: the owner does.
+Owns which method of the owner is called, and the error that is raised instead. A full disk and a
+want of descriptors refuse the operation. Damaged bytes, and a path that is not the file that it
+should be, take the partition offline. Any other error means that the disk has failed, and takes
+its log directory offline. Never takes anything offline itself: the owner does. What an errno
+means is `file_errors`'.
 
-Takes no lock: the data path and callbacks come here with whatever they hold.
+Takes no lock: the data path and callbacks may hold any lock when they come here.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from plog._native.files import NO_DESCRIPTORS
 from plog.errors import CorruptRecord, KafkaStorageError
+from plog.storage.file_errors import (
+    DISK_FULL,
+    PATH_FAULTS,
+    is_path_fault_of_partition,
+)
 from plog.storage.log_owner import LogOwner
 
 if TYPE_CHECKING:
     from plog.storage.log import Log
 
-DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""The one failure of a write that does not make the disk suspect."""
-NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
-"""What the process lacks says nothing of the disk: only who asked is refused."""
-
 
 def is_of_full_disk(failure: BaseException) -> bool:
-    """Tell whether that is all that a failure is of: its log directory has told of it."""
+    """Tell whether the cause of a failure is a full disk, which its log directory has reported."""
     cause = failure.__cause__
     return isinstance(cause, OSError) and cause.errno in DISK_FULL
 
@@ -46,16 +48,25 @@ class LogFaults:
         self._silent = True
 
     def disk_failed(self, error: OSError) -> None:
-        """Tell the owner that the log directory's disk has failed.
+        """Tell the owner that the disk has failed, or that the partition's path is wrong.
 
-        Once the log is offline for another reason, or has moved, its errors say nothing of the
-        disk; nor does a want of descriptors.
+        Once the log is offline for another reason, or has moved, its errors say nothing about the
+        disk. A want of descriptors never does.
         """
-        if not self._silent and error.errno not in NO_DESCRIPTORS:
+        if self._silent or error.errno in NO_DESCRIPTORS:
+            return
+        if self._is_path_fault(error):
+            self._owner.on_damage(self._log, f"{self._log.directory}: {error}")
+        else:
             self._owner.on_io_error(self._log, error)
 
+    def _is_path_fault(self, error: OSError) -> bool:
+        if error.filename is None:  # the kernels open no path but the partition's directory
+            return error.errno in PATH_FAULTS
+        return is_path_fault_of_partition(error, self._log.log_dir)
+
     def failed(self, error: OSError) -> KafkaStorageError:
-        """Tell the owner of a failed or full disk, or of no descriptor; return what to raise."""
+        """Tell the owner what kind of error it is; return what to raise."""
         if error.errno in DISK_FULL:
             self._owner.on_disk_full(self._log, error)
         elif error.errno in NO_DESCRIPTORS:

@@ -21,6 +21,7 @@ from plog.storage.producer_load import load_producers, snapshot_offsets, store_s
 from plog.storage.segment import (
     SegmentNumbers,
     create_segment,
+    discard_segment,
     numbers_from_scan,
     open_segment,
 )
@@ -56,9 +57,8 @@ class LogFiles:
         )
 
     def discard_segment(self, base_offset: int) -> None:
-        """Remove the files of a segment that was made in vain."""
-        for kind in SEGMENT:
-            self._fs.unlink(path_of(self.directory, base_offset, kind), missing_ok=True)
+        """Remove the files of a segment that is not used."""
+        discard_segment(self._fs, self.directory, base_offset)
 
     def put_away(self, segments: Iterable[Segment], *, again: bool = False) -> list[Path]:
         """Rename segments' files to `.deleted`, in the order given; return the new names.

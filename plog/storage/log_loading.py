@@ -15,16 +15,21 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from plog._native.files import NO_DESCRIPTORS
 from plog.errors import InconsistentLogDirs, KafkaStorageError, LogDamaged
 from plog.settings.definitions import TopicSettings
+from plog.storage.file_errors import is_path_fault_of_partition, is_refusal
 from plog.storage.live_log_dir import FoundPartition, LiveLogDir
 from plog.storage.log import Log
 from plog.storage.log_dir import DIRECTORY_ID
-from plog.storage.log_faults import DISK_FULL
 from plog.storage.log_owner import LogOwner
+from plog.storage.segment import KEPT_DESCRIPTORS
 from plog.types import TopicPartition, uuid_to_text
 
 _log = logging.getLogger(__name__)
+
+LATE_KEEPS = 8
+"""After the start a log is opened only while so many descriptors are left, for clients."""
 
 
 class Register(LogOwner, Protocol):
@@ -36,8 +41,8 @@ class Register(LogOwner, Protocol):
     def quarantine(self, topic_partition: TopicPartition, log_dir: Path, reason: str) -> None:
         """Take note of a partition that cannot be served."""
 
-    def await_space(self, live: LiveLogDir, partition: FoundPartition) -> None:
-        """Have `LogLoading.load_late` called when a full disk has space."""
+    def load_later(self, live: LiveLogDir, partition: FoundPartition) -> None:
+        """Have `LogLoading.load_late` called when space and descriptors are left."""
 
     def remove_tree_later(self, live: LiveLogDir, directory: Path, delay_ms: int) -> None:
         """Remove a directory that is no partition's."""
@@ -53,7 +58,10 @@ def open_log_dirs(
     """Open every directory; one whose disk has failed or is not mounted gets its `failure`.
 
     Raises:
-        InconsistentLogDirs: a directory is in use, or another broker's; all are closed again.
+        InconsistentLogDirs: a directory is in use, or another broker's.
+        KafkaStorageError: no file descriptor is left to open one.
+
+    All are closed again then.
     """
     try:
         for live in dirs.values():
@@ -62,12 +70,19 @@ def open_log_dirs(
                     raise _not_mounted(live.path, unmounted[live.path])
                 live.open(broker_id, cluster_id)
             except OSError as error:
+                if error.errno in NO_DESCRIPTORS:
+                    raise _no_descriptor(live.path, error) from error
                 live.note_failure(error)
                 _log.error("log directory %s is offline: %s", live.path, error)
-    except InconsistentLogDirs:
+    except (InconsistentLogDirs, KafkaStorageError):
         for live in dirs.values():
             live.close()
         raise
+
+
+def _no_descriptor(path: Path, error: OSError) -> KafkaStorageError:
+    """Return what ends a start that cannot know what there is: nothing is wrong with the disk."""
+    return KafkaStorageError(f"log directory {path} cannot be read: {error}")
 
 
 def _not_mounted(path: Path, directory_id: uuid.UUID) -> OSError:
@@ -85,6 +100,7 @@ class LogLoading:
         register: told of every log, and of what cannot be served.
         topic_settings: returns the effective settings of a topic.
         threads: so many logs are loaded at a time.
+        keep_free: `load` leaves so many descriptors to the rest of the broker.
     """
 
     def __init__(
@@ -93,10 +109,12 @@ class LogLoading:
         topic_settings: Callable[[str], TopicSettings],
         *,
         threads: int,
+        keep_free: int = KEPT_DESCRIPTORS,
     ) -> None:
         self._register = register
         self._topic_settings = topic_settings
         self._threads = threads
+        self._keep_free = keep_free
         self._abandoned = False
         self._found = 0
         self._left = 0
@@ -117,8 +135,8 @@ class LogLoading:
             is_one_missing: whether there is a directory that is not among these.
 
         Raises:
-            KafkaStorageError: a partition cannot be loaded for no reason of its files, or
-                `abandon` was called.
+            KafkaStorageError: a partition cannot be loaded for no reason of its files, a directory
+                cannot be listed as no descriptor is left, or `abandon` was called.
         """
         self._load_in_threads(self._find(dirs, is_one_missing))
         if self._abandoned:
@@ -132,6 +150,8 @@ class LogLoading:
             try:
                 partitions, leaving = live.find_partitions()
             except OSError as error:
+                if error.errno in NO_DESCRIPTORS:
+                    raise _no_descriptor(live.path, error) from error
                 live.fail(error)
                 continue
             found += [(live, partition) for partition in partitions]
@@ -144,12 +164,33 @@ class LogLoading:
         )
         for tp, count in Counter(p.topic_partition for _, p in found).items():
             if count > 1:
-                where = [str(p.directory) for _, p in found if p.topic_partition == tp]
-                self._register.quarantine(
-                    tp, Path(where[0]).parent, f"it is in {' and in '.join(where)}"
-                )
-                found = [(live, p) for live, p in found if p.topic_partition != tp]
+                same = [one for one in found if one[1].topic_partition == tp]
+                found = [one for one in found if one not in same]
+                found += self._one_of(tp, same)
         return found
+
+    def _one_of(
+        self, tp: TopicPartition, same: list[tuple[LiveLogDir, FoundPartition]]
+    ) -> list[tuple[LiveLogDir, FoundPartition]]:
+        """Return where a partition is that several directories hold; nothing if that is unclear.
+
+        A creation that failed leaves an empty one if its directory could not even rename it, and
+        the partition was made in another directory. The empty one is removed.
+        """
+        try:
+            used = [(live, one) for live, one in same if not live.is_unused(one)] or same[:1]
+            if len(used) == 1:
+                for live, one in same:
+                    if (live, one) not in used:
+                        leaving = live.put_away(one.directory, tp)
+                        self._register.remove_tree_later(live, leaving, 0)
+                return used
+            reason = ""
+        except OSError as error:
+            reason = f" ({error})"
+        where = " and in ".join(str(one.directory) for _, one in same)
+        self._register.quarantine(tp, same[0][0].path, f"it is in {where}{reason}")
+        return []
 
     def _finish_moves(
         self, dirs: Collection[LiveLogDir], present: set[TopicPartition], is_one_missing: bool
@@ -165,12 +206,24 @@ class LogLoading:
                 for future in live.find_future_replicas():
                     if future.topic_partition in present:
                         self._register.remove_tree_later(live, future.directory, 0)
-                    elif not is_one_missing:
-                        adopted.append((live, live.adopt(future)))
+                    elif not is_one_missing and (found := self._adopt(live, future)) is not None:
+                        adopted.append((live, found))
                         present.add(future.topic_partition)
             except OSError as error:
+                if error.errno in NO_DESCRIPTORS:
+                    raise _no_descriptor(live.path, error) from error
                 live.fail(error)
         return adopted
+
+    def _adopt(self, live: LiveLogDir, future: FoundPartition) -> FoundPartition | None:
+        """Make a moved replica the partition's; None if something else is there. Raises OSError."""
+        try:
+            return live.adopt(future)
+        except OSError as error:
+            if not is_path_fault_of_partition(error, live.path):
+                raise
+            self._register.quarantine(future.topic_partition, live.path, str(error))
+            return None
 
     def _load_in_threads(self, found: list[tuple[LiveLogDir, FoundPartition]]) -> None:
         queue = list(reversed(found))
@@ -204,10 +257,10 @@ class LogLoading:
             raise KafkaStorageError(f"{tp} cannot be loaded: {error!r}") from error
 
     def load_late(self, live: LiveLogDir, partition: FoundPartition) -> bool:
-        """Load a log of which `await_space` was told; False: there was no space again."""
+        """Load a log of a `load_later`; False: space or descriptors were lacking again."""
         tp = partition.topic_partition
         try:
-            return self._try_to_load(live, partition) is None
+            return self._try_to_load(live, partition, LATE_KEEPS) is None
         except Exception as error:  # noqa: BLE001 - the others go on, as the scheduler's tasks do
             _log.exception("%s cannot be loaded", tp)
             self._on_damage(live, tp, f"it cannot be loaded: {error!r}")
@@ -218,23 +271,34 @@ class LogLoading:
         if live.failure is not None:
             reason = f"log directory {live.path} is offline"
             self._register.quarantine(tp, live.path, reason)
-        elif (no_space := self._try_to_load(live, partition)) is not None:
-            # What needs no space can still be served, and retention make room.
+        elif (refusal := self._try_to_load(live, partition, self._keep_free)) is not None:
+            # The others are served, and retention can make room.
             live.unrecovered = True
-            reason = f"no space to recover it, which is tried again when there is some: {no_space}"
-            self._register.quarantine(tp, live.path, reason)
-            self._register.await_space(live, partition)
+            lacking = (
+                "no file descriptor is left to open it, which is tried again"
+                if refusal.errno in NO_DESCRIPTORS
+                else "no space to recover it, which is tried again when there is some"
+            )
+            self._register.quarantine(tp, live.path, f"{lacking}: {refusal}")
+            self._register.load_later(live, partition)
 
-    def _try_to_load(self, live: LiveLogDir, partition: FoundPartition) -> OSError | None:
-        """Load a log, or take note of why it cannot be; return the error of a full disk."""
+    def _try_to_load(
+        self, live: LiveLogDir, partition: FoundPartition, keep_free: int
+    ) -> OSError | None:
+        """Load a log, or take note of why not; return an error if it can be loaded later."""
         tp = partition.topic_partition
         try:
-            log = live.load(partition, self._topic_settings(tp.topic), self._register)
+            log = live.load(
+                partition, self._topic_settings(tp.topic), self._register, keep_free=keep_free
+            )
         except LogDamaged as error:
             self._on_damage(live, tp, str(error))
         except OSError as error:
-            if error.errno in DISK_FULL:
+            if is_refusal(error):
                 return error
+            if is_path_fault_of_partition(error, live.path):
+                self._on_damage(live, tp, str(error))
+                return None
             live.fail(error)
             reason = f"log directory {live.path} is offline: {error}"
             self._register.quarantine(tp, live.path, reason)

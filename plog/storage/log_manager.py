@@ -14,7 +14,6 @@ partition is made, deleted, or takes another directory's place.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import uuid
 from collections import Counter
@@ -25,6 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from plog._native.files import NO_DESCRIPTORS
 from plog.errors import (
     InconsistentTopicId,
     KafkaError,
@@ -36,7 +36,8 @@ from plog.runtime.clock import Clock
 from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.storage.absent_replicas import AbsentReplicas
-from plog.storage.filesystem import Filesystem
+from plog.storage.file_errors import is_path_fault_of_partition, is_refusal
+from plog.storage.filesystem import DEV_NULL, Filesystem
 from plog.storage.flush_retries import FlushRetries
 from plog.storage.full_log_dirs import LOOK_MS, FullLogDirs, share_rooms
 from plog.storage.group_commit import Done
@@ -47,7 +48,6 @@ from plog.storage.log import Log
 from plog.storage.log_checkpoints import LogCheckpoints
 from plog.storage.log_cleaner import LogCleaner
 from plog.storage.log_dir import LogDir, check_named_once
-from plog.storage.log_faults import DISK_FULL, NO_DESCRIPTORS
 from plog.storage.log_loading import LogLoading, open_log_dirs
 from plog.storage.log_owner import report_nothing
 from plog.storage.scheduler import Scheduler
@@ -56,7 +56,11 @@ from plog.types import TopicPartition, counted
 _log = logging.getLogger(__name__)
 
 SAY_AGAIN_MS = 60_000
-"""How often a want of descriptors is told of, however many requests it refuses."""
+"""How often a want of descriptors is logged, however many requests it refuses."""
+
+LOADING_KEEPS = 16
+"""A start opens logs only while so many descriptors are left, and two for each network thread: for
+what the broker opens after them, and for its first clients."""
 
 TELL_LATE_MS = 200
 """For so long partitions that are recovered after the start are collected: all replicas of the
@@ -149,6 +153,7 @@ class LogManager:
             self,
             topic_settings,
             threads=settings.num_recovery_threads_per_data_dir * max(1, len(settings.log_dirs)),
+            keep_free=LOADING_KEEPS + 2 * settings.num_network_threads,
         )
         self.late_recovery = LateRecovery(clock, self._load_late, self._on_recovered_all)
 
@@ -180,7 +185,7 @@ class LogManager:
         self.scheduler.every(LOOK_MS, self.late_recovery.look)
         # Logs are closed one by one, and each has to write: with this descriptor, if none is left.
         with suppress(OSError):
-            self._spare_fd = self._fs.open_file(Path(os.devnull))
+            self._spare_fd = self._fs.open_file(DEV_NULL)
         self.checkpoints.plan(self.scheduler, self._settings)
         self._housekeeping.plan(self.scheduler)
         if background:
@@ -273,8 +278,8 @@ class LogManager:
             reason = f"log directory {log.log_dir} is offline"
             self.quarantine(log.topic_partition, log.log_dir, reason)
 
-    def await_space(self, live: LiveLogDir, partition: FoundPartition) -> None:
-        """Have a partition recovered when its directory's disk has space."""
+    def load_later(self, live: LiveLogDir, partition: FoundPartition) -> None:
+        """Have a partition loaded when its disk has space and the process has descriptors."""
         self.late_recovery.add(live, partition)
 
     def on_late_recovery(self, callback: Callable[[Collection[TopicPartition]], None]) -> None:
@@ -358,7 +363,7 @@ class LogManager:
         return MappingProxyType(self._dirs)
 
     def has_space_for(self, tp: TopicPartition) -> bool:
-        """Tell whether a partition could be written to, or made, as far as space goes."""
+        """Tell whether a partition could be written to, or made: space and descriptors are left."""
         log = self._logs.get(tp)
         dirs = self._live() if log is None else [self._dirs[log.log_dir]]
         return bool(dirs) and all(live.has_space() for live in dirs)
@@ -412,7 +417,11 @@ class LogManager:
                     except (InconsistentTopicId, KafkaStorageError) as error:
                         made[one] = error
                 for live, logs in fresh.items():
-                    self._serve(live, logs)
+                    refusal = self._serve(live, logs)
+                    if refusal is not None:
+                        for one in missing:
+                            if made[one] in logs:
+                                made[one] = self._refused(one.topic_partition, refusal)
                 # What was in a directory that has just failed is made in another.
                 gone = [log for logs in fresh.values() for log in logs if not self._is_served(log)]
                 missing = [one for one in missing if made[one] in gone]
@@ -439,9 +448,9 @@ class LogManager:
             try:
                 log = live.create(tp, wanted.topic_id, wanted.settings, self)
             except OSError as error:
-                refused = error.errno in DISK_FULL | NO_DESCRIPTORS
-                if refused or isinstance(error, FileExistsError):
-                    raise KafkaStorageError(f"{tp}: {error}") from error
+                self._unmake(live, tp)
+                if is_refusal(error) or is_path_fault_of_partition(error, live.path):
+                    raise self._refused(tp, error) from error
                 self.fail_log_dir(live.path, error)
                 continue
             log.become_follower(wanted.leader_epoch)
@@ -449,15 +458,35 @@ class LogManager:
             fresh.setdefault(live, []).append(log)
             return log
 
-    def _serve(self, live: LiveLogDir, logs: Sequence[Log]) -> None:
-        """Have new logs of one directory served, once their names are on its disk."""
+    def _serve(self, live: LiveLogDir, logs: Sequence[Log]) -> OSError | None:
+        """Have new logs of one directory served, once their names are on its disk.
+
+        An error is returned that does not mean a failed disk: the logs are removed then.
+        """
         try:
             live.sync_names()
         except OSError as error:
+            if is_refusal(error):
+                for log in logs:
+                    self._unmake(live, log.topic_partition, log)
+                return error
+            for log in logs:
+                self._unmake(live, log.topic_partition, log)  # they are made in another one
             self.fail_log_dir(live.path, error)
         for log in logs:
             if self._take_in(log, live):
                 self._lines.info("created %s in %s", log.topic_partition, live.path)
+        return None
+
+    def _unmake(self, live: LiveLogDir, tp: TopicPartition, made: Log | None = None) -> None:
+        if (leaving := live.unmake(tp, made)) is not None:
+            self.remove_tree_later(live, leaving, 0)
+
+    def _refused(self, tp: TopicPartition, error: OSError) -> KafkaStorageError:
+        """Return the answer to a creation that may be tried again; its cause says why."""
+        failure = KafkaStorageError(f"{tp}: {error}")
+        failure.__cause__ = error
+        return failure
 
     def _is_served(self, log: Log) -> bool:
         return self._logs.get(log.topic_partition) is log
@@ -515,7 +544,11 @@ class LogManager:
                     live.durable_ends.release(slot_key(tp, log.topic_id))
                 live.forget_cleaned(tp)
             except OSError as error:
-                self.fail_log_dir(live.path, error)
+                if is_refusal(error) or is_path_fault_of_partition(error, live.path):
+                    # Its files are where they were, and the deletion can be asked for again.
+                    self.quarantine(tp, live.path, f"it cannot be deleted: {error}")
+                else:
+                    self.fail_log_dir(live.path, error)
                 raise KafkaStorageError(f"{tp}: {error}") from error
         self.remove_tree_later(live, leaving, delay_ms)
         self._lines.info("deleted %s from %s", tp, live.path)
@@ -538,7 +571,7 @@ class LogManager:
     def remove_tree_later(self, live: LiveLogDir, directory: Path, delay_ms: int) -> None:
         """Remove a directory that is no partition's any more, after a delay.
 
-        What cannot be removed for now (the log says why) is tried again.
+        What cannot be removed now (the broker's log says why) is tried again.
         """
 
         def remove() -> None:
@@ -594,7 +627,10 @@ class LogManager:
         self._full.on_refused_write(self._dirs[log.log_dir], error)
 
     def on_no_descriptor(self, log: Log) -> None:
-        """Say what could not be done for want of a descriptor, once in a while."""
+        """Log that an operation was refused because no descriptor is left, once in a while."""
+        self._say_no_descriptor(log.topic_partition)
+
+    def _say_no_descriptor(self, of: object) -> None:
         now_ms = self._clock.monotonic_ms()
         with self._lock:
             silent = self._said_no_descriptor_ms
@@ -603,8 +639,9 @@ class LogManager:
                 self._said_no_descriptor_ms = now_ms
         if is_due:
             _log.error(
-                "%s: no file descriptor is left, what needs one is refused (here and elsewhere)",
-                log.topic_partition,
+                "%s: no file descriptor is left; operations that need one are refused (here and"
+                " elsewhere)",
+                of,
             )
 
     def on_damage(self, log: Log, reason: str) -> None:
@@ -632,7 +669,13 @@ class LogManager:
         self._failure_callbacks.append(callback)
 
     def fail_log_dir(self, path: Path, error: OSError) -> None:
-        """Take a log directory offline, and its partitions with it. Safe from any thread."""
+        """Take a log directory offline, and its partitions with it. Safe from any thread.
+
+        A want of descriptors never does: the caller can try again.
+        """
+        if error.errno in NO_DESCRIPTORS:
+            self._say_no_descriptor(f"log directory {path}")
+            return
         live = self._dirs[path]
         with self._lock:
             if live.failure is not None:

@@ -29,7 +29,6 @@ from plog.storage.filesystem import Filesystem
 from plog.storage.live_log_dir import FoundPartition, LiveLogDir, slot_key
 from plog.storage.log import Log
 from plog.storage.log_checkpoints import moved_starts
-from plog.storage.log_faults import DISK_FULL, NO_DESCRIPTORS
 from plog.storage.log_manager import LogManager
 from plog.storage.replica_copy import ReplicaCopy
 from plog.types import TopicPartition
@@ -111,8 +110,7 @@ class LogMoves:
                 if not self._logs.replace(log, moved, target):
                     raise KafkaStorageError(f"{tp} has moved to {target.path}, which has failed")
         except OSError as error:
-            if error.errno not in DISK_FULL | NO_DESCRIPTORS:
-                target.fail(error)
+            target.note(error)
             self._discard(copy, log, target)
             raise KafkaStorageError(f"{tp} cannot be moved: {error}") from error
         except KafkaStorageError:
@@ -142,21 +140,42 @@ class LogMoves:
         try:
             leaving = source.put_away(log.directory, tp)
         except OSError as error:
-            source.fail(error)
+            source.note(error)
             raise KafkaStorageError(f"{tp} cannot be moved: {error}") from error
         try:
             found = target.adopt(FoundPartition(copy.target, tp))
             moved = target.load(found, log.settings, self._logs, clean_shutdown=False)
         except (OSError, LogDamaged) as error:
-            target.withdraw(tp)
-            self._fs.rename(leaving, log.directory)
+            self._undo(log, source, leaving, target)
             raise KafkaStorageError(f"{tp} cannot be moved: {error}") from error
         source.guarded(source.durable_ends.release, slot_key(tp, log.topic_id))
         source.guarded(source.forget_cleaned, tp)
         self._logs.remove_tree_later(source, leaving, log.settings.file_delete_delay_ms)
         return moved
 
+    def _undo(self, log: Log, source: LiveLogDir, leaving: Path, target: LiveLogDir) -> None:
+        """Give the log its directory's name back. The next start must not find the copy instead.
+
+        First come two renames, which take neither space nor a descriptor.
+        """
+        tp = log.topic_partition
+        try:
+            try:
+                target.withdraw(tp)
+            finally:
+                self._fs.rename(leaving, log.directory)
+        except OSError as error:
+            # The next start would remove what is appended from now on, or refuse to choose.
+            self._logs.on_damage(log, f"a move to {target.path} cannot be undone: {error}")
+        target.guarded(target.sync_names)
+        source.guarded(source.sync_names)
+        target.guarded(target.forget_cleaned, tp)
+
     def _discard(self, copy: ReplicaCopy, log: Log, target: LiveLogDir) -> None:
-        """Remove a copy, unless it may be all there is."""
-        if self._fs.exists(log.directory) and self._fs.exists(copy.target):
-            target.guarded(self._fs.remove_tree, copy.target)
+        """Remove a copy, unless it may be all there is. What stays is removed by the next start."""
+
+        def remove() -> None:
+            if self._fs.exists(log.directory) and self._fs.exists(copy.target):
+                self._fs.remove_tree(copy.target)
+
+        target.guarded(remove)

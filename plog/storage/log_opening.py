@@ -16,7 +16,7 @@ from plog.storage.filesystem import Filesystem
 from plog.storage.log import Log
 from plog.storage.log_owner import LogOwner
 from plog.storage.recovery import RecoveredLog
-from plog.storage.segment import open_segment
+from plog.storage.segment import KEPT_DESCRIPTORS, open_segment
 from plog.types import TopicPartition
 
 
@@ -31,11 +31,24 @@ def open_log(
     owner: LogOwner,
     fs: Filesystem,
     monotonic_ms: int,
+    keep_free: int = KEPT_DESCRIPTORS,
 ) -> Log:
-    """Open the files that recovery left. Raises OSError."""
+    """Open the files that recovery left.
+
+    Args:
+        keep_free: as `open_segment`.
+
+    Raises OSError.
+    """
     native = PartitionLog(
         [
-            open_segment(fs, directory, numbers, max_index_bytes=settings.segment_index_bytes)
+            open_segment(
+                fs,
+                directory,
+                numbers,
+                max_index_bytes=settings.segment_index_bytes,
+                keep_free=keep_free,
+            )
             for numbers in recovered.segments
         ],
         log_start_offset=recovered.log_start_offset,

@@ -155,10 +155,11 @@ class LogSegments:
             fresh = self._files.create_segment(end, settings)
             try:
                 native.replace_segments([*segments, fresh])
-            except ValueError:
-                # The data path appended meanwhile: the new segment begins too early.
+            except BaseException as refusal:
                 self._files.discard_segment(end)
-                continue
+                if not isinstance(refusal, ValueError):
+                    raise
+                continue  # the data path appended meanwhile: the new segment begins too early
             break
         sealed = segments[-1]
         self._unsynced.append(sealed)  # first: a seal that fails is made up for when it is synced

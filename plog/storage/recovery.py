@@ -106,6 +106,9 @@ class _Recovery:
         segments = judged.segments
         log_end_offset = segments[-1].next_offset if segments else 0
         # The verdict is in: from here on .log files may change.
+        for base in judged.unused:
+            self._remove_segment(base)
+            self._reports.append(f"removed {file_name(base, LOG)}, empty and never used")
         if judged.cut is not None:
             self._cut(judged.cut)
         log_start_offset = self._known.log_start_offset

@@ -7,6 +7,9 @@ Never decides whether a segment should exist.
 
 from __future__ import annotations
 
+import errno
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +21,12 @@ from plog.storage.index_files import IndexBuilder, check_indexes
 from plog.storage.segment_files import LOG, OFFSET_INDEX, SEGMENT, TIME_INDEX, path_of
 from plog.storage.segment_scan import BatchReader, OffsetOrder, reader_of, walk_headers
 from plog.types import NO_TIMESTAMP
+
+SEGMENT_DESCRIPTORS = 3
+"""Of an open segment: the log and its two indexes."""
+KEPT_DESCRIPTORS = 2
+"""So many descriptors segments leave to the rest of the broker, which opens a file or a directory
+for a moment: to sync the names of a segment, to write a checkpoint."""
 
 
 class SegmentNumbers(NamedTuple):
@@ -42,20 +51,31 @@ class SegmentNumbers(NamedTuple):
 def create_segment(
     fs: Filesystem, directory: Path, base_offset: int, *, max_index_bytes: int
 ) -> Segment:
-    """Make the files of an empty segment and open it. Raises OSError.
+    """Make the files of an empty segment and open it. Raises OSError, and leaves no file then.
 
-    Files of that name are leftovers of a creation that a crash cut short (the log would not
-    ask for a segment it has): they are emptied.
+    Files of that name are left over from a creation that a crash cut short, because the log does
+    not ask for a segment that it has. They are removed.
     """
+    discard_segment(fs, directory, base_offset)
+    try:
+        return open_segment(
+            fs,
+            directory,
+            SegmentNumbers.empty(base_offset),
+            max_index_bytes=max_index_bytes,
+            create=True,
+        )
+    except OSError:
+        # If this fails too, recovery removes the empty segment: it holds no record.
+        with suppress(OSError):
+            discard_segment(fs, directory, base_offset)
+        raise
+
+
+def discard_segment(fs: Filesystem, directory: Path, base_offset: int) -> None:
+    """Remove the files of a segment that is not used. Raises OSError."""
     for kind in SEGMENT:
         fs.unlink(path_of(directory, base_offset, kind), missing_ok=True)
-    return open_segment(
-        fs,
-        directory,
-        SegmentNumbers.empty(base_offset),
-        max_index_bytes=max_index_bytes,
-        create=True,
-    )
 
 
 def open_segment(
@@ -66,17 +86,21 @@ def open_segment(
     max_index_bytes: int,
     create: bool = False,
     suffix: str = "",
+    keep_free: int = KEPT_DESCRIPTORS,
 ) -> Segment:
     """Open the files for the data path. Raises OSError.
 
     Args:
-        suffix: of their names, while they are on their way in.
+        suffix: of their names, until they replace others.
+        keep_free: the descriptors that the process must have left; EMFILE if it would have fewer.
     """
     fds: list[int] = []
     try:
         for kind in (LOG, OFFSET_INDEX, TIME_INDEX):
             path = path_of(directory, numbers.base_offset, kind, suffix)
             fds.append(fs.open_file(path, create=create))
+            if not fs.leaves_free(fds[-1], keep_free):
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
     except OSError:
         for fd in fds:
             fs.close(fd)

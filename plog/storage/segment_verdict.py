@@ -93,6 +93,7 @@ class Judged(NamedTuple):
     unproven: dict[int, int]  # by base offset, where batches begin that may not be on disk
     saw_markers: bool  # of transactions, in what was read
     epoch_starts: list[tuple[int, int]]  # (leader epoch, first offset), in what was read
+    unused: list[int]  # base offsets of empty segments that a failed roll has left
     reports: list[str]  # what is to be repaired, a line each
 
 
@@ -136,6 +137,7 @@ class _Judge:
         self._unproven: dict[int, int] = {}
         self._saw_markers = False
         self._epoch_starts: list[tuple[int, int]] = []
+        self._unused: list[int] = []
 
     def run(self, bases: Sequence[int]) -> Judged:
         segments, cut = self._check_segments(bases)
@@ -148,6 +150,7 @@ class _Judge:
             unproven=self._unproven,
             saw_markers=self._saw_markers,
             epoch_starts=self._epoch_starts,
+            unused=self._unused,
             reports=self._reports,
         )
 
@@ -158,6 +161,9 @@ class _Judge:
         segments: list[SegmentNumbers] = []
         for number, base in enumerate(bases):
             later = bases[number + 1 :]
+            if segments and self._is_unused(segments[-1], base):
+                self._unused.append(base)
+                continue
             if segments and (cut := self._check_gap(segments[-1], bases[number:])) is not None:
                 return segments, cut
             known_whole = self._known.clean_shutdown or (
@@ -175,6 +181,17 @@ class _Judge:
                 self._judge(scan, later)
                 return segments, Cut(base, scan.position, later)
         return segments, None
+
+    def _is_unused(self, before: SegmentNumbers, base: int) -> bool:
+        """Tell whether an empty segment begins among the records of the one before.
+
+        A roll that failed can leave one, and the log goes on in the segment before. No record is
+        lost with it: if it had held any, the log would end too early, or have a gap.
+        """
+        if base >= before.next_offset:
+            return False
+        with self._fs.opened(self._path(base)) as fd:
+            return self._fs.size_bytes(fd) == 0
 
     def _check_gap(self, before: SegmentNumbers, bases: Sequence[int]) -> Cut | None:
         """Check that a segment begins where the one before ends; None when it does."""

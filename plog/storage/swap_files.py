@@ -9,6 +9,7 @@ the lowest up. So a `.cleaned` file means that nothing was replaced yet; a `.swa
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from plog.errors import LogDamaged
@@ -24,6 +25,7 @@ from plog.storage.segment_files import (
     parse_file_name,
 )
 from plog.storage.segment_scan import BatchReader, reader_of
+from plog.types import counted
 
 
 def finish_swaps(fs: Filesystem, directory: Path) -> list[str]:
@@ -65,6 +67,7 @@ def finish_swaps(fs: Filesystem, directory: Path) -> list[str]:
     ]
     if ranges:
         first, end = min(begin for begin, _ in ranges), max(end for _, end in ranges)
+        replaced = 0
         for name in fs.list_directory(directory):
             ordinary = parse_file_name(name)
             if (
@@ -75,15 +78,24 @@ def finish_swaps(fs: Filesystem, directory: Path) -> list[str]:
                 and file_name(ordinary.base_offset, LOG, SWAP) not in found
             ):
                 fs.unlink(directory / name)
+                replaced += ordinary.kind == LOG
         # First, or a power cut could bring them back beside what replaces them.
         fs.sync_directory(directory)
-        reports.append(f"completed the replacement of segments {first} to {end - 1}")
+        reports.append(_completed(found.values(), replaced))
 
     # Pass 3: renamed over what has the same name.
     for name, parsed in sorted(found.items(), key=lambda item: item[1].base_offset):
         fs.rename(directory / name, directory / file_name(parsed.base_offset, parsed.kind))
     fs.sync_directory(directory)
     return reports
+
+
+def _completed(found: Collection[SegmentFile], replaced: int) -> str:
+    """Say which compacted segments take their places. One may be empty, and has no last offset."""
+    bases = sorted(parsed.base_offset for parsed in found if parsed.kind == LOG)
+    names = ", ".join(file_name(base, LOG) for base in bases)
+    removed = counted(replaced, "old segment")
+    return f"completed a compaction: {names} put in place, {removed} removed"
 
 
 def _replaced_range(fs: Filesystem, path: Path, base_offset: int) -> tuple[int, int]:

@@ -8,7 +8,6 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
@@ -27,6 +26,7 @@ from plog.runtime.clock import ManualClock
 from plog.storage.durable_ends import DurableEnds, SlotKey
 from plog.storage.filesystem import Filesystem
 from plog.storage.live_log_dir import LiveLogDir
+from plog.storage.log_dir import LogDir
 from plog.storage.log import Log
 from plog.storage.log_files import LogFiles
 from plog.storage.log_manager import SAY_AGAIN_MS, LogManager, NewPartition
@@ -331,24 +331,24 @@ def test_deleted_partition_is_gone_at_once_and_from_the_disk_later(
 
 
 def test_many_partitions_are_made_with_one_wait_for_their_names(
-    start: Start, dirs: list[Path]
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Counting(Filesystem):
-        synced: ClassVar[list[Path]] = []
+    synced: list[Path] = []
+    sync_names = LogDir.sync_names
 
-        def sync_directory(self, path: Path) -> None:
-            self.synced.append(path)
-            super().sync_directory(path)
+    def counting(log_dir: LogDir) -> None:
+        synced.append(log_dir.path)
+        sync_names(log_dir)
 
-    manager = start(fs=Counting())
-    Counting.synced.clear()
+    monkeypatch.setattr(LogDir, "sync_names", counting)
+    manager = start()
     other = NewPartition(TopicPartition("t", 1), ID_B, SETTINGS)
     wanted = [NewPartition(TopicPartition("t", n), ID_A, SETTINGS, 3) for n in range(7)]
     made = manager.create_all([*wanted, other])
     assert [manager.get(one.topic_partition) for one in wanted] == made[:-1]
     assert isinstance(made[-1], KafkaStorageError)  # its directory was being made
     assert isinstance(manager.create_all([other])[0], InconsistentTopicId)
-    assert sorted(path for path in Counting.synced if path in dirs) == dirs
+    assert sorted(synced) == dirs
     counts = [len(list(path.glob("t-*"))) for path in dirs]
     assert sum(counts) == 7
     assert max(counts) - min(counts) <= 1
@@ -357,18 +357,17 @@ def test_many_partitions_are_made_with_one_wait_for_their_names(
 
 
 def test_directory_that_fails_when_names_are_synced_has_its_partitions_made_elsewhere(
-    start: Start, dirs: list[Path]
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Failing(Filesystem):
-        failing = False
+    sync_names = LogDir.sync_names
 
-        def sync_directory(self, path: Path) -> None:
-            if self.failing and path == dirs[0]:
-                raise OSError(errno.EIO, "gone")
-            super().sync_directory(path)
+    def failing(log_dir: LogDir) -> None:
+        if log_dir.path == dirs[0]:
+            raise OSError(errno.EIO, "gone")
+        sync_names(log_dir)
 
-    manager = start(fs=Failing())
-    Failing.failing = True
+    manager = start()
+    monkeypatch.setattr(LogDir, "sync_names", failing)
     wanted = [NewPartition(TopicPartition("t", n), ID_A, SETTINGS) for n in range(4)]
     made = manager.create_all(wanted)
     assert manager.offline_log_dirs == [dirs[0]]

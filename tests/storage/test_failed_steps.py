@@ -1,0 +1,269 @@
+"""Every step of a roll, a compaction, a move, a recovery and others fails at each operation.
+
+Then records are appended, the broker stops cleanly and starts again on a disk that works: nothing
+that a failed step has left is taken for damage, and every acknowledged record is served. A want of
+descriptors and a full disk take nothing offline, not even until then.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from plog._native.batch import scan
+from plog._native.records import build_batch, walk
+from plog.errors import KafkaError
+from plog.runtime.clock import ManualClock
+from plog.settings.definitions import TopicSettings
+from plog.storage.filesystem import Filesystem
+from plog.storage.full_log_dirs import LOOK_MS
+from plog.storage.late_recovery import MOST_WAIT_MS
+from plog.storage.log import Log
+from plog.storage.log_manager import SAY_AGAIN_MS, LogManager
+from plog.storage.log_moves import LogMoves
+from tests.agreement.harness import run_seed
+
+from .failing_files import ERRNOS, FailingFilesystem
+from .log_managers import A0, A1, ID_A, abandon, lead
+from .storage_logs import NOW_MS, Settings, broker_settings, read_all
+
+REFUSALS = {errno.EMFILE, errno.ENFILE, errno.ENOSPC}
+CI_CASES = 16
+"""So many cases of each step in a run of CI; the long form tries all."""
+
+COMPACTED = Settings(
+    cleanup_policy="compact",
+    segment_bytes=1000,
+    index_interval_bytes=100,
+    min_cleanable_dirty_ratio=0,
+    file_delete_delay_ms=1000,
+)
+LARGER = Settings(
+    cleanup_policy="compact",
+    segment_bytes=100_000,
+    index_interval_bytes=100,
+    min_cleanable_dirty_ratio=0,
+    file_delete_delay_ms=1000,
+)
+BOUNDED = Settings(
+    retention_bytes=2000, segment_bytes=1000, index_interval_bytes=100, file_delete_delay_ms=1000
+)
+
+
+class Case(NamedTuple):
+    """Which operation of a step fails, with what, and what comes after it."""
+
+    error: int
+    fail_at: int
+    lasting: bool
+    settings_change: bool
+
+
+class Stage:
+    """A broker's logs on two directories, one of whose operations fails."""
+
+    def __init__(self, home: Path, fs: Filesystem, settings: TopicSettings) -> None:
+        self.dirs = [home / "one", home / "two"]
+        self.fs = fs
+        self.clock = ManualClock(NOW_MS)
+        self.settings = settings
+        self.acknowledged: list[int] = []
+        self.manager = self.start()
+        lead(self.manager.create(A0, ID_A, settings))
+        self.put(22)
+        self.settle()
+
+    def manager_of(self, fs: Filesystem) -> LogManager:
+        return LogManager(
+            broker_settings(self.dirs, num_recovery_threads_per_data_dir=1),
+            lambda topic: self.settings,
+            cluster_id="cluster",
+            clock=self.clock,
+            fs=fs,
+        )
+
+    def start(self, fs: Filesystem | None = None) -> LogManager:
+        self.manager = self.manager_of(fs or self.fs)
+        self.manager.start(background=False)
+        return self.manager
+
+    @property
+    def log(self) -> Log:
+        log = self.manager.get(A0)
+        assert log is not None
+        return log
+
+    def put(self, count: int) -> None:
+        for _ in range(count):
+            number = len(self.acknowledged)
+            data = build_batch([(NOW_MS, b"%d" % number, b"v" * 100, ())])
+            self.log.append_as_leader(bytearray(data), now_ms=NOW_MS)
+            self.acknowledged.append(number)
+
+    def settle(self) -> None:
+        """Let everything be done that is due by itself."""
+        for wait_ms in (LOOK_MS, SAY_AGAIN_MS, MOST_WAIT_MS):
+            self.clock.advance(wait_ms)
+            self.manager.scheduler.run_due()
+            self.manager.late_recovery.look()
+            self.manager.late_recovery.wait()
+
+    def served(self) -> list[int]:
+        data = read_all(self.log)
+        return [
+            int(record.key or b"")
+            for header in scan(data)
+            if header.records_count
+            for record in walk(data[header.position : header.position + header.size_bytes])
+        ]
+
+
+def rolls(stage: Stage) -> None:
+    with suppress(KafkaError):
+        stage.put(8)
+    stage.manager.scheduler.run_due()
+
+
+def compacts(stage: Stage) -> None:
+    stage.manager.cleaner.clean_now()
+
+
+def moves(stage: Stage) -> None:
+    target = next(path for path in stage.dirs if path != stage.log.log_dir)
+    with suppress(KafkaError):
+        LogMoves(stage.manager, stage.fs).move(A0, target)
+    stage.manager.scheduler.run_due()
+
+
+def recovers(stage: Stage) -> None:
+    abandon(stage.manager)
+    with suppress(KafkaError):
+        stage.start()
+
+
+def stops(stage: Stage) -> None:
+    stage.manager.shutdown()
+
+
+def creates(stage: Stage) -> None:
+    with suppress(KafkaError):
+        lead(stage.manager.create(A1, ID_A, stage.settings))
+    stage.manager.scheduler.run_due()
+
+
+def deletes(stage: Stage) -> None:
+    with suppress(KafkaError):
+        stage.manager.delete(A1)
+
+
+def retains(stage: Stage) -> None:
+    with suppress(KafkaError):
+        stage.log.apply_retention(NOW_MS)
+    stage.manager.scheduler.run_due()
+
+
+def checkpoints(stage: Stage) -> None:
+    stage.manager.checkpoints.store_recovery_points()
+    stage.manager.checkpoints.store_high_watermarks()
+
+
+def leads(stage: Stage) -> None:
+    with suppress(KafkaError):
+        stage.log.become_leader(stage.log.leader_epochs.latest + 1, sole_replica=True)
+
+
+STEPS = [rolls, compacts, moves, recovers, stops, creates, deletes, retains, checkpoints, leads]
+
+
+def prepared(home: Path, fs: Filesystem, step: Callable[[Stage], None]) -> Stage:
+    stage = Stage(home, fs, BOUNDED if step is retains else COMPACTED)
+    if step is compacts:
+        stage.log.roll()
+        stage.log.flush()
+    if step is deletes:
+        lead(stage.manager.create(A1, ID_A, stage.settings))
+    if step is retains:
+        stage.put(12)
+        stage.log.flush()
+    return stage
+
+
+def operations(home: Path, step: Callable[[Stage], None], error: int) -> int:
+    """Return how many operations a step has that may fail with an errno."""
+    fs = FailingFilesystem(-1, error)
+    stage = prepared(home, fs, step)
+    with fs.armed():
+        step(stage)
+    abandon(stage.manager)
+    return fs.count
+
+
+def run(home: Path, step: Callable[[Stage], None], case: Case) -> None:
+    fs = FailingFilesystem(case.fail_at, case.error, lasting=case.lasting)
+    stage = prepared(home, fs, step)
+    with fs.armed():
+        step(stage)
+    manager = stage.manager
+    restarts = step in (recovers, stops) or not manager.logs()
+    if not manager._dirs or not manager.logs():  # the start or the stop was cut short
+        with suppress(KafkaError):
+            manager.shutdown()
+        abandon(manager)
+        manager = stage.start()
+    stage.settle()
+    if case.error in REFUSALS:
+        assert manager.offline_log_dirs == []
+        assert {tp for tp in manager.offline if tp != A1} == set()
+    if manager.get(A0) is not None:
+        if case.settings_change:
+            stage.log.update_settings(LARGER)
+        if restarts or step is leads:  # else it is the leader that it was
+            lead(stage.log)
+        if case.error in REFUSALS:
+            stage.put(2)
+            stage.log.flush()
+        else:
+            with suppress(KafkaError):
+                stage.put(2)
+    manager.shutdown()
+    again = stage.start(Filesystem())
+    try:
+        assert dict(again.offline) == {}
+        log_start_offset = stage.log.log_start_offset
+        assert stage.served() == [one for one in stage.acknowledged if one >= log_start_offset]
+    finally:
+        abandon(again)
+
+
+def all_cases(home: Path, step: Callable[[Stage], None]) -> list[Case]:
+    return [
+        Case(error, fail_at, lasting, settings_change)
+        for error in ERRNOS
+        for fail_at in range(operations(home / f"count-{error}", step, error))
+        for lasting in (False, True)
+        for settings_change in (False, True)
+    ]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("form", ["few", pytest.param("all", marks=pytest.mark.long)])
+def test_nothing_that_a_failed_step_leaves_is_taken_for_damage(
+    tmp_path: Path, step: Callable[[Stage], None], form: str
+) -> None:
+    cases = all_cases(tmp_path, step)
+    if form == "few":
+        cases = random.Random(run_seed()).sample(cases, min(CI_CASES, len(cases)))
+    assert {case.error for case in cases} >= {errno.EIO, errno.ENOMEM}
+    faults: list[str] = []
+    for number, case in enumerate(cases):
+        try:
+            run(tmp_path / str(number), step, case)
+        except Exception as error:  # noqa: BLE001 - all that fail are told together
+            faults.append(f"{case}: {type(error).__name__}: {str(error)[:300]}")
+    assert faults == [], f"{len(faults)} of {len(cases)} cases"
