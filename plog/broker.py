@@ -371,6 +371,7 @@ class Broker:
             bound.socket.close()
         reactor.start()
         control_plane.start()
+        logs.broker_started()
 
     def _claim_addresses(self) -> socket.socket | None:
         """Bind every address, or say at once that one cannot be had; return that of the metrics.

@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from plog._native.files import NO_DESCRIPTORS
 from plog.cluster.node_tree import NodeTree
 from plog.cluster.store import (
     DeleteOp,
@@ -36,7 +37,7 @@ from plog.cluster.store import (
     WatchEvent,
     WriteRefused,
 )
-from plog.cluster.store_copy import CopyDamaged, CopyInUse, StoreCopy, is_full, set_aside
+from plog.cluster.store_copy import CopyDamaged, CopyInUse, StoreCopy, is_refusal, set_aside
 from plog.errors import InconsistentLogDirs
 from plog.runtime.clock import Clock
 
@@ -62,6 +63,8 @@ class EmbeddedStore(Store):
     Raises (on construction):
         InconsistentLogDirs: the copies are of different stores, or of another process.
         StoreError: no copy could be opened, or one is of a later format.
+        OSError: no descriptor is left to open a copy. It may be the newest, so that the others do
+            not count without it.
     """
 
     def __init__(
@@ -105,6 +108,8 @@ class EmbeddedStore(Store):
                 except CopyInUse as error:
                     raise InconsistentLogDirs(str(error)) from error
                 except OSError as error:
+                    if error.errno in NO_DESCRIPTORS:
+                        raise
                     log.error("coordination store in %s cannot be opened: %s", directory, error)
                     self._report(directory, error)
             written = [copy for copy in self._copies if copy.store_id]
@@ -126,6 +131,8 @@ class EmbeddedStore(Store):
                 aside = set_aside(directory, self._clock.now_ms())
                 self._copies.append(StoreCopy(directory))
             except OSError as failure:
+                if failure.errno in NO_DESCRIPTORS:
+                    raise
                 log.error("cannot replace the damaged coordination store: %s", failure)
                 self._report(directory, failure)
                 continue
@@ -191,7 +198,7 @@ class EmbeddedStore(Store):
         """See `Store.multi`. Blocks for one fdatasync per copy.
 
         Raises:
-            WriteRefused: every copy's disk is full; nothing has changed.
+            WriteRefused: every copy's disk is full, or no descriptor is left; nothing has changed.
             SessionLost: the last copy failed; whether the write is on disk is unknown.
         """
         with self._lock:
@@ -208,8 +215,10 @@ class EmbeddedStore(Store):
                     copy.apply(plan.zxid, plan.rows, count)
                 except sqlite3.Error as error:
                     failed.append((copy, error))
-            if len(failed) == len(self._copies) and all(is_full(error) for _, error in failed):
-                raise WriteRefused(f"no space for the coordination store: {failed[0][1]}")
+            if len(failed) == len(self._copies) and all(
+                is_refusal(error, copy.directory) for copy, error in failed
+            ):
+                raise WriteRefused(f"the coordination store cannot be written: {failed[0][1]}")
             for copy, reason in failed:
                 self._drop(copy, reason)
             if not self._copies:

@@ -18,10 +18,10 @@ import logging
 import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from plog._native.files import NO_DESCRIPTORS
 from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.store import CreateOp, DeleteOp, Op, SetOp, Store, join
 from plog.cluster.store_copy import FILE_NAME
@@ -110,11 +110,17 @@ class FoundLogDirs(NamedTuple):
     unmounted: Mapping[Path, uuid.UUID]
 
     def told_ids(self) -> dict[Path, uuid.UUID | None]:
-        """Return the ids of those that can be read; None for one that does not tell its own."""
+        """Return the ids of those that can be read; None for one that does not tell its own.
+
+        Raises OSError when no descriptor is left to read one.
+        """
         told: dict[Path, uuid.UUID | None] = {}
         for log_dir in self.locked:
-            with suppress(OSError):
+            try:
                 told[log_dir.path] = log_dir.told_id()
+            except OSError as error:
+                if error.errno in NO_DESCRIPTORS:
+                    raise  # it can be read, and is not to be taken for one that cannot
         return told
 
     def unlock(self) -> None:
@@ -232,13 +238,17 @@ def absent_partitions(store: Store, broker_id: int, found: FoundLogDirs) -> set[
     """Return the partitions that should be in a directory and are in none that can be used."""
     here: set[TopicPartition] = set()
     for log_dir in found.locked:
-        with suppress(OSError):  # it will be offline
+        try:
             parsed = map(parse_directory_name, os.listdir(log_dir.path))
-            here.update(
-                one.topic_partition
-                for one in parsed
-                if one is not None and one.suffix != DELETE_DIRECTORY
-            )
+        except OSError as error:
+            if error.errno in NO_DESCRIPTORS:
+                raise
+            continue  # it will be offline
+        here.update(
+            one.topic_partition
+            for one in parsed
+            if one is not None and one.suffix != DELETE_DIRECTORY
+        )
     nodes = (
         {}
         if store.exists(TOPICS) is None

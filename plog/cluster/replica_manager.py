@@ -48,9 +48,12 @@ from plog.settings.definitions import TopicSettings
 from plog.storage.file_errors import is_refusal
 from plog.storage.log import Log
 from plog.storage.log_manager import LogManager, NewPartition
-from plog.types import NO_EPOCH, ZERO_UUID, TopicPartition
+from plog.types import NO_EPOCH, ZERO_UUID, TopicPartition, counted
 
 log = logging.getLogger(__name__)
+
+MOST_NAMED = 5
+"""So many partitions are named in an error."""
 
 
 class FollowerFetchers(Protocol):
@@ -115,7 +118,7 @@ class ReplicaManager:
         self._publisher = publisher
         self.disks = disks or Disks()
         self._lock = threading.Lock()
-        # Refused for want of space alone: to be taken up when there is some.
+        # Refused for want of space or descriptors alone: to be taken up when there are some.
         self._without_space: set[TopicPartition] = set()
         # Refused for logs that have been recovered since.
         self._recovered: set[TopicPartition] = set()
@@ -306,7 +309,8 @@ class ReplicaManager:
                 raise KafkaStorageError(reason)
             hosted = self._log_of(
                 partition,
-                is_new=state.is_new or without_space,
+                is_new=state.is_new,
+                was_refused=without_space,
                 is_only=state.replicas == [self._broker_id],
                 leader_epoch=state.leader_epoch,
             )
@@ -338,19 +342,29 @@ class ReplicaManager:
         self._by_topic.setdefault(at.topic, {})[at.partition] = partition
 
     def _log_of(
-        self, partition: Partition, *, is_new: bool, is_only: bool, leader_epoch: int
+        self,
+        partition: Partition,
+        *,
+        is_new: bool,
+        was_refused: bool,
+        is_only: bool,
+        leader_epoch: int,
     ) -> Log:
         """Return the log of a replica, made if it is not there yet."""
         at = partition.topic_partition
         found = self._logs.get(at)
         if found is None:
-            if not is_new:
+            if not is_new and not was_refused:
                 absent = self._logs.reason_absent(at, partition.topic_id, is_only=is_only)
                 if absent is not None:
                     raise KafkaStorageError(absent)
                 self._lines.warning("%s has no log on this broker: creating an empty one", at)
             return self._logs.create(
-                at, partition.topic_id, partition.settings, leader_epoch=leader_epoch
+                at,
+                partition.topic_id,
+                partition.settings,
+                leader_epoch=leader_epoch,
+                is_late=not is_new or was_refused,
             )
         if found.topic_id not in (None, partition.topic_id):
             raise InconsistentTopicId(
@@ -418,10 +432,28 @@ class ReplicaManager:
         if self._logs.get(at) is not None or at in self._logs.offline:
             self._logs.delete(at)
 
-    def ask_again_for_refused(self) -> None:
-        """Have the controller repeat its orders, if some were refused and there is space now.
+    def check_taken_up(self, topic: str) -> None:
+        """Check that no log of a topic was refused here; `ask_again_for_refused` makes it later.
 
-        To be called from time to time: nobody tells when a disk has space again.
+        Raises:
+            KafkaStorageError: the disk is full, or no file descriptor is left; it says which.
+        """
+        refused = sorted(at.partition for at in list(self._without_space) if at.topic == topic)
+        if not refused:
+            return
+        partition = self._partitions.get(TopicPartition(topic, refused[0]))
+        reason = None if partition is None else partition.offline_reason
+        raise KafkaStorageError(
+            f"topic {topic!r} exists, but {counted(len(refused), 'partition')} cannot be opened yet"
+            f" ({', '.join(map(str, refused[:MOST_NAMED]))}"
+            f"{', ...' if len(refused) > MOST_NAMED else ''}). The broker needs free file"
+            f" descriptors and disk space, and tries again: {reason}"
+        )
+
+    def ask_again_for_refused(self) -> None:
+        """Have the controller repeat its orders, if some were refused and can be obeyed now.
+
+        To be called from time to time: nothing tells when space or descriptors are free again.
         """
         if any(self._logs.has_space_for(at) for at in list(self._without_space)):
             self._log_dir_failed()

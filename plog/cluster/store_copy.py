@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from plog._native.files import NO_DESCRIPTORS
 from plog.cluster.node_tree import Node
 from plog.cluster.space_reserve import SpaceReserve
 from plog.cluster.store import StoreError
@@ -84,6 +85,8 @@ class StoreCopy:
         self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
         self._db.execute("PRAGMA synchronous=FULL")
         self._db.execute("PRAGMA cache_size=-256")
+        # A write must not need a descriptor of its own: there may be none.
+        self._db.execute("PRAGMA temp_store=MEMORY")
         (application_id,) = self._db.execute("PRAGMA application_id").fetchone()
         (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if tables == 0 and application_id == 0:
@@ -100,6 +103,9 @@ class StoreCopy:
         # Linux counts the pages as written, and no later sync brings them to the disk. What was
         # appended behind such a hole would be lost with it, so the WAL begins anew.
         self._restart_wal()
+        # SQLite syncs the name of a new WAL at its first write, and does without if it has no
+        # descriptor then.
+        sync_directory(self.directory)
 
     def _create(self) -> None:
         self._db.execute("PRAGMA journal_mode=WAL")
@@ -230,6 +236,26 @@ def is_full(error: sqlite3.Error) -> bool:
     return error.sqlite_errorcode == sqlite3.SQLITE_FULL
 
 
+def is_refusal(error: sqlite3.Error, directory: Path) -> bool:
+    """Tell whether a write, which has changed nothing, may succeed later."""
+    return is_full(error) or lack_of_descriptor(error, directory) is not None
+
+
+def lack_of_descriptor(error: sqlite3.Error, directory: Path) -> OSError | None:
+    """Return the error that explains a file that SQLite could not open, if no descriptor is left.
+
+    SQLite does not say, so that another is asked for.
+    """
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_CANTOPEN:
+        return None
+    try:
+        os.close(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
+    except OSError as found:
+        if found.errno in NO_DESCRIPTORS:
+            return found
+    return None
+
+
 def _checksum(values: tuple[object, ...]) -> int:
     """CRC-32 over the values with types and lengths, so that no bytes move between them.
 
@@ -263,6 +289,8 @@ def _translated(path: Path) -> Iterator[None]:
         primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise CopyInUse(f"{path} is in use by another process") from error
+        if (lacking := lack_of_descriptor(error, path.parent)) is not None:
+            raise lacking from error
         if primary in _DISK:
             raise OSError(f"{path}: {error}") from error
         # Wrong SQL can only come from a schema that is not ours: that too is damage.

@@ -22,6 +22,7 @@ from plog.errors import (
     InvalidRequest,
     InvalidTopic,
     KafkaError,
+    KafkaStorageError,
     OffsetOutOfRange,
     PolicyViolation,
     RequestTimedOut,
@@ -124,8 +125,8 @@ async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTop
         for at, result in enumerate(results):
             if result.error_code == ErrorCode.NONE:
                 try:
-                    await _until_led(deadline, result.name, result.num_partitions)
-                except (RequestTimedOut, UnknownTopicOrPartition) as fault:
+                    await _until_led(ctx, deadline, result.name, result.num_partitions)
+                except (KafkaStorageError, RequestTimedOut, UnknownTopicOrPartition) as fault:
                     results[at] = _not_created(result.name, fault, result.topic_id)
     return CreateTopicsResponse(topics=results)
 
@@ -190,10 +191,11 @@ def _asked(topic: CreatableTopic) -> NewTopic:
     )
 
 
-async def _until_led(deadline: Deadline, topic: str, partitions: int) -> None:
+async def _until_led(ctx: Context, deadline: Deadline, topic: str, partitions: int) -> None:
     """Wait until so many partitions of a topic have leaders.
 
     Raises:
+        KafkaStorageError: this broker cannot open the logs of some for now.
         RequestTimedOut: they have not in time.
         UnknownTopicOrPartition: the topic that there was is deleted, and they never will.
     """
@@ -206,17 +208,25 @@ async def _until_led(deadline: Deadline, topic: str, partitions: int) -> None:
             first = there
         return first is not None and (there is None or there.topic_id != first.topic_id)
 
+    def is_refused() -> bool:
+        try:
+            ctx.services.replicas.check_taken_up(topic)
+        except KafkaStorageError:
+            return True
+        return False
+
     last = MetadataSnapshot()
 
     def is_over(snapshot: MetadataSnapshot) -> bool:
         nonlocal last
         last = snapshot
-        return is_gone(snapshot) or snapshot.has_leaders(topic, partitions)
+        return is_gone(snapshot) or snapshot.has_leaders(topic, partitions) or is_refused()
 
     otherwise = f"not all {partitions} partitions of topic {topic!r} have leaders yet"
     await deadline.until_shown(is_over, otherwise)
     if is_gone(last):
         raise UnknownTopicOrPartition(f"topic {topic!r} was deleted during the request")
+    ctx.services.replicas.check_taken_up(topic)
 
 
 async def create_with_defaults(ctx: Context, name: str) -> None:
@@ -426,7 +436,7 @@ async def create_partitions(
             if refused is not None:
                 raise refused
             if not request.validate_only:
-                await _until_led(deadline, topic.name, topic.count)
+                await _until_led(ctx, deadline, topic.name, topic.count)
         except KafkaError as refusal:
             code, message = refusal.code, str(refusal)
         results.append(

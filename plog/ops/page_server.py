@@ -19,6 +19,8 @@ from contextlib import suppress
 from http import HTTPStatus
 from urllib.parse import parse_qs, urlsplit
 
+from plog._native.files import NO_DESCRIPTORS
+
 log = logging.getLogger(__name__)
 
 READERS = 16
@@ -28,7 +30,7 @@ STOP_S = 2.0
 HEAD_BYTES = 8192
 REST_S = 0.1
 """How long nobody is accepted once there is no descriptor left, nor a reader to take one from."""
-SHORT_OF = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+SHORT_OF = NO_DESCRIPTORS | {errno.ENOBUFS, errno.ENOMEM}
 NOT_HTTP = "that is no request of HTTP\n"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

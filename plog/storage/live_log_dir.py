@@ -351,6 +351,8 @@ class LiveLogDir:
         topic_id: uuid.UUID | None,
         settings: TopicSettings,
         owner: LogOwner,
+        *,
+        keep_free: int = KEPT_DESCRIPTORS,
     ) -> Log:
         """Make the directory of a new partition and open its log.
 
@@ -377,7 +379,7 @@ class LiveLogDir:
             self._unmade.discard(directory)
         self._fs.make_directory(directory)
         try:
-            return self._create_in(directory, tp, topic_id, settings, owner)
+            return self._create_in(directory, tp, topic_id, settings, owner, keep_free)
         except OSError:
             self._unmade.add(directory)
             raise
@@ -412,12 +414,13 @@ class LiveLogDir:
         topic_id: uuid.UUID | None,
         settings: TopicSettings,
         owner: LogOwner,
+        keep_free: int,
     ) -> Log:
         if topic_id is not None:
             store_topic_id(self._fs, directory, topic_id)
         return self._open(
             tp, topic_id, directory, Known(clean_shutdown=True), settings, owner,
-            high_watermark=0,
+            high_watermark=0, keep_free=keep_free,
         )  # fmt: skip
 
     def sync_names(self) -> None:

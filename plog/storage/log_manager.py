@@ -48,9 +48,10 @@ from plog.storage.log import Log
 from plog.storage.log_checkpoints import LogCheckpoints
 from plog.storage.log_cleaner import LogCleaner
 from plog.storage.log_dir import LogDir, check_named_once
-from plog.storage.log_loading import LogLoading, open_log_dirs
+from plog.storage.log_loading import LATE_KEEPS, LogLoading, open_log_dirs
 from plog.storage.log_owner import report_nothing
 from plog.storage.scheduler import Scheduler
+from plog.storage.segment import KEPT_DESCRIPTORS
 from plog.types import TopicPartition, counted
 
 _log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class NewPartition(NamedTuple):
     topic_id: uuid.UUID | None
     settings: TopicSettings
     leader_epoch: int = 0
+    is_late: bool = False  # it should be here already: descriptors are left for clients
 
 
 class LogManager:
@@ -132,6 +134,8 @@ class LogManager:
             _log, "%d further logs created or deleted", least_level=logging.INFO
         )
         self._spare_fd = -1
+        # Also of logs that are made while the broker starts, until `broker_started`.
+        self._keep_free = LOADING_KEEPS + 2 * settings.num_network_threads
         self.placement_lock = threading.Lock()
         self.scheduler = Scheduler(clock, "storage tasks")
         self._full = FullLogDirs(settings.log_dir_reserve_bytes)
@@ -153,7 +157,7 @@ class LogManager:
             self,
             topic_settings,
             threads=settings.num_recovery_threads_per_data_dir * max(1, len(settings.log_dirs)),
-            keep_free=LOADING_KEEPS + 2 * settings.num_network_threads,
+            keep_free=self._keep_free,
         )
         self.late_recovery = LateRecovery(clock, self._load_late, self._on_recovered_all)
 
@@ -196,6 +200,10 @@ class LogManager:
     def loading_progress(self) -> tuple[int, int]:
         """How many logs are loaded by now, and of how many. From any thread."""
         return self._loading.progress
+
+    def broker_started(self) -> None:
+        """Let new logs have the descriptors that were kept for the rest of the broker's start."""
+        self._keep_free = KEPT_DESCRIPTORS
 
     def abandon_start(self) -> None:
         """Have `start` give up after the partitions it is at. From another thread.
@@ -386,6 +394,8 @@ class LogManager:
         topic_id: uuid.UUID | None,
         settings: TopicSettings,
         leader_epoch: int = 0,
+        *,
+        is_late: bool = False,
     ) -> Log:
         """Return the partition's log, made in the live directory with the fewest partitions.
 
@@ -395,7 +405,7 @@ class LogManager:
             InconsistentTopicId: the log that is here belongs to another topic of this name.
             KafkaStorageError: the partition is offline, or no directory works.
         """
-        (log,) = self.create_all([NewPartition(tp, topic_id, settings, leader_epoch)])
+        (log,) = self.create_all([NewPartition(tp, topic_id, settings, leader_epoch, is_late)])
         if isinstance(log, KafkaError):
             raise log
         return log
@@ -446,7 +456,9 @@ class LogManager:
         while True:
             live = self._roomiest(counts)
             try:
-                log = live.create(tp, wanted.topic_id, wanted.settings, self)
+                # What a late one leaves, the logs that are still to be loaded may have.
+                keep_free = max(self._keep_free, 2 * LATE_KEEPS if wanted.is_late else 0)
+                log = live.create(tp, wanted.topic_id, wanted.settings, self, keep_free=keep_free)
             except OSError as error:
                 self._unmake(live, tp)
                 if is_refusal(error) or is_path_fault_of_partition(error, live.path):

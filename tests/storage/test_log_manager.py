@@ -26,8 +26,8 @@ from plog.runtime.clock import ManualClock
 from plog.storage.durable_ends import DurableEnds, SlotKey
 from plog.storage.filesystem import Filesystem
 from plog.storage.live_log_dir import LiveLogDir
-from plog.storage.log_dir import LogDir
 from plog.storage.log import Log
+from plog.storage.log_dir import LogDir
 from plog.storage.log_files import LogFiles
 from plog.storage.log_manager import SAY_AGAIN_MS, LogManager, NewPartition
 from plog.types import TopicPartition
