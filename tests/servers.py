@@ -83,6 +83,10 @@ class BrokerProcess:
         return self._process.pid
 
     @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def log(self) -> str:
         return self.log_path.read_text() if self.log_path.exists() else ""
 

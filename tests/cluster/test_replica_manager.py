@@ -102,7 +102,7 @@ class FakeLogs:
             return f"{at} is not in any log directory that works"
         return self.lost.get(at) if is_only else None
 
-    def create(self, at, topic_id, settings, leader_epoch=0) -> FakeLog:
+    def create(self, at, topic_id, settings, leader_epoch=0, is_late=False) -> FakeLog:
         if self.refusal is not None:
             raise self.refusal
         if at.topic == "full":

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import os
+import random
 import resource
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from plog.client.admin import Admin
-from plog.errors import ErrorCode
+from plog.errors import ErrorCode, KafkaStorageError
+from plog.protocol.messages.configs import (
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
+from plog.protocol.messages.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from tests.agreement.harness import run_seed
 from tests.broker.test_lost_replicas import partition_state
 from tests.crash.test_kill import check
 from tests.crash.writer import Writer
-from tests.handlers.wire import create_topic, fetch_one, make_batch, produce, speak
+from tests.handlers.wire import Speaker, create_topic, fetch_one, make_batch, produce, speak
 from tests.hosts.host import MIB, MemoryBounded, read_all, wait_until
 from tests.servers import BrokerProcess
 
@@ -76,7 +89,10 @@ def test_want_of_descriptors_refuses_what_needs_one_and_ends_by_itself(
                 return produce(client, "rolls", batch).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
             wait_until(is_refused, "refused", broker)
-            created, _ = create_topic(client)
+            with pytest.raises(AssertionError, match="file descriptors"):
+                create_topic(client, "later")
+            with pytest.raises(KafkaStorageError, match="file descriptors"):
+                admin.create_partitions("doomed", 2)
             admin.delete_topic("doomed")
             wait_until(lambda: "deleted topic doomed" in broker.log, "deleted", broker)
             for topic in ("rolls", "stays"):
@@ -86,14 +102,146 @@ def test_want_of_descriptors_refuses_what_needs_one_and_ends_by_itself(
         for writer in writers.values():
             writer.wait_for_more(50)
         wait_until(
-            lambda: partition_state(client, created) == (ErrorCode.NONE, 0, []), "led", broker
+            lambda: partition_state(client, "later") == (ErrorCode.NONE, 0, []), "led", broker
         )
-        assert produce(client, created, batch).error_code == ErrorCode.NONE
+        assert produce(client, "later", batch).error_code == ErrorCode.NONE
         for name, writer in writers.items():
             writer.stop()
             found = [one for one in read_all(broker, name) if one.startswith("0-")]
             check(writer, {0: found})
-    assert broker.log.count("no file descriptor is left, what needs one is refused") == 1
+    assert broker.log.count("no file descriptor is left; operations") == 1
     assert broker.log.count("the process has no file descriptor left") < 10
     assert "is offline" not in broker.log
     assert "Traceback" not in broker.log
+
+
+# -- a broker with so many descriptors and no more -------------------------------------------------
+
+
+def limited(directory: Path, descriptors: int, **overrides: object) -> BrokerProcess:
+    """Return a broker that may open so many files; `unlimited` gives it more at its next start."""
+    launcher = ["prlimit", f"--nofile={descriptors}", sys.executable, "-m", "plog", "server"]
+    given = {key.replace("_", "."): value for key, value in overrides.items()}
+    return BrokerProcess(directory, overrides=given, launcher=launcher)
+
+
+def unlimited(broker: BrokerProcess) -> BrokerProcess:
+    broker._launcher = [sys.executable, "-m", "plog", "server"]
+    return broker
+
+
+def idle_descriptors(directory: Path) -> int:
+    """Return how many files a broker has open that serves nothing."""
+    directory.mkdir()
+    with BrokerProcess(directory) as broker:
+        return len(os.listdir(f"/proc/{broker.pid}/fd"))
+
+
+def comes_up(broker: BrokerProcess) -> bool:
+    """Start a broker; False: it says that it has too few descriptors, and ends."""
+    try:
+        broker.start()
+    except AssertionError:
+        assert "Too many open files" in broker.log
+        return False
+    return True
+
+
+def asked_to_create(client: Speaker, name: str, partitions: int) -> int:
+    request = CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=name, num_partitions=partitions, replication_factor=1, assignments=[],
+                configs=[],
+            )
+        ],
+        timeout_ms=20_000,
+    )  # fmt: skip
+    answer: CreateTopicsResponse = client.ask(request, 7)
+    return answer.topics[0].error_code
+
+
+def alter_topic(client: Speaker, topic: str, key: str, value: str) -> None:
+    config = IncrementalAlterableConfig(name=key, config_operation=0, value=value)
+    asked = IncrementalAlterConfigsResource(resource_type=2, resource_name=topic, configs=[config])
+    client.ask(IncrementalAlterConfigsRequest(resources=[asked], validate_only=False), 1)
+
+
+def try_limit(directory: Path, descriptors: int) -> str:
+    """Have a broker create, roll, delete, clean, stop and start; return what came of it."""
+    directory.mkdir()
+    broker = limited(directory, descriptors, log_segment_bytes=20_000, log_cleaner_backoff_ms=50)
+    if not comes_up(broker):
+        broker.kill()
+        return "does not start"
+    acknowledged = refused = 0
+    created: list[int] = []
+    try:
+        with closing(speak(broker.port)) as client:
+            created += [asked_to_create(client, name, n) for name, n in (("t", 1), ("many", 30))]
+            for size in [2000] * 14 + [5] * 2:
+                code = produce(client, "t", make_batch([bytes(size)])).error_code
+                acknowledged, refused = acknowledged + (code == 0), refused + (code != 0)
+                if size == 2000 and acknowledged + refused == 14:
+                    # A roll that was refused is not wanted any more, and small records fit.
+                    alter_topic(client, "t", "retention.ms", "777777777")
+            if created[0] == ErrorCode.NONE:
+                alter_topic(client, "t", "cleanup.policy", "delete,compact")
+    except ConnectionError:
+        created.append(-1)  # no descriptor is left for a client
+    assert broker.is_running, broker.log[-2000:]
+    broker.kill() if descriptors % 2 else broker.stop()
+    assert comes_up(broker), f"{descriptors}: {broker.log[-2000:]}"
+    assert broker.is_running
+    broker.stop()
+    with unlimited(broker), closing(speak(broker.port)) as client:
+        if acknowledged:
+            wait_until(
+                lambda: partition_state(client, "t")[0] == ErrorCode.NONE, "led again", broker
+            )
+            found = fetch_one(client, "t", 0)
+            assert (found.error_code, found.high_watermark) == (ErrorCode.NONE, acknowledged)
+    for word in ("is offline with", "Traceback", "begins at offset"):
+        assert word not in broker.log, f"{descriptors}: {broker.log}"
+    return f"created {created}, {acknowledged} acknowledged, {refused} refused"
+
+
+LIMITS = range(18, 301)
+CI_LIMITS = 3
+
+
+def test_broker_with_any_number_of_descriptors_serves_what_it_can(tmp_path: Path) -> None:
+    least = idle_descriptors(tmp_path / "idle") + 8
+    chance = random.Random(run_seed())
+    for limit in (chance.choice(LIMITS), *chance.sample(range(least, least + 60), CI_LIMITS - 1)):
+        print(f"limit {limit}: {try_limit(tmp_path / str(limit), limit)}")
+
+
+def test_creation_without_descriptors_is_refused_and_the_broker_starts_again(
+    tmp_path: Path,
+) -> None:
+    limit = idle_descriptors(tmp_path / "idle") + 12
+    broker = limited(tmp_path, limit)
+    with broker, closing(speak(broker.port)) as client:
+        assert asked_to_create(client, "t", 30) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert broker.is_running
+        broker.kill()
+        broker.start()
+        wait_until(lambda: "is recovered and online" in broker.log, "opened later", broker)
+
+
+def test_roll_that_is_refused_leaves_nothing_that_is_taken_for_damage(tmp_path: Path) -> None:
+    limit = idle_descriptors(tmp_path / "idle") + 41
+    told = try_limit(tmp_path / "roll", limit)
+    assert " 0 refused" not in told, told
+
+
+@pytest.mark.long
+def test_broker_with_every_number_of_descriptors_serves_what_it_can(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    told = {limit: try_limit(tmp_path / str(limit), limit) for limit in LIMITS}
+    for limit, what in told.items():
+        print(f"limit {limit}: {what}")
+    up = sum(what != "does not start" for what in told.values())
+    record_property("figures", f"{up} of {len(told)} limits of descriptors let a broker start")

@@ -41,7 +41,9 @@ class FailingFilesystem(Filesystem):
         self._armed = False
         self._counted = OPERATIONS
         if error in (errno.EMFILE, errno.ENFILE):
-            self._counted = OPERATIONS - SYNCS if everything else TAKE_A_DESCRIPTOR
+            # A rename that has worked can be undone, so that none fails for ever.
+            never = SYNCS | ({"rename"} if lasting else set())
+            self._counted = OPERATIONS - never if everything else TAKE_A_DESCRIPTOR
         elif error == errno.ENOSPC:
             self._counted = TAKE_SPACE
 

@@ -442,8 +442,8 @@ def test_directory_that_fails_while_a_log_is_made_there_does_not_get_it(
     manager = start()
     create = LiveLogDir.create
 
-    def fails_then(self, *args):
-        log = create(self, *args)
+    def fails_then(self, *args, **options):
+        log = create(self, *args, **options)
         if self.path == dirs[0]:
             manager.fail_log_dir(dirs[0], OSError(errno.EIO, "gone"))
         return log
