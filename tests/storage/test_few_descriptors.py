@@ -8,11 +8,9 @@ same to a broker.
 from __future__ import annotations
 
 import errno
-import os
 import random
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,6 +23,7 @@ from plog.storage.file_errors import REFUSALS
 from plog.storage.filesystem import Filesystem
 from plog.types import TopicPartition
 from tests.agreement.harness import run_seed
+from tests.descriptors import few_descriptors
 
 from .failing_files import FailingFilesystem
 from .log_managers import A0, ID_B, abandon, lead
@@ -143,25 +142,6 @@ def test_want_of_a_descriptor_at_any_call_is_no_failed_disk(
 # -- so many, and no more --------------------------------------------------------------------------
 
 
-@contextmanager
-def descriptors(more: int) -> Iterator[None]:
-    """Let the process open so many files more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    numbers = [int(name) for name in os.listdir("/proc/self/fd")]
-    fillers = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(max(numbers))]
-    for fd in fillers:
-        if fd > max(numbers):
-            os.close(fd)
-    fillers = [fd for fd in fillers if fd <= max(numbers)]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(numbers) + 1 + more, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for fd in fillers:
-            os.close(fd)
-
-
 def works(stage: Stage) -> None:
     """Create, roll, compact, snapshot, delete, as far as descriptors allow."""
     manager = stage.manager
@@ -188,7 +168,7 @@ def try_limit(home: Path, more: int) -> bool:
     stage = Stage(home, Filesystem(), COMPACTED)
     stage.manager.shutdown()
     started, refusals = 0, list[str]()
-    with descriptors(more):
+    with few_descriptors(more):
         for _ in range(2):
             try:
                 stage.start()
