@@ -158,7 +158,7 @@ class Filesystem:
         return limit == resource.RLIM_INFINITY or fd < limit - count
 
     def has_descriptors(self, count: int) -> bool:
-        """Tell whether so many files more could be opened, as far as one look tells."""
+        """Tell whether so many files more could be opened, by one try."""
         try:
             with self.opened(DEV_NULL) as fd:
                 return self.leaves_free(fd, count - 1)

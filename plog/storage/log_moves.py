@@ -165,7 +165,7 @@ class LogMoves:
             finally:
                 self._fs.rename(leaving, log.directory)
         except OSError as error:
-            # The next start would remove what is appended from now on, or refuse to choose.
+            # The next start would remove later records, or refuse to choose.
             self._logs.on_damage(log, f"a move to {target.path} cannot be undone: {error}")
         target.guarded(target.sync_names)
         source.guarded(source.sync_names)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NoReturn
 
 from plog.storage.filesystem import Filesystem
 
@@ -56,14 +57,25 @@ class FailingFilesystem(Filesystem):
         finally:
             self._armed = False
 
-    def __getattribute__(self, name: str) -> object:
+    def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
         if name not in OPERATIONS or not self._armed or name not in self._counted:
             return found
+        if name == "open_file" and self._error == errno.ENOSPC:
+            return self._open_on_full_disk
+        return self._counted_call(name, found)
+
+    def _open_on_full_disk(self, path: Path, **options: bool) -> int:
+        opens: Callable[..., int] = super().open_file
+        if any(options.values()) and not os.path.lexists(path):  # only a new file takes space
+            opens = self._counted_call("open_file", opens)
+        return opens(path, **options)
+
+    def _counted_call(self, name: str, found: Callable[..., Any]) -> Callable[..., Any]:
         number, self.count = self.count, self.count + 1
         if number == self._fail_at or (self._lasting and number > self._fail_at >= 0):
 
-            def fails(*args: object, **options: object) -> object:
+            def fails(*args: object, **options: object) -> NoReturn:
                 self.failed.append(name)
                 path = next((str(one) for one in args if isinstance(one, Path)), None)
                 raise OSError(self._error, os.strerror(self._error), path)

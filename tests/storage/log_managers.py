@@ -23,6 +23,8 @@ Start = Callable[..., LogManager]
 def abandon(manager: LogManager) -> None:
     """Leave everything as a killed process would: locks free, nothing flushed or written."""
     manager._give_up_spare()
+    for log in manager.logs():
+        log.drop()  # or its files stay open until the garbage collector comes
     for live in manager._dirs.values():
         live.group_commit.stop()
         live.durable_ends.close()

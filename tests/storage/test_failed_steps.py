@@ -264,6 +264,6 @@ def test_nothing_that_a_failed_step_leaves_is_taken_for_damage(
     for number, case in enumerate(cases):
         try:
             run(tmp_path / str(number), step, case)
-        except Exception as error:  # noqa: BLE001 - all that fail are told together
+        except Exception as error:  # noqa: BLE001 - all that fail are listed together
             faults.append(f"{case}: {type(error).__name__}: {str(error)[:300]}")
     assert faults == [], f"{len(faults)} of {len(cases)} cases"

@@ -127,15 +127,15 @@ def test_want_of_a_descriptor_at_any_call_is_no_failed_disk(
     for number, (error, at, lasting) in enumerate(python):
         try:
             try_call(tmp_path / f"p{number}", step, error, at, lasting)
-        except Exception as fault:  # noqa: BLE001 - all that fail are told together
+        except Exception as fault:  # noqa: BLE001 - all that fail are listed together
             failed.append(f"{error} at {at}, {lasting}: {type(fault).__name__}: {fault}"[:400])
     for number, (call, error, after, times) in enumerate(kernel):
         rule = Fault(call, errno=error, after=after, times=times, path_prefix=str(tmp_path))
         try:
             try_kernel_call(tmp_path / f"k{number}", step, rule)
-        except Exception as fault:  # noqa: BLE001 - all that fail are told together
-            told = f"{call} {error} after {after}, {times}: {type(fault).__name__}: {fault}"
-            failed.append(told[:400])
+        except Exception as fault:  # noqa: BLE001 - all that fail are listed together
+            line = f"{call} {error} after {after}, {times}: {type(fault).__name__}: {fault}"
+            failed.append(line[:400])
     assert failed == [], f"{len(failed)} of {len(python) + len(kernel)}"
 
 
