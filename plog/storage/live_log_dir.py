@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from copy import copy
 from pathlib import Path
 from typing import NamedTuple
@@ -197,9 +198,8 @@ class LiveLogDir:
 
         The caller syncs the names. Raises OSError.
         """
-        directory = self.path / str(tp)
-        if self._fs.exists(directory):
-            self._rename_away(directory, tp)
+        with suppress(FileNotFoundError):
+            self._rename_away(self.path / str(tp), tp)
 
     def future_directory(self, tp: TopicPartition) -> Path:
         """Return a new name for a replica that is being moved here."""
