@@ -346,8 +346,8 @@ def rebalances(cells: list[Cell]) -> Iterable[Shown]:
         " rebalance from its next heartbeat, so most of the time is that interval.",
         "With KIP-848 the coordinator assigns a topic with one partition more than members, and"
         f" sets the heartbeat interval: {CONSUMER_HEARTBEAT_S:g} s by default. Members do not join"
-        " again. A change ends when all members are at the newest epoch and own their target. All but one"
-        " or two members keep reading meanwhile.",
+        " again. A change ends when all members are at the newest epoch and own their target. All"
+        " but one or two members keep reading meanwhile.",
     ]
     yield Shown("rebalances of a large group", 4, head, lines, below)
 
