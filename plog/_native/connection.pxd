@@ -85,6 +85,8 @@ ctypedef struct Connection:
     bint reads_large       # the last request was a large one, and so the next may be
     bint readable          # the kernel may have bytes (edge triggered)
     bint peer_closed       # the peer sends no more
+    bint gone              # its answers reach no client: they are dropped, and it closes when its requests are done
+    int64_t left_to_read   # while `gone`: bytes of the socket that may still be read
     # Writing.
     Piece* first
     Piece* last
@@ -166,6 +168,8 @@ cdef void free_pieces(Piece* first) noexcept nogil
 cdef void drop_frame(Connection* c, int64_t size) noexcept nogil
 # Memory for the next `size` bytes of answers, queued already: fill it now. NULL: none.
 cdef uint8_t* answer_room(Connection* c, int64_t size) noexcept nogil
+# Free the answers that are queued.
+cdef void drop_answers(Connection* c) noexcept nogil
 # Append a chain of pieces, `size` bytes in all.
 cdef void queue_pieces(Connection* c, Piece* first, Piece* last, int64_t size) noexcept nogil
 # Send what is queued, `most` bytes at most (roughly); `sent` grows by what passed.

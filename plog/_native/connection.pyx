@@ -96,10 +96,7 @@ cdef void connection_shut(Connection* c, Scratch* scratch, Budget* budget) noexc
     close(c.fd)
     c.fd = -1
     drop_buffer(c, scratch, budget)
-    free_pieces(c.first)
-    c.first = NULL
-    c.last = NULL
-    c.unsent_bytes = c.answer_bytes = 0
+    drop_answers(c)
 
 
 # --- the plain transport --------------------------------------------------------------------------
@@ -450,6 +447,13 @@ cdef inline Piece* free_piece(Piece* piece) noexcept nogil:
 cdef void free_pieces(Piece* first) noexcept nogil:
     while first != NULL:
         first = free_piece(first)
+
+
+cdef void drop_answers(Connection* c) noexcept nogil:
+    free_pieces(c.first)
+    c.first = NULL
+    c.last = NULL
+    c.unsent_bytes = c.answer_bytes = 0
 
 
 cdef void queue_pieces(Connection* c, Piece* first, Piece* last, int64_t size) noexcept nogil:

@@ -33,6 +33,9 @@ cdef Parked* fast_next_done(const Connection* c) noexcept nogil
 # or for those before it, or for another thread once more; FAST_PASSED: it is for Python, and `frame` the caller's;
 # FAST_GATHERED: it is to be written; FAST_AFTER_WRITE: nothing is done yet. Its connection may read on.
 cdef FastOutcome fast_finish(Loop* loop, Parked* parked, Frame* frame) noexcept nogil
+# End the waits that serve only the client: a Fetch that waits for bytes, an appended Produce that waits for safety.
+# True: the next request may be read.
+cdef bint fast_give_up(Connection* c) noexcept nogil
 # Forget the request of a connection that is closing.
 cdef void fast_drop(Connection* c) noexcept nogil
 # A letter that came too late: the request is over.

@@ -508,6 +508,19 @@ cdef bint look_at_fetch(Loop* loop, Connection* c, bint expired, Frame* frame) n
     return True
 
 
+cdef inline bint serves_its_client_only(const Parked* parked) noexcept nogil:
+    # The frame of a Produce is kept until it is appended.
+    return parked.stage == PARKED_WAITS and (parked.api_key == FETCH_KEY or parked.frame.base == NULL)
+
+
+cdef bint fast_give_up(Connection* c) noexcept nogil:
+    cdef bint ended = False
+    while c.parked != NULL and serves_its_client_only(<Parked*>c.parked):
+        parked_end(c)
+        ended = True
+    return ended and c.parked == NULL
+
+
 cdef void fast_drop(Connection* c) noexcept nogil:
     while c.parked != NULL:
         parked_end(c)

@@ -13,6 +13,7 @@ cdef enum:
     EVENT_CLOSED = 3
     EVENT_REFUSED = 4
     EVENT_CHANGED = 5
+    EVENT_LEFT = 6
 
 # An event for Python; its text follows the struct.
 ctypedef struct Note:

@@ -39,7 +39,8 @@ from plog._native.mailbox cimport (
     Letter, mailbox_close, mailbox_knock, mailbox_open, mailbox_put, mailbox_release, mailbox_take,
 )
 from plog._native.notes cimport (
-    EVENT_CHANGED, EVENT_CLOSED, EVENT_OPENED, EVENT_REFUSED, EVENT_REQUEST, Note, note_free, note_new, note_text)
+    EVENT_CHANGED, EVENT_CLOSED, EVENT_LEFT, EVENT_OPENED, EVENT_REFUSED, EVENT_REQUEST, Note, note_free, note_new,
+    note_text)
 from plog._native.parked cimport (
     PASSED_APPEND, PASSED_BATCH, PASSED_FORM, PASSED_OTHER_API, PASSED_PARTITION, PASSED_READ,
     PASSED_REASONS, PASSED_SWITCHED_OFF,
@@ -63,6 +64,7 @@ REQUEST = EVENT_REQUEST
 CLOSED = EVENT_CLOSED
 REFUSED = EVENT_REFUSED
 CHANGED = EVENT_CHANGED
+LEFT = EVENT_LEFT
 
 cdef dict REASONS = {
     PASSED_SWITCHED_OFF: "switched off",

@@ -16,7 +16,7 @@ from plog._native.acceptor cimport (
     DOOR_EXHAUSTED, DOOR_NOBODY, DOOR_REFUSED, Guest, door_admit, door_leave,
 )
 from plog._native.connection cimport (
-    connection_new, free_pieces, link_init, link_remove, queue_pieces, scratch_release,
+    connection_new, free_pieces, holds_whole_frame, link_init, link_remove, queue_pieces, scratch_release,
 )
 from plog._native.fast_turn cimport (
     FAST_AFTER_WRITE, FAST_ANSWERED, FAST_NO_MEMORY, FAST_PASSED, FastOutcome, fast_discard, fast_done, fast_finish,
@@ -38,7 +38,7 @@ from plog._native.notes cimport (
 from plog._native.parked cimport Frame, Parked
 from plog._native.produce_path cimport produce_init, produce_release
 from plog._native.turn cimport (
-    begin_close, count_up, discard, enter, find, finish_close, hand_over_frame, keeps_its_client_waiting, on_event,
+    begin_close, count_up, discard, enter, find, finish_close, hand_over_frame, keeps_its_client_waiting, let_go, on_event,
     send_answers, serve, touch, watch, write_gathered,
 )
 
@@ -335,7 +335,12 @@ cdef void close_idle(Loop* loop) noexcept nogil:
                      <long long>(loop.shared.idle_timeout_us // 1000),
                      <const char*>b" without taking its answer" if c.first != NULL
                      else <const char*>b" in the middle of a request" if c.abnormal else <const char*>b"")
-            finish_close(loop, c, NULL)
+            if c.gone or not holds_whole_frame(c):
+                finish_close(loop, c, NULL)
+            else:
+                let_go(loop, c, NULL)
+                if not c.dead:
+                    touch(loop, c)  # the next round serves it
 
 
 cdef void close_stalled(Loop* loop) noexcept nogil:
@@ -357,8 +362,7 @@ cdef void close_hoarders(Loop* loop) noexcept nogil:
             return
         beyond -= c.answer_bytes
         c.abnormal = True
-        finish_close(loop, c, b"memory for answers is used up (queued.max.request.bytes), "
-                              b"and this one has taken nothing of its own for longest")
+        let_go(loop, c, b"response memory exhausted (queued.max.request.bytes); closing the slowest reader")
 
 
 cdef void tick(Loop* loop) noexcept nogil:

@@ -23,6 +23,9 @@ cdef void touch(Loop* loop, Connection* c) noexcept nogil
 cdef void discard(Shared* shared, Connection* c) noexcept nogil
 # Close now. `reason` NULL: the connection holds it.
 cdef void finish_close(Loop* loop, Connection* c, const char* reason) noexcept nogil
+# Its answers reach no client any more: drop them, do the requests that have come whole, then close. Bounded: it reads
+# no more than the kernel holds now. `reason` NULL: the connection holds it.
+cdef void let_go(Loop* loop, Connection* c, const char* reason) noexcept nogil
 # Close once what is queued has been sent; read no more. `reason` NULL: the connection holds it.
 cdef void begin_close(Loop* loop, Connection* c, const char* reason) noexcept nogil
 # Write what the round has gathered, and conclude the requests: their answers are queued, and sent at its end.

@@ -14,18 +14,18 @@ from libc.stdlib cimport calloc, free, malloc
 from plog._native.acceptor cimport door_leave
 from plog._native.connection cimport (
     FRAME_READY, FRAME_REFUSED, REASON_BYTES, SENT_ENOUGH, SENT_FAILED, bytes_in_socket, connection_shut, cut_frame,
-    holds_whole_frame, is_holding_much, let_go_of_buffers, link_append, link_remove, next_frame, receive, send_queued, settle,
+    drop_answers, holds_whole_frame, is_holding_much, let_go_of_buffers, link_append, link_remove, next_frame, receive, send_queued, settle,
 )
 from plog._native.files cimport calls
 from plog._native.fast_turn cimport (
     FAST_AFTER_WRITE, FAST_ANSWERED, FAST_NO_MEMORY, FAST_PASSED, FAST_WAITS, FastOutcome, fast_answer,
-    fast_conclude, fast_drop,
+    fast_conclude, fast_drop, fast_give_up,
 )
 from plog._native.gather cimport Gather, gather_clear, gather_is_due, gather_write
 from plog._native.locks cimport add as atomic_add
 from plog._native.log_append cimport AppendResult
 from plog._native.memory_waits cimport COMES_ON_BYTES, may_receive
-from plog._native.notes cimport EVENT_REQUEST, Note, add_note, note_free, note_new, note_text
+from plog._native.notes cimport EVENT_LEFT, EVENT_REQUEST, Note, add_note, note_free, note_new, note_text
 from plog._native.parked cimport Frame
 from plog._native.produce_path cimport ProduceCall, produce_part
 
@@ -198,6 +198,36 @@ cdef void begin_close(Loop* loop, Connection* c, const char* reason) noexcept no
         finish_close(loop, c, NULL)
 
 
+cdef void let_go(Loop* loop, Connection* c, const char* reason) noexcept nogil:
+    cdef Note* note
+    if c.gone:
+        return
+    if reason != NULL:
+        snprintf(c.reason, REASON_BYTES, "%s", reason)
+    if c.closing:  # only for its answers to be sent
+        finish_close(loop, c, NULL)
+        return
+    # Linux keeps what came before a reset, and gives it before the error.
+    c.gone = c.peer_closed = c.readable = True
+    c.left_to_read = bytes_in_socket(c)
+    drop_answers(c)
+    note = note_new(EVENT_LEFT, c, 0)
+    if note != NULL:  # else handlers wait on, in vain
+        add_note(loop, note)
+    link_append(&loop.ready, &c.ready)
+
+
+cdef void end_stream(Loop* loop, Connection* c) noexcept nogil:
+    """Close: no more will be read. What has been read whole is appended first."""
+    if owes_work(c):
+        return
+    if c.gone:
+        begin_close(loop, c, NULL)
+    else:
+        begin_close(loop, c, b"closed by the peer" if c.start == c.end
+                    else b"closed by the peer in the middle of a request")
+
+
 cdef void close_for_memory(Loop* loop, Connection* c) noexcept nogil:
     c.abnormal = True
     begin_close(loop, c, b"out of memory for a request")
@@ -268,6 +298,9 @@ cdef bint send_some(Loop* loop, Connection* c) noexcept nogil:
     """Send of what is queued as much as a turn may. False: the connection is closed."""
     cdef int64_t sent = 0
     cdef int found
+    if c.gone:
+        drop_answers(c)
+        return True
     if c.first == NULL or not c.writable:
         return True
     found = send_queued(c, SENT_PER_TURN, &loop.scratch, &sent)
@@ -275,8 +308,8 @@ cdef bint send_some(Loop* loop, Connection* c) noexcept nogil:
         count_up(&loop.bytes_out, sent)
         note_passing(loop, c)
     if found == SENT_FAILED:
-        finish_close(loop, c, NULL)
-        return False
+        let_go(loop, c, NULL)
+        return not c.dead
     if found == SENT_ENOUGH:
         link_append(&loop.ready, &c.ready)
     return True
@@ -355,29 +388,33 @@ cdef void read_on(Loop* loop, Connection* c) noexcept nogil:
         if reads == READS_PER_TURN or c.gathered > 0:
             link_append(&loop.ready, &c.ready)
             return
+        if c.gone and c.left_to_read <= 0:
+            end_stream(loop, c)
+            return
         most = may_receive(loop, c)
         if most == 0:
             return
+        if c.gone:
+            most = min(most, c.left_to_read)
         n = receive(c, &loop.scratch, &loop.shared.budget, most)
         reads += 1
         if n > 0:
             count_up(&loop.bytes_in, n)
             note_received(loop, c, n)
+            c.left_to_read -= n
         elif n == 0:
             c.peer_closed = True  # before the event that says so, perhaps
-            if owes_work(c):
-                return
-            begin_close(loop, c, b"closed by the peer" if c.start == c.end
-                        else b"closed by the peer in the middle of a request")
+            end_stream(loop, c)
             return
         elif n == -ENOMEM:
             close_for_memory(loop, c)
             return
+        elif c.gone and n != -EINTR:
+            c.left_to_read = 0
         elif n != -EAGAIN and n != -EINTR:
             c.abnormal = n != -ECONNRESET
             snprintf(c.reason, REASON_BYTES, "receiving failed: %s", strerror_r(<int>-n, text, sizeof(text)))
-            finish_close(loop, c, NULL)
-            return
+            let_go(loop, c, NULL)
 
 
 cdef bint owes_work(const Connection* c) noexcept nogil:
@@ -386,12 +423,17 @@ cdef bint owes_work(const Connection* c) noexcept nogil:
 
 
 cdef bint nothing_unread(Connection* c) noexcept nogil:
+    if c.gone:
+        return not holds_whole_frame(c)
     return c.start == c.end and bytes_in_socket(c) == 0
 
 
 cdef bint keeps_its_client_waiting(Connection* c) noexcept nogil:
-    if c.closing or not (c.handed_over or c.parked != NULL):
+    if c.closing:
         return False
+    if not (c.handed_over or c.parked != NULL):
+        # Muted, or short of memory: the broker does not read what has come.
+        return c.waiting.next != &c.waiting and holds_whole_frame(c)
     # Behind its request one whose peer has closed may hold others, but no half one.
     return not c.peer_closed or owes_work(c) or holds_whole_frame(c)
 
@@ -410,11 +452,13 @@ cdef void serve(Loop* loop, Connection* c) noexcept nogil:
         read_on(loop, c)
     if c.dead:
         return
+    if c.gone and not c.closing and fast_give_up(c):
+        link_append(&loop.ready, &c.ready)
     link_append(&loop.answering, &c.answering)
     if settle(c, &loop.scratch, &loop.shared.budget) < 0:
         close_for_memory(loop, c)
     elif c.peer_closed and not c.closing and waits_for_nobody(c):
-        begin_close(loop, c, b"closed by the peer before its answer")
+        begin_close(loop, c, <const char*>NULL if c.gone else <const char*>b"closed by the peer before its answer")
     elif is_holding_much(&loop.scratch) or gather_is_due(&loop.gather):
         write_gathered(loop)
 
@@ -448,8 +492,9 @@ cdef void on_event(Loop* loop, Connection* c, uint32_t events) noexcept nogil:
             snprintf(c.reason, REASON_BYTES, "%s", strerror_r(error, text, sizeof(text)))
         else:
             snprintf(c.reason, REASON_BYTES, "closed by the peer")
-        finish_close(loop, c, NULL)
-        return
+        let_go(loop, c, NULL)
+        if c.dead:
+            return
     if events & EPOLLRDHUP:
         c.peer_closed = True
         c.readable = True

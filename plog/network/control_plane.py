@@ -17,7 +17,7 @@ from enum import Enum
 from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from plog._native.reactor import CHANGED, CLOSED, OPENED, REFUSED, REQUEST, Event, Reactor
+from plog._native.reactor import CHANGED, CLOSED, LEFT, OPENED, REFUSED, REQUEST, Event, Reactor
 from plog.network.listeners import BoundListener
 from plog.runtime.bounded_lines import BoundedLines
 from plog.settings.listeners import Listener, SecurityProtocol
@@ -155,7 +155,7 @@ class Connection:
         self.task: asyncio.Task[Reply] | None = None
         """What works on the request in hand, if it waits."""
         self.gone = False
-        """The socket is closed. A handler goes on all the same: what came whole is done."""
+        """No answer reaches the client any more. Handlers go on: what came whole is done."""
         self.waits_while_open = False
         self.work = work or Work()
 
@@ -372,6 +372,8 @@ class ControlPlane:
                 event.peer,
                 self._work,
             )
+        elif kind == LEFT:
+            self._on_left(self._connections[event.connection_id])
         elif kind == CLOSED:
             self._on_closed(event)
         elif kind == CHANGED:
@@ -388,7 +390,6 @@ class ControlPlane:
 
     def _on_closed(self, event: Event) -> None:
         connection = self._connections.pop(event.connection_id)
-        connection.gone = True
         if not connection.closing:
             connection.closing = True
             self._closings.log(
@@ -398,6 +399,10 @@ class ControlPlane:
                 connection.listener.name,
                 event.reason,
             )
+        self._on_left(connection)
+
+    def _on_left(self, connection: Connection) -> None:
+        connection.gone = True
         if connection.task is not None and connection.waits_while_open:
             connection.task.cancel()
 
@@ -431,8 +436,10 @@ class ControlPlane:
             else:
                 self._watch(connection, _as_coroutine(cast("Awaitable[Reply]", outcome)))
         except asyncio.CancelledError as error:
-            if not connection.gone:  # else it was for its client alone, which went before it began
+            if not connection.gone:
                 self._failed(connection, error)
+            else:  # it serves its client alone, which left before it began
+                self._reactor.skip(connection.id)
         except Exception as error:  # noqa: BLE001
             self._failed(connection, error)
 
@@ -459,7 +466,9 @@ class ControlPlane:
         connection.task = None
         if task.cancelled():
             # Because the client has gone, or the broker stops.
-            if not connection.closing:
+            if connection.gone:
+                self._reactor.skip(connection.id)  # requests behind it may have come
+            elif not connection.closing:
                 self._close(connection, "its request was cancelled", logging.INFO)
             return
         error = task.exception()

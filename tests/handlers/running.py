@@ -46,6 +46,16 @@ class Running:
     def _call(self, coroutine) -> None:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
 
+    @contextmanager
+    def python_busy(self) -> Iterator[None]:
+        """Keep the event loop from its work for a while."""
+        release = threading.Event()
+        self._loop.call_soon_threadsafe(release.wait, 60)
+        try:
+            yield
+        finally:
+            release.set()
+
     def stop_broker(self) -> None:
         self._call(self.broker.stop())
 

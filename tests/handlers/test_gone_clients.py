@@ -6,6 +6,7 @@ import errno
 import logging
 import random
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from plog.protocol.messages.topics import (
     CreatePartitionsTopic,
     DeleteTopicsRequest,
 )
-from tests.handlers.running import Running, end_of, faults, framed
+from tests.handlers.running import Running, end_of, faults, framed, receive
 from tests.handlers.wire import (
     create_topic,
     eventually,
@@ -138,3 +139,56 @@ def test_all_requests_before_the_end_of_a_stream_are_done(start: Start, acks: in
         client.shutdown(socket.SHUT_WR)
         eventually(lambda: end_of(running, topic) == 6, "all are appended")
     eventually(lambda: running.broker.reactor_stats.connections == 2, "it is closed")
+
+
+def reset_with_an_answer_unread(client: socket.socket) -> None:
+    assert client.recv(1)
+    client.close()
+
+
+def reset_by_linger(client: socket.socket) -> None:
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+def close_before_the_answers(client: socket.socket) -> None:
+    """The first answer makes the client's kernel send a reset."""
+    receive(client)
+    client.close()
+
+
+LEAVES = [reset_with_an_answer_unread, reset_by_linger, close_before_the_answers]
+FOR_EVER_MS = 2**31 - 1
+
+
+@pytest.mark.parametrize("leave", LEAVES)
+@pytest.mark.parametrize("acks", [0, 1, -1])
+@pytest.mark.parametrize("size", [10, 20_000])
+def test_records_that_had_come_are_appended_however_their_client_leaves(
+    start: Start, leave: Callable[[socket.socket], None], acks: int, size: int
+) -> None:
+    """Behind them all the answers, and a Fetch that would wait for ever."""
+    running, topic = start()
+    value = random.Random(2).randbytes(size)
+    batches = [make_batch([value]), make_batch([value] * 2, codec=compression.GZIP)]
+    fetch = fetch_request((topic, 0, 1), max_wait_ms=FOR_EVER_MS)
+    first = running.requests
+    client = running.connect()
+    # Else the client's kernel may hold back what it sends behind a request, and drop it at the reset.
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    metadata = framed(MetadataRequest(topics=[]), 9, 0)
+    client.sendall(metadata)
+    assert client.recv(1, socket.MSG_PEEK)
+    with running.python_busy():
+        client.sendall(metadata)  # what is behind it is not read before it is answered
+        running.until_read(first + 2)
+        client.sendall(
+            framed(produce_request([(topic, 0, batches[0])], acks=acks), 9, 1)
+            + framed(fetch, 12, 2)
+            + framed(produce_request([(topic, 0, batches[1])], acks=acks), 9, 3)
+            + framed(produce_request([(topic, 0, batches[0])], acks=acks), 9, 4)
+        )
+        leave(client)
+    eventually(lambda: end_of(running, topic) == 4, "all are appended")
+    eventually(lambda: running.broker.reactor_stats.connections == 2, "it is closed")
+    assert running.broker.reactor_stats.waiting == 0

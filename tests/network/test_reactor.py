@@ -879,7 +879,7 @@ def test_answers_that_nobody_takes_are_bounded_over_all_connections(threads, cap
         clients = [server.connect(receive_buffer=4096) for _ in range(40)]
         for client in clients:
             client.sendall(request(1))
-        closed = "memory for answers is used up"
+        closed = "response memory exhausted"
         server.until(lambda: caplog.text.count(closed) >= 30)
         # Whoever takes its answers is served all the while.
         reader = server.connect()
