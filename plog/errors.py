@@ -11,6 +11,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import ClassVar, Final
 
+from plog.printable import printable
+
 
 class ErrorCode(IntEnum):
     """Error codes of the Kafka protocol, by Kafka's names."""
@@ -203,6 +205,10 @@ class KafkaError(PlogError):
     """An error with a code of the protocol."""
 
     code: ClassVar[ErrorCode]
+
+    def __str__(self) -> str:
+        """Return the message in one printable line: it may quote a client, and clients print it."""
+        return printable(super().__str__())
 
     def __init_subclass__(cls) -> None:
         """Refuse two exceptions for one code, unless one refines the other."""

@@ -22,8 +22,8 @@ class Event(NamedTuple):
     (OPENED and REFUSED). Every OPENED is followed by one CLOSED. REFUSED tells of a connection
     turned away at the door, by a cap or for want of descriptors; at most one a second, with
     connection id 0: `ReactorStats.refused` counts them all. CHANGED: a partition that was watched
-    (`PartitionLog.watch`) has changed since. LEFT: no answer reaches the client any more, but requests
-    that came before may still follow.
+    (`PartitionLog.watch`) has changed since. LEFT: no answer reaches the client any more, but
+    requests that came before may still follow.
     """
 
     kind: int

@@ -25,6 +25,8 @@ from plog.errors import (
     TransactionalIdNotFound,
     UnknownTopicOrPartition,
 )
+from plog.ops.log_lines import LineFormatter
+from plog.printable import printable, printable_json
 
 COMMANDS = {
     "server": "Run a broker.",
@@ -95,7 +97,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with its status."""
     given = sys.argv[1:] if arguments is None else arguments
     if logging.lastResort is not None:  # what the client warns of, as everything else is told
-        logging.lastResort.setFormatter(logging.Formatter("plog: %(message)s"))
+        logging.lastResort.setFormatter(LineFormatter("plog: %(message)s"))
     try:
         plog.main(args=given, prog_name="plog", standalone_mode=False)
         # What is still buffered may find the reader gone, too.
@@ -126,13 +128,13 @@ def _tell(fault: Exception, text: str, arguments: Sequence[str]) -> None:
         if isinstance(fault, click.ClickException):
             kind = "UsageError" if isinstance(fault, click.UsageError) else "Error"
         told = {"error": kind, "message": text}
-        click.echo(json.dumps(told, ensure_ascii=False), err=True)
+        click.echo(printable_json(json.dumps(told, ensure_ascii=False)), err=True)
         return
     if isinstance(fault, click.UsageError) and fault.ctx is not None:
         path = fault.ctx.command_path
         click.echo(f"{fault.ctx.get_usage()}\nTry '{path} --help' for help.\n", err=True)
-    for line in text.splitlines():
-        click.echo(f"plog: {line}", err=True)
+    for line in text.split("\n"):
+        click.echo(f"plog: {printable(line)}", err=True)
 
 
 def explain(fault: PlogError) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import click
 
-from plog.cli.output import bootstrap_option, json_option, print_done, print_rows
+from plog.cli.output import bootstrap_option, json_option, print_done, print_rows, say
 from plog.client.admin import APPEND, BROKER, DELETE, GROUP, SET, SUBTRACT, TOPIC, Admin
 
 KINDS = {"topic": TOPIC, "broker": BROKER, "group": GROUP}
@@ -127,6 +127,6 @@ def _warn_of_unknown(kind: str, keys: Iterable[str]) -> None:
     }[kind]
     for key in keys:
         if reason := why_without_effect(key):
-            click.echo(f"plog: {key} has no effect in plog: {reason}", err=True)
+            say(f"plog: {key} has no effect in plog: {reason}", err=True)
         elif key not in known:
-            click.echo(f"plog: {key}: {unknown_key(key, known)}", err=True)
+            say(f"plog: {key}: {unknown_key(key, known)}", err=True)

@@ -17,6 +17,7 @@ from plog.cli.output import (
     print_json,
     print_rows,
     raise_all,
+    say,
     topic_partitions,
 )
 from plog.coordinator.consumer_events import GroupState as ConsumerState
@@ -118,9 +119,9 @@ def describe(group: str, bootstrap: str, as_json: bool, members: bool) -> None:
     if as_json:
         print_json({**about, ("assignments" if members else "partitions"): rows})
         return
-    click.echo(_line(described))
+    say(_line(described))
     if not rows:
-        click.echo("It has no members." if members else "It has committed nothing.")
+        say("It has no members." if members else "It has committed nothing.")
         return
     if not members:
         rows = [{**row, "behind_ms": _behind(row["behind_ms"])} for row in rows]
@@ -241,7 +242,7 @@ def reset(
         try:
             _refuse_members(admin.describe(group))
         except GroupIdNotFound:
-            click.echo(f"plog: there is no group {group!r} yet", err=True)
+            say(f"plog: there is no group {group!r} yet", err=True)
         committed = admin.committed(group)
         if targets.from_file is not None:
             partitions = list(targets.from_file)
@@ -261,11 +262,11 @@ def reset(
     print_rows(rows, columns, as_json=False)
     of_group = f"{counted(len(changes), 'offset')} of group {group}"
     if not changes:
-        click.echo(f"Group {group} has committed nothing.")
+        say(f"Group {group} has committed nothing.")
     elif execute:
-        click.echo(f"Reset {of_group}.")
+        say(f"Reset {of_group}.")
     else:
-        click.echo(f"Nothing is changed yet: --execute resets {of_group}.")
+        say(f"Nothing is changed yet: --execute resets {of_group}.")
 
 
 def _refuse_members(group: GroupDescription) -> None:
@@ -294,7 +295,7 @@ def _changes(
     for at, (start, end) in bounds.items():
         changes[at] = min(max(wanted[at], start), end)
         if changes[at] != wanted[at]:
-            click.echo(
+            say(
                 f"plog: {at} has the offsets {start} to {end}: {changes[at]} is taken in place of"
                 f" {wanted[at]}",
                 err=True,

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from plog.printable import printable, printable_json
+
 if TYPE_CHECKING:
     from plog.client.metadata import Cluster
     from plog.errors import KafkaError
@@ -65,12 +67,12 @@ def print_rows(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=None if title is None else Text(printable(title)), title_justify="left")
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
         # As Text, for rich would take [square brackets] for its own.
-        table.add_row(*[Text("" if cell is None else _text(cell)) for cell in row])
+        table.add_row(*[Text("" if cell is None else printable(_text(cell))) for cell in row])
     # Into a pipe or a file a table is as wide as it needs to be, so that lines are rows.
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else table_width(table)
     Console(width=width).print(table)
@@ -86,8 +88,12 @@ def table_width(table: Any) -> int:
 
 def print_json(value: Any) -> None:
     """Print one JSON value."""
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
-    sys.stdout.write("\n")
+    sys.stdout.write(printable_json(json.dumps(value, indent=2, ensure_ascii=False)) + "\n")
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print one line for people; text in it may come from a client."""
+    click.echo(printable(text), err=err)
 
 
 def print_done(text: str, outcome: dict[str, Any], *, as_json: bool) -> None:
@@ -95,7 +101,7 @@ def print_done(text: str, outcome: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(outcome)
     else:
-        click.echo(text)
+        say(text)
 
 
 def agrees(question: str) -> bool:
@@ -148,9 +154,9 @@ def warn_of_leaderless(cluster: Cluster, topic: str, partitions: Iterable[int] =
             break
         time.sleep(ELECTION_S / 10)
     for index in without[:MOST_NAMED]:
-        click.echo(f"plog: {no_leader(TopicPartition(topic, index))}; waiting for it", err=True)
+        say(f"plog: {no_leader(TopicPartition(topic, index))}; waiting for it", err=True)
     if len(without) > MOST_NAMED:
-        click.echo(f"plog: and {len(without) - MOST_NAMED} more of {topic}", err=True)
+        say(f"plog: and {len(without) - MOST_NAMED} more of {topic}", err=True)
 
 
 def time_text(timestamp_ms: int) -> str:

@@ -11,7 +11,7 @@ from typing import IO
 
 import click
 
-from plog.cli.output import bootstrap_option, json_option, print_json, warn_of_leaderless
+from plog.cli.output import bootstrap_option, json_option, print_json, say, warn_of_leaderless
 
 
 @click.command()
@@ -115,7 +115,7 @@ def command(
     if as_json:
         print_json({"topic": topic, "records": count})
     else:
-        click.echo(f"Wrote {counted(count, 'record')} to {topic}.", err=True)
+        say(f"Wrote {counted(count, 'record')} to {topic}.", err=True)
 
 
 def _header(text: str) -> tuple[str, bytes | None]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plog.cli.output import json_option, print_json
+from plog.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -173,20 +174,20 @@ def _screen(seen: Watch, address: str) -> RenderableType:
     apis = Table("requests", "per second", "fast", "p50", "p99", "p99.9", box=None)
     for one in seen.apis():
         times = [_time(seconds) for seconds in one.percentiles]
-        apis.add_row(one.api, f"{one.per_s:,.1f}", f"{one.fast_share:.1%}", *times)
+        apis.add_row(Text(printable(one.api)), f"{one.per_s:,.1f}", f"{one.fast_share:.1%}", *times)
     topics = Table("topic", "partitions", "size", "offsets/s", box=None)
     for one in figures["topics"]:
         topics.add_row(
-            one["topic"],
+            Text(printable(one["topic"])),
             str(one["partitions"]),
             _bytes(one["bytes"]),
             f"{one['offsets_per_s']:,.0f}",
         )
     handed_over = Table("handed over to Python", "per second", box=None)
     for reason, rate in figures["handed_over_per_s"].items():
-        handed_over.add_row(reason, f"{rate:,.1f}")
+        handed_over.add_row(Text(printable(reason)), f"{rate:,.1f}")
     tables = [apis, handed_over, topics] if handed_over.rows else [apis, topics]
-    screen: list[RenderableType] = [Text(head)]
+    screen: list[RenderableType] = [Text(printable(head))]
     for table in tables:
         for column in table.columns[1:]:
             column.justify = "right"

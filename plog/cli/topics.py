@@ -13,6 +13,7 @@ from plog.cli.output import (
     print_done,
     print_json,
     print_rows,
+    say,
 )
 
 
@@ -196,7 +197,7 @@ def delete(topic: str, bootstrap: str, as_json: bool, yes: bool) -> None:
     from plog.client.admin import Admin
 
     if not (yes or agrees(f"Delete topic {topic} and all its records?")):
-        click.echo("Nothing is deleted (--yes does not ask).", err=True)
+        say("Nothing is deleted (--yes does not ask).", err=True)
         sys.exit(1)
     with Admin(bootstrap) as admin:
         admin.delete_topic(topic)

@@ -17,6 +17,7 @@ from plog.cli.output import (
     print_json,
     print_rows,
     raise_all,
+    say,
     time_text,
     topic_partitions,
 )
@@ -148,13 +149,13 @@ def describe(transactional_id: str, bootstrap: str, as_json: bool) -> None:
             }
         )
         return
-    click.echo(_line(found, open_ms))
+    say(_line(found, open_ms))
     if rows:
         print_rows(rows, ["Topic", "Partition"], as_json=False)
     elif found.state in OPEN_STATES:
-        click.echo("Its markers are written, or refused: see `plog transactions find-hanging`.")
+        say("Its markers are written, or refused: see `plog transactions find-hanging`.")
     else:
-        click.echo("No transaction of it is open.")
+        say("No transaction of it is open.")
 
 
 def _line(found: TransactionDescription, open_ms: int | None) -> str:
@@ -276,9 +277,9 @@ def find_hanging(
         print_json(rows)
     elif rows:
         _print_table(rows, HANGING_COLUMNS)
-        click.echo("`plog transactions abort TOPIC PARTITION --start-offset START` ends one.")
+        say("`plog transactions abort TOPIC PARTITION --start-offset START` ends one.")
     elif not left:
-        click.echo("No transaction hangs.")
+        say("No transaction hangs.")
     raise_all(left, most=MOST_NAMED)
 
 
@@ -355,9 +356,9 @@ def abort(
     _print_table([told], ABORT_COLUMNS)
     whose = f"the transaction of producer {numbers['producer_id']} in {at}"
     if execute:
-        click.echo(f"Aborted {whose}.")
+        say(f"Aborted {whose}.")
     else:
-        click.echo(f"Nothing is changed yet: --execute aborts {whose}.")
+        say(f"Nothing is changed yet: --execute aborts {whose}.")
 
 
 def _hanging_at(admin: TransactionAdmin, at: TopicPartition, start_offset: int) -> OpenTransaction:

@@ -1,7 +1,7 @@
-"""How log lines look: on stderr, with a time wherever nobody else keeps it.
+"""How log lines look: on stderr, with a time wherever the journal does not keep it.
 
-Owns the form of a line. What is logged is everybody's own; the journal keeps the
-time of every line by itself, a terminal and a file do not.
+Owns the form of a line: one event is one line, whatever text of a client it quotes. The journal
+keeps the time of every line by itself, a terminal and a file do not.
 """
 
 from __future__ import annotations
@@ -10,13 +10,60 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
+from types import TracebackType
 from typing import TextIO
+
+from plog.printable import printable
 
 PLAIN = "%(levelname)s %(name)s: %(message)s"
 
 
-class TimedFormatter(logging.Formatter):
+class LineFormatter(logging.Formatter):
+    """One line for each event, and one for each frame and each exception of a traceback.
+
+    Characters that are not printable are escaped, so that no text of a client can begin a line.
+    """
+
+    def __init__(self, form: str = PLAIN) -> None:
+        super().__init__(form)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """Return the line of an event."""
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(  # noqa: N802 - logging's name
+        self,
+        ei: tuple[type[BaseException], BaseException, TracebackType | None]
+        | tuple[None, None, None],
+    ) -> str:
+        """Return a traceback; the message of an exception is in one line."""
+        if ei[1] is None:
+            return "NoneType: None"
+        return "\n".join(_traceback_lines(ei[1]))
+
+
+def _traceback_lines(error: BaseException) -> Iterator[str]:
+    told = traceback.TracebackException.from_exception(error)
+    _escape_notes(told)
+    for part in told.format():
+        text = part.removesuffix("\n")
+        # A frame has lines of its own: the place, and the source there.
+        for line in text.split("\n") if text.lstrip(" |").startswith("File ") else [text]:
+            yield printable(line)
+
+
+def _escape_notes(told: traceback.TracebackException) -> None:
+    # Each of their lines is formatted by itself.
+    told.__notes__ = [printable(str(note)) for note in told.__notes__ or ()]
+    for one in (told.__cause__, told.__context__, *(told.exceptions or ())):
+        if one is not None:
+            _escape_notes(one)
+
+
+class TimedFormatter(LineFormatter):
     """Lines that begin with their time: ISO 8601 in UTC, with milliseconds."""
 
     converter = staticmethod(time.gmtime)
@@ -31,7 +78,7 @@ def log_to_stderr() -> None:
     """Write log lines of INFO and above to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     in_journal = is_journal(sys.stderr, os.environ)
-    handler.setFormatter(logging.Formatter(PLAIN) if in_journal else TimedFormatter())
+    handler.setFormatter(LineFormatter() if in_journal else TimedFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 

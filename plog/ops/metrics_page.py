@@ -31,6 +31,7 @@ from plog.coordinator.group_coordinator import GroupCoordinator
 from plog.coordinator.txn_coordinator import TxnCoordinator
 from plog.ops.coordinator_metrics import groups_of, transactions_of
 from plog.ops.page_server import PageServer
+from plog.printable import printable
 from plog.protocol.api_keys import ApiKey
 from plog.runtime.clock import Clock
 from plog.storage.log_manager import LogManager
@@ -87,7 +88,7 @@ def write(families: Iterable[Family], names: Collection[str] = ()) -> str:
 
 def collect(sources: Sources) -> Iterator[Family]:
     """Yield every family, the fullest last. From any thread."""
-    yield Family(BUILD, "gauge", "The release.", [f'{BUILD}{{version="{__version__}"}} 1'])
+    yield Family(BUILD, "gauge", "The release.", [f"{BUILD}{{{_label('version', __version__)}}} 1"])
     yield from _process()
     yield from _network(sources)
     yield from _disks(sources.logs, sources.counts_as_slow)
@@ -136,7 +137,7 @@ def _network(sources: Sources) -> Iterator[Family]:
         "counter",
         "Requests that the fast path left to Python.",
         [
-            f'plog_handed_over_total{{reason="{_escaped(reason)}"}} {count}'
+            f"plog_handed_over_total{{{_label('reason', reason)}}} {count}"
             for reason, count in stats.handed_over.items()
         ],
     )
@@ -147,7 +148,9 @@ def _network(sources: Sources) -> Iterator[Family]:
         (ApiKey.FETCH, FAST, stats.fetch_times),
         *((api, PYTHON, found) for api, found in sorted(sources.handlers.items())),
     ):
-        lines += _buckets(name, f'api="{_api_name(api)}",path="{path}"', histogram)
+        lines += _buckets(
+            name, f"{_label('api', _api_name(api))},{_label('path', path)}", histogram
+        )
     yield Family(name, "histogram", "From when a request was read to its answer.", lines)
 
 
@@ -160,7 +163,7 @@ def _disks(logs: LogManager, counts_as_slow: Callable[[Path], bool]) -> Iterator
     yield Family(name, "histogram", "How long each fdatasync of a log took.", lines)
     online, free, refusing, refused, slow = [], [], [], [], []
     for path, live in list(logs.dirs.items()):
-        labels = f'{{log_dir="{_escaped(str(path))}"}}'
+        labels = f"{{{_label('log_dir', str(path))}}}"
         online.append(f"plog_log_dir_online{labels} {int(live.failure is None)}")
         refused.append(f"plog_log_dir_refused_writes_total{labels} {live.refused_writes}")
         if live.failure is None:
@@ -188,7 +191,7 @@ def _coordinators(sources: Sources) -> Iterator[Family]:
         lines = [
             f"{name} {one.value}"
             if one.label is None
-            else f'{name}{{{one.label[0]}="{one.label[1]}"}} {one.value}'
+            else f"{name}{{{_label(*one.label)}}} {one.value}"
             for one in some
         ]
         yield Family(name, _kind(name), text, lines)
@@ -204,8 +207,8 @@ def topics_of(logs: LogManager) -> Iterator[Family]:
     ends: dict[str, int] = {}
     for held in logs.logs():
         state = held.native.state()
-        topic, log_dir = held.topic_partition.topic, _escaped(str(held.log_dir))
-        labels = f'topic="{topic}",log_dir="{log_dir}"'
+        topic = _label("topic", held.topic_partition.topic)
+        labels = f"{topic},{_label('log_dir', str(held.log_dir))}"
         partitions[labels] = partitions.get(labels, 0) + 1
         sizes[labels] = sizes.get(labels, 0) + state.size_bytes
         segments[labels] = segments.get(labels, 0) + state.segment_count
@@ -246,8 +249,10 @@ def _api_name(api: int) -> str:
     return "".join(word.capitalize() for word in ApiKey(api).name.split("_"))
 
 
-def _escaped(label: str) -> str:
-    return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+def _label(key: str, value: str) -> str:
+    """Return a label as the page has it; a value that may come from a client is printable there."""
+    escaped = printable(value).replace("\\", r"\\").replace('"', r"\"")
+    return f'{key}="{escaped}"'
 
 
 class MetricsPage:

@@ -174,7 +174,7 @@ def test_records_that_had_come_are_appended_however_their_client_leaves(
     fetch = fetch_request((topic, 0, 1), max_wait_ms=FOR_EVER_MS)
     first = running.requests
     client = running.connect()
-    # Else the client's kernel may hold back what it sends behind a request, and drop it at the reset.
+    # Else the client's kernel may hold back requests behind another, and drop them at the reset.
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     metadata = framed(MetadataRequest(topics=[]), 9, 0)
     client.sendall(metadata)

@@ -37,10 +37,12 @@ REQUEST_CLASSES = {
 }
 
 
-def framed(request: Struct, version: int, correlation_id: int = 1) -> bytes:
+def framed(
+    request: Struct, version: int, correlation_id: int = 1, client_id: str = "hostile"
+) -> bytes:
     """Return a request as it should be, with its length."""
     return prefixed(
-        encode_request_header(type(request).api.key, version, correlation_id, "hostile")
+        encode_request_header(type(request).api.key, version, correlation_id, client_id)
         + codec.encode(request, version)
     )
 

@@ -410,3 +410,13 @@ def test_address_that_is_taken_keeps_the_broker_from_starting(tmp_path: Path) ->
         broker = BrokerProcess(tmp_path, overrides={"metrics.listener": address})
         with pytest.raises(AssertionError, match=r"metrics\.listener: cannot listen on"):
             broker.start()
+
+
+def test_label_is_printable_and_read_back_as_it_is_printed():
+    hostile = 'a\n"b\\c\x1b[31m\u2028\ud800'
+    text = f"# TYPE x gauge\nx{{{metrics_page._label('topic', hostile)}}} 1\n"
+    assert text.replace("\n", "").isprintable()
+    assert text.count("\n") == 2
+    (family,) = text_string_to_metric_families(text)
+    (sample,) = family.samples
+    assert sample.labels == {"topic": r'a\n"b\c\x1b[31m\u2028\ud800'}
