@@ -25,7 +25,7 @@ from prometheus_client import ProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
 from plog.client.admin import Admin
-from plog.ops import watch
+from plog.ops import metrics_page, watch
 from plog.ops.watch import Reading, Watch
 from plog.protocol.messages.api_versions import ApiVersionsRequest
 from plog.types import TopicPartition
