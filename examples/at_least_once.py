@@ -18,6 +18,7 @@ import click
 
 from plog.client.group_consumer import CommitFailed, GroupConsumer, RebalanceInProgress
 from plog.client.producer import Producer
+from plog.errors import PlogError
 
 
 def transform(value: bytes | None) -> bytes:
@@ -25,17 +26,8 @@ def transform(value: bytes | None) -> bytes:
     return (value or b"").upper()
 
 
-@click.command()
-@click.argument("source")
-@click.argument("target")
-@click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True)
-@click.option("--group", default="at-least-once", show_default=True)
-@click.option("--idle-s", type=float, help="End when nothing came for so long [default: never].")
-def main(source: str, target: str, bootstrap_server: str, group: str, idle_s: float | None) -> None:
-    """Copy topic SOURCE to TARGET in capitals.
-
-    Each record at least once: a crash loses none, and may write some twice.
-    """
+def copy(source: str, target: str, bootstrap_server: str, group: str, idle_s: float | None) -> None:
+    """Copy records until nothing came for `idle_s`."""
     with (
         Producer(bootstrap_server) as producer,
         GroupConsumer(
@@ -46,6 +38,7 @@ def main(source: str, target: str, bootstrap_server: str, group: str, idle_s: fl
             enable_auto_commit=False,
         ) as consumer,
     ):
+        consumer.partitions_for(source)  # raises if no broker answers, or without this topic
         consumer.subscribe([source])
         came_at = time.monotonic()
         while idle_s is None or time.monotonic() - came_at < idle_s:
@@ -69,6 +62,23 @@ def main(source: str, target: str, bootstrap_server: str, group: str, idle_s: fl
                 # With a cooperative assignor we read on while the group shares its partitions anew.
                 # The next commit has these records too, as far as their partitions stay ours.
                 continue
+
+
+@click.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True)
+@click.option("--group", default="at-least-once", show_default=True)
+@click.option("--idle-s", type=float, help="End when nothing came for so long [default: never].")
+def main(source: str, target: str, bootstrap_server: str, group: str, idle_s: float | None) -> None:
+    """Copy topic SOURCE to TARGET in capitals.
+
+    Each record at least once: a crash loses none, and may write some twice.
+    """
+    try:
+        copy(source, target, bootstrap_server, group, idle_s)
+    except PlogError as fault:
+        raise click.ClickException(str(fault)) from fault
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import click
 from plog.client.consumer import ConsumerRecord
 from plog.client.group_consumer import CommitFailed, GroupConsumer, RebalanceInProgress
 from plog.client.producer import Producer
+from plog.errors import PlogError
 from plog.types import TopicPartition
 
 
@@ -36,17 +37,8 @@ def go_back(consumer: GroupConsumer, records: list[ConsumerRecord]) -> None:
             consumer.seek(at, record.offset)
 
 
-@click.command()
-@click.argument("source")
-@click.argument("target")
-@click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True)
-@click.option("--group", default="at-most-once", show_default=True)
-@click.option("--idle-s", type=float, help="End when nothing came for so long [default: never].")
-def main(source: str, target: str, bootstrap_server: str, group: str, idle_s: float | None) -> None:
-    """Copy topic SOURCE to TARGET in capitals.
-
-    Each record at most once: a crash may lose some, and never writes one twice.
-    """
+def copy(source: str, target: str, bootstrap_server: str, group: str, idle_s: float | None) -> None:
+    """Copy records until nothing came for `idle_s`."""
     with (
         Producer(bootstrap_server) as producer,
         GroupConsumer(
@@ -57,6 +49,7 @@ def main(source: str, target: str, bootstrap_server: str, group: str, idle_s: fl
             enable_auto_commit=False,
         ) as consumer,
     ):
+        consumer.partitions_for(source)  # raises if no broker answers, or without this topic
         consumer.subscribe([source])
         came_at = time.monotonic()
         while idle_s is None or time.monotonic() - came_at < idle_s:
@@ -77,6 +70,23 @@ def main(source: str, target: str, bootstrap_server: str, group: str, idle_s: fl
                 continue
             for record in records:
                 producer.send(target, transform(record.value), key=record.key)
+
+
+@click.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True)
+@click.option("--group", default="at-most-once", show_default=True)
+@click.option("--idle-s", type=float, help="End when nothing came for so long [default: never].")
+def main(source: str, target: str, bootstrap_server: str, group: str, idle_s: float | None) -> None:
+    """Copy topic SOURCE to TARGET in capitals.
+
+    Each record at most once: a crash may lose some, and never writes one twice.
+    """
+    try:
+        copy(source, target, bootstrap_server, group, idle_s)
+    except PlogError as fault:
+        raise click.ClickException(str(fault)) from fault
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import click
 
 from plog.client.group_consumer import CommitFailed, GroupConsumer
 from plog.client.producer import Producer, TransactionAborted
-from plog.errors import KafkaError, ProducerFenced, RequestTimedOut
+from plog.errors import KafkaError, PlogError, ProducerFenced, RequestTimedOut
 
 
 def transform(value: bytes | None) -> bytes:
@@ -39,15 +39,7 @@ def go_back(consumer: GroupConsumer) -> None:
             consumer.seek_to_beginning([at])
 
 
-@click.command()
-@click.argument("source")
-@click.argument("target")
-@click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True)
-@click.option("--group", default="exactly-once", show_default=True)
-@click.option("--worker", default="1", show_default=True, help="Its name, kept over restarts.")
-@click.option("--records", default=500, show_default=True, help="Most of a transaction.")
-@click.option("--idle-s", type=float, help="End when nothing came for so long [default: never].")
-def main(
+def copy(
     source: str,
     target: str,
     bootstrap_server: str,
@@ -56,10 +48,7 @@ def main(
     records: int,
     idle_s: float | None,
 ) -> None:
-    """Copy topic SOURCE to TARGET in capitals.
-
-    Each record exactly once, whatever crashes.
-    """
+    """Copy records until nothing came for `idle_s`."""
     with (
         Producer(bootstrap_server, transactional_id=f"{group}-{worker}") as producer,
         GroupConsumer(
@@ -73,6 +62,7 @@ def main(
             max_poll_records=records,
         ) as consumer,
     ):
+        consumer.partitions_for(source)  # raises if no broker answers, or without this topic
         # Before the first position is read: the worker before us may be about to commit one.
         producer.init_transactions()
         consumer.subscribe([source])
@@ -96,6 +86,33 @@ def main(
             except (CommitFailed, TransactionAborted, KafkaError) as failure:
                 click.echo(f"once more from the last commit: {failure}", err=True)
                 go_back(consumer)
+
+
+@click.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True)
+@click.option("--group", default="exactly-once", show_default=True)
+@click.option("--worker", default="1", show_default=True, help="Its name, kept over restarts.")
+@click.option("--records", default=500, show_default=True, help="Most of a transaction.")
+@click.option("--idle-s", type=float, help="End when nothing came for so long [default: never].")
+def main(
+    source: str,
+    target: str,
+    bootstrap_server: str,
+    group: str,
+    worker: str,
+    records: int,
+    idle_s: float | None,
+) -> None:
+    """Copy topic SOURCE to TARGET in capitals.
+
+    Each record exactly once, whatever crashes.
+    """
+    try:
+        copy(source, target, bootstrap_server, group, worker, records, idle_s)
+    except PlogError as fault:
+        raise click.ClickException(str(fault)) from fault
 
 
 if __name__ == "__main__":

@@ -21,9 +21,10 @@ _OPERATIONS = {"": SET, "+": APPEND, "-": SUBTRACT}
 def command() -> None:
     """Show and change the settings of topics, brokers and consumer groups.
 
-    A resource is a KIND (topic, broker or group) and a NAME: the topic's or group's name, a
-    broker's id, or "default" for all brokers. Changes need no restart, and last. Those of a group
-    are for consumers that set group.protocol=consumer; it need not be there yet.
+    A resource is a KIND (topic, broker or group) and a NAME: the name of the topic or group, the
+    id of a broker, or "default" for all brokers. Changes take effect at once and survive a
+    restart. The settings of a group apply to consumers with group.protocol=consumer; the group
+    does not have to exist yet.
     """
 
 
@@ -36,12 +37,12 @@ def _name(kind: str, name: str) -> str:
 @click.argument("name")
 @bootstrap_option
 @json_option
-@click.option("--all", "show_all", is_flag=True, help="Also settings that have their defaults.")
-@click.option("--doc", is_flag=True, help="Also say what each setting does.")
+@click.option("--all", "show_all", is_flag=True, help="Include settings at their defaults.")
+@click.option("--doc", is_flag=True, help="Include the description of each setting.")
 def describe(
     kind: str, name: str, bootstrap: str, as_json: bool, show_all: bool, doc: bool
 ) -> None:
-    """Show the settings of a resource and where each value comes from."""
+    """Show the settings of a resource and the source of each value."""
     with Admin(bootstrap) as admin:
         entries = admin.describe_configs(KINDS[kind], _name(kind, name))
     columns = ["Key", "Value", "Source", "Read only"] + (["Documentation"] if doc else [])
@@ -63,11 +64,11 @@ def describe(
 )
 @bootstrap_option
 @json_option
-@click.option("--dry-run", is_flag=True, help="Only check the values.")
+@click.option("--dry-run", is_flag=True, help="Check the values and change nothing.")
 def set_configs(
     kind: str, name: str, changes: tuple[str, ...], bootstrap: str, as_json: bool, dry_run: bool
 ) -> None:
-    """Change settings; += and -= add to and take from a list.
+    """Change settings; += and -= add items to a list and remove them.
 
     \b
       plog configs set topic flights retention.ms=86400000 compression.type=zstd
@@ -82,10 +83,11 @@ def set_configs(
         assert found is not None
         operation = _OPERATIONS[found["operation"]]
         operations.append((found["key"].strip(), operation, found["value"].strip()))
-    with Admin(bootstrap) as admin:
-        admin.alter_configs(KINDS[kind], _name(kind, name), operations, validate_only=dry_run)
     keys = [key for key, _, _ in operations]
-    _say("changed", kind, name, keys, as_json=as_json, dry_run=dry_run)
+    with Admin(bootstrap) as admin:
+        _check_keys(admin, kind, _name(kind, name), keys)
+        admin.alter_configs(KINDS[kind], _name(kind, name), operations, validate_only=dry_run)
+    _print_outcome("changed", kind, name, keys, as_json=as_json, dry_run=dry_run)
 
 
 @command.command()
@@ -94,28 +96,38 @@ def set_configs(
 @click.argument("keys", nargs=-1, required=True)
 @bootstrap_option
 @json_option
-@click.option("--dry-run", is_flag=True, help="Only check the keys.")
+@click.option("--dry-run", is_flag=True, help="Check the keys and change nothing.")
 def reset(
     kind: str, name: str, keys: tuple[str, ...], bootstrap: str, as_json: bool, dry_run: bool
 ) -> None:
-    """Give settings their defaults back."""
+    """Reset settings to their defaults."""
     changes: list[tuple[str, int, str | None]] = [(key, DELETE, None) for key in keys]
     with Admin(bootstrap) as admin:
+        _check_keys(admin, kind, _name(kind, name), keys)
         admin.alter_configs(KINDS[kind], _name(kind, name), changes, validate_only=dry_run)
-    _say("reset", kind, name, list(keys), as_json=as_json, dry_run=dry_run)
+    _print_outcome("reset", kind, name, list(keys), as_json=as_json, dry_run=dry_run)
 
 
-def _say(done: str, kind: str, name: str, keys: list[str], *, as_json: bool, dry_run: bool) -> None:
-    text = f"{kind.capitalize()} {name}: {done} {', '.join(keys)}."
+def _print_outcome(
+    done: str, kind: str, name: str, keys: list[str], *, as_json: bool, dry_run: bool
+) -> None:
+    resource = f"{kind.capitalize()} {name}"
+    text = f"{resource}: {done} {', '.join(keys)}."
     if dry_run:
-        text = f"{kind.capitalize()} {name}: {', '.join(keys)} could be {done} so."
-    _warn_of_unknown(kind, keys)
+        text = f"{resource}: nothing changed yet; {', '.join(keys)} can be {done}."
     outcome = {"kind": kind, "name": name, "keys": keys, "changed": not dry_run}
     print_done(text, outcome, as_json=as_json)
 
 
-def _warn_of_unknown(kind: str, keys: Iterable[str]) -> None:
-    """Name the keys that nothing obeys: brokers keep those all the same, as Kafka's do."""
+def _check_keys(admin: Admin, kind: str, name: str, keys: Iterable[str]) -> None:
+    """Refuse keys that neither this plog nor the cluster knows; warn of keys without effect.
+
+    Brokers accept any key of a broker, as Kafka's do, and any key to reset.
+
+    Raises:
+        InvalidConfig: some keys are unknown; the message names each.
+    """
+    from plog.errors import InvalidConfig
     from plog.settings import BrokerSettings, GroupSettings, TopicSettings
     from plog.settings.kafka_only import why_without_effect
     from plog.settings.keys import unknown_key
@@ -125,8 +137,14 @@ def _warn_of_unknown(kind: str, keys: Iterable[str]) -> None:
         "broker": BrokerSettings.KEYS,
         "group": GroupSettings.KEYS,
     }[kind]
+    unknown = [key for key in keys if key not in known and not why_without_effect(key)]
+    if unknown:
+        # A newer broker knows more keys, and a broker may have kept an unknown one.
+        entries = admin.describe_configs(KINDS[kind], name)
+        described = {entry.name for entry in entries}
+        unknown = [key for key in unknown if key not in described]
+    if unknown:
+        raise InvalidConfig("; ".join(f"{key}: {unknown_key(key, known)}" for key in unknown))
     for key in keys:
         if reason := why_without_effect(key):
             say(f"plog: {key} has no effect in plog: {reason}", err=True)
-        elif key not in known:
-            say(f"plog: {key}: {unknown_key(key, known)}", err=True)

@@ -79,18 +79,23 @@ def command(
       plog consume greetings --from @2013-07-04 --max 10 --json
       plog consume greetings --group readers
     """
+    from plog.client.metadata import Cluster
+
     if group is not None:
         if partitions or start not in ENDS:
             raise click.UsageError(
                 "with --group, the group says which partitions, and --from is earliest or latest"
             )
         options = {"auto_offset_reset": start, "isolation_level": isolation_level}
+        # A group waits for a topic that does not exist; a user has usually mistyped its name.
+        with Cluster(bootstrap) as cluster:
+            cluster.topic(topic)
+            warn_of_leaderless(cluster, topic)
         _consume_in_group(
             bootstrap, group, topic, options, _Output(most, exit_at_end, as_json, keys)
         )
         return
     from plog.client.consumer import Consumer
-    from plog.client.metadata import Cluster
     from plog.errors import UnknownTopicOrPartition
     from plog.types import TopicPartition, counted
 

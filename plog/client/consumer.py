@@ -28,6 +28,7 @@ from plog.client.offsets import (
     with_metadata,
 )
 from plog.client.record_stream import RecordStream
+from plog.client.retry_log import RetryLog
 from plog.errors import (
     ErrorCode,
     InvalidConfig,
@@ -56,7 +57,6 @@ ISOLATION_LEVELS = {
     "read_committed": fetcher.READ_COMMITTED,
 }
 RETRY_BACKOFF_S = 0.1
-WARN_INTERVAL_S = 10.0
 BUFFERED_FETCHES = 1
 """No partition of a broker is fetched while one of them has more fetches than this undelivered."""
 
@@ -205,7 +205,7 @@ class Consumer:
         self._in_flight: dict[int, _NodeFetch] = {}
         # After a failure: when to try again, and what was said of it.
         self._is_retrying, self._retry_at = False, 0.0
-        self._warned, self._warn_again_at = "", 0.0
+        self._retries = RetryLog(log)
 
     def __enter__(self) -> Consumer:
         return self
@@ -562,11 +562,8 @@ class Consumer:
         """Try again later, or raise what no other attempt can mend."""
         if not fault.retriable:
             raise fault
-        now = time.monotonic()
-        self._is_retrying, self._retry_at = True, now + RETRY_BACKOFF_S
-        if str(fault) != self._warned or now >= self._warn_again_at:
-            log.warning("%s; trying again", fault)
-            self._warned, self._warn_again_at = str(fault), now + WARN_INTERVAL_S
+        self._is_retrying, self._retry_at = True, time.monotonic() + RETRY_BACKOFF_S
+        self._retries.warn(fault)
 
     def _reset_time(self, partitions: Iterable[TopicPartition]) -> int:
         if self._reset == "none":

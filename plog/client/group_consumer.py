@@ -26,6 +26,7 @@ from plog.client.group_membership import (
 from plog.client.group_offsets import GroupOffsets
 from plog.client.metadata import Cluster
 from plog.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, Offsets, with_metadata
+from plog.client.retry_log import RetryLog
 from plog.errors import InvalidConfig, KafkaError, RebalanceInProgress
 from plog.types import TopicPartition
 
@@ -139,6 +140,8 @@ class GroupConsumer:
         self._topics: tuple[str, ...] = ()
         self._metadata_max_age_s = metadata_max_age_ms / 1000
         self._look_again_at = 0.0
+        self._missing: set[str] = set()  # topics that do not exist
+        self._retries = RetryLog(log)
         self._auto_commit_s = auto_commit_interval_ms / 1000 if enable_auto_commit else None
         self._commit_at = 0.0
         self._committed: dict[TopicPartition, int] = {}
@@ -399,25 +402,26 @@ class GroupConsumer:
     # -- topics --------------------------------------------------------------------------------
 
     def _rejoin_with_topics(self) -> None:
-        """Look now and then which topics there are, and how large if this member leads.
+        """Refresh the topics of this member and, as the leader, the partition counts of all.
 
-        A change is the group's business.
+        A change starts a rebalance.
         """
         now = time.monotonic()
         if now < self._look_again_at or not self._wanted:
             return
         membership = self._membership
         if membership.state in (State.JOINING, State.SYNCING):
-            return  # the group has been told already what this generation is of
+            return  # this member has already sent its subscription for this generation
         self._look_again_at = now + self._metadata_max_age_s
         try:
             topics = self._find_topics()
-            # What others read is the leader's business: their own asking would change nothing.
+            # Only the leader watches the topics of the other members.
             shares_are_old = self._partition_counts(membership.led) != membership.led
         except KafkaError as fault:
             if not fault.retriable:
                 raise
             self._look_again_at = now + RETRY_BACKOFF_S
+            self._retries.warn(fault)
             return
         changed = topics != self._topics or shares_are_old
         self._topics = topics
@@ -427,7 +431,10 @@ class GroupConsumer:
 
     def _find_topics(self) -> tuple[str, ...]:
         if not isinstance(self._wanted, re.Pattern):
-            return tuple(sorted(self._wanted))
+            topics = tuple(sorted(self._wanted))
+            self._cluster.refresh(topics)
+            self._report_missing(topics)
+            return topics
         self._cluster.refresh(None)
         return tuple(
             sorted(
@@ -436,6 +443,15 @@ class GroupConsumer:
                 if self._wanted.fullmatch(name) and not topic.is_internal
             )
         )
+
+    def _report_missing(self, topics: Iterable[str]) -> None:
+        """Log once which topics cannot be read yet: the member waits until they can."""
+        known, errors = self._cluster.topics, self._cluster.errors
+        missing = {name for name in topics if name not in known}
+        for name in sorted(missing - self._missing):
+            cause = errors.get(name) or f"topic {name!r} does not exist"
+            log.warning("group %r: %s; waiting for it", self._membership.group_id, cause)
+        self._missing = missing
 
     def _partition_counts(self, topics: Iterable[str]) -> Mapping[str, int]:
         wanted = sorted(topics)

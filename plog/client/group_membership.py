@@ -30,12 +30,14 @@ from plog.client.assignors import (
 )
 from plog.client.connection import Connection
 from plog.client.coordinators import (
+    MOVED,
     RETRY_BACKOFF_S,
     Coordinator,
     KeyType,
     open_coordinator,
 )
 from plog.client.metadata import Cluster
+from plog.client.retry_log import RetryLog
 from plog.errors import RETRIABLE, ErrorCode, KafkaError, PlogError, error_for
 from plog.protocol.messages.groups import (
     HeartbeatRequest,
@@ -58,6 +60,8 @@ R = TypeVar("R", bound=Struct)
 log = logging.getLogger(__name__)
 
 CONSUMER = "consumer"
+MOVE_PATIENCE_S = 2.0
+"""How long a group may be without a coordinator before a warning is logged."""
 """The type of groups whose members share partitions."""
 NOBODY, NO_GENERATION = "", -1
 EXPELLED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
@@ -143,6 +147,9 @@ class Membership:
         # For all that must not wait behind it.
         self._aside = Coordinator(cluster, KeyType.GROUP, group_id)
         self._retry_at = 0.0
+        self._failing_since = 0.0
+        """When (time.monotonic()) the first of the failed attempts was; 0: the last one worked."""
+        self._retries = RetryLog(log)
         self._heart: _Heart | None = None
         self._refused: ErrorCode | None = None  # one of LOST, on the way in
 
@@ -271,9 +278,19 @@ class Membership:
             self._refused = fault.code
         elif not fault.retriable:
             raise fault
+        self._report_retry(fault)
         self._drop_connection()
         if fault.code != ErrorCode.FENCED_INSTANCE_ID:
             self._retry_at = time.monotonic() + RETRY_BACKOFF_S
+
+    def _report_retry(self, fault: KafkaError) -> None:
+        """Log why the member cannot join yet. A coordinator that moves gets some time first."""
+        now = time.monotonic()
+        self._failing_since = self._failing_since or now
+        if fault.code in LOST:
+            return
+        if fault.code not in MOVED or now - self._failing_since >= MOVE_PATIENCE_S:
+            self._retries.warn(fault)
 
     # -- JoinGroup and SyncGroup -----------------------------------------------------------------
 
@@ -347,6 +364,7 @@ class Membership:
         self._check(answer.error_code)
         self.assigned = decode_assignment(answer.assignment)
         self.committer, self.state = self.identity, State.INSIDE
+        self._failing_since = 0.0
 
     def _check(self, code: int) -> None:
         if code != ErrorCode.NONE:

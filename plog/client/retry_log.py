@@ -1,0 +1,27 @@
+"""Warnings about requests that a client repeats.
+
+Owns how often the same warning is logged. Never decides whether a request is repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+WARN_INTERVAL_S = 10.0
+"""How long the same warning stays silent after it was logged."""
+
+
+class RetryLog:
+    """Logs why a request is repeated, once per cause and interval."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._last, self._again_at = "", 0.0
+
+    def warn(self, cause: object) -> None:
+        """Log `cause`, unless it is the last one and was logged a moment ago."""
+        now, text = time.monotonic(), str(cause)
+        if text != self._last or now >= self._again_at:
+            self._log.warning("%s; trying again", text)
+            self._last, self._again_at = text, now + WARN_INTERVAL_S
