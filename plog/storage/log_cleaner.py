@@ -211,7 +211,7 @@ class LogCleaner:
             cleaner = Cleaner(
                 self._fs,
                 key_memory_bytes=settings.log_cleaner_dedupe_buffer_size
-                // max(settings.log_cleaner_threads, 1),
+                // settings.log_cleaner_threads,
                 load_factor=settings.log_cleaner_io_buffer_load_factor,
             )
             done = cleaner.clean(

@@ -22,7 +22,9 @@ from plog.protocol.messages.configs import (
     ListConfigResourcesRequest,
 )
 from plog.protocol.messages.topics import DeleteTopicsRequest
-from plog.settings.keys import ConfigType
+from plog.settings.definitions import BrokerSettings
+from plog.settings.keys import ConfigType, Key, Update
+from plog.settings.server_properties import ConfigError, read
 from tests.handlers.conftest import ManyListeners
 from tests.handlers.wire import (
     Speaker,
@@ -582,3 +584,49 @@ def test_configs_of_a_deleted_topic_are_not_its_successor_s(wire: Speaker) -> No
     wire.ask(DeleteTopicsRequest(topic_names=[name], timeout_ms=20_000), 5)
     create_topic(wire, name)
     assert overrides(wire, name) == {}
+
+
+# -- the same bounds at a start and at run time
+
+EDGES = ["", "x", "0", "1", "-1", "-2", "0.5", "true", "nan", str(-(2**63)), str(2**63), " 1 "]
+DYNAMIC = [key for key in BrokerSettings.KEYS.values() if key.update is not Update.READ_ONLY]
+
+
+def values_to_try(key: Key[object]) -> list[str]:
+    bounds = [bound for bound in (key.at_least, key.at_most) if bound is not None]
+    around = [f"{int(bound) + step}" for bound in bounds for step in (-1, 0, 1)]
+    return list(dict.fromkeys([*EDGES, *around, *(key.values or ()), *map(str, key.besides)]))
+
+
+def starts_with(name: str, text: str) -> bool:
+    try:
+        read(overrides=[f"{name}={text}"])
+    except ConfigError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("key", DYNAMIC, ids=lambda key: key.name)
+def test_dynamic_setting_has_the_same_bounds_at_a_start_and_at_run_time(
+    wire: Speaker, key: Key[object]
+) -> None:
+    resources = [(BROKER, "0")]
+    if key.update is Update.CLUSTER_WIDE:
+        resources.append((BROKER, ALL_BROKERS))
+    wrong = []
+    for text in values_to_try(key):
+        expected = starts_with(key.name, text)
+        for resource in resources:
+            (replaced,) = replace(wire, (resource, {key.name: text}), validate_only=True)
+            altered = alter(wire, resource, (key.name, SET, text), validate_only=True)
+            found = [replaced.error_code == 0, altered.error_code == 0]
+            if found != [expected] * 2:
+                wrong.append((text, resource, expected, found, altered.error_message))
+    assert not wrong
+
+
+def test_broker_keeps_a_thread_that_compacts(wire: Speaker) -> None:
+    """Kafka refuses 0 at run time too: "Log cleaner threads should be at least 1"."""
+    refused = alter(wire, (BROKER, "0"), ("log.cleaner.threads", SET, "0"))
+    assert refused.error_code != 0
+    assert "log.cleaner.threads: 0 is below 1" in (refused.error_message or "")
