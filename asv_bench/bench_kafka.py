@@ -9,6 +9,7 @@ measurements, each with a topic that is deleted behind it.
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from bench_servers import TOPIC, Counted, ProcessServer, Topic, free_port, most_
 
 from plog.client.admin import Admin
 from plog.client.consumer import Consumer
+from plog.errors import PlogError
 from plog.ops import load
 from plog.types import TopicPartition
 
@@ -67,7 +69,8 @@ WARM_UP_TURNS = 12
 WARMUP_S = 3.0
 """Of each measurement, by its own load."""
 LEADERS_TIMEOUT_MS = 300_000
-DELETION_TIMEOUT_S = 90.0
+DELETION_TIMEOUT_MS = 90_000
+"""For the request to delete a topic, and again for its files to go."""
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>bench</groupId>
@@ -169,13 +172,23 @@ class Kafka(ProcessServer):
         return topic
 
     def delete_topic(self) -> Counted:
-        """Delete that topic, and wait until its files are gone; tell what has been counted."""
+        """Delete that topic and wait a bounded time until its files are gone; return the counts.
+
+        KRaft deletes asynchronously: the answer means that the controller has committed the
+        deletion. The broker renames the directories when it replays that record, and removes the
+        files after log.segment.delete.delay.ms. Both take longer on a busy host. Files that remain
+        may disturb the next measurement; they never fail a finished one.
+        """
         counted = Counted(most_rss_mb(self.pid))
-        with Admin(f"127.0.0.1:{self.port}") as admin:
-            admin.delete_topic(self.topic_name)
-        deadline = time.monotonic() + DELETION_TIMEOUT_S
-        while any(self._log_dir.glob(f"{self.topic_name}-*")):
+        try:
+            with Admin(f"127.0.0.1:{self.port}", request_timeout_ms=DELETION_TIMEOUT_MS) as admin:
+                admin.delete_topic(self.topic_name)
+        except PlogError as fault:
+            bench_load.warn(f"{self.topic_name} may not be deleted: {fault}")
+        deadline = time.monotonic() + DELETION_TIMEOUT_MS / 1000
+        while self.is_running and any(self._log_dir.glob(f"{self.topic_name}-*")):
             if time.monotonic() > deadline:
-                raise load.LoadError(f"{self.topic_name} is not deleted:\n{self.log.read_text()}")
+                bench_load.warn(f"the files of {self.topic_name} are not deleted yet")
+                break
             time.sleep(0.1)
         return counted

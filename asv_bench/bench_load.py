@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from plog.ops.load import LoadError, arguments_of
@@ -14,6 +15,11 @@ CRC = ROOT / "plog" / "_native" / "crc32c_impl.h"
 PROGRAM = ROOT / "build" / "load"
 FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra")
 STOP_TIMEOUT_S = 10.0
+
+
+def warn(text: str) -> None:
+    """Print a warning beside the output of the measurements."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 def build() -> Path:

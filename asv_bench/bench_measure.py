@@ -11,7 +11,6 @@ import math
 import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import bench_kafka
@@ -101,8 +100,7 @@ def measure_kafka(where: Path, row: Row, kafka: Kafka, seconds: float) -> Figure
     try:
         figures = run(where, kafka, row, batch_of(where, row), seconds, bench_kafka.WARMUP_S)
     except PlogError:
-        with suppress(PlogError):  # perhaps there is none, or the broker is gone
-            kafka.delete_topic()
+        kafka.delete_topic()
         raise
     return completed(row, figures, kafka.delete_topic())
 

@@ -20,6 +20,7 @@ import pytest
 from plog._native import batch
 from plog.client.admin import Admin
 from plog.client.consumer import Consumer
+from plog.errors import RequestTimedOut
 from plog.protocol import codec, framing
 from plog.protocol.messages.produce import (
     PartitionProduceData,
@@ -539,6 +540,38 @@ class KafkaThatEnds:
 
     def kill(self) -> None:
         self.is_running = False
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_finished_measurement_survives_a_topic_that_kafka_does_not_delete(
+    tmp_path, monkeypatch, capsys, refused
+):
+    """Kafka 4.1 answers the deletion when the controller has committed it: files go later."""
+
+    class DeletingAdmin:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def __enter__(self) -> DeletingAdmin:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def delete_topic(self, name: str) -> None:
+            if refused:
+                raise RequestTimedOut(f"{name}: no answer in time")
+
+    kafka = object.__new__(bench_kafka.Kafka)
+    vars(kafka).update(pid=os.getpid(), port=1, topic_name="bench1", _log_dir=tmp_path)
+    monkeypatch.setattr(bench_kafka.Kafka, "is_running", True)
+    monkeypatch.setattr(bench_kafka, "Admin", DeletingAdmin)
+    monkeypatch.setattr(bench_kafka, "DELETION_TIMEOUT_MS", 200)
+    (tmp_path / "bench1-0.4711-delete").mkdir()
+    assert kafka.delete_topic().most_rss_mb > 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == "bench: the files of bench1 are not deleted yet"
+    assert len(lines) == 1 + refused
 
 
 def test_a_kafka_has_its_turn_behind_the_others_in_rounds_of_its_own(tmp_path, monkeypatch):
