@@ -9,7 +9,6 @@ measurements, each with a topic that is deleted behind it.
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import NamedTuple

@@ -85,7 +85,8 @@ def set_configs(
         operations.append((found["key"].strip(), operation, found["value"].strip()))
     keys = [key for key, _, _ in operations]
     with Admin(bootstrap) as admin:
-        _check_keys(admin, kind, _name(kind, name), keys)
+        # The broker itself refuses unknown keys of topics and groups, and names every fault.
+        _check_keys(admin, kind, _name(kind, name), keys, refuses=kind == "broker")
         admin.alter_configs(KINDS[kind], _name(kind, name), operations, validate_only=dry_run)
     _print_outcome("changed", kind, name, keys, as_json=as_json, dry_run=dry_run)
 
@@ -103,7 +104,7 @@ def reset(
     """Reset settings to their defaults."""
     changes: list[tuple[str, int, str | None]] = [(key, DELETE, None) for key in keys]
     with Admin(bootstrap) as admin:
-        _check_keys(admin, kind, _name(kind, name), keys)
+        _check_keys(admin, kind, _name(kind, name), keys, refuses=True)
         admin.alter_configs(KINDS[kind], _name(kind, name), changes, validate_only=dry_run)
     _print_outcome("reset", kind, name, list(keys), as_json=as_json, dry_run=dry_run)
 
@@ -119,10 +120,14 @@ def _print_outcome(
     print_done(text, outcome, as_json=as_json)
 
 
-def _check_keys(admin: Admin, kind: str, name: str, keys: Iterable[str]) -> None:
+def _check_keys(admin: Admin, kind: str, name: str, keys: Iterable[str], *, refuses: bool) -> None:
     """Refuse keys that neither this plog nor the cluster knows; warn of keys without effect.
 
-    Brokers accept any key of a broker, as Kafka's do, and any key to reset.
+    A broker accepts any broker key that a client sets, and any key that a client resets, as
+    Kafka's brokers do.
+
+    Args:
+        refuses: whether unknown keys are refused here.
 
     Raises:
         InvalidConfig: some keys are unknown; the message names each.
@@ -138,13 +143,12 @@ def _check_keys(admin: Admin, kind: str, name: str, keys: Iterable[str]) -> None
         "group": GroupSettings.KEYS,
     }[kind]
     unknown = [key for key in keys if key not in known and not why_without_effect(key)]
-    if unknown:
+    if refuses and unknown:
         # A newer broker knows more keys, and a broker may have kept an unknown one.
         entries = admin.describe_configs(KINDS[kind], name)
         described = {entry.name for entry in entries}
-        unknown = [key for key in unknown if key not in described]
-    if unknown:
-        raise InvalidConfig("; ".join(f"{key}: {unknown_key(key, known)}" for key in unknown))
+        if unknown := [key for key in unknown if key not in described]:
+            raise InvalidConfig("; ".join(f"{key}: {unknown_key(key, known)}" for key in unknown))
     for key in keys:
         if reason := why_without_effect(key):
             say(f"plog: {key} has no effect in plog: {reason}", err=True)

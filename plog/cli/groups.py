@@ -239,10 +239,11 @@ def reset(
         raise click.UsageError("one of --topic, --all-topics and --from-file says which partitions")
     asked = [topic_partitions(entry, "--topic") for entry in topics]
     with GroupAdmin(bootstrap) as admin:
+        exists = True
         try:
             _refuse_members(admin.describe(group))
         except GroupIdNotFound:
-            say(f"plog: there is no group {group!r} yet", err=True)
+            exists = False
         committed = admin.committed(group)
         if targets.from_file is not None:
             partitions = list(targets.from_file)
@@ -251,6 +252,8 @@ def reset(
         else:
             partitions = [at for topic, some in asked for at in _some(admin, topic, some)]
         changes = _changes(admin, targets, sorted(set(partitions)), committed)
+        if not exists:
+            say(f"plog: group {group!r} does not exist yet", err=True)
         if execute and changes:
             admin.commit(group, changes)
     rows = [(at.topic, at.partition, committed.get(at), to) for at, to in changes.items()]

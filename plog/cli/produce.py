@@ -5,13 +5,21 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
 import click
 
-from plog.cli.output import bootstrap_option, json_option, print_json, say, warn_of_leaderless
+from plog.cli.output import (
+    ELECTION_S,
+    bootstrap_option,
+    json_option,
+    print_json,
+    say,
+    warn_of_leaderless,
+)
 
 
 @click.command()
@@ -97,6 +105,8 @@ def command(
         _progress(source) as lines,
     ):
         for line in lines:
+            if not count:
+                _require_topic(bootstrap, topic)
             text = line.removesuffix(b"\n").removesuffix(b"\r")
             key: bytes | None = None
             if separator is not None and separator in text:
@@ -116,6 +126,27 @@ def command(
         print_json({"topic": topic, "records": count})
     else:
         say(f"Wrote {counted(count, 'record')} to {topic}.", err=True)
+
+
+def _require_topic(bootstrap: str, topic: str) -> None:
+    """Wait a moment until the topic exists, created by the broker if it does that.
+
+    The producer itself would wait a minute, in silence.
+
+    Raises:
+        UnknownTopicOrPartition: the topic does not exist.
+        NetworkException: no broker answers.
+    """
+    from plog.client.metadata import Cluster
+
+    deadline = time.monotonic() + ELECTION_S
+    with Cluster(bootstrap) as cluster:
+        while time.monotonic() < deadline:
+            cluster.refresh([topic], create=True)
+            if topic in cluster.topics or topic in cluster.errors:
+                return  # the producer reports a refused name
+            time.sleep(ELECTION_S / 10)
+        cluster.topic(topic)
 
 
 def _header(text: str) -> tuple[str, bytes | None]:

@@ -301,7 +301,7 @@ def test_group_that_does_not_exist_is_made(call, broker, written):
     arguments = "groups", "reset", name, "--topic", written, "--to-latest"
     shown = call(*arguments, "--json")
     assert changes(shown) == {0: (None, 5), 1: (None, 3)}
-    assert error_of(shown) == f"plog: there is no group '{name}' yet"
+    assert error_of(shown) == f"plog: group '{name}' does not exist yet"
     assert name not in call("groups", "list").stdout.decode()
     done = call(*arguments, "--execute")
     assert f"Reset 2 offsets of group {name}." in done.stdout.decode()

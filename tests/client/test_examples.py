@@ -28,7 +28,7 @@ from tests.client.test_transactions import read_all
 from tests.compat.recorder import Exchange, Recorder
 from tests.handlers.wire import fresh_name, speak
 from tests.planes import Plane
-from tests.servers import BrokerProcess
+from tests.servers import BrokerProcess, free_port
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,6 +83,23 @@ def test_example_says_what_it_does(program: str) -> None:
     ).stdout
     assert "SOURCE TARGET" in said
     assert program.replace("_", " ").removesuffix(" once") in said
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_example_reports_a_broker_that_is_not_there(program: str) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    process = start(program, "from", "to", "--bootstrap-server", address, "--idle-s", "2")
+    _, err = process.communicate(timeout=RUN_S)
+    assert process.returncode == 1
+    assert err == f"Error: cannot connect to {address}: Connection refused\n"
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_example_reports_a_source_that_does_not_exist(bootstrap: str, program: str) -> None:
+    process = start(program, "nosuch", "to", "--bootstrap-server", bootstrap, "--idle-s", "2")
+    _, err = process.communicate(timeout=RUN_S)
+    assert process.returncode == 1
+    assert err == "Error: topic 'nosuch' does not exist\n"
 
 
 def test_page_names_each_program_and_its_lines_run_as_they_stand(

@@ -29,7 +29,7 @@ from plog.types import TopicPartition
 from tests.handlers.wire import fresh_name
 from tests.leader_epochs import pass_epochs
 from tests.planes import Plane
-from tests.servers import BrokerProcess
+from tests.servers import BrokerProcess, free_port
 from tests.waiting import until
 
 PATIENCE_S = 120
@@ -739,3 +739,24 @@ def test_a_broker_that_is_killed_keeps_the_group(tmp_path: Path, plane: Plane) -
 def test_wrong_arguments_are_refused(wrong: dict) -> None:
     with pytest.raises(InvalidConfig):
         GroupConsumer("127.0.0.1:1", **{"group_id": "g", **wrong})
+
+
+def test_consumer_reports_a_broker_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with GroupConsumer(address, "g") as consumer:
+        consumer.subscribe(["t"])
+        assert consumer.poll(500) == []
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == f"cannot connect to {address}: Connection refused; trying again"
+    assert len(said) == len(set(said)), "each cause once in ten seconds"
+
+
+def test_consumer_reports_a_topic_that_it_waits_for(
+    broker: BrokerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = fresh_name()
+    with GroupConsumer(broker.bootstrap, name, metadata_max_age_ms=50) as consumer:
+        consumer.subscribe([name])
+        assert consumer.poll(1_000) == []
+    said = [record.getMessage() for record in caplog.records]
+    assert said.count(f"group {name!r}: topic {name!r} does not exist; waiting for it") == 1
