@@ -43,7 +43,7 @@ from plog.spark import offsets  # noqa: E402
 from plog.spark.options import parse  # noqa: E402
 from plog.spark.range_reader import RangeReader  # noqa: E402
 from plog.spark.source import PlogDataSource, PlogReader  # noqa: E402
-from plog.spark.task_reader import TaskRanges, settle_worker  # noqa: E402
+from plog.spark.task_reader import TaskRanges, set_up_worker  # noqa: E402
 from tests.servers import BrokerProcess  # noqa: E402
 
 PARTITIONS = 4
@@ -66,7 +66,7 @@ class TupleSource(PlogDataSource):
 class TupleReader(PlogReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, TaskRanges)
-        settle_worker()
+        set_up_worker()
         with offsets.open_cluster(self.options) as cluster:
             for wanted, fetched in RangeReader(cluster, partition.ranges, self.options):
                 topic, index = wanted.partition

@@ -37,8 +37,8 @@ AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 Options = Sequence[tuple[str, str]]
 """Of a source or a sink, by their names."""
 REFUSAL = re.compile(
-    r"^plog\.[\w.]+\.((?:ChangedBatch|ConfigError|DataLoss|NoLaterRecord|OffsetOutOfRange|TakenOver"
-    r"|TornBatch|TransactionLost|UnknownTopicOrPartition|WentBack): .+)$",
+    r"^plog\.[\w.]+\.((?:ChangedBatch|ConfigError|DataLoss|NoLaterRecord|OffsetOutOfRange|Fenced"
+    r"|PartialCommit|TransactionLost|UnknownTopicOrPartition|CheckpointRewound): .+)$",
     re.MULTILINE,
 )
 """How a traceback ends, which Spark gives as a query's exception, where the user can do something.

@@ -30,7 +30,7 @@ OLDEST_PYTHON = (3, 11)
 OLDEST_JAVA = 17
 SOURCE = "pyspark_plog"
 DRIVERS, WORKERS = "PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON"
-PATH_S_PYTHON = "python3"
+DEFAULT_PYTHON = "python3"
 VECTOR = "jdk.incubator.vector"
 """A module that Spark's launcher names to every Java, which does not start without it."""
 PROBE = Path(__file__).with_name("spark_probe.py")
@@ -242,7 +242,7 @@ def _asked(environment: Mapping[str, str]) -> tuple[str, str]:
     for variable in (DRIVERS, WORKERS):
         if variable in environment:
             return variable, environment[variable]
-    return "", PATH_S_PYTHON
+    return "", DEFAULT_PYTHON
 
 
 def _probe(named: str, home: Path | None, environment: Mapping[str, str]) -> Probed | str:
@@ -350,7 +350,7 @@ def _others(name: str, there: Probed) -> Findings:
 
 def _workers(environment: Mapping[str, str], home: Path | None, there: Probed | str) -> Findings:
     """Look at the Python that runs functions and registered formats, where it is another."""
-    named = environment.get(WORKERS, PATH_S_PYTHON)
+    named = environment.get(WORKERS, DEFAULT_PYTHON)
     other = _probe(named, home, environment)
     name = f"{WORKERS}={named}" if WORKERS in environment else f"{named} on PATH"
     advice = f"export {WORKERS}=${DRIVERS}"

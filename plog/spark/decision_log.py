@@ -20,7 +20,7 @@ from plog.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from plog.spark.decisions import Decision, driver_id
+from plog.spark.decisions import Decision, driver_transactional_id
 from plog.spark.links import Link
 from plog.spark.sink_options import SinkOptions
 from plog.types import TopicPartition
@@ -33,11 +33,11 @@ CONFIGS = {
     "segment.bytes": str(1 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
-NEAR_THE_END = 200
+TAIL_OFFSETS = 200
 """Offsets from the end where a query's last record mostly is; each takes two, with its marker."""
 DRIVER_TIMEOUT_MS = 30_000
 """A driver that dies while it decides keeps who reads its partition waiting for so long at most."""
-LOOK_AGAIN_S = 0.02
+POLL_INTERVAL_S = 0.02
 
 
 class DecisionLog:
@@ -52,7 +52,7 @@ class DecisionLog:
     def __init__(self, link: Link, options: SinkOptions, query: str) -> None:
         self._link, self.query = link, query
         self._key = query.encode()
-        self.at = TopicPartition(options.decisions_topic, murmur2(self._key) % PARTITIONS)
+        self.tp = TopicPartition(options.decisions_topic, murmur2(self._key) % PARTITIONS)
 
     def create_topic(self) -> None:
         """Make the topic, unless it is there.
@@ -60,7 +60,7 @@ class DecisionLog:
         Raises:
             ConfigError: it is there, and has fewer partitions than it must have, or forgets.
         """
-        link, topic = self._link, self.at.topic
+        link, topic = self._link, self.tp.topic
         try:
             link.patiently(
                 lambda: link.topics.create_topic(topic, partitions=PARTITIONS, configs=CONFIGS)
@@ -69,12 +69,12 @@ class DecisionLog:
             self._check_topic()
 
     def _check_topic(self) -> None:
-        link, topic = self._link, self.at.topic
+        link, topic = self._link, self.tp.topic
         # Somebody may just have made it, so that not all brokers know it yet.
         found = len(link.patiently(lambda: link.topics.topic(topic)).partitions)
         if found < PARTITIONS:
             raise ConfigError(
-                f"plog sink: {self.at.topic} has {found} partitions, and is no topic of decisions: "
+                f"plog sink: {self.tp.topic} has {found} partitions, and is no topic of decisions: "
                 f"those have {PARTITIONS}; name another one by decisionsTopic"
             )
         (policy,) = link.patiently(
@@ -97,7 +97,7 @@ class DecisionLog:
             DamagedDecision: the record is none.
         """
         # Whoever led it once may not know that it does no more, nor how far it goes by now.
-        self._link.cluster.forget(self.at.topic)
+        self._link.cluster.forget(self.tp.topic)
         return self._last(self._link.patiently(self._stable_end))
 
     def last_known(self) -> Decision | None:
@@ -117,7 +117,7 @@ class DecisionLog:
         return self._last(end)
 
     def _last(self, end: int) -> Decision | None:
-        span = NEAR_THE_END
+        span = TAIL_OFFSETS
         while True:
             first = max(0, end - span)
             found = self._scan(first, end)
@@ -131,34 +131,34 @@ class DecisionLog:
         deadline = time.monotonic() + 2 * DRIVER_TIMEOUT_MS / 1000
         while self._end(READ_COMMITTED) < end:
             if time.monotonic() > deadline:
-                raise RequestTimedOut(f"a transaction in {self.at} does not end")
-            time.sleep(LOOK_AGAIN_S)
+                raise RequestTimedOut(f"a transaction in {self.tp} does not end")
+            time.sleep(POLL_INTERVAL_S)
         return end
 
     def _end(self, isolation_level: int) -> int:
         link = self._link
         found = list_offsets(
-            link.cluster, {self.at: LATEST}, isolation_level, timeout_ms=link.timeout_ms
+            link.cluster, {self.tp: LATEST}, isolation_level, timeout_ms=link.timeout_ms
         )
-        return found[self.at].offset
+        return found[self.tp].offset
 
     def _scan(self, first: int, end: int) -> Decision | None:
         """Return the last of the query's records within these offsets."""
         value: bytes | None = None
         reader = self._link.reader
-        reader.assign([self.at])
-        reader.seek(self.at, first)
+        reader.assign([self.tp])
+        reader.seek(self.tp, first)
         deadline = time.monotonic() + self._link.timeout_ms / 1000
-        while reader.position(self.at) < end:
+        while reader.position(self.tp) < end:
             if time.monotonic() > deadline:
-                raise RequestTimedOut(f"{self.at} is not read to offset {end} in time")
-            for record in reader.poll(int(LOOK_AGAIN_S * 1000)):
+                raise RequestTimedOut(f"{self.tp} is not read to offset {end} in time")
+            for record in reader.poll(int(POLL_INTERVAL_S * 1000)):
                 if record.key == self._key and record.offset < end:
                     value = record.value
         return None if value is None else Decision.decode(value)
 
 
-class Driver:
+class DecisionWriter:
     """Who decides for a query from now on: all before it are fenced, and have decided or have not.
 
     Raises (on entering the block, and from `write`):
@@ -171,7 +171,7 @@ class Driver:
         self._producer = Producer(
             options.bootstrap_servers,
             client_id=options.client_id,
-            transactional_id=driver_id(options.id_prefix, log.query),
+            transactional_id=driver_transactional_id(options.id_prefix, log.query),
             transaction_timeout_ms=DRIVER_TIMEOUT_MS,
             request_timeout_ms=options.request_timeout_ms,
             linger_ms=0,
@@ -190,7 +190,7 @@ class Driver:
 
     def write(self, decision: Decision) -> None:
         """Make a decision the query's last."""
-        topic, partition = self._log.at
+        topic, partition = self._log.tp
         key = self._log.query.encode()
         with self._producer.transaction():
             self._producer.send(topic, decision.encode(), key=key, partition=partition)

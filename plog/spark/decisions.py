@@ -27,15 +27,15 @@ from plog.client.transaction_states import PreparedTransaction
 from plog.errors import PlogError
 
 VERSION = 1
-MOST_EARLIER_RUNS = 20
+MAX_EARLIER_RUNS = 20
 NO_BATCH = -1
 
 
-class TakenOver(PlogError):
+class Fenced(PlogError):
     """Another run of the query decides now; this one writes nothing more."""
 
 
-class WentBack(PlogError):
+class CheckpointRewound(PlogError):
     """A query goes on at a batch before the last one that stands: with an older checkpoint."""
 
 
@@ -43,14 +43,14 @@ class DamagedDecision(PlogError):
     """A record in the topic of decisions that is none; whose batch stands is not known."""
 
 
-class Standing(Enum):
+class BatchStatus(Enum):
     """Where a batch is for somebody of a run."""
 
-    ENTER = auto()
+    UNREGISTERED = auto()
     """The run has not entered yet: first it must."""
-    WRITE = auto()
+    PENDING = auto()
     """The batch is not decided: it is to be written."""
-    DECIDED = auto()
+    COMMITTED = auto()
     """The batch stands already."""
 
 
@@ -112,20 +112,20 @@ class Decision:
             raise DamagedDecision(f"{value[:200]!r} is no decision: {fault!r}") from fault
 
 
-def standing(last: Decision | None, run: str, batch: int) -> Standing:
+def batch_status(last: Decision | None, run: str, batch: int) -> BatchStatus:
     """Tell where a batch is for somebody of this run.
 
     Raises:
-        TakenOver: a later run has entered.
+        Fenced: a later run has entered.
     """
     if last is None or (run != last.run and run not in last.earlier):
-        return Standing.ENTER
+        return BatchStatus.UNREGISTERED
     if run != last.run:
-        raise TakenOver(f"run {run} of the query has ended, {last.run} goes on")
-    return Standing.DECIDED if batch <= last.batch else Standing.WRITE
+        raise Fenced(f"run {run} of the query has ended, {last.run} goes on")
+    return BatchStatus.COMMITTED if batch <= last.batch else BatchStatus.PENDING
 
 
-def entered(last: Decision | None, run: str, batch: int) -> Decision:
+def register_run(last: Decision | None, run: str, batch: int) -> Decision:
     """Return what a run writes that enters, once all that was decided has been committed.
 
     Args:
@@ -133,22 +133,22 @@ def entered(last: Decision | None, run: str, batch: int) -> Decision:
             one.
 
     Raises:
-        WentBack: it is an earlier one. It would be taken for one that stands, and so would all up
-            to the last, with whatever records they have this time.
+        CheckpointRewound: it is an earlier one. It would be taken for one that stands, and so would
+            all up to the last, with whatever records they have this time.
     """
     if last is None:
         return Decision(run)
     if batch < last.batch:
-        raise WentBack(
+        raise CheckpointRewound(
             f"the query goes on at batch {batch}, but batch {last.batch} stands already: its "
             "checkpoint is an older one, brought back, and what batches up to that one wrote cannot"
             " be told from what they would write now; begin with a new checkpoint, or have it all "
             "written again by another decisionsTopic"
         )
-    return Decision(run, last.batch, (), (last.run, *last.earlier)[:MOST_EARLIER_RUNS], last.plan)
+    return Decision(run, last.batch, (), (last.run, *last.earlier)[:MAX_EARLIER_RUNS], last.plan)
 
 
-def decided(
+def commit_batch(
     last: Decision,
     batch: int,
     transactions: Iterable[PreparedTransaction],
@@ -159,7 +159,7 @@ def decided(
     return Decision(last.run, batch, tuple(transactions), last.earlier, plan)
 
 
-def is_another(last: Decision | None, batch: int, plan: str | None) -> bool:
+def has_other_plan(last: Decision | None, batch: int, plan: str | None) -> bool:
     """Tell whether a batch of this plan is known to be another than that which stands."""
     return (
         last is not None
@@ -169,7 +169,7 @@ def is_another(last: Decision | None, batch: int, plan: str | None) -> bool:
     )
 
 
-class Slots:
+class TransactionalIds:
     """Transactional ids for the tasks of one process: few, and none that may still be needed.
 
     The transactions of the last decision may have to be committed again, and then nobody may have
@@ -189,14 +189,14 @@ class Slots:
         last_run, last_batch, count = self._of.get(query, ("", NO_BATCH, 0))
         count = count + 1 if (last_run, last_batch) == (run, batch) else 0
         self._of[query] = run, batch, count
-        return f"{tasks_prefix(prefix, query)}{self._process}-{batch % 2}-{count}"
+        return f"{task_id_prefix(prefix, query)}{self._process}-{batch % 2}-{count}"
 
 
-def tasks_prefix(prefix: str, query: str) -> str:
+def task_id_prefix(prefix: str, query: str) -> str:
     """Return what the transactional ids of all tasks of a query begin with."""
     return f"{prefix}{query}-task-"
 
 
-def driver_id(prefix: str, query: str) -> str:
+def driver_transactional_id(prefix: str, query: str) -> str:
     """Return the transactional id of who decides for a query."""
     return f"{prefix}{query}-driver"

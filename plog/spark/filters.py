@@ -61,7 +61,7 @@ def narrow(ranges: Iterable[OffsetRange], filters: Sequence[Filter]) -> list[Off
     return left
 
 
-def least_timestamp(filters: Iterable[Filter]) -> int | None:
+def min_timestamp(filters: Iterable[Filter]) -> int | None:
     """Return the ms since 1970 before which no record gets through; None: there is no such time.
 
     What comes after a record of that time may be earlier again, so this answers no filter; and an

@@ -26,7 +26,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 RETRY_BACKOFF_S = 0.1
-TELL_AFTER_S = 1.0
+WARN_AFTER_S = 1.0
 """What lasts longer than that is told of; leaders move in less."""
 IDLE_S = 30.0
 
@@ -79,7 +79,7 @@ class Link:
                 waited_s = time.monotonic() - began_s
                 if not fault.retriable or waited_s >= self.timeout_ms / 1000:
                     raise
-                if waited_s >= TELL_AFTER_S and not is_told:
+                if waited_s >= WARN_AFTER_S and not is_told:
                     log.warning("plog sink: waiting for brokers: %s", fault)
                     is_told = True
             time.sleep(RETRY_BACKOFF_S)

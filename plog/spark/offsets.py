@@ -18,7 +18,7 @@ from plog.client.offsets import OffsetAndTimestamp, list_offsets
 from plog.errors import ConfigError, KafkaError, OffsetOutOfRange, PlogError
 from plog.errors import UnknownTopicOrPartition as UnknownPartition
 from plog.spark.options import EARLIEST, LATEST, Bound, SourceOptions
-from plog.spark.sink_options import is_of_decisions
+from plog.spark.sink_options import is_decisions_topic
 from plog.types import TopicPartition
 
 T = TypeVar("T")
@@ -100,7 +100,7 @@ def find_partitions(cluster: Cluster, options: SourceOptions) -> list[TopicParti
     Raises:
         UnknownTopicOrPartition: a named topic or partition does not exist.
     """
-    found = partitions_there(cluster, options)
+    found = existing_partitions(cluster, options)
     for name in {*options.topics, *(partition.topic for partition in options.assigned)}:
         cluster.topic(name)
     missing = set(options.assigned) - set(found)
@@ -109,7 +109,7 @@ def find_partitions(cluster: Cluster, options: SourceOptions) -> list[TopicParti
     return found
 
 
-def partitions_there(cluster: Cluster, options: SourceOptions) -> list[TopicPartition]:
+def existing_partitions(cluster: Cluster, options: SourceOptions) -> list[TopicPartition]:
     """Return those partitions of the query that exist; asks the cluster.
 
     Raises:
@@ -121,7 +121,7 @@ def partitions_there(cluster: Cluster, options: SourceOptions) -> list[TopicPart
         topics = {
             name
             for name, topic in cluster.topics.items()
-            if asks_for(options, name) and not topic.is_internal
+            if is_subscribed(options, name) and not topic.is_internal
         }
     else:
         topics = set(options.topics) | {partition.topic for partition in options.assigned}
@@ -136,12 +136,12 @@ def partitions_there(cluster: Cluster, options: SourceOptions) -> list[TopicPart
     return [p for p in there if p in options.assigned] if options.assigned else there
 
 
-def asks_for(options: SourceOptions, topic: str, index: int | None = None) -> bool:
+def is_subscribed(options: SourceOptions, topic: str, index: int | None = None) -> bool:
     """Tell whether a topic, or this partition of it, is among what a query's options ask for."""
     if options.pattern is not None:
         # Anywhere in the name, as Spark's Kafka source does it. What the sink writes down for
         # itself is nobody's data, and would be news for the very query that has it written.
-        return re.search(options.pattern, topic) is not None and not is_of_decisions(topic)
+        return re.search(options.pattern, topic) is not None and not is_decisions_topic(topic)
     if options.assigned:
         return any(at.topic == topic and index in (None, at.partition) for at in options.assigned)
     return topic in options.topics
@@ -165,7 +165,7 @@ def first_offsets(
     return starts
 
 
-def beginning_at_end(
+def partitions_starting_at_end(
     cluster: Cluster, options: SourceOptions, partitions: Iterable[TopicPartition]
 ) -> set[TopicPartition]:
     """Return those in which a stream begins at the end, wherever that is when it is asked for."""

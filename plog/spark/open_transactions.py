@@ -24,10 +24,10 @@ from plog.spark.sink_options import SinkOptions
 
 log = logging.getLogger(__name__)
 
-LEAST_LEFT_MS = 60_000
+MIN_LEFT_MS = 60_000
 """Of its timeout, or a quarter of that, each transaction must have left when its batch is decided:
 a coordinator may move, and who decides may die, before the last of them is committed."""
-ABORTED_WITHIN_MS = 60_000
+MAX_ABORT_DELAY_MS = 60_000
 """Coordinators abort what has taken too long within so long. One that is open for longer still was
 not begun when it seems: the clocks of driver and broker differ."""
 
@@ -47,15 +47,15 @@ class OpenTransactions:
     def __init__(self, link: Link, options: SinkOptions, prefix: str) -> None:
         self._link, self._options, self._prefix = link, options, prefix
 
-    def listed(self) -> dict[PreparedTransaction, int | None]:
+    def list_open(self) -> dict[PreparedTransaction, int | None]:
         """Return those that nobody has decided to end, and when each was begun (ms since 1970).
 
         Raises:
             KafkaError: a broker does not say for as long as a request may take.
         """
-        return self._link.patiently(self._listed)
+        return self._link.patiently(self._list_open)
 
-    def _listed(self) -> dict[PreparedTransaction, int | None]:
+    def _list_open(self) -> dict[PreparedTransaction, int | None]:
         found = {}
         admin = self._link.transactions
         for listed in admin.transactions(states=[ONGOING]):
@@ -81,7 +81,7 @@ class OpenTransactions:
             TransactionLost: one is not.
         """
         timeout_ms = self._options.transaction_timeout_ms
-        least_ms = min(LEAST_LEFT_MS, timeout_ms // 4)
+        least_ms = min(MIN_LEFT_MS, timeout_ms // 4)
         now_ms = time.time_ns() // 1_000_000
         for one in wanted:
             if one not in listed:
@@ -89,7 +89,7 @@ class OpenTransactions:
             else:
                 started_ms = listed[one]
                 left_ms = timeout_ms if started_ms is None else started_ms + timeout_ms - now_ms
-                if not -ABORTED_WITHIN_MS < left_ms < least_ms:
+                if not -MAX_ABORT_DELAY_MS < left_ms < least_ms:
                     continue
                 why = f"is open for {max(left_ms, 0)} ms more alone, too little to be sure of"
             raise TransactionLost(

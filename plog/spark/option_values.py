@@ -79,7 +79,7 @@ def one_of(choices: Mapping[str, T]) -> Callable[[str], T]:
 boolean: Callable[[str], Any] = one_of({"true": True, "false": False})
 
 
-def no_option(key: str, of: str, names: Iterable[str]) -> str:
+def unknown_option(key: str, of: str, names: Iterable[str]) -> str:
     """Say that a key is none of these options, and which one may have been meant."""
     by_lower = {name.lower(): name for name in names}
     close = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.8)

@@ -18,12 +18,12 @@ from plog.spark.option_values import (
     at_least_0,
     boolean,
     long_time_ms,
-    no_option,
     not_above,
     not_empty,
     one_of,
     positive,
     positive_long,
+    unknown_option,
 )
 from plog.types import TopicPartition
 
@@ -105,7 +105,7 @@ def parse(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptio
         ConfigError: all faults at once, each naming its option.
     """
     given = {key.lower(): value for key, value in options.items()}
-    served, bounds = served_by(streaming=streaming)
+    served, bounds = supported_options(streaming=streaming)
     refused = REFUSED | (REFUSED_IN_STREAMS if streaming else REFUSED_IN_BATCHES)
     names = [*served, *(option for by in bounds.values() for option in by)]
     known = {option.lower() for option in names}
@@ -130,8 +130,8 @@ def parse(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptio
     if sum(option.lower() in given for option in SUBSCRIPTIONS) != 1:
         faults.append(f"exactly one of {', '.join(SUBSCRIPTIONS)} must be set")
     start, end = values.get("start", Bound()), values.get("end", Bound())
-    faults += _crossed("offset", start.offsets, end.offsets)
-    faults += _crossed("timestamp", start.timestamps, end.timestamps)
+    faults += _inverted_bounds("offset", start.offsets, end.offsets)
+    faults += _inverted_bounds("timestamp", start.timestamps, end.timestamps)
     least, most = values.get("min_offsets_per_trigger"), values.get("max_offsets_per_trigger")
     if least is not None and most is not None and least > most:
         faults.append(f"minOffsetsPerTrigger {least} is above maxOffsetsPerTrigger {most}")
@@ -146,7 +146,7 @@ def parse(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptio
     return SourceOptions(**values)
 
 
-def _crossed(
+def _inverted_bounds(
     what: str,
     starts: Mapping[TopicPartition, int] | None,
     ends: Mapping[TopicPartition, int] | None,
@@ -158,7 +158,7 @@ def _crossed(
     ]
 
 
-def served_by(
+def supported_options(
     *, streaming: bool
 ) -> tuple[
     dict[str, tuple[str, Callable[[str], Any]]], dict[str, dict[str, Callable[[str], Bound]]]
@@ -175,7 +175,7 @@ def _refusal(key: str, refused: Mapping[str, str], names: Iterable[str]) -> str:
     if key.startswith("kafka."):
         served = ", ".join(option for option in OPTIONS if option.startswith("kafka."))
         return f"{key} is not supported; of the client's settings there are {served}"
-    return no_option(key, "source", names)
+    return unknown_option(key, "source", names)
 
 
 def _whole(value: object) -> int:
@@ -219,7 +219,7 @@ def _pattern(text: str) -> str:
         raise ValueError(f"{text!r} is no regular expression: {fault}") from fault
 
 
-def _unlike(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make an object of JSON; of a key that is there twice one value would be lost."""
     made = dict(pairs)
     if len(made) < len(pairs):
@@ -231,7 +231,7 @@ def _unlike(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _json_object(text: str, example: str) -> dict[str, Any]:
     try:
-        parsed = json.loads(text, object_pairs_hook=_unlike)
+        parsed = json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as fault:
         raise ValueError(f"no JSON ({fault}); expected is {example}") from fault
     if not isinstance(parsed, dict):

@@ -34,9 +34,9 @@ from plog.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-MOST_ASKS = 64
+MAX_PARTITIONS_PER_FETCH = 64
 """Partitions in one fetch: enough that a thousand small ones cost few round trips."""
-UNKNOWN_TOPIC_PATIENCE_S = 5.0
+UNKNOWN_TOPIC_GRACE_S = 5.0
 """How long a topic may be missing from the metadata before it counts as deleted."""
 
 
@@ -89,7 +89,7 @@ class RangeReader:
         for partition, left in list(self._left.items()):
             topic = self._cluster.topic(partition.topic)
             if topic.topic_id != left.topic_id:
-                self._lose(left, "its topic was deleted and created anew")
+                self._report_loss(left, "its topic was deleted and created anew")
 
     def _skip_what_is_gone(self) -> None:
         asked = [partition for partition in self._out_of_range if partition in self._left]
@@ -106,16 +106,16 @@ class RangeReader:
             start = first[partition].offset
             if left.start < start:
                 lost = left._replace(end=min(start, left.end))
-                self._lose(lost, f"records below {start} were deleted")
+                self._report_loss(lost, f"records below {start} were deleted")
                 if start < left.end:
                     self._left[partition] = left._replace(start=start)
                 self._last_progress = time.monotonic()
             elif left.start > last[partition].offset:
-                self._lose(left, f"the log now ends at {last[partition].offset}")
+                self._report_loss(left, f"the log now ends at {last[partition].offset}")
             else:  # a leader that was behind for a moment
                 time.sleep(self._options.retry_backoff_ms / 1000)
 
-    def _lose(self, left: OffsetRange, why: str) -> None:
+    def _report_loss(self, left: OffsetRange, why: str) -> None:
         """Drop what is left of a range, unless a loss is an error."""
         text = (
             f"offsets {left.start} to {left.end} of {left.partition} cannot be read: {why} while "
@@ -156,7 +156,7 @@ class RangeReader:
             if moved:
                 self._last_progress, self._missing_since = now, None
             elif not failed:
-                self._check_patience(now)
+                self._check_timeout(now)
             for answer in failed:
                 if isinstance(answer.error, OffsetOutOfRange):
                     self._out_of_range.add(answer.partition)
@@ -164,7 +164,7 @@ class RangeReader:
                 if answer.error is not None and not isinstance(answer.error, OffsetOutOfRange):
                     raise answer.error
             if failed:
-                self._check_patience(now)
+                self._check_timeout(now)
 
     def _next_asks(self, leader_id: int, ahead: Mapping[TopicPartition, int]) -> list[Ask]:
         """Return what to ask a leader for, once the answers that reach `ahead` are handed out."""
@@ -174,7 +174,7 @@ class RangeReader:
             leader = self._cluster.leader(partition)
             if leader.leader_id == leader_id and start < left.end:
                 asks.append(Ask(partition, start, leader.leader_epoch, left.topic_id))
-                if len(asks) == MOST_ASKS:
+                if len(asks) == MAX_PARTITIONS_PER_FETCH:
                     break
         return asks
 
@@ -200,17 +200,17 @@ class RangeReader:
                 ended = True
         return ended
 
-    def _check_patience(self, now: float) -> None:
+    def _check_timeout(self, now: float) -> None:
         if now - self._last_progress > self._options.poll_timeout_ms / 1000:
             partition, left = next(iter(self._left.items()))
-            raise _GivenUp(
+            raise _ReadTimedOut(
                 f"no record of {partition} from offset {left.start} on within "
                 f"kafkaConsumer.pollTimeoutMs={self._options.poll_timeout_ms}"
             )
 
     def _start_over(self, fault: KafkaError) -> None:
         """Forget connections and leaders and wait a little, if the fault may pass."""
-        if not fault.retriable or isinstance(fault, (_GivenUp, CorruptRecord)):
+        if not fault.retriable or isinstance(fault, (_ReadTimedOut, CorruptRecord)):
             raise fault
         now = time.monotonic()
         if now - self._last_progress > self._options.poll_timeout_ms / 1000:
@@ -220,7 +220,7 @@ class RangeReader:
             self._missing_since = None
         elif self._missing_since is None:
             self._missing_since = now
-        elif now - self._missing_since > UNKNOWN_TOPIC_PATIENCE_S:
+        elif now - self._missing_since > UNKNOWN_TOPIC_GRACE_S:
             self._drop_unknown(fault)
         self._cluster.close()
         for topic in list(self._cluster.topics):
@@ -233,8 +233,8 @@ class RangeReader:
         for partition in list(self._left):
             topic = self._cluster.topics.get(partition.topic)
             if topic is None or partition.partition not in topic.partitions:
-                self._lose(self._left[partition], "its topic was deleted")
+                self._report_loss(self._left[partition], "its topic was deleted")
 
 
-class _GivenUp(RequestTimedOut):
+class _ReadTimedOut(RequestTimedOut):
     """Nothing came for too long; not to be tried again."""

@@ -28,11 +28,11 @@ from plog.client.producer import Producer
 from plog.client.transaction_states import PreparedTransaction
 from plog.errors import ConfigError, PlogError
 from plog.spark import sink_rows
-from plog.spark.decisions import Slots
+from plog.spark.decisions import TransactionalIds
 from plog.spark.links import link_to
 from plog.spark.sink_options import AT_LEAST_ONCE, SinkOptions, parse
 from plog.spark.two_phases import BatchPhases, Phases, StreamPhases
-from plog.spark.worker import settle_worker
+from plog.spark.worker import set_up_worker
 
 log = logging.getLogger(__name__)
 
@@ -42,25 +42,25 @@ ONE_BATCH = 0
 """A batch query is a query of one run and one batch."""
 
 
-class MixedUp(PlogError):
+class InconsistentTasks(PlogError):
     """Tasks of a batch that tell of different batches."""
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     """What a task has done.
 
     Attributes:
         query, run, batch: of which it is a part.
         transaction: what it left open; None where it had no rows, or with at-least-once.
-        stood: the batch stood already, and nothing was written.
+        already_committed: the batch already_committed already, and nothing was written.
     """
 
     query: str = ""
     run: str = ""
     batch: int = ONE_BATCH
     transaction: PreparedTransaction | None = None
-    stood: bool = False
+    already_committed: bool = False
 
 
 class _Writer(ABC):
@@ -71,29 +71,29 @@ class _Writer(ABC):
         self.options = options
 
     @abstractmethod
-    def _phases(self, part: Written) -> Phases:
+    def _phases(self, part: TaskResult) -> Phases:
         """Return how the batch of a part comes to stand."""
 
-    def _write_part(self, part: Written, rows: Iterator[pa.RecordBatch]) -> Written:
+    def _write_task(self, part: TaskResult, rows: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write a task's rows, and leave them to the driver."""
-        settle_worker()
+        set_up_worker()
         options = self.options
         if options.delivery == AT_LEAST_ONCE:
             with self._producer() as producer:
                 self._send(producer, rows)
             return part
         phases = self._phases(part)
-        if not phases.begin(part.batch):
-            part.stood = True
+        if not phases.must_write(part.batch):
+            part.already_committed = True
             return part
-        name = slots().next_id(options.id_prefix, part.query, part.run, part.batch)
+        name = transactional_ids().next_id(options.id_prefix, part.query, part.run, part.batch)
         with self._producer(name) as producer:
             producer.init_transactions()
             producer.begin_transaction()
             self._send(producer, rows)
             if phases.is_late(part.batch):
                 producer.abort_transaction()
-                part.stood = True
+                part.already_committed = True
             else:
                 part.transaction = producer.prepare_transaction()
         return part
@@ -124,26 +124,28 @@ class _Writer(ABC):
                 producer.send_rows(topic, rows)
         producer.flush()
 
-    def _decide(self, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
-        parts = [one for one in messages if isinstance(one, Written)]
+    def _commit_batch(self, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
+        parts = [one for one in messages if isinstance(one, TaskResult)]
         if self.options.delivery == AT_LEAST_ONCE or not parts:
             return
-        if len({(one.query, one.run, one.batch, one.stood) for one in parts}) != 1:
-            raise MixedUp(f"the parts of batch {batch} do not fit together: {parts}")
+        if len({(one.query, one.run, one.batch, one.already_committed) for one in parts}) != 1:
+            raise InconsistentTasks(f"the parts of batch {batch} do not fit together: {parts}")
         part = parts[0]
         if part.batch != batch:
-            raise MixedUp(f"batch {batch} is told to be batch {part.batch}")
-        if part.stood:
-            self._phases(part).recognise(batch)
+            raise InconsistentTasks(f"batch {batch} is told to be batch {part.batch}")
+        if part.already_committed:
+            self._phases(part).check_plan(batch)
         else:
-            self._phases(part).decide(batch, _transactions(parts))
+            self._phases(part).commit(batch, _transactions(parts))
 
-    def _give_up(self, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
-        parts = [one for one in messages if isinstance(one, Written) and not one.stood]
+    def _abort_batch(self, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
+        parts = [
+            one for one in messages if isinstance(one, TaskResult) and not one.already_committed
+        ]
         if self.options.delivery == AT_LEAST_ONCE or not parts:
             return
         try:
-            self._phases(parts[0]).give_up(batch, _transactions(parts))
+            self._phases(parts[0]).abort(batch, _transactions(parts))
         except PlogError as fault:
             # The next run sees to it, or the transactions' timeout.
             log.warning("batch %d of query %s is not given up: %s", batch, parts[0].query, fault)
@@ -152,25 +154,25 @@ class _Writer(ABC):
 class PlogStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query, each once."""
 
-    def _phases(self, part: Written) -> Phases:
+    def _phases(self, part: TaskResult) -> Phases:
         return StreamPhases(link_to(self.options), self.options, part.query, part.run)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write a task's rows of a batch."""
         task = TaskContext.get()
         assert task is not None
         query, run, batch = (task.getLocalProperty(name) for name in (QUERY, RUN, BATCH))
         if not query or not run or not batch:
             raise ConfigError(f"plog sink: this Spark tells its tasks no {QUERY}, {RUN} or {BATCH}")
-        return self._write_part(Written(query, run, int(batch)), iterator)
+        return self._write_task(TaskResult(query, run, int(batch)), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Have a batch stand."""
-        self._decide(batchId, messages)
+        self._commit_batch(batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Give up a batch of which a part failed, or whose `commit` did."""
-        self._give_up(batchId, messages)
+        self._abort_batch(batchId, messages)
 
 
 class PlogWriter(_Writer, DataSourceArrowWriter):
@@ -180,20 +182,20 @@ class PlogWriter(_Writer, DataSourceArrowWriter):
         super().__init__(options, schema)
         self.query = str(uuid.uuid4())  # it comes along to the tasks
 
-    def _phases(self, part: Written) -> Phases:
+    def _phases(self, part: TaskResult) -> Phases:
         return BatchPhases(link_to(self.options), self.options, part.query)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write a task's rows."""
-        return self._write_part(Written(self.query, self.query), iterator)
+        return self._write_task(TaskResult(self.query, self.query), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Have the rows stand."""
-        self._decide(ONE_BATCH, messages)
+        self._commit_batch(ONE_BATCH, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Give up what was written."""
-        self._give_up(ONE_BATCH, messages)
+        self._abort_batch(ONE_BATCH, messages)
 
 
 DEFAULTS = {"linger_ms": 50, "batch_size": 512 * 1024, "max_block_ms": 120_000}
@@ -201,18 +203,18 @@ DEFAULTS = {"linger_ms": 50, "batch_size": 512 * 1024, "max_block_ms": 120_000}
 CLOSE_TIMEOUT_S = 10.0
 
 
-def _transactions(parts: Iterable[Written]) -> list[PreparedTransaction]:
+def _transactions(parts: Iterable[TaskResult]) -> list[PreparedTransaction]:
     return [one.transaction for one in parts if one.transaction is not None]
 
 
 @functools.cache
-def _slots_of(pid: int) -> Slots:
-    return Slots(uuid.uuid4().hex)
+def _transactional_ids_of(pid: int) -> TransactionalIds:
+    return TransactionalIds(uuid.uuid4().hex)
 
 
-def slots() -> Slots:
+def transactional_ids() -> TransactionalIds:
     """Return this process's transactional ids; not those of the one that it was forked from."""
-    return _slots_of(os.getpid())
+    return _transactional_ids_of(os.getpid())
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType) -> PlogStreamWriter:

@@ -15,11 +15,11 @@ from plog.spark.option_values import (
     at_least_0,
     boolean,
     long_time_ms,
-    no_option,
     not_empty,
     one_of,
     positive,
     positive_long,
+    unknown_option,
 )
 from plog.types import is_legal_topic_name
 
@@ -50,7 +50,7 @@ class SinkOptions:
     producer: Mapping[str, Any] = field(default_factory=dict)
 
 
-def is_of_decisions(topic: str) -> bool:
+def is_decisions_topic(topic: str) -> bool:
     """Tell whether a topic is one of decisions, by its name: the default one, or what begins so."""
     return topic.startswith(DECISIONS_TOPIC)
 
@@ -100,7 +100,7 @@ OPTIONS = {
     "kafka.metadata.max.age.ms": _producers(long_time_ms, "metadata_max_age_ms"),
     "kafka.retry.backoff.ms": _producers(long_time_ms, "retry_backoff_ms"),
 }
-SPARKS_OWN = frozenset({"queryname"})
+SPARK_OPTIONS = frozenset({"queryname"})
 """Options of the query, which come along with the sink's."""
 REFUSED = {
     "kafka.transactional.id": "is the sink's own; transactionalIdPrefix begins it",
@@ -123,11 +123,11 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
     producer: dict[str, Any] = {}
     faults: list[str] = []
     for key, text in options.items():
-        if key.lower() in SPARKS_OWN:
+        if key.lower() in SPARK_OPTIONS:
             continue
         if key.lower() not in known:
             refused = REFUSED.get(key.lower())
-            faults.append(f"{key} {refused}" if refused else no_option(key, "sink", OPTIONS))
+            faults.append(f"{key} {refused}" if refused else unknown_option(key, "sink", OPTIONS))
             continue
         name, option = known[key.lower()]
         try:

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from plog.spark import offsets, sink
 from plog.spark.arrow import BASE_SCHEMA, FULL_SCHEMA
-from plog.spark.filters import from_offsets, is_answered, least_timestamp, narrow
+from plog.spark.filters import from_offsets, is_answered, min_timestamp, narrow
 from plog.spark.offsets import OffsetRange
 from plog.spark.options import SourceOptions, parse, wants_headers
 from plog.spark.stream_source import PlogStreamReader
@@ -91,7 +91,7 @@ class FilteringReader(PlogReader):
     def plan(self) -> list[OffsetRange]:
         """Return what is to be read, without what the filters exclude."""
         ranges = narrow(super().plan(), self.filters)
-        at_ms = least_timestamp(self.filters)
+        at_ms = min_timestamp(self.filters)
         if at_ms is None or at_ms <= 0 or not ranges:
             return ranges
         # The first record of that time or later: all before it are earlier, in whatever order.

@@ -27,8 +27,8 @@ from plog.errors import KafkaError, PlogError, UnknownTopicOrPartition
 from plog.spark import offsets
 from plog.spark.offsets import DataLoss, OffsetRange
 from plog.spark.options import SourceOptions
-from plog.spark.range_reader import UNKNOWN_TOPIC_PATIENCE_S
-from plog.spark.sink_options import is_of_decisions
+from plog.spark.range_reader import UNKNOWN_TOPIC_GRACE_S
+from plog.spark.sink_options import is_decisions_topic
 from plog.spark.stream_offsets import (
     Delay,
     Offsets,
@@ -110,11 +110,11 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
 
         are_gone = False
         try:
-            self._frozen = self._patiently(step)
+            self._frozen = self._retry(step)
         except UnknownTopicOrPartition:
             # They are not just unknown to a broker that has started: `latestOffset` sees to them.
             are_gone = True
-            self._frozen = self._patiently(step)
+            self._frozen = self._retry(step)
 
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802
         """Return where the options have the query begin; the same all through a run.
@@ -140,14 +140,14 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
         """Return where the next batch ends; `start`, if nothing is there."""
-        begin = self._asked(start)
+        begin = self._read_offsets(start)
         if isinstance(limit, ReadAllAvailable):
-            end = self._patiently(lambda: self._survey(begin, may_wait=False))
+            end = self._retry(lambda: self._survey(begin, may_wait=False))
         elif self._frozen is not None:
-            now = self._patiently(lambda: self._survey(begin, may_wait=False))
+            now = self._retry(lambda: self._survey(begin, may_wait=False))
             end = self._cut(begin, self._up_to_frozen(begin, now))
         else:
-            end = self._cut(begin, self._hold_back(begin, self._await_news(begin)))
+            end = self._cut(begin, self._hold_back(begin, self._wait_for_records(begin)))
         if self._pinned:
             # What has come to be since would begin at its end, should this batch be repeated.
             end = {partition: offset for partition, offset in end.items() if partition in begin}
@@ -164,9 +164,9 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[TaskRanges]:
         """Share out what is between two offsets; the same each time, if nothing was lost."""
-        begin, until = self._asked(start), self._asked(end)
+        begin, until = self._read_offsets(start), self._read_offsets(end)
         self._pinned.clear()  # a first batch that is repeated has its end
-        ranges = self._patiently(lambda: self._ranges(begin, until))
+        ranges = self._retry(lambda: self._ranges(begin, until))
         shares = offsets.share_out(ranges, self.options, os.cpu_count() or 1)
         return [TaskRanges(share) for share in shares]
 
@@ -194,16 +194,16 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         if self._watch is not None:
             self._watch.start_over()
 
-    def _asked(self, told: dict[str, Any]) -> Offsets:
+    def _read_offsets(self, told: dict[str, Any]) -> Offsets:
         """Read offsets of the checkpoint; without what a pattern finds by `kafka`, but not here."""
         read = from_json(told)
         if self.options.pattern is None:
             return read
-        return {p: offset for p, offset in read.items() if not is_of_decisions(p.topic)}
+        return {p: offset for p, offset in read.items() if not is_decisions_topic(p.topic)}
 
     # -- how far a batch goes
 
-    def _await_news(self, begin: Offsets) -> Offsets:
+    def _wait_for_records(self, begin: Offsets) -> Offsets:
         """Return the ends, as soon as there is something new or the idle wait is over."""
         try:
             is_polling = time.monotonic() - self._answered_s < POLLING_GAP_S
@@ -215,7 +215,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
             end = self._survey(begin, may_wait=True)
         except KafkaError as fault:
             self._nothing_after = None
-            self._bear(fault, self._patience)
+            self._wait_out(fault, self._patience)
             return dict(begin)  # short, so that the query can be stopped meanwhile
         self._patience = Patience(self.options)
         self._nothing_after = begin if end == begin else None
@@ -248,7 +248,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
                 ends[partition] = min(end, begin[partition])
         for partition in short:
             if partition.topic not in self.watch.recreated and ends[partition] < begin[partition]:
-                self._lose(
+                self._report_loss(
                     f"{partition} ends at offset {ends[partition]}, and the query goes on at "
                     f"{begin[partition]}: the log lost its end, or the topic was deleted and "
                     "created anew while no query ran",
@@ -258,7 +258,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         for topic in anew:
             if all(partition.topic != topic for partition in begin):
                 continue
-            self._lose(
+            self._report_loss(
                 f"topic {topic!r} was deleted and created anew while the query ran; the offsets "
                 "that were read say nothing of its records",
                 "reads it from its start",
@@ -266,7 +266,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
             ends |= self.watch.starts(p for p in ends if p.topic == topic)
         for partition in missing:
             if partition in gone:
-                self._lose(
+                self._report_loss(
                     f"{partition} is gone, which the query has read up to offset "
                     f"{begin[partition]}: {gone[partition]}",
                     "goes on without it",
@@ -296,10 +296,10 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         gone, now_s = {}, time.monotonic()
         # All at once: each has its own time to come back, which is the same.
         for partition in missing:
-            if not offsets.asks_for(self.options, *partition):
+            if not offsets.is_subscribed(self.options, *partition):
                 gone[partition] = "subscribe, subscribePattern or assign leave it out now"
             elif now_s - self._missing_since.setdefault(partition, now_s) <= (
-                UNKNOWN_TOPIC_PATIENCE_S
+                UNKNOWN_TOPIC_GRACE_S
             ):
                 continue
             elif self.watch.has_topic(partition.topic):
@@ -343,7 +343,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         if limit is None:
             return end
         new = end.keys() - begin.keys()
-        starts = begin | (self._patiently(lambda: self.watch.starts(sorted(new))) if new else {})
+        starts = begin | (self._retry(lambda: self.watch.starts(sorted(new))) if new else {})
         if sum(waiting(starts, end).values()) > limit:
             self._turn += 1
         return limited(starts, end, limit, self._turn)
@@ -371,7 +371,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
             else:
                 self._missing_since.pop(partition, None)
                 continue
-            self._lose(
+            self._report_loss(
                 f"{partition} cannot be read up to offset {piece.end}: {why}", "goes on without it"
             )
             pieces.remove(piece)
@@ -387,13 +387,13 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
                     log.warning("plog source: %s joins the query at offset %d", partition, first)
                 start = first
             if start < first:
-                self._lose(
+                self._report_loss(
                     f"records of {partition} from offset {start} to {min(first, end)} were deleted "
                     f"(by retention, say) before the query read them; its log begins at {first}",
                     "goes on with those that are there",
                 )
             if end > last:
-                self._lose(
+                self._report_loss(
                     f"{partition} ends at offset {last}, and a batch that is repeated goes from "
                     f"{start} to {end}: the log lost its end, or the topic was deleted and "
                     "created anew while no query ran",
@@ -405,7 +405,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
                 ranges.append(OffsetRange(partition, low, high, topic_id))
         return ranges
 
-    def _lose(self, what: str, otherwise: str) -> None:
+    def _report_loss(self, what: str, otherwise: str) -> None:
         """Say that records are lost; an error if the user wants that.
 
         Raises:
@@ -420,16 +420,16 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
 
     # -- faults
 
-    def _patiently(self, step: Callable[[], T]) -> T:
+    def _retry(self, step: Callable[[], T]) -> T:
         """Return what a step returns; after faults that may pass, try again for a while."""
         patience = Patience(self.options)
         while True:
             try:
                 return step()
             except KafkaError as fault:
-                self._bear(fault, patience)
+                self._wait_out(fault, patience)
 
-    def _bear(self, fault: KafkaError, patience: Patience) -> None:
+    def _wait_out(self, fault: KafkaError, patience: Patience) -> None:
         """Wait a little after a fault that may pass; else raise it."""
         self.watch.start_over()
         if not isinstance(fault, UnknownTopicOrPartition):
@@ -470,5 +470,5 @@ class Patience:
         else:
             if self._unknown_since_s is None:
                 self._unknown_since_s = now_s
-            since_s, most_s = self._unknown_since_s, min(most_s, UNKNOWN_TOPIC_PATIENCE_S) + 1
+            since_s, most_s = self._unknown_since_s, min(most_s, UNKNOWN_TOPIC_GRACE_S) + 1
         return fault.retriable and now_s - since_s <= most_s

@@ -21,7 +21,7 @@ from plog.spark.arrow import arrow_schema, take_batch
 from plog.spark.offsets import OffsetRange
 from plog.spark.options import SourceOptions
 from plog.spark.range_reader import RangeReader
-from plog.spark.worker import settle_worker
+from plog.spark.worker import set_up_worker
 from plog.types import TopicPartition
 
 BATCH_ROWS = 5_000
@@ -46,7 +46,7 @@ class TaskReader:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of the task's ranges as record batches."""
         assert isinstance(partition, TaskRanges)
-        settle_worker()
+        set_up_worker()
         with offsets.open_cluster(self.options) as cluster:
             yield from self.decode(RangeReader(cluster, partition.ranges, self.options))
 

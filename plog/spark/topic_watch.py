@@ -25,7 +25,7 @@ from plog.spark import offsets
 from plog.spark.options import EARLIEST, LATEST, SourceOptions
 from plog.types import TopicPartition
 
-LOOK_EVERY_S = 1.0
+REFRESH_INTERVAL_S = 1.0
 """How old the list of partitions may be: new ones join, and deletions are noticed, that late."""
 
 
@@ -53,12 +53,12 @@ class TopicWatch:
             self._cluster.forget(topic)
         self._looked_s = None
 
-    def look(self, max_age_s: float = LOOK_EVERY_S) -> None:
+    def look(self, max_age_s: float = REFRESH_INTERVAL_S) -> None:
         """Learn which partitions there are, unless that is known well enough."""
         now_s = time.monotonic()
         if self._looked_s is not None and now_s - self._looked_s < max_age_s:
             return
-        self.found = offsets.partitions_there(self._cluster, self._options)
+        self.found = offsets.existing_partitions(self._cluster, self._options)
         self._looked_s = now_s
         self._compare_ids(self.found)
 
@@ -87,7 +87,7 @@ class TopicWatch:
         """
         found = offsets.find_partitions(self._cluster, self._options)
         # First: a record that comes between the two leaves one too many at the end, not too few.
-        at_end = offsets.beginning_at_end(self._cluster, self._options, found)
+        at_end = offsets.partitions_starting_at_end(self._cluster, self._options, found)
         starts = offsets.first_offsets(self._cluster, self._options, found)
         self._compare_ids(found)
         return starts, at_end
@@ -132,7 +132,7 @@ class TopicWatch:
             left_s = deadline_s - time.monotonic()
             ready = poll.poll(max(left_s, 0) * 1000)
             # All are read: those left would tell of what is known by the next time.
-            news = [self._brings_news(by_descriptor[number], at) for number, _ in ready]
+            news = [self._has_new_records(by_descriptor[number], at) for number, _ in ready]
             if any(news):
                 return True
             if not ready or left_s <= 0:
@@ -185,7 +185,7 @@ class TopicWatch:
                 self._drop(leader_id)
                 raise
 
-    def _brings_news(self, leader_id: int, at: Mapping[TopicPartition, int]) -> bool:
+    def _has_new_records(self, leader_id: int, at: Mapping[TopicPartition, int]) -> bool:
         """Read a parked fetch's answer; tell whether it is a reason to look at the ends."""
         connection, asked = self._parked[leader_id]
         try:

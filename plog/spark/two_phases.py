@@ -25,15 +25,15 @@ from typing import Protocol
 from plog.client.transaction_states import PreparedTransaction
 from plog.errors import PlogError, ProducerFenced
 from plog.spark.checkpoint import plan_of
-from plog.spark.decision_log import DecisionLog, Driver
+from plog.spark.decision_log import DecisionLog, DecisionWriter
 from plog.spark.decisions import (
+    BatchStatus,
     Decision,
-    Standing,
-    decided,
-    entered,
-    is_another,
-    standing,
-    tasks_prefix,
+    batch_status,
+    commit_batch,
+    has_other_plan,
+    register_run,
+    task_id_prefix,
 )
 from plog.spark.links import Link
 from plog.spark.open_transactions import OpenTransactions, TransactionLost
@@ -41,13 +41,13 @@ from plog.spark.sink_options import SinkOptions
 
 log = logging.getLogger(__name__)
 
-ENTER_PATIENCE_S = 120.0
+REGISTER_TIMEOUT_S = 120.0
 """How long a task tries to enter its run while others of it do."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0
 """At most, before a task tries again."""
 
 
-class TornBatch(PlogError):
+class PartialCommit(PlogError):
     """A batch stands, but a transaction of it was aborted before anybody committed it.
 
     It takes everybody who could have committed it to be away for the transaction's timeout.
@@ -61,19 +61,19 @@ class ChangedBatch(PlogError):
 class Phases(Protocol):
     """How tasks and the driver go about a batch."""
 
-    def begin(self, batch: int) -> bool:
+    def must_write(self, batch: int) -> bool:
         """Tell a task whether it is to write its part; else the batch stands already."""
 
     def is_late(self, batch: int) -> bool:
         """Tell a task whose part is written that nobody will name it; it has to abort it then."""
 
-    def decide(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
+    def commit(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
         """Make a batch stand that its tasks have written."""
 
-    def recognise(self, batch: int) -> None:
+    def check_plan(self, batch: int) -> None:
         """See to it that a batch that stands, and has come again, is the one that it was."""
 
-    def give_up(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
+    def abort(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
         """Abort what was written of a batch, unless it stands."""
 
 
@@ -89,42 +89,42 @@ class StreamPhases:
     def __init__(self, link: Link, options: SinkOptions, query: str, run: str) -> None:
         self._options, self._query, self._run = options, query, run
         self._log = DecisionLog(link, options, query)
-        self._open = OpenTransactions(link, options, tasks_prefix(options.id_prefix, query))
+        self._open = OpenTransactions(link, options, task_id_prefix(options.id_prefix, query))
 
-    def begin(self, batch: int) -> bool:
+    def must_write(self, batch: int) -> bool:
         """Tell a task whether it is to write its part of a batch; else the batch stands already.
 
         Raises:
-            TakenOver: a later run of the query has entered.
-            WentBack: the query's checkpoint is older than what stands.
-            TornBatch: as for `decide`, of the batch before.
+            Fenced: a later run of the query has entered.
+            CheckpointRewound: the query's checkpoint is older than what stands.
+            PartialCommit: as for `decide`, of the batch before.
             KafkaError: the brokers do not say.
         """
         # Behind the record of a run that has entered only its own driver writes, between batches:
         # nobody has to be waited for.
-        where = standing(self._log.last_known(), self._run, batch)
-        if where is Standing.ENTER:
-            where = self._enter(batch)
-        if where is Standing.DECIDED:
+        where = batch_status(self._log.last_known(), self._run, batch)
+        if where is BatchStatus.UNREGISTERED:
+            where = self._register(batch)
+        if where is BatchStatus.COMMITTED:
             log.info("batch %d of query %s stands already", batch, self._query)
-        return where is Standing.WRITE
+        return where is BatchStatus.PENDING
 
-    def _enter(self, batch: int) -> Standing:
+    def _register(self, batch: int) -> BatchStatus:
         self._log.create_topic()
-        deadline = time.monotonic() + ENTER_PATIENCE_S
+        deadline = time.monotonic() + REGISTER_TIMEOUT_S
         attempts = 0
         while True:
-            leftovers = self._open.listed()
-            where = standing(self._log.last_known(), self._run, batch)
-            if where is not Standing.ENTER:
+            leftovers = self._open.list_open()
+            where = batch_status(self._log.last_known(), self._run, batch)
+            if where is not BatchStatus.UNREGISTERED:
                 return where
             try:
-                with Driver(self._log, self._options) as driver:
+                with DecisionWriter(self._log, self._options) as driver:
                     last = self._log.last()
-                    where = standing(last, self._run, batch)
-                    if where is not Standing.ENTER:
+                    where = batch_status(last, self._run, batch)
+                    if where is not BatchStatus.UNREGISTERED:
                         return where
-                    now = entered(last, self._run, batch)
+                    now = register_run(last, self._run, batch)
                     if last is not None:
                         self._commit(last)
                     self._open.abort(leftovers)
@@ -133,69 +133,72 @@ class StreamPhases:
                 # Another task of this run enters, most likely, or another run.
                 if time.monotonic() > deadline:
                     raise
-                self._let_others_enter(batch, attempts)
+                self._wait_for_registration(batch, attempts)
                 attempts += 1
             else:
                 log.info("run %s of query %s has entered", self._run, self._query)
-                return standing(now, self._run, batch)
+                return batch_status(now, self._run, batch)
 
-    def _let_others_enter(self, batch: int, attempts: int) -> None:
+    def _wait_for_registration(self, batch: int, attempts: int) -> None:
         """Wait for longer each time, or until somebody has: of many who try at once, none does."""
-        longest_s = min(FIRST_PAUSE_S * 2**attempts, LONGEST_PAUSE_S)
+        longest_s = min(FIRST_PAUSE_S * 2**attempts, MAX_PAUSE_S)
         until = time.monotonic() + random.uniform(0, longest_s)
         while (left_s := until - time.monotonic()) > 0:
             time.sleep(min(left_s, FIRST_PAUSE_S))
-            if standing(self._log.last_known(), self._run, batch) is not Standing.ENTER:
+            if (
+                batch_status(self._log.last_known(), self._run, batch)
+                is not BatchStatus.UNREGISTERED
+            ):
                 return
 
     def is_late(self, batch: int) -> bool:
         """Tell a task that has written its part whether the batch stands without it.
 
         Raises:
-            TakenOver: a later run of the query has entered.
+            Fenced: a later run of the query has entered.
             KafkaError: the brokers do not say.
         """
-        return standing(self._log.last_known(), self._run, batch) is Standing.DECIDED
+        return batch_status(self._log.last_known(), self._run, batch) is BatchStatus.COMMITTED
 
-    def decide(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
+    def commit(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
         """Make a batch stand that its tasks have written, and commit it.
 
         Raises:
             TransactionLost: one of them has ended already, or is about to; nothing stands.
-            TakenOver: another run of the query has entered; nothing stands.
-            TornBatch: it stands, but for a transaction that was aborted meanwhile.
+            Fenced: another run of the query has entered; nothing stands.
+            PartialCommit: it stands, but for a transaction that was aborted meanwhile.
             KafkaError: a broker refuses or does not answer; the next run finds out whether it
                 stands, and finishes it.
         """
         what = f"batch {batch} of query {self._query}"
-        if standing(self._log.last_known(), self._run, batch) is Standing.DECIDED:
+        if batch_status(self._log.last_known(), self._run, batch) is BatchStatus.COMMITTED:
             # Who comes too late disturbs nobody.
             raise TransactionLost(f"{what} has been decided already")
-        with Driver(self._log, self._options) as driver:
+        with DecisionWriter(self._log, self._options) as driver:
             last = self._log.last()
-            where = standing(last, self._run, batch)
-            if last is None or where is Standing.ENTER:
-                raise TransactionLost(f"{what}: {self._log.at} has lost what its tasks wrote there")
-            if where is Standing.DECIDED:
+            where = batch_status(last, self._run, batch)
+            if last is None or where is BatchStatus.UNREGISTERED:
+                raise TransactionLost(f"{what}: {self._log.tp} has lost what its tasks wrote there")
+            if where is BatchStatus.COMMITTED:
                 raise TransactionLost(f"{what} has been decided already")
             plan = plan_of(self._options.checkpoint, batch)
-            decision = decided(last, batch, transactions, plan)
-            self._open.check(transactions, self._open.listed())
+            decision = commit_batch(last, batch, transactions, plan)
+            self._open.check(transactions, self._open.list_open())
             driver.write(decision)
         self._commit(decision)
-        others = self._open.listed().keys() - set(transactions)
+        others = self._open.list_open().keys() - set(transactions)
         # Unless another run has entered meanwhile, whose tasks' they may be.
         if others and self._log.last() == decision:
             self._open.abort(others)
 
-    def recognise(self, batch: int) -> None:
+    def check_plan(self, batch: int) -> None:
         """See to it that a batch that stands was not planned anew since, as far as that is known.
 
         Raises:
             ChangedBatch: it was.
             KafkaError: the brokers do not say.
         """
-        if not is_another(self._log.last(), batch, plan_of(self._options.checkpoint, batch)):
+        if not has_other_plan(self._log.last(), batch, plan_of(self._options.checkpoint, batch)):
             return
         text = (
             f"batch {batch} of query {self._query} stands, and was planned anew since: the query's "
@@ -206,16 +209,16 @@ class StreamPhases:
             raise ChangedBatch(f"{text}; failOnChangedBatch=false goes on without that")
         log.error("%s", text)
 
-    def give_up(self, batch: int, transactions: Iterable[PreparedTransaction]) -> None:
+    def abort(self, batch: int, transactions: Iterable[PreparedTransaction]) -> None:
         """Abort all that is open, unless the batch has been decided, which is finished then.
 
         Raises: as `decide`.
         """
-        standing(self._log.last_known(), self._run, batch)  # who comes too late disturbs nobody
-        listed = self._open.listed()  # with what attempts write that told nothing
-        with Driver(self._log, self._options):
+        batch_status(self._log.last_known(), self._run, batch)  # who comes too late disturbs nobody
+        listed = self._open.list_open()  # with what attempts write that told nothing
+        with DecisionWriter(self._log, self._options):
             last = self._log.last()
-            if last is not None and standing(last, self._run, batch) is Standing.DECIDED:
+            if last is not None and batch_status(last, self._run, batch) is BatchStatus.COMMITTED:
                 self._commit(last)
             else:
                 self._open.abort(listed.keys() | set(transactions))
@@ -233,7 +236,7 @@ class StreamPhases:
             f"lost: they were aborted before anybody could commit them ({torn[0][1]})"
         )
         if self._options.fail_on_torn_batch:
-            raise TornBatch(f"{text}; failOnTornBatch=false goes on without them")
+            raise PartialCommit(f"{text}; failOnTornBatch=false goes on without them")
         log.error("%s", text)
 
 
@@ -246,9 +249,9 @@ class BatchPhases:
 
     def __init__(self, link: Link, options: SinkOptions, query: str) -> None:
         self._query = query
-        self._open = OpenTransactions(link, options, tasks_prefix(options.id_prefix, query))
+        self._open = OpenTransactions(link, options, task_id_prefix(options.id_prefix, query))
 
-    def begin(self, batch: int) -> bool:
+    def must_write(self, batch: int) -> bool:
         """Tell that a task is to write."""
         return True
 
@@ -256,26 +259,28 @@ class BatchPhases:
         """Tell that it is not known; a transaction that nobody names ends by its timeout."""
         return False
 
-    def decide(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
+    def commit(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
         """Commit what tasks have written.
 
         Raises:
             TransactionLost: one of their transactions has ended already, or is about to; nothing
                 stands.
-            TornBatch: one has ended in this very moment; the others stand.
+            PartialCommit: one has ended in this very moment; the others stand.
             KafkaError: a broker refuses or does not answer; some may stand.
         """
-        listed = self._open.listed()
+        listed = self._open.list_open()
         self._open.check(transactions, listed)
         torn = self._open.commit(transactions)
         if torn:
             lost = ", ".join(one.transactional_id for one, _ in torn)
-            raise TornBatch(f"the records of {lost} are lost, others were written ({torn[0][1]})")
+            raise PartialCommit(
+                f"the records of {lost} are lost, others were written ({torn[0][1]})"
+            )
         self._open.abort(listed.keys() - set(transactions))
 
-    def recognise(self, batch: int) -> None:
+    def check_plan(self, batch: int) -> None:
         """Do nothing: none of its tasks is ever told that it stands."""
 
-    def give_up(self, batch: int, transactions: Iterable[PreparedTransaction]) -> None:
+    def abort(self, batch: int, transactions: Iterable[PreparedTransaction]) -> None:
         """Abort what is still open; what has been committed stays."""
         self._open.abort(transactions)

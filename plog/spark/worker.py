@@ -11,7 +11,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 _settled = False
 
 
-def settle_worker() -> None:
+def set_up_worker() -> None:
     """Set up the process for reading and writing; once, however often it is called.
 
     Spark's worker collects garbage after every task, which walks every module of Spark and Arrow,

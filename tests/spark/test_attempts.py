@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from plog.client.consumer import Consumer
 from plog.spark import sink
-from plog.spark.sink import BATCH, QUERY, RUN, PlogStreamWriter, Written
+from plog.spark.sink import BATCH, QUERY, RUN, PlogStreamWriter, TaskResult
 from plog.types import TopicPartition
 from tests.servers import BrokerProcess
 from tests.spark.test_sink import read
@@ -74,19 +74,19 @@ class Attempt:
         self._pipe.send(values)
         self.begin()
 
-    def end(self) -> Written | str:
+    def end(self) -> TaskResult | str:
         """Let it come to its end; return what it tells the driver, or its failure."""
         self._pipe.send(None)
         told = self.hear()
         self._process.join(PATIENCE_S)
         return told
 
-    def run(self, *values: bytes) -> Written:
+    def run(self, *values: bytes) -> TaskResult:
         """Write these rows."""
         self.begin()
         self.take(*values)
         told = self.end()
-        assert isinstance(told, Written), told
+        assert isinstance(told, TaskResult), told
         return told
 
     def kill(self) -> None:
@@ -157,7 +157,7 @@ def test_nothing_is_seen_of_a_zombie_that_goes_on_after_the_commit(
     zombie.take(b"too late")
     told = zombie.end()
     # Before the marker of its end comes, what it writes is taken, and ended by that with the rest.
-    assert isinstance(told, str) or told.stood, told
+    assert isinstance(told, str) or told.already_committed, told
     assert query.seen() == [b"%d" % batch for batch in range(batches)]
 
 
@@ -172,8 +172,8 @@ def test_nothing_is_left_by_a_zombie_that_begins_to_write_after_the_commit(
         query.writer.commit([query.attempt(batch).run(b"%d" % batch)], batch)
     zombie.take(b"zombie")
     told = zombie.end()
-    assert isinstance(told, Written), told
-    assert told.stood
+    assert isinstance(told, TaskResult), told
+    assert told.already_committed
     assert query.seen() == [b"%d" % batch for batch in range(batches)]
 
 

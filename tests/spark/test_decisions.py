@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 
 from plog.client.transaction_states import PreparedTransaction
 from plog.spark.decisions import (
-    MOST_EARLIER_RUNS,
+    MAX_EARLIER_RUNS,
     NO_BATCH,
+    BatchStatus,
+    CheckpointRewound,
     DamagedDecision,
     Decision,
-    Slots,
-    Standing,
-    TakenOver,
-    WentBack,
-    decided,
-    driver_id,
-    entered,
-    is_another,
-    standing,
-    tasks_prefix,
+    Fenced,
+    TransactionalIds,
+    batch_status,
+    commit_batch,
+    driver_transactional_id,
+    has_other_plan,
+    register_run,
+    task_id_prefix,
 )
 
 names = st.text(min_size=1, max_size=20)
@@ -87,34 +87,34 @@ def test_what_is_no_record_is_refused(value: bytes) -> None:
 
 
 def test_run_enters_once_and_batches_are_decided_once() -> None:
-    assert standing(None, "r1", 0) is Standing.ENTER
-    last = entered(None, "r1", 0)
+    assert batch_status(None, "r1", 0) is BatchStatus.UNREGISTERED
+    last = register_run(None, "r1", 0)
     assert last == Decision("r1", NO_BATCH)
-    assert standing(last, "r1", 0) is Standing.WRITE
-    last = decided(last, 0, [ONE], "plan")
+    assert batch_status(last, "r1", 0) is BatchStatus.PENDING
+    last = commit_batch(last, 0, [ONE], "plan")
     assert last == Decision("r1", 0, (ONE,), (), "plan")
-    assert standing(last, "r1", 0) is Standing.DECIDED
-    assert standing(last, "r1", 1) is Standing.WRITE
+    assert batch_status(last, "r1", 0) is BatchStatus.COMMITTED
+    assert batch_status(last, "r1", 1) is BatchStatus.PENDING
 
 
 def test_next_run_takes_over_and_remembers_what_stands() -> None:
-    before = decided(entered(None, "r1", 0), 5, [ONE], "plan")
-    assert standing(before, "r2", 5) is Standing.ENTER
-    last = entered(before, "r2", 5)
+    before = commit_batch(register_run(None, "r1", 0), 5, [ONE], "plan")
+    assert batch_status(before, "r2", 5) is BatchStatus.UNREGISTERED
+    last = register_run(before, "r2", 5)
     # Whoever enters has committed what was decided.
     assert last == Decision("r2", 5, (), ("r1",), "plan")
-    assert standing(last, "r2", 5) is Standing.DECIDED
-    assert standing(last, "r2", 6) is Standing.WRITE
-    with pytest.raises(TakenOver, match="run r1 of the query has ended, r2 goes on"):
-        standing(last, "r1", 6)
+    assert batch_status(last, "r2", 5) is BatchStatus.COMMITTED
+    assert batch_status(last, "r2", 6) is BatchStatus.PENDING
+    with pytest.raises(Fenced, match="run r1 of the query has ended, r2 goes on"):
+        batch_status(last, "r1", 6)
 
 
 def test_run_that_goes_back_behind_what_stands_is_refused() -> None:
     """Its tasks would be told that their batches stand, and what they write now would be lost."""
-    before = decided(entered(None, "r1", 0), 5, [ONE])
-    with pytest.raises(WentBack, match="goes on at batch 4, but batch 5 stands already"):
-        entered(before, "r2", 4)
-    assert entered(before, "r2", 6).batch == 5
+    before = commit_batch(register_run(None, "r1", 0), 5, [ONE])
+    with pytest.raises(CheckpointRewound, match="goes on at batch 4, but batch 5 stands already"):
+        register_run(before, "r2", 4)
+    assert register_run(before, "r2", 6).batch == 5
 
 
 @pytest.mark.parametrize(
@@ -131,23 +131,23 @@ def test_run_that_goes_back_behind_what_stands_is_refused() -> None:
 def test_batch_of_another_plan_is_another_where_both_are_known(
     stands: Decision | None, comes: tuple[int, str | None], is_so: bool
 ) -> None:
-    assert is_another(stands, *comes) is is_so
+    assert has_other_plan(stands, *comes) is is_so
 
 
 def test_as_many_runs_as_may_still_have_tasks_are_remembered() -> None:
-    last = entered(None, "r0", 0)
+    last = register_run(None, "r0", 0)
     for n in range(1, 100):
-        last = entered(last, f"r{n}", n)
-    assert last.earlier == tuple(f"r{n}" for n in range(98, 98 - MOST_EARLIER_RUNS, -1))
+        last = register_run(last, f"r{n}", n)
+    assert last.earlier == tuple(f"r{n}" for n in range(98, 98 - MAX_EARLIER_RUNS, -1))
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=60))
 def test_ids_of_what_may_be_committed_again_are_not_used(attempts: list[int]) -> None:
     """The last decision names ids of one batch; tasks of the next one write meanwhile."""
-    slots = Slots("process")
+    transactional_ids = TransactionalIds("process")
     used: dict[int, list[str]] = {}
     for batch, more in enumerate(attempts):
-        used[batch] = [slots.next_id("p-", "q", "run", batch) for _ in range(more + 1)]
+        used[batch] = [transactional_ids.next_id("p-", "q", "run", batch) for _ in range(more + 1)]
         assert len(set(used[batch])) == more + 1
         if batch:
             assert not set(used[batch]) & set(used[batch - 1])
@@ -156,10 +156,10 @@ def test_ids_of_what_may_be_committed_again_are_not_used(attempts: list[int]) ->
 
 
 def test_next_run_of_a_batch_uses_the_ids_again_and_others_have_their_own() -> None:
-    slots = Slots("process")
-    ids = [slots.next_id("p-", "q", "r1", 4) for _ in range(2)]
-    assert ids == [f"{tasks_prefix('p-', 'q')}process-0-{n}" for n in range(2)]
-    assert slots.next_id("p-", "q", "r2", 4) == ids[0]
-    assert slots.next_id("p-", "other", "r2", 4) not in ids
-    assert Slots("another").next_id("p-", "q", "r1", 4) not in ids
-    assert not driver_id("p-", "q").startswith(tasks_prefix("p-", "q"))
+    transactional_ids = TransactionalIds("process")
+    ids = [transactional_ids.next_id("p-", "q", "r1", 4) for _ in range(2)]
+    assert ids == [f"{task_id_prefix('p-', 'q')}process-0-{n}" for n in range(2)]
+    assert transactional_ids.next_id("p-", "q", "r2", 4) == ids[0]
+    assert transactional_ids.next_id("p-", "other", "r2", 4) not in ids
+    assert TransactionalIds("another").next_id("p-", "q", "r1", 4) not in ids
+    assert not driver_transactional_id("p-", "q").startswith(task_id_prefix("p-", "q"))

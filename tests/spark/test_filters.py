@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from plog.spark.filters import from_offsets, is_answered, least_timestamp, narrow
+from plog.spark.filters import from_offsets, is_answered, min_timestamp, narrow
 from plog.spark.offsets import OffsetRange
 from plog.types import ZERO_UUID, TopicPartition
 
@@ -129,15 +129,15 @@ def test_what_is_not_answered_is_left_to_spark(wanted):
     ],
 )
 def test_lower_bound_of_time_is_in_whole_ms(kind, us, ms):
-    assert least_timestamp([kind(("timestamp",), EPOCH + timedelta(microseconds=us))]) == ms
+    assert min_timestamp([kind(("timestamp",), EPOCH + timedelta(microseconds=us))]) == ms
 
 
 def test_latest_of_several_lower_bounds_counts():
     bounds = [GreaterThan(("timestamp",), EPOCH + timedelta(seconds=s)) for s in (3, 7, 5)]
-    assert least_timestamp(bounds) == 7001
-    assert least_timestamp([Not(bounds[0]), GreaterThan(("offset",), 3)]) is None
+    assert min_timestamp(bounds) == 7001
+    assert min_timestamp([Not(bounds[0]), GreaterThan(("offset",), 3)]) is None
     without_zone = EPOCH.replace(tzinfo=None)
-    assert least_timestamp([GreaterThan(("timestamp",), without_zone)]) is None
+    assert min_timestamp([GreaterThan(("timestamp",), without_zone)]) is None
 
 
 def test_ranges_begin_where_a_time_was_found():

@@ -39,7 +39,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         ("plog.errors.OffsetOutOfRange: t-0 holds", "OffsetOutOfRange: t-0 holds"),
         # What the user cannot mend is for whoever mends plog.
         ("plog.errors.NetworkException: away", None),
-        ("plog.spark.sink.MixedUp: parts", None),
+        ("plog.spark.sink.InconsistentTasks: parts", None),
         ("ValueError: plog.errors.DataLoss: x", None),
     ],
 )

@@ -30,7 +30,7 @@ from plog.spark import offsets, range_reader
 from plog.spark.arrow import FULL_SCHEMA
 from plog.spark.offsets import OffsetRange
 from plog.spark.options import SourceOptions
-from plog.spark.range_reader import MOST_ASKS, RangeReader
+from plog.spark.range_reader import MAX_PARTITIONS_PER_FETCH, RangeReader
 from plog.spark.source import PlogReader
 from plog.spark.task_reader import BATCH_BYTES, BATCH_ROWS, TaskRanges
 from plog.types import TopicPartition
@@ -84,8 +84,8 @@ def test_many_partitions_are_asked_for_together(monkeypatch):
     logs = {tp(index): a_log([3]) for index in range(1000)}
     cluster = FakeCluster(logs)
     assert read(monkeypatch, cluster, ranges_of(logs)) == {i: [0, 1, 2] for i in range(1000)}
-    assert max(cluster.asks) == MOST_ASKS
-    assert len(cluster.asks) == -(-1000 // MOST_ASKS)
+    assert max(cluster.asks) == MAX_PARTITIONS_PER_FETCH
+    assert len(cluster.asks) == -(-1000 // MAX_PARTITIONS_PER_FETCH)
 
 
 def test_ranges_end_where_they_say(monkeypatch):
@@ -341,7 +341,7 @@ def test_topic_created_anew_between_two_fetches_is_not_read_for_the_old_one(
 @pytest.mark.parametrize("options", [OPTIONS, LOSSY])
 def test_broker_that_does_not_know_its_topics_yet_costs_no_record(monkeypatch, options):
     """It has been away for longer than a topic may be missing for."""
-    monkeypatch.setattr(range_reader, "UNKNOWN_TOPIC_PATIENCE_S", 0.05)
+    monkeypatch.setattr(range_reader, "UNKNOWN_TOPIC_GRACE_S", 0.05)
     logs = {tp(0): a_log([3] * 20)}
     faults: Iterator[KafkaError] = itertools.chain(
         [NetworkException("away")] * 3, [UnknownTopicOrPartition("not yet")] * 2
@@ -363,7 +363,7 @@ def test_broker_that_does_not_know_its_topics_yet_costs_no_record(monkeypatch, o
 
 @pytest.mark.parametrize("options", [OPTIONS, LOSSY])
 def test_topic_that_stays_away_is_a_loss(monkeypatch, caplog, options):
-    monkeypatch.setattr(range_reader, "UNKNOWN_TOPIC_PATIENCE_S", 0.05)
+    monkeypatch.setattr(range_reader, "UNKNOWN_TOPIC_GRACE_S", 0.05)
     logs = {tp(0): a_log([3])}
     wanted = [*ranges_of(logs), OffsetRange(TopicPartition("gone", 0), 0, 3, TOPIC_ID)]
     if options.fail_on_data_loss:

@@ -648,7 +648,7 @@ def create_again(admin: Admin, topic: str) -> None:
 @pytest.mark.parametrize("fail", ["true", "false"])
 @pytest.mark.parametrize("anew", [True, False])
 def test_topic_deleted_meanwhile(broker, new_topic, monkeypatch, fail, anew):
-    monkeypatch.setattr(range_reader, "UNKNOWN_TOPIC_PATIENCE_S", 0.3)
+    monkeypatch.setattr(range_reader, "UNKNOWN_TOPIC_GRACE_S", 0.3)
     topic = new_topic()
     fill(broker, topic, {0: 10})
     reader = reader_of(broker, subscribe=topic, failOnDataLoss=fail)

@@ -495,7 +495,7 @@ def test_pattern_finds_no_topic_that_is_not_the_users(broker, new_topic, streami
         streaming=streaming,
     )
     with offsets.open_cluster(options) as cluster:
-        found = offsets.partitions_there(cluster, options)
+        found = offsets.existing_partitions(cluster, options)
     assert {partition.topic for partition in found} == {topic}
 
 
@@ -504,7 +504,7 @@ def test_pattern_finds_no_topic_that_is_not_the_users(broker, new_topic, streami
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(stream_source, "UNKNOWN_TOPIC_PATIENCE_S", 0.3)
+    monkeypatch.setattr(stream_source, "UNKNOWN_TOPIC_GRACE_S", 0.3)
 
 
 @pytest.mark.parametrize("trigger", [None, ONCE])
@@ -549,7 +549,7 @@ def test_topic_that_was_missed_before_and_after_an_outage_is_not_deleted(
     fill(broker, topic, {0: 3})
     run = Run(broker, [], subscribe=topic, failOnDataLoss=False)
     assert run.batch() == {0: [0, 1, 2]}
-    there = offsets.partitions_there
+    there = offsets.existing_partitions
     glances: list[object] = [[], NetworkException("away"), NetworkException("away"), [], None]
 
     def stale(*given):
@@ -559,7 +559,7 @@ def test_topic_that_was_missed_before_and_after_an_outage_is_not_deleted(
             raise glance
         return there(*given) if glance is None else glance
 
-    monkeypatch.setattr(offsets, "partitions_there", stale)
+    monkeypatch.setattr(offsets, "existing_partitions", stale)
     while len(glances) > 1:
         run.reader.watch.start_over()
         assert run.batch() == {}

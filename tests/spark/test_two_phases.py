@@ -37,12 +37,12 @@ from plog.protocol.messages.transactions import (
 )
 from plog.protocol.schema import Struct
 from plog.spark import decision_log, links, open_transactions
-from plog.spark.decision_log import DecisionLog, Driver
-from plog.spark.decisions import Decision, Slots, TakenOver, WentBack, decided
+from plog.spark.decision_log import DecisionLog, DecisionWriter
+from plog.spark.decisions import CheckpointRewound, Decision, Fenced, TransactionalIds, commit_batch
 from plog.spark.links import Link
 from plog.spark.open_transactions import TransactionLost
 from plog.spark.sink_options import SinkOptions
-from plog.spark.two_phases import BatchPhases, StreamPhases, TornBatch
+from plog.spark.two_phases import BatchPhases, PartialCommit, StreamPhases
 from plog.types import TopicPartition
 from tests.compat.live_kafka import KraftKafka
 from tests.planes import Plane
@@ -62,10 +62,15 @@ class Run:
     """A run of a streaming query, and the process that its tasks are in."""
 
     def __init__(
-        self, options: SinkOptions, query: str, topic: str, name: str, slots: Slots | None = None
+        self,
+        options: SinkOptions,
+        query: str,
+        topic: str,
+        name: str,
+        transactional_ids: TransactionalIds | None = None,
     ) -> None:
         self.options, self.query, self.topic, self.name = options, query, topic, name
-        self.slots = slots or Slots(f"{name}-process")
+        self.transactional_ids = transactional_ids or TransactionalIds(f"{name}-process")
         self._links: dict[int, Link] = {}
 
     @property
@@ -88,13 +93,15 @@ class Run:
 
     def task(self, batch: int, number: int) -> PreparedTransaction | None:
         """Write a task's records of a batch; None where it stands already."""
-        if not self.phases().begin(batch):
+        if not self.phases().must_write(batch):
             return None
         producer = Producer(
             self.options.bootstrap_servers,
             linger_ms=0,
             transaction_timeout_ms=self.options.transaction_timeout_ms,
-            transactional_id=self.slots.next_id("plog-spark-", self.query, self.name, batch),
+            transactional_id=self.transactional_ids.next_id(
+                "plog-spark-", self.query, self.name, batch
+            ),
         )
         producer.init_transactions()
         producer.begin_transaction()
@@ -113,17 +120,17 @@ class Run:
     def decide_and_die(self, batch: int, written: list[PreparedTransaction]) -> None:
         """Have a batch stand, and commit nothing of it."""
         log = self.log()
-        with Driver(log, self.options) as driver:
+        with DecisionWriter(log, self.options) as driver:
             last = log.last()
             assert last is not None
-            driver.write(decided(last, batch, written))
+            driver.write(commit_batch(last, batch, written))
 
     def run(self, batch: int) -> None:
         """Write a batch and have it stand, unless it does."""
         if written := self.write(batch):
-            self.phases().decide(batch, written)
+            self.phases().commit(batch, written)
         else:
-            self.phases().recognise(batch)
+            self.phases().check_plan(batch)
 
 
 @pytest.fixture
@@ -132,21 +139,21 @@ def options(broker: BrokerProcess) -> SinkOptions:
 
 
 @pytest.fixture
-def slots() -> Slots | None:
+def transactional_ids() -> TransactionalIds | None:
     """Those of the process that the tasks of all runs are in; None where each run has its own."""
     return None
 
 
 @pytest.fixture
 def start(
-    options: SinkOptions, new_topic: NewTopic, slots: Slots | None
+    options: SinkOptions, new_topic: NewTopic, transactional_ids: TransactionalIds | None
 ) -> Iterator[Callable[[], Run]]:
     """Start runs of one new query, one after the other."""
     query, topic = f"query-{next(_numbers)}", new_topic(TASKS)
     runs: list[Run] = []
 
     def begin() -> Run:
-        runs.append(Run(options, query, topic, f"run-{len(runs)}", slots))
+        runs.append(Run(options, query, topic, f"run-{len(runs)}", transactional_ids))
         return runs[-1]
 
     yield begin
@@ -208,18 +215,20 @@ def test_batch_of_a_driver_that_died_before_it_decided_is_written_anew(
     again.run(1)
     assert sorted(read(broker, dead.topic)) == batches(0, 1)
     # It was not dead, only late.
-    with pytest.raises((TakenOver, TransactionLost)):
-        dead.phases().decide(1, left)
-    with pytest.raises(TakenOver):
-        dead.phases().give_up(1, left)
-    with pytest.raises(TakenOver):
+    with pytest.raises((Fenced, TransactionLost)):
+        dead.phases().commit(1, left)
+    with pytest.raises(Fenced):
+        dead.phases().abort(1, left)
+    with pytest.raises(Fenced):
         dead.task(1, 0)
     again.run(2)
     assert sorted(read(broker, dead.topic)) == batches(0, 1, 2)
 
 
 SAME_PROCESS = pytest.mark.parametrize(
-    "slots", [None, Slots("process")], ids=["other-processes", "same-process"]
+    "transactional_ids",
+    [None, TransactionalIds("process")],
+    ids=["other-processes", "same-process"],
 )
 """Python workers outlive a query, and its next run has its transactional ids from the same ones."""
 
@@ -258,7 +267,7 @@ def test_batch_that_is_run_again_with_other_tasks_is_there_once(
     if decides:
         dead.decide_and_die(1, left)
     if written := again.write(1, tasks):
-        again.phases().decide(1, written)
+        again.phases().commit(1, written)
     assert bool(written) is not decides
     again.run(2)
     rewritten = batches(1, tasks=TASKS if decides else tasks)
@@ -269,7 +278,7 @@ def test_run_with_an_older_checkpoint_is_refused(start: Callable[[], Run]) -> No
     before, again = start(), start()
     for batch in range(3):
         before.run(batch)
-    with pytest.raises(WentBack, match="goes on at batch 1, but batch 2 stands already"):
+    with pytest.raises(CheckpointRewound, match="goes on at batch 1, but batch 2 stands already"):
         again.write(1)
     assert before.write(2) == []  # nobody was disturbed for good
     before.run(3)
@@ -324,16 +333,16 @@ def test_what_a_twin_opens_while_the_batch_is_decided_is_aborted(
     broker: BrokerProcess, start: Callable[[], Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has looked whether it is late, and was not; and it lives."""
-    run, write, twins = start(), Driver.write, []
+    run, write, twins = start(), DecisionWriter.write, []
     run.run(0)
     written = run.write(1)
 
-    def beside(self: Driver, decision: Decision) -> None:
+    def beside(self: DecisionWriter, decision: Decision) -> None:
         twins.append(run.task(1, 0))
         write(self, decision)
 
-    monkeypatch.setattr(Driver, "write", beside)
-    run.phases().decide(1, written)
+    monkeypatch.setattr(DecisionWriter, "write", beside)
+    run.phases().commit(1, written)
     assert None not in twins
     assert sorted(read(broker, run.topic)) == batches(0, 1)
 
@@ -345,7 +354,7 @@ def test_entry_that_another_query_hides_is_waited_for(
     run = start()
     written = run.write(0)
     monkeypatch.setattr(DecisionLog, "last_known", lambda self: None)
-    run.phases().decide(0, written)
+    run.phases().commit(0, written)
     monkeypatch.undo()
     assert sorted(read(broker, run.topic)) == batches(0)
 
@@ -358,13 +367,13 @@ def test_driver_that_decided_too_late_for_the_next_run_has_not_decided(
     late.run(0)
     left = late.write(1)
     log = late.log()
-    with Driver(log, options) as driver:
+    with DecisionWriter(log, options) as driver:
         last = log.last()
         assert last is not None
         written = again.write(1)
         with pytest.raises(ProducerFenced):
-            driver.write(decided(last, 1, left))
-    again.phases().decide(1, written)
+            driver.write(commit_batch(last, 1, left))
+    again.phases().commit(1, written)
     assert sorted(read(broker, late.topic)) == batches(0, 1)
 
 
@@ -386,7 +395,7 @@ def test_tasks_that_enter_together_let_each_other_write(
     for thread in threads:
         thread.join()
     assert None not in written
-    run.phases().decide(1, [one for one in written if one is not None])
+    run.phases().commit(1, [one for one in written if one is not None])
     assert sorted(read(broker, run.topic)) == sorted([*batches(0), *batches(1, tasks=tasks)])
 
 
@@ -398,7 +407,7 @@ def test_what_a_task_wrote_whose_twin_won_is_aborted(
     written = run.write(1)
     twin = run.task(1, 0)
     assert twin not in written
-    run.phases().decide(1, written)
+    run.phases().commit(1, written)
     assert sorted(read(broker, run.topic)) == batches(0, 1)
 
 
@@ -410,8 +419,8 @@ def test_batch_without_one_of_its_transactions_does_not_stand(
     with TransactionAdmin(broker.bootstrap) as admin:
         admin.end(written[0], commit=False)
     with pytest.raises(TransactionLost, match=written[0].transactional_id):
-        run.phases().decide(0, written)
-    run.phases().give_up(0, written)
+        run.phases().commit(0, written)
+    run.phases().abort(0, written)
     assert read(broker, run.topic) == []
     run.run(0)
     assert sorted(read(broker, run.topic)) == batches(0)
@@ -422,11 +431,11 @@ def test_batch_that_is_given_up_is_aborted_unless_it_stands(
 ) -> None:
     run = start()
     written = run.write(0)
-    run.phases().give_up(0, written)
+    run.phases().abort(0, written)
     assert read(broker, run.topic) == []
     written = run.write(0)
-    run.phases().decide(0, written)
-    run.phases().give_up(0, written)
+    run.phases().commit(0, written)
+    run.phases().abort(0, written)
     assert sorted(read(broker, run.topic)) == batches(0)
 
 
@@ -448,11 +457,11 @@ def test_batch_stands_only_if_its_transactions_last_long_enough(
     with monkeypatch.context() as patch:
         patch.setattr(open_transactions.time, "time_ns", lambda: now_ns() + later_s * 10**9)
         if stands:
-            run.phases().decide(0, written)
+            run.phases().commit(0, written)
         else:
             with pytest.raises(TransactionLost, match="ms more alone, too little to be sure of"):
-                run.phases().decide(0, written)
-            run.phases().give_up(0, written)
+                run.phases().commit(0, written)
+            run.phases().abort(0, written)
     assert sorted(read(broker, run.topic)) == (batches(0) if stands else [])
 
 
@@ -483,8 +492,8 @@ def test_batch_whose_transactions_took_too_long_does_not_stand(
         written = run.write(0)
         wait_for_abort(broker, written)
         with pytest.raises(TransactionLost, match="is not open any more"):
-            run.phases().decide(0, written)
-        run.phases().give_up(0, written)
+            run.phases().commit(0, written)
+        run.phases().abort(0, written)
     assert read(broker, "t") == []
 
 
@@ -503,7 +512,7 @@ def test_batch_that_nobody_committed_in_time_is_torn(
         wait_for_abort(broker, left)
         words = f"batch 0 of query query stands, but the records of {left[0].transactional_id}"
         if fails:
-            with pytest.raises(TornBatch, match=words):
+            with pytest.raises(PartialCommit, match=words):
                 again.task(0, 0)
         else:
             assert again.task(0, 0) is None
@@ -528,7 +537,7 @@ def test_batch_that_is_torn_is_told_of(
         admin.end(left[1], commit=False)
     words = f"batch 0 of query {dead.query} stands, but the records of {left[1].transactional_id}"
     if fails:
-        with pytest.raises(TornBatch, match=words):
+        with pytest.raises(PartialCommit, match=words):
             again.task(0, 0)
     else:
         assert again.task(0, 0) is None
@@ -549,15 +558,15 @@ def test_batch_query_stands_or_not(broker: BrokerProcess, start: Callable[[], Ru
     once = Once(run.options, run.query, run.topic, "once")
     written, twin = once.write(0), once.task(0, 0)
     assert twin is not None
-    phases.decide(0, written)
+    phases.commit(0, written)
     assert sorted(read(broker, run.topic)) == batches(0)
-    phases.give_up(0, once.write(0))
+    phases.abort(0, once.write(0))
     assert sorted(read(broker, run.topic)) == batches(0)
     written = once.write(0)
-    phases.give_up(0, written[:1])
+    phases.abort(0, written[:1])
     with pytest.raises(TransactionLost):
-        phases.decide(0, written)
-    phases.give_up(0, written)
+        phases.commit(0, written)
+    phases.abort(0, written)
 
 
 @pytest.mark.usefixtures("plane")
@@ -646,12 +655,12 @@ def test_last_decision_is_found_behind_those_of_others(
     found = log.last()
     assert found is not None
     with Producer(broker.bootstrap) as producer:
-        for n in range(5 * decision_log.NEAR_THE_END):
+        for n in range(5 * decision_log.TAIL_OFFSETS):
             producer.send(
-                log.at.topic,
+                log.tp.topic,
                 Decision("another's").encode(),
                 key=b"other %d" % n,
-                partition=log.at.partition,
+                partition=log.tp.partition,
             )
     assert log.last() == found
     assert DecisionLog(run.link, options, "nobody's").last() is None
@@ -667,12 +676,12 @@ def test_decision_is_not_missed_behind_a_transaction_that_is_open(
     with Producer(broker.bootstrap, transactional_id=f"of another {run.query}") as other:
         other.init_transactions()
         other.begin_transaction()
-        other.send(log.at.topic, b"{}", key=b"another's", partition=log.at.partition)
+        other.send(log.tp.topic, b"{}", key=b"another's", partition=log.tp.partition)
         other.flush()
         later = Decision(run.name, 1, (), ())
         with Producer(broker.bootstrap) as producer:
             producer.send(
-                log.at.topic, later.encode(), key=run.query.encode(), partition=log.at.partition
+                log.tp.topic, later.encode(), key=run.query.encode(), partition=log.tp.partition
             )
         found: list[Decision | None] = []
         reader = threading.Thread(target=lambda: found.append(log.last()))

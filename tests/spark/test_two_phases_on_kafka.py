@@ -10,8 +10,8 @@ import pytest
 
 from plog.client.admin import Admin
 from plog.client.transaction_admin import TransactionAdmin
-from plog.spark.decision_log import Driver
-from plog.spark.decisions import TakenOver, decided
+from plog.spark.decision_log import DecisionWriter
+from plog.spark.decisions import Fenced, commit_batch
 from plog.spark.open_transactions import TransactionLost
 from plog.spark.sink_options import SinkOptions
 from tests.compat.live_kafka import KraftKafka
@@ -49,15 +49,15 @@ def test_batches_stand_once_on_a_kafka(kafka: KraftKafka) -> None:
     late, left = run, run.write(2)
     run = start()
     run.run(2)
-    with pytest.raises((TakenOver, TransactionLost)):
-        late.phases().decide(2, left)
+    with pytest.raises((Fenced, TransactionLost)):
+        late.phases().commit(2, left)
     # One that died after it decided, and had committed one of two transactions.
     left = run.write(3)
     log = run.log()
-    with Driver(log, options) as driver:
+    with DecisionWriter(log, options) as driver:
         last = log.last()
         assert last is not None
-        driver.write(decided(last, 3, left))
+        driver.write(commit_batch(last, 3, left))
     with TransactionAdmin(kafka.bootstrap) as admin:
         admin.end(left[0], commit=True)
     run = start()
@@ -65,5 +65,5 @@ def test_batches_stand_once_on_a_kafka(kafka: KraftKafka) -> None:
     # A twin that lost.
     written = run.write(4)
     run.task(4, 0)
-    run.phases().decide(4, written)
+    run.phases().commit(4, written)
     assert sorted(read(kafka, "t")) == batches(0, 1, 2, 3, 4)
