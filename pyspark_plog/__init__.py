@@ -1,4 +1,4 @@
-"""Where Spark finds the format `plog`: in `DefaultSource` of a top-level module `pyspark_*`."""
+"""Spark finds the format `plog` here: it imports `DefaultSource` from modules `pyspark_*`."""
 
 from plog.spark.source import PlogDataSource as DefaultSource
 

@@ -1,4 +1,4 @@
-"""The Spark data source: topics as DataFrames, found by the name `plog`.
+"""The Spark data source `plog`: topics as DataFrames.
 
-Imports neither pyspark nor pyarrow by itself; `plog.spark.session` has what a program calls.
+This module imports neither pyspark nor pyarrow. Programs call `plog.spark.session`.
 """

@@ -42,23 +42,23 @@ MAY_BE_NULL = frozenset({"key", "value", "headers"})
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return what Spark wants the batches of a query to look like.
+    """Return the Arrow schema that Spark requires for a query's batches.
 
     Raises:
-        ConfigError: a column of the query's schema is none of the source's, or of another type.
+        ConfigError: the query's schema has an unknown column, or one of another type.
     """
     columns = ", ".join(f"{c.name} {c.dataType.simpleString()}" for c in FULL_SCHEMA)
     if not schema.fields:
-        raise ConfigError(f"plog source: a schema needs a column; there are {columns}")
+        raise ConfigError(f"plog source: the schema is empty; choose from {columns}")
     for column in schema.fields:
         name, data_type = column.name, column.dataType
         if name not in FULL_SCHEMA.names or data_type != FULL_SCHEMA[name].dataType:
             raise ConfigError(
-                f"plog source: there is no column {name} {data_type.simpleString()}; "
-                f"there are {columns}"
+                f"plog source: unknown column {name} {data_type.simpleString()} in the schema; "
+                f"choose from {columns}"
             )
         if name in MAY_BE_NULL and not column.nullable:
-            raise ConfigError(f"plog source: {name} may be null, and must be nullable")
+            raise ConfigError(f"plog source: column {name} can be null; declare it nullable")
     return to_arrow_schema(schema, timezone="UTC")
 
 

@@ -1,4 +1,4 @@
-"""What Spark keeps of a query beside its source and its sink, as far as the sink looks at it."""
+"""Reads the plan of a batch from Spark's checkpoint, for the sink."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ LOCAL = ("", "file")
 
 
 def plan_of(checkpoint: str | None, batch: int) -> str | None:
-    """Return what tells this plan of a batch from any other of the same number.
+    """Return an identifier of this plan of a batch.
 
-    It is a digest of what Spark wrote when it planned the batch: offsets, and the moment. Spark
-    plans a batch once; it does so again only if that file is gone.
+    It is a digest of the file that Spark writes when it plans the batch, with the offsets and the
+    time. Spark plans a batch once, and again only if that file is lost.
 
     Args:
-        checkpoint: the query's checkpointLocation, as the query has it.
+        checkpoint: the query's checkpointLocation.
 
     Returns:
-        None where this process cannot read the file: it is on HDFS or in an object store, say.
+        None if this process cannot read the file, for example on HDFS or in an object store.
     """
     if checkpoint is None:
         return None

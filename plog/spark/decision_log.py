@@ -1,7 +1,7 @@
-"""The topic of decisions: a query's last record, and who may write the next one.
+"""The decisions topic: reads a query's last record, and writes the next one as its driver.
 
-Owns reading a query's last record, whatever others write beside it, and writing as its driver. What
-records say is `decisions`'.
+Owns finding a query's last record between those of other queries, and fencing earlier drivers.
+The contents of the records belong to `decisions`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from plog.spark.sink_options import SinkOptions
 from plog.types import TopicPartition
 
 PARTITIONS = 16
-"""A query's records are in the one that its hash says; the number of partitions never counts."""
+"""The hash of the query's id selects one of these; later partitions are never used."""
 CONFIGS = {
     "cleanup.policy": "compact",
-    # Small segments, cleaned soon: of a query its last record counts.
+    # Small segments, compacted soon: only each query's last record matters.
     "segment.bytes": str(1 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
 TAIL_OFFSETS = 200
-"""Offsets from the end where a query's last record mostly is; each takes two, with its marker."""
+"""Offsets before the end to scan first; each decision takes two, with its marker."""
 DRIVER_TIMEOUT_MS = 30_000
-"""A driver that dies while it decides keeps who reads its partition waiting for so long at most."""
+"""Maximum time a driver that dies while it writes a decision blocks readers of its partition."""
 POLL_INTERVAL_S = 0.02
 
 
@@ -44,9 +44,9 @@ class DecisionLog:
     """The decisions of one query.
 
     Args:
-        link: to the brokers.
-        options: how the topic is called.
-        query: the query's id, which it keeps over runs.
+        link: the connections to the brokers.
+        options: name the topic.
+        query: the query's id, which all its runs share.
     """
 
     def __init__(self, link: Link, options: SinkOptions, query: str) -> None:
@@ -55,14 +55,14 @@ class DecisionLog:
         self.tp = TopicPartition(options.decisions_topic, murmur2(self._key) % PARTITIONS)
 
     def create_topic(self) -> None:
-        """Make the topic, unless it is there.
+        """Create the topic if it does not exist.
 
         Raises:
-            ConfigError: it is there, and has fewer partitions than it must have, or forgets.
+            ConfigError: the existing topic has too few partitions, or is not compacted.
         """
         link, topic = self._link, self.tp.topic
         try:
-            link.patiently(
+            link.retry(
                 lambda: link.topics.create_topic(topic, partitions=PARTITIONS, configs=CONFIGS)
             )
         except TopicAlreadyExists:
@@ -70,45 +70,45 @@ class DecisionLog:
 
     def _check_topic(self) -> None:
         link, topic = self._link, self.tp.topic
-        # Somebody may just have made it, so that not all brokers know it yet.
-        found = len(link.patiently(lambda: link.topics.topic(topic)).partitions)
+        # Another task may just have created it, so that not all brokers know it yet.
+        found = len(link.retry(lambda: link.topics.topic(topic)).partitions)
         if found < PARTITIONS:
             raise ConfigError(
-                f"plog sink: {self.tp.topic} has {found} partitions, and is no topic of decisions: "
-                f"those have {PARTITIONS}; name another one by decisionsTopic"
+                f"plog sink: topic {topic} has {found} partitions, but a decisions topic needs "
+                f"{PARTITIONS}; set decisionsTopic to another name, and the sink creates it"
             )
-        (policy,) = link.patiently(
+        (policy,) = link.retry(
             lambda: link.topics.describe_configs(TOPIC, topic, ["cleanup.policy"])
         )
         if policy.value != "compact":
             raise ConfigError(
-                f"plog sink: {topic} has cleanup.policy={policy.value}, and would forget which "
-                "batches stand; a topic of decisions has compact"
+                f"plog sink: decisions topic {topic} has cleanup.policy={policy.value}, which "
+                "deletes decisions; set it to compact, or use another decisionsTopic"
             )
 
     def last(self) -> Decision | None:
-        """Return the query's last record; None before it has any. The topic has to be there.
+        """Return the query's last record, or None if it has none. The topic must exist.
 
-        Waits for whoever is writing into the partition, so that nothing is behind what was read.
+        Waits until open transactions in the partition have ended, so that no later record exists.
 
         Raises:
-            UnknownTopicOrPartition: brokers do not know the topic: nothing can be said.
-            RequestTimedOut: somebody's transaction there does not end in time.
-            DamagedDecision: the record is none.
+            UnknownTopicOrPartition: the brokers do not know the topic.
+            RequestTimedOut: a transaction in the partition does not end in time.
+            DamagedDecision: the record cannot be read.
         """
-        # Whoever led it once may not know that it does no more, nor how far it goes by now.
+        # A former leader may not know yet that it was replaced, and would return an old end.
         self._link.cluster.forget(self.tp.topic)
-        return self._last(self._link.patiently(self._stable_end))
+        return self._last(self._link.retry(self._stable_end))
 
     def last_known(self) -> Decision | None:
-        """Return the last record behind which nobody was writing, at once.
+        """Return the last record before any open transaction, without waiting.
 
-        Later ones may be there already, behind another query's open transaction, or of a driver
-        that died while it wrote. None is what a task of a run that has not entered may be told of
-        one that has, too: whoever goes by it asks `last` then.
+        Later records may exist behind another query's open transaction, or behind one of a driver
+        that died while it wrote. So None does not prove that the query has no record: callers
+        that depend on it call `last` next.
 
         Raises:
-            DamagedDecision: the record is none.
+            DamagedDecision: the record cannot be read.
         """
         try:
             end = self._end(READ_COMMITTED)
@@ -131,7 +131,10 @@ class DecisionLog:
         deadline = time.monotonic() + 2 * DRIVER_TIMEOUT_MS / 1000
         while self._end(READ_COMMITTED) < end:
             if time.monotonic() > deadline:
-                raise RequestTimedOut(f"a transaction in {self.tp} does not end")
+                raise RequestTimedOut(
+                    f"a transaction is still open in {self.tp} after "
+                    f"{2 * DRIVER_TIMEOUT_MS // 1000} s; `plog transactions list` shows it"
+                )
             time.sleep(POLL_INTERVAL_S)
         return end
 
@@ -151,7 +154,10 @@ class DecisionLog:
         deadline = time.monotonic() + self._link.timeout_ms / 1000
         while reader.position(self.tp) < end:
             if time.monotonic() > deadline:
-                raise RequestTimedOut(f"{self.tp} is not read to offset {end} in time")
+                raise RequestTimedOut(
+                    f"timed out reading {self.tp} up to offset {end} (kafka.request.timeout.ms="
+                    f"{self._link.timeout_ms})"
+                )
             for record in reader.poll(int(POLL_INTERVAL_S * 1000)):
                 if record.key == self._key and record.offset < end:
                     value = record.value
@@ -159,11 +165,11 @@ class DecisionLog:
 
 
 class DecisionWriter:
-    """Who decides for a query from now on: all before it are fenced, and have decided or have not.
+    """Writes a query's decisions. Entering the block fences every earlier writer of the query.
 
     Raises (on entering the block, and from `write`):
-        ProducerFenced: there is another one by now.
-        KafkaError: the coordinator refuses, or does not answer; `write` may have written then.
+        ProducerFenced: a later writer exists.
+        KafkaError: the coordinator refuses, or does not respond; `write` may have succeeded then.
     """
 
     def __init__(self, log: DecisionLog, options: SinkOptions) -> None:
@@ -189,7 +195,7 @@ class DecisionWriter:
         self._producer.close(None if kind is None else 0)
 
     def write(self, decision: Decision) -> None:
-        """Make a decision the query's last."""
+        """Write a decision as the query's last record."""
         topic, partition = self._log.tp
         key = self._log.query.encode()
         with self._producer.transaction():

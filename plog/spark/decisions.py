@@ -1,19 +1,21 @@
-"""What a streaming query has decided, as a record, and the rules by which it goes on.
+"""Decision records of a streaming query, and the rules that follow from them.
 
-A batch is written by many tasks, each in a transaction that it leaves open (`prepare_transaction`).
-It stands, as a whole, once one record says so: the query's decision, which names the batch and its
-transactions. Only then are they committed, by the driver or by whoever comes after it.
+Each task writes its part of a batch in a transaction and leaves it open (`prepare_transaction`).
+One record, the decision, commits the whole batch: it names the batch and its transactions. Only
+then are the transactions committed, by the driver or by the query's next run.
 
-    task:   has my run entered? no: enter it     (fence who decided before; finish what is decided;
-                                                  abort what is open; write the run's record)
-            is my batch decided? yes: write nothing
-            no: write in a transaction, and leave it open
-    driver: is my run still the one? no: give up
-            write the decision; commit what it names; abort what else is open
+    task:   run not registered?       register it   (fence the previous driver; finish its last
+                                                    decision; abort open transactions; write the
+                                                    run's record)
+            batch already committed?  write nothing
+            otherwise                 write in a transaction, and leave it open
+    driver: a later run registered?   give up
+            otherwise                 write the decision; commit its transactions; abort the rest
 
-Nobody's life is relied upon: who decides has the transactional id of the query's driver, and
-entering takes it away from whoever had it, so that of two runs one decides, and of one batch there
-is one decision. Pure: records in, what is to be done out.
+Safe against crashes: only the holder of the driver's transactional id may decide. A new run takes
+the id over and so fences the old one; each batch gets exactly one decision.
+
+Pure: records in, the next step out.
 """
 
 from __future__ import annotations
@@ -32,26 +34,26 @@ NO_BATCH = -1
 
 
 class Fenced(PlogError):
-    """Another run of the query decides now; this one writes nothing more."""
+    """A later run of the query has registered; this run writes nothing more."""
 
 
 class CheckpointRewound(PlogError):
-    """A query goes on at a batch before the last one that stands: with an older checkpoint."""
+    """The query restarts before its last committed batch: its checkpoint is an older one."""
 
 
 class DamagedDecision(PlogError):
-    """A record in the topic of decisions that is none; whose batch stands is not known."""
+    """A decision record cannot be read, so the last committed batch is unknown."""
 
 
 class BatchStatus(Enum):
-    """Where a batch is for somebody of a run."""
+    """The state of a batch, as a run sees it."""
 
     UNREGISTERED = auto()
-    """The run has not entered yet: first it must."""
+    """The run has to register first."""
     PENDING = auto()
-    """The batch is not decided: it is to be written."""
+    """The batch has no decision yet: tasks write it."""
     COMMITTED = auto()
-    """The batch stands already."""
+    """The batch is committed already."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,12 @@ class Decision:
     """The last record of a query.
 
     Attributes:
-        run: who decides: the run (Spark's runId) that entered last.
-        batch: the last batch that stands; NO_BATCH for none.
-        transactions: what makes it, committed or still to be; none once a later run has seen to it.
-        earlier: runs before, the latest first; one of them that turns up late enters no more.
-        plan: what tells the batch from others of its number (`checkpoint.plan_of`); None where who
-            decided did not know.
+        run: the run (Spark's runId) that registered last.
+        batch: the last committed batch; NO_BATCH for none.
+        transactions: the batch's transactions; empty once a later run has finished them.
+        earlier: previous runs, latest first. None of them may register again.
+        plan: identifies the batch's plan (`checkpoint.plan_of`); None where the driver did not
+            know it.
     """
 
     run: str
@@ -74,7 +76,7 @@ class Decision:
     plan: str | None = None
 
     def encode(self) -> bytes:
-        """Return the record's value: JSON, for whoever looks at the topic."""
+        """Return the record's value: JSON, readable in the topic."""
         return json.dumps(
             {
                 "version": VERSION,
@@ -91,59 +93,66 @@ class Decision:
         """Read a record's value.
 
         Raises:
-            DamagedDecision: it is none, or of a version that is not known here.
+            DamagedDecision: the value is no decision, or its version is unknown.
         """
         try:
-            told = json.loads(value)
-            if told["version"] != VERSION:
-                raise DamagedDecision(f"a decision of version {told['version']!r}")
+            fields = json.loads(value)
+            if fields["version"] != VERSION:
+                raise DamagedDecision(
+                    f"decision record has version {fields['version']!r}; this plog reads version "
+                    f"{VERSION}: run the query with the plog release that wrote it, or a newer one"
+                )
             transactions = tuple(
                 PreparedTransaction(str(name), int(producer), int(epoch))
-                for name, producer, epoch in told["transactions"]
+                for name, producer, epoch in fields["transactions"]
             )
             return cls(
-                str(told["run"]),
-                int(told["batch"]),
+                str(fields["run"]),
+                int(fields["batch"]),
                 transactions,
-                tuple(str(run) for run in told["earlier"]),
-                None if (plan := told.get("plan")) is None else str(plan),
+                tuple(str(run) for run in fields["earlier"]),
+                None if (plan := fields.get("plan")) is None else str(plan),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as fault:
-            raise DamagedDecision(f"{value[:200]!r} is no decision: {fault!r}") from fault
+            raise DamagedDecision(
+                f"invalid decision record {value[:200]!r} ({fault!r}): another program writes to "
+                "the decisions topic; use a decisionsTopic that only this sink writes"
+            ) from fault
 
 
 def batch_status(last: Decision | None, run: str, batch: int) -> BatchStatus:
-    """Tell where a batch is for somebody of this run.
+    """Return the state of a batch for this run.
 
     Raises:
-        Fenced: a later run has entered.
+        Fenced: a later run has registered.
     """
     if last is None or (run != last.run and run not in last.earlier):
         return BatchStatus.UNREGISTERED
     if run != last.run:
-        raise Fenced(f"run {run} of the query has ended, {last.run} goes on")
+        raise Fenced(
+            f"run {run} was replaced by run {last.run} of the same query; it writes nothing more"
+        )
     return BatchStatus.COMMITTED if batch <= last.batch else BatchStatus.PENDING
 
 
 def register_run(last: Decision | None, run: str, batch: int) -> Decision:
-    """Return what a run writes that enters, once all that was decided has been committed.
+    """Return the record that registers a run, once the last decision has been finished.
 
     Args:
-        batch: the run's first: the last one that stands, if Spark has not heard of that, or a later
-            one.
+        batch: the run's first batch: the last committed one, if Spark does not know that it is
+            committed, or a later one.
 
     Raises:
-        CheckpointRewound: it is an earlier one. It would be taken for one that stands, and so would
-            all up to the last, with whatever records they have this time.
+        CheckpointRewound: it is an earlier one. That batch and all up to the last committed one
+            would be skipped, whatever records they have this time.
     """
     if last is None:
         return Decision(run)
     if batch < last.batch:
         raise CheckpointRewound(
-            f"the query goes on at batch {batch}, but batch {last.batch} stands already: its "
-            "checkpoint is an older one, brought back, and what batches up to that one wrote cannot"
-            " be told from what they would write now; begin with a new checkpoint, or have it all "
-            "written again by another decisionsTopic"
+            f"checkpoint is older than the sink: batch {last.batch} is already committed, but the "
+            f"query restarts at batch {batch}. Start from a new checkpoint, or set another "
+            "decisionsTopic to rewrite everything (duplicates included)"
         )
     return Decision(run, last.batch, (), (last.run, *last.earlier)[:MAX_EARLIER_RUNS], last.plan)
 
@@ -154,13 +163,13 @@ def commit_batch(
     transactions: Iterable[PreparedTransaction],
     plan: str | None = None,
 ) -> Decision:
-    """Return what makes a batch stand."""
+    """Return the decision that commits a batch."""
     assert batch > last.batch
     return Decision(last.run, batch, tuple(transactions), last.earlier, plan)
 
 
 def has_other_plan(last: Decision | None, batch: int, plan: str | None) -> bool:
-    """Tell whether a batch of this plan is known to be another than that which stands."""
+    """Tell whether a batch is committed with a plan that is known to differ from this one."""
     return (
         last is not None
         and last.batch == batch
@@ -170,19 +179,19 @@ def has_other_plan(last: Decision | None, batch: int, plan: str | None) -> bool:
 
 
 class TransactionalIds:
-    """Transactional ids for the tasks of one process: few, and none that may still be needed.
+    """Transactional ids for the tasks of one process: few, and never one that is still needed.
 
-    The transactions of the last decision may have to be committed again, and then nobody may have
-    begun another by their ids. So ids go by whether a batch's number is even, and are used again
-    two batches later, when there is another decision.
+    The transactions of the last decision may have to be committed again. Until then no other
+    transaction may use their ids. So ids alternate between even and odd batches, and an id is
+    used again two batches later, after the next decision.
 
     Args:
-        process: something that no other process is called.
+        process: a name that no other process has.
     """
 
     def __init__(self, process: str) -> None:
         self._process = process
-        self._of: dict[str, tuple[str, int, int]] = {}  # by query: run, batch, how many
+        self._of: dict[str, tuple[str, int, int]] = {}  # by query: run, batch, count
 
     def next_id(self, prefix: str, query: str, run: str, batch: int) -> str:
         """Return an id for one more attempt at a task of a batch."""
@@ -193,10 +202,10 @@ class TransactionalIds:
 
 
 def task_id_prefix(prefix: str, query: str) -> str:
-    """Return what the transactional ids of all tasks of a query begin with."""
+    """Return the common prefix of the transactional ids of a query's tasks."""
     return f"{prefix}{query}-task-"
 
 
 def driver_transactional_id(prefix: str, query: str) -> str:
-    """Return the transactional id of who decides for a query."""
+    """Return the transactional id of a query's driver."""
     return f"{prefix}{query}-driver"

@@ -1,7 +1,6 @@
-"""What a query's filters spare the reader: partitions that cannot match, offsets below or above.
+"""Applies a query's filters to its ranges, so that excluded records are not fetched.
 
-Pure. Filters that leave out exactly what they should are answered here; Spark applies the others
-once more.
+Pure. Some filters are applied exactly; Spark applies the others again to each row.
 """
 
 from __future__ import annotations
@@ -42,19 +41,19 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def is_answered(wanted: Filter) -> bool:
-    """Tell whether `narrow` leaves nothing that this filter does not let through."""
+    """Tell whether `narrow` applies this filter exactly, so that Spark need not."""
     if isinstance(wanted, IsNotNull):
         return _column(wanted) not in MAY_BE_NULL
     is_negated = isinstance(wanted, Not)
     inner = wanted.child if isinstance(wanted, Not) else wanted
     if not _is_comparison(inner):
         return False
-    # Of one partition there is one range of offsets, so that holes cannot be left out.
+    # A partition has one range of offsets, which cannot have holes.
     return _column(inner) != "offset" or not (is_negated or isinstance(inner, In))
 
 
 def narrow(ranges: Iterable[OffsetRange], filters: Sequence[Filter]) -> list[OffsetRange]:
-    """Return what is left of the ranges; all records that the filters let through are in it."""
+    """Return the reduced ranges; they keep every record that passes the filters."""
     left = list(ranges)
     for wanted in filters:
         left = [r for r in (_narrow(each, wanted) for each in left) if r.start < r.end]
@@ -62,10 +61,10 @@ def narrow(ranges: Iterable[OffsetRange], filters: Sequence[Filter]) -> list[Off
 
 
 def min_timestamp(filters: Iterable[Filter]) -> int | None:
-    """Return the ms since 1970 before which no record gets through; None: there is no such time.
+    """Return the lower bound of the timestamp in ms since 1970; None without one.
 
-    What comes after a record of that time may be earlier again, so this answers no filter; and an
-    upper bound says nothing of offsets.
+    Later offsets may have earlier timestamps, so Spark still applies these filters; and an upper
+    bound of the timestamp excludes no offsets.
     """
     found = []
     for wanted in filters:
@@ -75,7 +74,7 @@ def min_timestamp(filters: Iterable[Filter]) -> int | None:
         if _column(wanted) != "timestamp" or not isinstance(value, datetime) or not value.tzinfo:
             continue
         us = (value - EPOCH) // timedelta(microseconds=1)
-        # Records have whole ms: the next one at or after, or strictly after, these us.
+        # Timestamps are whole ms: the first one at or after, or strictly after, these us.
         found.append(us // 1000 + 1 if isinstance(wanted, GreaterThan) else -(-us // 1000))
     return max(found, default=None)
 
@@ -83,7 +82,7 @@ def min_timestamp(filters: Iterable[Filter]) -> int | None:
 def from_offsets(
     ranges: Iterable[OffsetRange], first: Mapping[TopicPartition, int]
 ) -> list[OffsetRange]:
-    """Return what is left of the ranges from these offsets on; -1: there is nothing."""
+    """Return the ranges cut to start at these offsets; -1 drops the partition."""
     left = (
         r._replace(start=max(r.start, first[r.partition]) if first[r.partition] >= 0 else r.end)
         for r in ranges
@@ -92,7 +91,7 @@ def from_offsets(
 
 
 def _column(wanted: Any) -> str:
-    # Nested ones are none of a topic's own columns.
+    # The source has no filters on nested columns.
     return str(wanted.attribute[0]) if len(wanted.attribute) == 1 else ""
 
 

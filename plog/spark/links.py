@@ -1,7 +1,7 @@
 """Connections to the brokers that a process keeps from one batch to the next.
 
-Owns them: a task or a driver that comes again a second later has not to introduce itself anew, and
-knows where everything is. A broker that was away meanwhile is connected to again.
+Owns the cache: the next batch's task or driver finds open connections and fresh metadata.
+Connections to a broker that was away are opened again.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ log = logging.getLogger(__name__)
 
 RETRY_BACKOFF_S = 0.1
 WARN_AFTER_S = 1.0
-"""What lasts longer than that is told of; leaders move in less."""
+"""Retries that last longer than this are logged; leaders move in less."""
 IDLE_S = 30.0
 
 
 class Link:
-    """One connection to each broker, and one more for what is read. Not thread-safe."""
+    """One connection to each broker, and one more for the reader. Not thread-safe."""
 
     def __init__(self, bootstrap_servers: str, client_id: str, request_timeout_ms: int) -> None:
         self.timeout_ms = request_timeout_ms
-        self.asked_for_at = 0.0
+        self.used_at = 0.0
         self.cluster = Cluster(
             bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms
         )
 
     @cached_property
     def topics(self) -> Admin:
-        """Who asks about topics."""
+        """The admin client for topics."""
         return Admin(self.cluster, request_timeout_ms=self.timeout_ms)
 
     @cached_property
     def transactions(self) -> TransactionAdmin:
-        """Who asks about transactions."""
+        """The admin client for transactions."""
         return TransactionAdmin(self.cluster, request_timeout_ms=self.timeout_ms)
 
     @cached_property
     def reader(self) -> Consumer:
-        """A reader of what is committed.
+        """A reader of committed records.
 
-        It never waits at a partition's end: what it reads is known to be there, and a Fetch that
-        waited would keep the next batch's waiting.
+        It never waits at a partition's end: its records are known to exist, and a Fetch that waits
+        would delay the next batch's.
         """
         return Consumer(
             self.cluster,
@@ -65,13 +65,13 @@ class Link:
             fetch_max_wait_ms=0,
         )
 
-    def patiently(self, ask: Callable[[], T]) -> T:
-        """Ask again while brokers are away or leaders move, for as long as a request may take.
+    def retry(self, ask: Callable[[], T]) -> T:
+        """Retry while brokers are away or leaders move, up to the request timeout.
 
         Raises:
-            KafkaError: what another attempt cannot mend, or the last one's.
+            KafkaError: the fault is not retriable, or the last attempt failed.
         """
-        began_s, is_told = time.monotonic(), False
+        began_s, is_logged = time.monotonic(), False
         while True:
             try:
                 return ask()
@@ -79,9 +79,9 @@ class Link:
                 waited_s = time.monotonic() - began_s
                 if not fault.retriable or waited_s >= self.timeout_ms / 1000:
                     raise
-                if waited_s >= WARN_AFTER_S and not is_told:
+                if waited_s >= WARN_AFTER_S and not is_logged:
                     log.warning("plog sink: waiting for brokers: %s", fault)
-                    is_told = True
+                    is_logged = True
             time.sleep(RETRY_BACKOFF_S)
 
     def close(self) -> None:
@@ -95,18 +95,18 @@ _links: dict[tuple[object, ...], Link] = {}
 
 
 def link_to(options: SinkOptions) -> Link:
-    """Return this thread's link to the brokers of a sink; not that of a process it came from.
+    """Return this thread's link to the brokers of a sink; a forked process gets its own.
 
-    One that nobody has asked for of late is closed: its peers may have gone without a word, which
-    would show a request's whole timeout later.
+    A link that was idle for IDLE_S is closed: its brokers may have disappeared silently, and the
+    next request would wait for its whole timeout.
     """
     at = options.bootstrap_servers, options.client_id, options.request_timeout_ms
     key = os.getpid(), threading.get_ident(), *at
     found, now = _links.get(key), time.monotonic()
-    if found is not None and now - found.asked_for_at > IDLE_S:
+    if found is not None and now - found.used_at > IDLE_S:
         found.close()
         found = None
     if found is None:
         found = _links[key] = Link(*at)
-    found.asked_for_at = now
+    found.used_at = now
     return found

@@ -1,4 +1,4 @@
-"""From what a query asks for to ranges of offsets, and from ranges to tasks.
+"""Turns a query's options into ranges of offsets, and ranges into tasks.
 
 Owns the resolution of topics, times and named ends against the cluster. Reads no records.
 """
@@ -25,15 +25,15 @@ T = TypeVar("T")
 
 
 class NoLaterRecord(PlogError):
-    """A partition has no record as late as the starting timestamp, and that is to be an error."""
+    """A partition has no record at or after the starting timestamp (strategy `error`)."""
 
 
 class DataLoss(PlogError):
-    """Records that a stream has still to read are gone, and failOnDataLoss is set."""
+    """Records that a stream has not read yet are gone, and failOnDataLoss is set."""
 
 
 class OffsetRange(NamedTuple):
-    """Offsets start <= offset < end of one partition of the topic with this id."""
+    """Offsets start <= offset < end of one partition; `topic_id` identifies the topic."""
 
     partition: TopicPartition
     start: int
@@ -42,7 +42,7 @@ class OffsetRange(NamedTuple):
 
 
 def open_cluster(options: SourceOptions) -> Cluster:
-    """Return the cluster that the options name; nothing is connected yet."""
+    """Return a client for the cluster of the options; it connects on first use."""
     return Cluster(
         options.bootstrap_servers,
         client_id=options.client_id,
@@ -51,15 +51,15 @@ def open_cluster(options: SourceOptions) -> Cluster:
 
 
 def plan(options: SourceOptions) -> list[OffsetRange]:
-    """Return the ranges that the query covers now, without empty ones.
+    """Return the non-empty ranges that the query covers now.
 
-    Errors that may pass are tried again, fetchOffset.numRetries times in all.
+    Retriable errors are retried: fetchOffset.numRetries attempts in all.
 
     Raises:
         ConfigError: offsets or times are given for other partitions than the query covers.
         UnknownTopicOrPartition: a named topic or partition does not exist.
-        OffsetOutOfRange: offsets asked for are not there, and failOnDataLoss is set.
-        NoLaterRecord: see there.
+        OffsetOutOfRange: requested offsets do not exist, and failOnDataLoss is set.
+        NoLaterRecord: a partition has no record at or after the starting timestamp.
     """
 
     def step() -> list[OffsetRange]:
@@ -72,7 +72,7 @@ def plan(options: SourceOptions) -> list[OffsetRange]:
 def plan_offsets_at(
     options: SourceOptions, partitions: Sequence[TopicPartition], at_ms: int
 ) -> dict[TopicPartition, int]:
-    """Return the first offset of this time or later in each partition, -1 where there is none."""
+    """Return each partition's first offset at or after this time; -1 if it has none."""
 
     def step() -> dict[TopicPartition, int]:
         with open_cluster(options) as cluster:
@@ -82,7 +82,7 @@ def plan_offsets_at(
 
 
 def with_attempts(options: SourceOptions, step: Callable[[], T]) -> T:
-    """Return what a step returns; try it again after errors that may pass, as `plan` does."""
+    """Return the step's result; retry it after retriable errors, as `plan` does."""
     attempt = 1
     while True:
         try:
@@ -105,19 +105,19 @@ def find_partitions(cluster: Cluster, options: SourceOptions) -> list[TopicParti
         cluster.topic(name)
     missing = set(options.assigned) - set(found)
     if missing:
-        raise UnknownPartition(f"no such partition: {_names(missing)}")
+        raise UnknownPartition(f"partition {_names(missing)} does not exist; see the option assign")
     return found
 
 
 def existing_partitions(cluster: Cluster, options: SourceOptions) -> list[TopicPartition]:
-    """Return those partitions of the query that exist; asks the cluster.
+    """Return the query's partitions that exist; asks the cluster.
 
     Raises:
-        KafkaError: the cluster refuses to speak of a named topic.
+        KafkaError: the cluster reports an error for a named topic.
     """
     if options.pattern is not None:
         cluster.refresh(None)
-        # No internal topics: as Spark's Kafka source does it.
+        # Without internal topics, as in Spark's Kafka source.
         topics = {
             name
             for name, topic in cluster.topics.items()
@@ -128,19 +128,19 @@ def existing_partitions(cluster: Cluster, options: SourceOptions) -> list[TopicP
         cluster.refresh(sorted(topics))
         for name in sorted(topics & cluster.errors.keys()):
             raise cluster.errors[name]
-    there = [
+    existing = [
         TopicPartition(name, index)
         for name in sorted(topics & cluster.topics.keys())
         for index in sorted(cluster.topics[name].partitions)
     ]
-    return [p for p in there if p in options.assigned] if options.assigned else there
+    return [p for p in existing if p in options.assigned] if options.assigned else existing
 
 
 def is_subscribed(options: SourceOptions, topic: str, index: int | None = None) -> bool:
-    """Tell whether a topic, or this partition of it, is among what a query's options ask for."""
+    """Tell whether the query's options include a topic, or this partition of it."""
     if options.pattern is not None:
-        # Anywhere in the name, as Spark's Kafka source does it. What the sink writes down for
-        # itself is nobody's data, and would be news for the very query that has it written.
+        # A match anywhere in the name, as in Spark's Kafka source. Decisions topics are left out:
+        # their records are not data, and would start a new batch of the query that wrote them.
         return re.search(options.pattern, topic) is not None and not is_decisions_topic(topic)
     if options.assigned:
         return any(at.topic == topic and index in (None, at.partition) for at in options.assigned)
@@ -159,8 +159,9 @@ def first_offsets(
     for partition, end in (log_ends(cluster, options, beyond) if beyond else {}).items():
         if starts[partition] > end and options.fail_on_data_loss:
             raise OffsetOutOfRange(
-                f"{partition} holds offsets {first[partition]} to {end}, and startingOffsets "
-                f"begins at {starts[partition]}; failOnDataLoss=false begins at its end"
+                f"startingOffsets={starts[partition]} is out of range for {partition}, which has "
+                f"offsets {first[partition]} to {end}; use an offset within, or "
+                "failOnDataLoss=false to start at its end"
             )
     return starts
 
@@ -168,7 +169,7 @@ def first_offsets(
 def partitions_starting_at_end(
     cluster: Cluster, options: SourceOptions, partitions: Iterable[TopicPartition]
 ) -> set[TopicPartition]:
-    """Return those in which a stream begins at the end, wherever that is when it is asked for."""
+    """Return the partitions in which a stream begins at the present end of the log."""
     bound = options.start
     if bound.named is not None:
         return set(partitions) if bound.named == LATEST else set()
@@ -192,7 +193,7 @@ def named_ends(
 def offsets_at(
     cluster: Cluster, options: SourceOptions, partitions: Iterable[TopicPartition], at: int
 ) -> dict[TopicPartition, int]:
-    """Return the EARLIEST or the LATEST offset of each partition, or the first of a time (ms)."""
+    """Return each partition's EARLIEST or LATEST offset, or the first at or after a time (ms)."""
     found = _ask(cluster, options, dict.fromkeys(partitions, at))
     return {partition: at.offset for partition, at in found.items()}
 
@@ -200,7 +201,7 @@ def offsets_at(
 def log_ends(
     cluster: Cluster, options: SourceOptions, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Return where each log ends, whatever of it readers of committed records have to wait for."""
+    """Return the end of each log, including records of open transactions."""
     return offsets_at(cluster, replace(options, read_committed=False), partitions, LATEST)
 
 
@@ -219,7 +220,7 @@ def resolve(
     for partition in partitions:
         start, end = starts[partition], ends[partition]
         low, high = max(start, first[partition]), min(end, last[partition])
-        # Offsets found by time lie inside, but for what came or went since `first` and `last`.
+        # Offsets found by time are in range, unless the log has changed since `first` and `last`.
         asked_start = options.start.offsets is not None
         asked_end = options.end.offsets is not None
         if options.fail_on_data_loss and (
@@ -227,8 +228,9 @@ def resolve(
             or (asked_end and end > last[partition])
         ):
             raise OffsetOutOfRange(
-                f"{partition} holds offsets {first[partition]} to {last[partition]}, the query "
-                f"asks for {start} to {end}; failOnDataLoss=false reads what is there"
+                f"offsets {start} to {end} are out of range for {partition}, which has offsets "
+                f"{first[partition]} to {last[partition]}; set failOnDataLoss=false to read only "
+                "existing records"
             )
         if low < high:
             topic_id = cluster.topic(partition.topic).topic_id
@@ -261,8 +263,8 @@ def _bound(
             resolved[partition] = at.offset
         elif is_start and not options.latest_if_no_later_record:
             raise NoLaterRecord(
-                f"{partition} has no record at or after {times[partition]}; "
-                "startingOffsetsByTimestampStrategy=latest begins at its end"
+                f"{partition} has no record at or after timestamp {times[partition]}; set "
+                "startingOffsetsByTimestampStrategy=latest to start at its end"
             )
         else:
             resolved[partition] = last[partition]
@@ -280,7 +282,7 @@ def _times(bound: Bound, partitions: Iterable[TopicPartition]) -> dict[TopicPart
 def _ask(
     cluster: Cluster, options: SourceOptions, times: dict[TopicPartition, int]
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    # Patience is `plan`'s: it begins anew, with the topics.
+    # No long retries here: the caller starts over, with fresh metadata.
     return list_offsets(
         cluster, times, int(options.read_committed), timeout_ms=options.plan_retry_interval_ms
     )
@@ -290,11 +292,14 @@ def _check_covers(given: Iterable[TopicPartition], wanted: Iterable[TopicPartiti
     missing, surplus = set(wanted) - set(given), set(given) - set(wanted)
     if missing:
         raise ConfigError(
-            f"plog source: offsets must be given for every partition, not for {_names(missing)}"
-            " (in startingOffsets, -2 is the earliest; in endingOffsets, -1 the latest)"
+            f"plog source: no offset given for {_names(missing)}; give one for every partition "
+            "(-2 is the earliest in startingOffsets, -1 the latest in endingOffsets)"
         )
     if surplus:
-        raise ConfigError(f"plog source: offsets are given for what is not read: {_names(surplus)}")
+        raise ConfigError(
+            f"plog source: an offset is given for {_names(surplus)}, which the query does not "
+            "read; remove it"
+        )
 
 
 def _names(partitions: Iterable[TopicPartition]) -> str:
@@ -304,11 +309,11 @@ def _names(partitions: Iterable[TopicPartition]) -> str:
 def split(
     ranges: Sequence[OffsetRange], options: SourceOptions, tasks: int
 ) -> list[list[OffsetRange]]:
-    """Cut the ranges of a batch query into tasks of equal numbers of records, but for one record.
+    """Cut the ranges of a batch query into tasks of equal size, give or take one record.
 
-    There are `tasks` of them, minPartitions if that is more, and as many more as
-    maxRecordsPerPartition asks for; never more than records. A task reads many log partitions,
-    because each task costs tens of milliseconds of its own.
+    The number of tasks is the larger of `tasks` and minPartitions, or more if
+    maxRecordsPerPartition requires it; never more than records. A task reads many log partitions,
+    because each task costs tens of milliseconds.
     """
     total = sum(r.end - r.start for r in ranges)
     count = max(tasks, options.min_partitions or 1)
@@ -320,12 +325,12 @@ def split(
 def share_out(
     ranges: Sequence[OffsetRange], options: SourceOptions, tasks: int
 ) -> list[list[OffsetRange]]:
-    """Share the ranges of a stream's batch out among tasks, each partition's to one of them.
+    """Split the ranges of a stream's batch among tasks, each partition to one task.
 
-    So what is written of a partition's records keeps their order. A partition is cut where Spark's
-    Kafka source cuts it: if it has more records than maxRecordsPerPartition, or if there are fewer
-    than minPartitions, and it has more than its part. Else there are `tasks`, or minPartitions, at
-    most, as even as whole ranges make it.
+    So the records of a partition stay in order. A partition is cut only where Spark's Kafka source
+    cuts it: if it has more records than maxRecordsPerPartition, or if minPartitions asks for more
+    tasks than there are partitions. The number of tasks is otherwise at most the larger of `tasks`
+    and minPartitions, as even as whole ranges allow.
     """
     most, wanted = options.max_records_per_partition, options.min_partitions or 1
     pieces = list(ranges)
@@ -353,7 +358,7 @@ def share_out(
 
 
 def _cut(ranges: Sequence[OffsetRange], count: int) -> list[list[OffsetRange]]:
-    """Cut ranges into so many parts of equal numbers of records, but for one; none without any."""
+    """Cut ranges into `count` parts of equal size, give or take one record; none if empty."""
     total = sum(r.end - r.start for r in ranges)
     count = min(count, total)
     parts: list[list[OffsetRange]] = []

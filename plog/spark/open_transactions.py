@@ -1,6 +1,6 @@
-"""The transactions that tasks leave open: which there are, and how they are ended by others.
+"""The transactions that tasks leave open: lists, checks, commits and aborts them.
 
-Owns the requests. Who may end which, and when, `two_phases` says.
+Owns the requests. `two_phases` decides which transactions may be ended, and when.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from plog.spark.sink_options import SinkOptions
 log = logging.getLogger(__name__)
 
 MIN_LEFT_MS = 60_000
-"""Of its timeout, or a quarter of that, each transaction must have left when its batch is decided:
-a coordinator may move, and who decides may die, before the last of them is committed."""
+"""Each transaction needs this much of its timeout left (or a quarter of it) when its batch is
+decided: a coordinator may move, or the driver die, before the last one is committed."""
 MAX_ABORT_DELAY_MS = 60_000
-"""Coordinators abort what has taken too long within so long. One that is open for longer still was
-not begun when it seems: the clocks of driver and broker differ."""
+"""Coordinators abort a timed-out transaction within this time. If one is open for even longer, its
+start time is wrong: the clocks of driver and broker differ."""
 
 
 class TransactionLost(PlogError):
-    """A task's transaction is not open any more, or not for long: its batch cannot stand."""
+    """A task's transaction has ended, or will soon: its batch cannot be committed."""
 
 
 class OpenTransactions:
-    """Those of the tasks of one query.
+    """The open transactions of one query's tasks.
 
     Args:
-        link: to the brokers.
-        prefix: what their transactional ids begin with.
+        link: the connections to the brokers.
+        prefix: the common prefix of their transactional ids.
     """
 
     def __init__(self, link: Link, options: SinkOptions, prefix: str) -> None:
         self._link, self._options, self._prefix = link, options, prefix
 
     def list_open(self) -> dict[PreparedTransaction, int | None]:
-        """Return those that nobody has decided to end, and when each was begun (ms since 1970).
+        """Return the ongoing transactions, with the start time of each (ms since 1970).
 
         Raises:
-            KafkaError: a broker does not say for as long as a request may take.
+            KafkaError: a broker does not respond within the request timeout.
         """
-        return self._link.patiently(self._list_open)
+        return self._link.retry(self._list_open)
 
     def _list_open(self) -> dict[PreparedTransaction, int | None]:
         found = {}
@@ -75,7 +75,7 @@ class OpenTransactions:
         wanted: Iterable[PreparedTransaction],
         listed: Mapping[PreparedTransaction, int | None],
     ) -> None:
-        """Look whether all of these are among those that are open, and will be for long enough.
+        """Check that all of these are open, with enough of their timeout left.
 
         Raises:
             TransactionLost: one is not.
@@ -85,50 +85,51 @@ class OpenTransactions:
         now_ms = time.time_ns() // 1_000_000
         for one in wanted:
             if one not in listed:
-                why = "is not open any more"
+                why = "is no longer open"
             else:
                 started_ms = listed[one]
                 left_ms = timeout_ms if started_ms is None else started_ms + timeout_ms - now_ms
                 if not -MAX_ABORT_DELAY_MS < left_ms < least_ms:
                     continue
-                why = f"is open for {max(left_ms, 0)} ms more alone, too little to be sure of"
+                why = f"has only {max(left_ms, 0)} ms left, too little to commit it safely"
             raise TransactionLost(
-                f"the transaction of {one.transactional_id} {why}; a batch has to be written and"
-                f" committed within kafka.transaction.timeout.ms={timeout_ms}, which begins with"
-                " the first record that a task writes"
+                f"transaction {one.transactional_id} {why}: the batch took too long for "
+                f"kafka.transaction.timeout.ms={timeout_ms}, counted from a task's first record. "
+                "Use smaller batches (maxOffsetsPerTrigger), or raise the option and the broker's "
+                "transaction.max.timeout.ms"
             )
 
     def commit(
         self, transactions: Iterable[PreparedTransaction]
     ) -> list[tuple[PreparedTransaction, KafkaError]]:
-        """Commit these; done again, it changes nothing.
+        """Commit these transactions; idempotent.
 
-        Returns those that ended otherwise before, with what their coordinator said.
+        Returns those that were aborted before, with the coordinator's error.
 
         Raises:
-            KafkaError: a coordinator does not answer; some may be committed.
+            KafkaError: a coordinator does not respond; some may be committed.
         """
-        torn: list[tuple[PreparedTransaction, KafkaError]] = []
+        aborted: list[tuple[PreparedTransaction, KafkaError]] = []
         for one in transactions:
             try:
                 self._link.transactions.end(one, commit=True)
             except (ProducerFenced, InvalidTxnState) as fault:
-                torn.append((one, fault))
+                aborted.append((one, fault))
             except KafkaError as fault:
                 if fault.code != ErrorCode.INVALID_PRODUCER_ID_MAPPING:
                     raise
-                # Ids that nobody uses are forgotten after days, when nothing of them is open.
+                # Brokers forget unused ids after days, once their transactions have ended.
                 log.warning(
-                    "the transaction of %s has ended days ago; whether it was committed, nobody "
-                    "knows any more",
+                    "plog sink: outcome of transaction %s is unknown: it ended days ago, and the "
+                    "brokers have expired its id (transactional.id.expiration.ms)",
                     one.transactional_id,
                 )
-        return torn
+        return aborted
 
     def abort(self, transactions: Iterable[PreparedTransaction]) -> None:
-        """Abort these, unless they have ended; their timeout does, where that cannot be asked."""
+        """Abort these unless they have ended; where that fails, their timeout aborts them."""
         for one in transactions:
             try:
                 self._link.transactions.end(one, commit=False)
             except KafkaError as fault:
-                log.info("%s is not aborted: %s", one.transactional_id, fault)
+                log.info("cannot abort transaction %s: %s", one.transactional_id, fault)

@@ -1,4 +1,4 @@
-"""How the text of an option is read; each raises ValueError, which says what is wrong with it."""
+"""Functions that read the text of an option; each raises ValueError with the fault."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
-"""What the protocol and Spark have room for."""
+"""The largest values of the protocol's and Spark's integers."""
 
 
 def whole(text: str, most: int = INT_MAX) -> int:
@@ -50,38 +50,45 @@ def at_least_0(text: str, most: int = INT_MAX) -> int:
 
 
 def long_time_ms(text: str) -> int:
-    """Read a time of 64 bits, as Kafka has it; what is above 24 days is as long as that here.
+    """Read a 64-bit time in ms, as in Kafka, limited to 24 days.
 
-    Waits of Python end where those of 64 bits do not.
+    Python cannot wait for longer than that.
     """
     return min(at_least_0(text, LONG_MAX), INT_MAX)
 
 
 def not_empty(text: str) -> str:
-    """Read a text, without the blanks around it."""
+    """Read a text, without surrounding blanks."""
     if not text.strip():
         raise ValueError("is empty")
     return text.strip()
 
 
 def one_of(choices: Mapping[str, T]) -> Callable[[str], T]:
-    """Return what reads one of these words, in any case, as the value behind it."""
+    """Return a function that reads one of these words, in any case, as the word's value."""
 
     def read(text: str) -> T:
         word = text.strip().lower()
         if word not in choices:
-            raise ValueError(f"{text!r} is none of {', '.join(choices)}")
+            raise ValueError(f"invalid value {text!r}: use {' or '.join(choices)}")
         return choices[word]
 
     return read
+
+
+def security_protocol(text: str) -> str:
+    """Read kafka.security.protocol; only PLAINTEXT is supported."""
+    if text.strip().upper() != "PLAINTEXT":
+        raise ValueError(f"{text!r} is not supported yet; only PLAINTEXT is")
+    return "PLAINTEXT"
 
 
 boolean: Callable[[str], Any] = one_of({"true": True, "false": False})
 
 
 def unknown_option(key: str, of: str, names: Iterable[str]) -> str:
-    """Say that a key is none of these options, and which one may have been meant."""
+    """Return the error for an unknown option, with the most similar one."""
     by_lower = {name.lower(): name for name in names}
     close = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.8)
     meant = f"; did you mean {by_lower[close[0]]}?" if close else ""
-    return f"{key} is not an option of this {of}{meant}"
+    return f"unknown option {key} for the {of}{meant}"

@@ -1,6 +1,6 @@
-"""The options of the source, by the names that Spark's own Kafka source gives them.
+"""The options of the source, with the names of Spark's own Kafka source.
 
-Owns parsing and the refusal of what is unknown or not served; talks to no broker.
+Owns parsing, and the refusal of unknown and unsupported options; talks to no broker.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from plog.spark.option_values import (
     one_of,
     positive,
     positive_long,
+    security_protocol,
     unknown_option,
 )
 from plog.types import TopicPartition
 
 LATEST, EARLIEST = -1, -2
-"""In JSON of offsets: the end and the start of a partition."""
+"""The end and the start of a partition, in JSON of offsets."""
 
 SUBSCRIPTIONS = ("subscribe", "assign", "subscribePattern")
 
@@ -37,7 +38,7 @@ SUBSCRIPTIONS = ("subscribe", "assign", "subscribePattern")
 class Bound:
     """One end of the range to read.
 
-    Exactly one of the four says where: `named` (LATEST or EARLIEST) for all partitions, `offsets`
+    Exactly one of the four is set: `named` (LATEST or EARLIEST) for all partitions, `offsets`
     per partition, `timestamp` (ms) for all, `timestamps` per partition.
     """
 
@@ -49,7 +50,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What the user asked for, parsed. Picklable: tasks carry it."""
+    """The parsed options. Picklable: tasks carry it."""
 
     bootstrap_servers: str
     topics: tuple[str, ...] = ()
@@ -67,13 +68,13 @@ class SourceOptions:
     poll_timeout_ms: int = 120_000
     client_id: str = "plog-spark"
     read_committed: bool = False
-    # Measured: larger answers cost more in fresh memory than they save in round trips.
+    # Measured: larger responses cost more in fresh memory than they save in round trips.
     fetch_max_bytes: int = 4 * 1024 * 1024
     partition_max_bytes: int = 4 * 1024 * 1024
     fetch_max_wait_ms: int = 500
     request_timeout_ms: int = 60_000
     retry_backoff_ms: int = 100
-    # Of streams alone.
+    # Streams only.
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 15 * 60 * 1000
@@ -81,7 +82,7 @@ class SourceOptions:
 
 
 def wants_headers(options: Mapping[str, str]) -> bool:
-    """Tell whether the schema has headers, before it is known what kind of query this will be.
+    """Tell whether the schema has headers, for batch queries and streams alike.
 
     Raises:
         ConfigError: includeHeaders is neither true nor false.
@@ -98,16 +99,17 @@ def wants_headers(options: Mapping[str, str]) -> bool:
 def parse(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
     """Read the options of a batch query, or of a stream.
 
-    Of several options for the same end of the range, one counts, in the order of Spark's Kafka
-    source: the timestamp, the timestamps per partition, the offsets; the others are not looked at.
+    If several options set the same end of the range, one is used, in the order of Spark's Kafka
+    source: the timestamp, the timestamps per partition, the offsets. The others are ignored.
 
     Raises:
-        ConfigError: all faults at once, each naming its option.
+        ConfigError: lists all faults at once, each with its option.
     """
     given = {key.lower(): value for key, value in options.items()}
-    served, bounds = supported_options(streaming=streaming)
-    refused = REFUSED | (REFUSED_IN_STREAMS if streaming else REFUSED_IN_BATCHES)
-    names = [*served, *(option for by in bounds.values() for option in by)]
+    supported, bounds = supported_options(streaming=streaming)
+    reasons = REFUSED | (REFUSED_IN_STREAMS if streaming else REFUSED_IN_BATCHES)
+    refused = {name.lower(): f"{name} {reason}" for name, reason in reasons.items()}
+    names = [*supported, *(option for by in bounds.values() for option in by)]
     known = {option.lower() for option in names}
     faults = [_refusal(key, refused, names) for key in given if key not in known]
     values: dict[str, Any] = {"start": Bound(named=LATEST)} if streaming else {}
@@ -118,7 +120,7 @@ def parse(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptio
         except ValueError as fault:
             faults.append(f"{option}: {fault}")
 
-    for option, (field, convert) in served.items():
+    for option, (field, convert) in supported.items():
         if option.lower() in given:
             take(option, field, convert)
     for field, by_preference in bounds.items():
@@ -126,20 +128,22 @@ def parse(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptio
         if present:
             take(present[0], field, by_preference[present[0]])
     if "kafka.bootstrap.servers" not in given:
-        faults.append("kafka.bootstrap.servers must be set, to host:port of a broker")
-    if sum(option.lower() in given for option in SUBSCRIPTIONS) != 1:
-        faults.append(f"exactly one of {', '.join(SUBSCRIPTIONS)} must be set")
+        faults.append("kafka.bootstrap.servers is required: set it to a broker's host:port")
+    subscriptions = [option for option in SUBSCRIPTIONS if option.lower() in given]
+    if len(subscriptions) != 1:
+        found = f"found {' and '.join(subscriptions)}" if subscriptions else "found none"
+        faults.append(f"set exactly one of {', '.join(SUBSCRIPTIONS)} ({found})")
     start, end = values.get("start", Bound()), values.get("end", Bound())
     faults += _inverted_bounds("offset", start.offsets, end.offsets)
     faults += _inverted_bounds("timestamp", start.timestamps, end.timestamps)
     least, most = values.get("min_offsets_per_trigger"), values.get("max_offsets_per_trigger")
     if least is not None and most is not None and least > most:
-        faults.append(f"minOffsetsPerTrigger {least} is above maxOffsetsPerTrigger {most}")
+        faults.append(f"minOffsetsPerTrigger={least} is above maxOffsetsPerTrigger={most}")
     if not given:
-        faults.append(
-            "Spark passes no options of a table (CREATE TABLE) on to a Python source: a view has "
-            "them (CREATE TEMPORARY VIEW)"
-        )
+        faults = [
+            "no options arrived: Spark does not pass the options of CREATE TABLE to Python "
+            "sources; use CREATE TEMPORARY VIEW"
+        ]
     if faults:
         raise ConfigError("plog source: " + "; ".join(faults))
     values.pop("security_protocol", None)
@@ -152,7 +156,7 @@ def _inverted_bounds(
     ends: Mapping[TopicPartition, int] | None,
 ) -> list[str]:
     return [
-        f"the starting {what} {starts[partition]} of {partition} is above the ending one, {end}"
+        f"the starting {what} {starts[partition]} for {partition} is above the ending {what} {end}"
         for partition, end in (ends or {}).items()
         if starts is not None and 0 <= end < starts.get(partition, end)
     ]
@@ -163,7 +167,7 @@ def supported_options(
 ) -> tuple[
     dict[str, tuple[str, Callable[[str], Any]]], dict[str, dict[str, Callable[[str], Bound]]]
 ]:
-    """Return the options that a kind of query has, as OPTIONS and BOUNDS list them."""
+    """Return the options of a kind of query, as OPTIONS and BOUNDS list them."""
     if streaming:
         return OPTIONS | STREAM_OPTIONS, STREAM_BOUNDS
     return OPTIONS, BOUNDS
@@ -171,15 +175,15 @@ def supported_options(
 
 def _refusal(key: str, refused: Mapping[str, str], names: Iterable[str]) -> str:
     if key in refused:
-        return f"{key} {refused[key]}"
+        return refused[key]
     if key.startswith("kafka."):
-        served = ", ".join(option for option in OPTIONS if option.startswith("kafka."))
-        return f"{key} is not supported; of the client's settings there are {served}"
+        supported = ", ".join(option for option in OPTIONS if option.startswith("kafka."))
+        return f"{key} is not supported; remove it (supported: {supported})"
     return unknown_option(key, "source", names)
 
 
 def _whole(value: object) -> int:
-    # JSON numbers only: true and 1.5 are no offsets, and neither is "7".
+    # JSON numbers only: true, 1.5 and "7" are not valid offsets.
     if type(value) is not int:
         raise ValueError(f"{json.dumps(value)} is not a whole number")
     return not_above(value, LONG_MAX)
@@ -198,17 +202,17 @@ _UNIT_MS: dict[str, float] = {
 
 
 def _duration(text: str) -> int:
-    """Read a time as Spark writes it (15m, 90s, 250); without a unit it is ms."""
+    """Read a duration as Spark writes it (15m, 90s, 250); without a unit it is in ms."""
     found = re.fullmatch(r"(\d+)([a-z]*)", text.strip().lower(), re.ASCII)
     if found is None or found[2] not in _UNIT_MS:
-        raise ValueError(f"{text!r} is no time; expected is a whole number of us, ms, s, m, h or d")
+        raise ValueError(f"invalid duration {text!r}: use a whole number and us, ms, s, m, h or d")
     return int(int(found[1]) * _UNIT_MS[found[2]])
 
 
 def _topics(text: str) -> tuple[str, ...]:
     topics = dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip())
     if not topics:
-        raise ValueError("names no topic")
+        raise ValueError("no topic given; use topic1,topic2")
     return tuple(topics)
 
 
@@ -216,16 +220,16 @@ def _pattern(text: str) -> str:
     try:
         return re.compile(not_empty(text)).pattern
     except re.error as fault:
-        raise ValueError(f"{text!r} is no regular expression: {fault}") from fault
+        raise ValueError(f"invalid regular expression {text!r} (Python syntax): {fault}") from fault
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of JSON; of a key that is there twice one value would be lost."""
+    """Make a JSON object; refuse duplicate keys, which would lose a value."""
     made = dict(pairs)
     if len(made) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"{twice!r} is there twice")
+        raise ValueError(f"duplicate key {twice!r}")
     return made
 
 
@@ -233,9 +237,9 @@ def _json_object(text: str, example: str) -> dict[str, Any]:
     try:
         parsed = json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as fault:
-        raise ValueError(f"no JSON ({fault}); expected is {example}") from fault
+        raise ValueError(f"invalid JSON ({fault}): expected e.g. {example}") from fault
     if not isinstance(parsed, dict):
-        raise ValueError(f"expected is {example}, not {text}")
+        raise ValueError(f"expected e.g. {example}, not {text}")
     return parsed
 
 
@@ -244,11 +248,11 @@ def _assignment(text: str) -> tuple[TopicPartition, ...]:
     found: dict[TopicPartition, None] = {}
     for topic, indexes in _json_object(text, example).items():
         if not isinstance(indexes, list):
-            raise ValueError(f"expected is {example}, not {text}")
+            raise ValueError(f"expected e.g. {example}, not {text}")
         for index in indexes:
             found[TopicPartition(topic, _index(str(_whole(index))))] = None
     if not found:
-        raise ValueError("names no partition")
+        raise ValueError(f"no partition given; expected e.g. {example}")
     return tuple(sorted(found))
 
 
@@ -257,16 +261,16 @@ def _per_partition(text: str) -> dict[TopicPartition, int]:
     found = {}
     for topic, partitions in _json_object(text, example).items():
         if not isinstance(partitions, dict):
-            raise ValueError(f"expected is {example}, not {text}")
+            raise ValueError(f"expected e.g. {example}, not {text}")
         for index, value in partitions.items():
             found[TopicPartition(topic, _index(index))] = _whole(value)
     return found
 
 
 def _index(text: str) -> int:
-    """Read the number of a partition, which has one spelling."""
+    """Read a partition number: decimal digits without leading zeros."""
     if re.fullmatch(r"0|[1-9][0-9]*", text) is None or int(text) > INT_MAX:
-        raise ValueError(f"{text} is no partition")
+        raise ValueError(f"invalid partition number {text}")
     return int(text)
 
 
@@ -278,11 +282,11 @@ def _offsets(name: str, allowed: int, forbidden: int) -> Callable[[str], Bound]:
         if words.get(word) == allowed:
             return Bound(named=allowed)
         if word in words:
-            raise ValueError(f"a batch query cannot {name} at {word}")
+            raise ValueError(f"a batch query cannot {name} at the {word} offset")
         offsets = _per_partition(text)
         for partition, offset in offsets.items():
             if offset == forbidden or offset < EARLIEST:
-                raise ValueError(f"a batch query cannot {name} at {offset} of {partition}")
+                raise ValueError(f"a batch query cannot {name} at offset {offset} of {partition}")
         return Bound(offsets=offsets)
 
     return convert
@@ -295,7 +299,9 @@ def _stream_start(text: str) -> Bound:
     offsets = _per_partition(text)
     for partition, offset in offsets.items():
         if offset < EARLIEST:
-            raise ValueError(f"a stream cannot start at {offset} of {partition}")
+            raise ValueError(
+                f"invalid offset {offset} for {partition}: use -2 (earliest), -1 (latest) or more"
+            )
     return Bound(offsets=offsets)
 
 
@@ -307,7 +313,7 @@ def _timestamps(text: str) -> Bound:
     timestamps = _per_partition(text)
     for partition, timestamp in timestamps.items():
         if timestamp < 0:
-            raise ValueError(f"{timestamp} of {partition} is below 0")
+            raise ValueError(f"timestamp {timestamp} for {partition} is below 0")
     return Bound(timestamps=timestamps)
 
 
@@ -323,12 +329,12 @@ BOUNDS: dict[str, dict[str, Callable[[str], Bound]]] = {
         "endingOffsets": _offsets("end", LATEST, EARLIEST),
     },
 }
-"""The options of each end of the range, in the order of their precedence."""
+"""The options of each end of the range, highest precedence first."""
 
 STREAM_BOUNDS: dict[str, dict[str, Callable[[str], Bound]]] = {
     "start": BOUNDS["start"] | {"startingOffsets": _stream_start}
 }
-"""The same of streams, which have no end."""
+"""The same for streams, which have no end."""
 
 OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "subscribe": ("topics", _topics),
@@ -356,9 +362,9 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "kafka.fetch.max.wait.ms": ("fetch_max_wait_ms", at_least_0),
     "kafka.request.timeout.ms": ("request_timeout_ms", positive),
     "kafka.retry.backoff.ms": ("retry_backoff_ms", long_time_ms),
-    "kafka.security.protocol": ("security_protocol", one_of({"plaintext": "PLAINTEXT"})),
+    "kafka.security.protocol": ("security_protocol", security_protocol),
 }
-"""By option: the field of SourceOptions it sets, and how its text is read."""
+"""By option: the field of SourceOptions it sets, and the function that reads its text."""
 
 STREAM_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "maxOffsetsPerTrigger": ("max_offsets_per_trigger", positive_long),
@@ -366,25 +372,21 @@ STREAM_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "maxTriggerDelay": ("max_trigger_delay_ms", _duration),
     "commitOffsetsToGroup": ("commit_group", not_empty),
 }
-"""What only streams have."""
+"""Options for streams only."""
 
 _NO_GROUP = (
-    "is not supported: this source reads without a consumer group; commitOffsetsToGroup names one "
-    "that a stream's offsets are committed to"
+    "is not supported: this source reads without a consumer group. To see a stream's lag, set "
+    "commitOffsetsToGroup to a group name"
 )
 REFUSED = {
-    "path": "is not served: name topics by subscribe, not by load(path)",
-    "groupidprefix": _NO_GROUP,
+    "path": 'is not supported: use .option("subscribe", "topic") instead of load(path)',
+    "groupIdPrefix": _NO_GROUP,
     "kafka.group.id": _NO_GROUP,
-    "kafka.auto.offset.reset": "is not supported: say startingOffsets",
-    "kafka.enable.auto.commit": "is not supported: Spark keeps the offsets",
-    "kafka.key.deserializer": "is not supported: keys are binary, cast them",
-    "kafka.value.deserializer": "is not supported: values are binary, cast them",
+    "kafka.auto.offset.reset": "is not supported: use startingOffsets",
+    "kafka.enable.auto.commit": "is not supported: Spark keeps the offsets in its checkpoint",
+    "kafka.key.deserializer": "is not supported: keys are binary; use CAST(key AS STRING)",
+    "kafka.value.deserializer": "is not supported: values are binary; use CAST(value AS STRING)",
 }
 
-REFUSED_IN_BATCHES = {
-    option.lower(): "has a meaning for streaming queries only" for option in STREAM_OPTIONS
-}
-REFUSED_IN_STREAMS = {
-    option.lower(): "has a meaning for batch queries only" for option in BOUNDS["end"]
-}
+REFUSED_IN_BATCHES = dict.fromkeys(STREAM_OPTIONS, "applies to streaming queries only")
+REFUSED_IN_STREAMS = dict.fromkeys(BOUNDS["end"], "applies to batch queries only")

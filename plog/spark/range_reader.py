@@ -1,7 +1,7 @@
-"""The record sets of many ranges: leader by leader, a fetch ahead of who decodes them.
+"""Fetches the record sets of many ranges, leader by leader, one fetch ahead of the decoder.
 
-Owns the fetches of one task and what becomes of their faults: retries, moved
-leaders, records that are gone. Never looks into records.
+Owns the fetches of one task and the handling of their faults: retries, moved leaders, deleted
+records. Never looks into records.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from plog.types import TopicPartition
 log = logging.getLogger(__name__)
 
 MAX_PARTITIONS_PER_FETCH = 64
-"""Partitions in one fetch: enough that a thousand small ones cost few round trips."""
+"""Enough that a thousand small partitions cost few round trips."""
 UNKNOWN_TOPIC_GRACE_S = 5.0
 """How long a topic may be missing from the metadata before it counts as deleted."""
 
 
 class RangeReader:
-    """Yields, for each piece of a range, what is left of the range and the records fetched for it.
+    """Yields pieces: the rest of a range, and the records fetched for it.
 
-    Whoever iterates takes the records from `range.start` on, below `range.end`, before asking for
-    the next piece; each offset is handed out once, whatever has to be fetched again.
+    The caller takes the records with `range.start` <= offset < `range.end` before it asks for the
+    next piece. Each offset is delivered once, even if a fetch is repeated.
     """
 
     def __init__(
         self, cluster: Cluster, ranges: Sequence[OffsetRange], options: SourceOptions
     ) -> None:
-        # Invariant: `start` of what is left is the first offset that was not handed out.
+        # Invariant: `start` of each remaining range is the first offset not delivered yet.
         self._left = {wanted.partition: wanted for wanted in ranges}
         self._cluster = cluster
         self._options = options
@@ -63,15 +63,15 @@ class RangeReader:
         self._out_of_range: set[TopicPartition] = set()
         self._last_progress = time.monotonic()
         self._missing_since: float | None = None
-        """Since when brokers have said, and nothing else, that a topic does not exist."""
+        """Since when brokers have reported a topic as unknown, without another fault between."""
 
     def __iter__(self) -> Iterator[tuple[OffsetRange, Fetched]]:
         """Iterate until every range is read.
 
         Raises:
-            OffsetOutOfRange: records went while the query ran, and failOnDataLoss is set.
-            UnknownTopicOrPartition: the topic went, likewise.
-            KafkaError: a fault that does not pass, or did not within kafkaConsumer.pollTimeoutMs.
+            OffsetOutOfRange: records were deleted meanwhile, and failOnDataLoss is set.
+            UnknownTopicOrPartition: the topic was deleted meanwhile, and failOnDataLoss is set.
+            KafkaError: not retriable, or it lasted longer than kafkaConsumer.pollTimeoutMs.
         """
         self._last_progress = time.monotonic()
         while self._left:
@@ -89,7 +89,7 @@ class RangeReader:
         for partition, left in list(self._left.items()):
             topic = self._cluster.topic(partition.topic)
             if topic.topic_id != left.topic_id:
-                self._report_loss(left, "its topic was deleted and created anew")
+                self._report_loss(left, "its topic was deleted and recreated")
 
     def _skip_what_is_gone(self) -> None:
         asked = [partition for partition in self._out_of_range if partition in self._left]
@@ -97,7 +97,7 @@ class RangeReader:
         if not asked:
             return
         first, last = (
-            # Patience is ours: a fault starts over.
+            # No retries here: a fault starts the loop over.
             list_offsets(self._cluster, dict.fromkeys(asked, named), timeout_ms=0)
             for named in (EARLIEST, LATEST)
         )
@@ -112,22 +112,22 @@ class RangeReader:
                 self._last_progress = time.monotonic()
             elif left.start > last[partition].offset:
                 self._report_loss(left, f"the log now ends at {last[partition].offset}")
-            else:  # a leader that was behind for a moment
+            else:  # the leader was briefly behind
                 time.sleep(self._options.retry_backoff_ms / 1000)
 
     def _report_loss(self, left: OffsetRange, why: str) -> None:
-        """Drop what is left of a range, unless a loss is an error."""
+        """Drop the rest of a range, or raise with failOnDataLoss=true."""
         text = (
             f"offsets {left.start} to {left.end} of {left.partition} cannot be read: {why} while "
             "the query ran"
         )
         if self._options.fail_on_data_loss:
-            raise OffsetOutOfRange(f"{text}; failOnDataLoss=false goes on without them")
-        log.warning("plog source: %s; it goes on without them (failOnDataLoss=false)", text)
+            raise OffsetOutOfRange(f"{text}; set failOnDataLoss=false to continue without them")
+        log.warning("plog source: %s; continuing without them (failOnDataLoss=false)", text)
         del self._left[left.partition]
 
     def _read_leader(self) -> Iterator[tuple[OffsetRange, Fetched]]:
-        """Read from one leader until it has no more, or a fault."""
+        """Read from one leader until it has no more records, or until a fault."""
         if not self._left:
             return
         leader_id = self._cluster.leader(next(iter(self._left))).leader_id
@@ -167,7 +167,7 @@ class RangeReader:
                 self._check_timeout(now)
 
     def _next_asks(self, leader_id: int, ahead: Mapping[TopicPartition, int]) -> list[Ask]:
-        """Return what to ask a leader for, once the answers that reach `ahead` are handed out."""
+        """Return the next fetch for a leader; `ahead` are the offsets of undelivered responses."""
         asks: list[Ask] = []
         for partition, left in self._left.items():
             start = max(left.start, ahead.get(partition, 0))
@@ -186,10 +186,10 @@ class RangeReader:
             self._left[answer.partition] = left._replace(start=answer.next_offset)
 
     def _end_in_gaps(self, answers: list[Fetched]) -> bool:
-        """Drop ranges whose last records were compacted away; tell whether there were any."""
+        """Drop ranges whose last records were compacted away; return whether there were any."""
         ended = False
         if any(answer.records for answer in answers):
-            return ended  # those without may have been left out for want of room
+            return ended  # empty partitions may just not have fitted into the response
         for answer in answers:
             readable = answer.high_watermark
             if self._options.read_committed:
@@ -204,19 +204,19 @@ class RangeReader:
         if now - self._last_progress > self._options.poll_timeout_ms / 1000:
             partition, left = next(iter(self._left.items()))
             raise _ReadTimedOut(
-                f"no record of {partition} from offset {left.start} on within "
+                f"no record from {partition} at offset {left.start} within "
                 f"kafkaConsumer.pollTimeoutMs={self._options.poll_timeout_ms}"
             )
 
     def _start_over(self, fault: KafkaError) -> None:
-        """Forget connections and leaders and wait a little, if the fault may pass."""
+        """Drop connections and metadata, and wait before the next attempt; else raise."""
         if not fault.retriable or isinstance(fault, (_ReadTimedOut, CorruptRecord)):
             raise fault
         now = time.monotonic()
         if now - self._last_progress > self._options.poll_timeout_ms / 1000:
             raise fault
         if not isinstance(fault, UnknownTopicOrPartition):
-            # A broker that has been away may not know its topics at once.
+            # A broker that was away may not know its topics immediately.
             self._missing_since = None
         elif self._missing_since is None:
             self._missing_since = now
@@ -237,4 +237,4 @@ class RangeReader:
 
 
 class _ReadTimedOut(RequestTimedOut):
-    """Nothing came for too long; not to be tried again."""
+    """No records for too long; not retried."""

@@ -1,4 +1,4 @@
-"""A Spark session set up so that Python data sources are quick and found."""
+"""Creates Spark sessions in which the format `plog` is found and fast."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SETTINGS = {
-    # Rows cross between the JVM and Python by a Unix socket instead of TCP: a third faster, and
-    # half the cost of each task.
+    # Rows pass between the JVM and Python through a Unix socket instead of TCP: a third faster,
+    # and half the overhead per task.
     "spark.python.unix.domain.socket.enabled": "true",
-    # Filters on topic, partition, offset and timestamp spare the reader records.
+    # Filters on topic, partition, offset and timestamp reduce the records that are fetched.
     "spark.sql.python.filterPushdown.enabled": "true",
-    # Rows go to Python, to the sink too, in batches of so many at most, and of about so many bytes:
-    # what a batch has is weighed behind each row, in a time that grows with the square of their
-    # number where they have headers.
+    # Limits of the Arrow batches that Spark sends to Python, and so to the sink. Spark re-measures
+    # the whole batch after every row; with headers that cost is quadratic.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
     "spark.sql.execution.arrow.maxBytesPerBatch": "67108864",
 }
 
 
 def session(name: str = "plog", **settings: str) -> SparkSession:
-    """Return a session for `format("plog")`; a master that is already configured is kept.
+    """Return a session for `format("plog")`; keeps a master that is already configured.
 
     Args:
-        settings: further Spark settings, with _ for the dots of their names.
+        settings: further Spark settings, with _ instead of the dots in their names.
     """
     from pyspark.sql import SparkSession
 
-    # Workers must be a Python that has plog, or Spark does not find the format.
+    # Spark looks for formats in the workers' Python, so that one needs plog.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     for key, value in SETTINGS.items():
@@ -42,10 +41,10 @@ def session(name: str = "plog", **settings: str) -> SparkSession:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session that does not find it by name.
+    """Register the format in a session that does not find it by name.
 
-    Spark looks for it in the Python of its workers, and finds nothing there when any other
-    `pyspark_*` module fails to import.
+    Spark looks for formats in the Python of its workers, and finds none if any other `pyspark_*`
+    module there fails to import.
     """
     from plog.spark.source import PlogDataSource
 

@@ -1,7 +1,7 @@
-"""The sink of the data source: what Spark asks of a writer, answered by transactions that wait.
+"""The sink of the data source: implements Spark's writers with prepared transactions.
 
-Tasks write and tell what they left open; the driver has it stand or not. By which rules,
-`two_phases` says; how rows become records, `sink_rows`.
+Each task writes in a transaction, leaves it open and reports it; the driver commits or aborts.
+`two_phases` has the rules of that, `sink_rows` turns rows into records.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from plog.spark.worker import set_up_worker
 log = logging.getLogger(__name__)
 
 QUERY, BATCH, RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
-"""Local properties of a streaming query's tasks; a run is the job group of its jobs."""
+"""Local properties of a streaming query's tasks; the job group is the run's id."""
 ONE_BATCH = 0
-"""A batch query is a query of one run and one batch."""
+"""A batch query has one run and one batch."""
 
 
 class InconsistentTasks(PlogError):
-    """Tasks of a batch that tell of different batches."""
+    """The tasks of a batch report different batches."""
 
 
 @dataclass
 class TaskResult(WriterCommitMessage):
-    """What a task has done.
+    """A task's report to the driver.
 
     Attributes:
-        query, run, batch: of which it is a part.
-        transaction: what it left open; None where it had no rows, or with at-least-once.
-        already_committed: the batch already_committed already, and nothing was written.
+        query, run, batch: the batch that the task belongs to.
+        transaction: the transaction left open; None without rows, or with at-least-once.
+        already_committed: the batch was committed before, and the task wrote nothing.
     """
 
     query: str = ""
@@ -64,7 +64,7 @@ class TaskResult(WriterCommitMessage):
 
 
 class _Writer(ABC):
-    """What both kinds of queries have."""
+    """The common part of batch and stream writers."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         sink_rows.check(schema, options.topic)
@@ -72,10 +72,10 @@ class _Writer(ABC):
 
     @abstractmethod
     def _phases(self, part: TaskResult) -> Phases:
-        """Return how the batch of a part comes to stand."""
+        """Return the commit protocol for a task's batch."""
 
     def _write_task(self, part: TaskResult, rows: Iterator[pa.RecordBatch]) -> TaskResult:
-        """Write a task's rows, and leave them to the driver."""
+        """Write a task's rows in a transaction that stays open for the driver."""
         set_up_worker()
         options = self.options
         if options.delivery == AT_LEAST_ONCE:
@@ -129,10 +129,10 @@ class _Writer(ABC):
         if self.options.delivery == AT_LEAST_ONCE or not parts:
             return
         if len({(one.query, one.run, one.batch, one.already_committed) for one in parts}) != 1:
-            raise InconsistentTasks(f"the parts of batch {batch} do not fit together: {parts}")
+            raise InconsistentTasks(f"the tasks of batch {batch} disagree about it: {parts}")
         part = parts[0]
         if part.batch != batch:
-            raise InconsistentTasks(f"batch {batch} is told to be batch {part.batch}")
+            raise InconsistentTasks(f"the tasks of batch {batch} wrote batch {part.batch}")
         if part.already_committed:
             self._phases(part).check_plan(batch)
         else:
@@ -147,8 +147,14 @@ class _Writer(ABC):
         try:
             self._phases(parts[0]).abort(batch, _transactions(parts))
         except PlogError as fault:
-            # The next run sees to it, or the transactions' timeout.
-            log.warning("batch %d of query %s is not given up: %s", batch, parts[0].query, fault)
+            # The next run aborts them, or their timeout does.
+            log.warning(
+                "plog sink: cannot abort batch %d of query %s; its next run or the transaction "
+                "timeout will: %s",
+                batch,
+                parts[0].query,
+                fault,
+            )
 
 
 class PlogStreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -163,24 +169,27 @@ class PlogStreamWriter(_Writer, DataSourceStreamArrowWriter):
         assert task is not None
         query, run, batch = (task.getLocalProperty(name) for name in (QUERY, RUN, BATCH))
         if not query or not run or not batch:
-            raise ConfigError(f"plog sink: this Spark tells its tasks no {QUERY}, {RUN} or {BATCH}")
+            raise ConfigError(
+                f"plog sink: this Spark release does not set {QUERY}, {RUN} and {BATCH} for tasks, "
+                "which exactly-once needs; use delivery=at-least-once"
+            )
         return self._write_task(TaskResult(query, run, int(batch)), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Have a batch stand."""
+        """Commit a batch."""
         self._commit_batch(batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Give up a batch of which a part failed, or whose `commit` did."""
+        """Abort a batch after a task or `commit` has failed."""
         self._abort_batch(batchId, messages)
 
 
 class PlogWriter(_Writer, DataSourceArrowWriter):
-    """Writes the rows of a batch query: all of them are seen at once, or none."""
+    """Writes the rows of a batch query: all become visible at once, or none."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self.query = str(uuid.uuid4())  # it comes along to the tasks
+        self.query = str(uuid.uuid4())  # pickled for the tasks, too
 
     def _phases(self, part: TaskResult) -> Phases:
         return BatchPhases(link_to(self.options), self.options, part.query)
@@ -190,16 +199,16 @@ class PlogWriter(_Writer, DataSourceArrowWriter):
         return self._write_task(TaskResult(self.query, self.query), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Have the rows stand."""
+        """Commit the rows."""
         self._commit_batch(ONE_BATCH, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Give up what was written."""
+        """Abort the rows."""
         self._abort_batch(ONE_BATCH, messages)
 
 
 DEFAULTS = {"linger_ms": 50, "batch_size": 512 * 1024, "max_block_ms": 120_000}
-"""Of the producer: rows come in thousands, and nobody waits for one of them."""
+"""Producer defaults: rows come in thousands, and no caller waits for a single one."""
 CLOSE_TIMEOUT_S = 10.0
 
 
@@ -213,15 +222,15 @@ def _transactional_ids_of(pid: int) -> TransactionalIds:
 
 
 def transactional_ids() -> TransactionalIds:
-    """Return this process's transactional ids; not those of the one that it was forked from."""
+    """Return this process's transactional ids; a forked process has its own."""
     return _transactional_ids_of(os.getpid())
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType) -> PlogStreamWriter:
-    """Return the writer of a streaming query; Spark sees to its output mode.
+    """Return the writer of a streaming query; Spark itself checks the output mode.
 
     Raises:
-        ConfigError: an option or the schema is none of the sink's.
+        ConfigError: an option or a column is invalid.
     """
     return PlogStreamWriter(parse(options), schema)
 
@@ -230,13 +239,13 @@ def writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -
     """Return the writer of a batch query.
 
     Raises:
-        ConfigError: an option or the schema is none of the sink's, or the mode is overwrite.
-        KafkaError: no broker answers within kafka.request.timeout.ms. Tasks would be told so after
-            kafka.max.block.ms, which is longer, each by each and again.
+        ConfigError: an option or a column is invalid, or the mode is overwrite.
+        KafkaError: no broker responds within kafka.request.timeout.ms. Without this check each
+            task would fail after kafka.max.block.ms, which is longer, and be retried.
     """
     if overwrite:
-        raise ConfigError("plog sink: a topic cannot be overwritten; use mode append")
+        raise ConfigError('plog sink: a topic cannot be overwritten; use .mode("append")')
     made = PlogWriter(parse(options), schema)
     link = link_to(made.options)
-    link.patiently(lambda: link.cluster.refresh([]))
+    link.retry(lambda: link.cluster.refresh([]))
     return made

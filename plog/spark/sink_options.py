@@ -1,6 +1,6 @@
-"""The options of the sink, by the names that Spark's own Kafka sink gives them, and a few more.
+"""The options of the sink: those of Spark's own Kafka sink, and a few more.
 
-Owns parsing and the refusal of what is unknown or not served; talks to no broker.
+Owns parsing, and the refusal of unknown and unsupported options; talks to no broker.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from plog.spark.option_values import (
     one_of,
     positive,
     positive_long,
+    security_protocol,
     unknown_option,
 )
 from plog.types import is_legal_topic_name
@@ -30,7 +31,7 @@ ID_PREFIX = "plog-spark-"
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What the user asked for, parsed. Picklable: tasks carry it.
+    """The parsed options. Picklable: tasks carry it.
 
     `producer` are arguments of `plog.client.Producer`.
     """
@@ -45,25 +46,28 @@ class SinkOptions:
     id_prefix: str = ID_PREFIX
     client_id: str = "plog-spark"
     request_timeout_ms: int = 30_000
-    # The most that brokers allow by default: it must outlive the other tasks of its batch.
+    # The brokers' default limit: a transaction must outlive the other tasks of its batch.
     transaction_timeout_ms: int = 900_000
     producer: Mapping[str, Any] = field(default_factory=dict)
 
 
 def is_decisions_topic(topic: str) -> bool:
-    """Tell whether a topic is one of decisions, by its name: the default one, or what begins so."""
+    """Tell whether a topic is a decisions topic: its name begins with the default name."""
     return topic.startswith(DECISIONS_TOPIC)
 
 
 def _topic(text: str) -> str:
     name = not_empty(text)
     if not is_legal_topic_name(name):
-        raise ValueError(f"{name!r} is no topic name")
+        raise ValueError(
+            f"invalid topic name {name!r}: use 1-249 characters from a-z A-Z 0-9 . _ - "
+            "(not '.' or '..')"
+        )
     return name
 
 
 class Option(NamedTuple):
-    """How an option is read, and what of SinkOptions or of the producer's arguments it becomes."""
+    """The function that reads an option, and the field or producer argument that it sets."""
 
     read: Callable[[str], Any]
     field: str = ""
@@ -76,7 +80,7 @@ def _producers(read: Callable[[str], Any], argument: str) -> Option:
 
 OPTIONS = {
     "topic": Option(_topic, "topic"),
-    "includeHeaders": Option(boolean),  # a column of headers is written anyway
+    "includeHeaders": Option(boolean),  # without effect: a headers column is always written
     "delivery": Option(one_of({one: one for one in (EXACTLY_ONCE, AT_LEAST_ONCE)}), "delivery"),
     "failOnTornBatch": Option(boolean, "fail_on_torn_batch"),
     "failOnChangedBatch": Option(boolean, "fail_on_changed_batch"),
@@ -87,7 +91,7 @@ OPTIONS = {
     "kafka.client.id": Option(not_empty, "client_id"),
     "kafka.request.timeout.ms": Option(positive, "request_timeout_ms"),
     "kafka.transaction.timeout.ms": Option(positive, "transaction_timeout_ms"),
-    "kafka.security.protocol": Option(one_of({"plaintext": "PLAINTEXT"})),
+    "kafka.security.protocol": Option(security_protocol),
     "kafka.acks": _producers(one_of({"all": "all", "-1": "all", "1": "1", "0": "0"}), "acks"),
     "kafka.batch.size": _producers(at_least_0, "batch_size"),
     "kafka.buffer.memory": _producers(positive_long, "buffer_memory"),
@@ -101,14 +105,15 @@ OPTIONS = {
     "kafka.retry.backoff.ms": _producers(long_time_ms, "retry_backoff_ms"),
 }
 SPARK_OPTIONS = frozenset({"queryname"})
-"""Options of the query, which come along with the sink's."""
+"""Options of the query, which Spark passes together with the sink's."""
 REFUSED = {
-    "kafka.transactional.id": "is the sink's own; transactionalIdPrefix begins it",
-    "kafka.key.serializer": "is always that of bytes",
-    "kafka.value.serializer": "is always that of bytes",
-    "kafka.partitioner.class": "is not supported: keys go where Java's default partitioner has "
-    "them, and a column `partition` says otherwise",
-    "path": "is not for topics; the option topic, or a column topic, says where to write",
+    "kafka.transactional.id": "is not supported: the sink makes the ids; set their prefix with "
+    "transactionalIdPrefix",
+    "kafka.key.serializer": "is not supported: keys are written as bytes",
+    "kafka.value.serializer": "is not supported: values are written as bytes",
+    "kafka.partitioner.class": "is not supported: keys are partitioned as by Java's default "
+    "partitioner; add a column `partition` to choose partitions yourself",
+    "path": "is not supported: use the option topic, or a column topic, instead of save(path)",
 }
 
 
@@ -116,7 +121,7 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
     """Read the options of a sink.
 
     Raises:
-        ConfigError: all faults at once, each naming its option.
+        ConfigError: lists all faults at once, each with its option.
     """
     known = {name.lower(): (name, option) for name, option in OPTIONS.items()}
     values: dict[str, Any] = {}
@@ -138,14 +143,22 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
         if option.field:
             (producer if option.is_producers else values)[option.field] = value
     if "kafka.bootstrap.servers" not in {key.lower() for key in options}:
-        faults.append("kafka.bootstrap.servers must be set, to host:port of a broker")
+        faults.append("kafka.bootstrap.servers is required: set it to a broker's host:port")
     if values.get("delivery", EXACTLY_ONCE) == EXACTLY_ONCE:
         if producer.get("acks", "all") != "all":
-            faults.append(f"kafka.acks={producer['acks']} is not {EXACTLY_ONCE}, which takes all")
+            faults.append(
+                f"kafka.acks={producer['acks']} conflicts with exactly-once delivery; use "
+                f"kafka.acks=all, or delivery={AT_LEAST_ONCE}"
+            )
         if not producer.get("enable_idempotence", True):
-            faults.append(f"kafka.enable.idempotence=false is not {EXACTLY_ONCE}")
+            faults.append(
+                "kafka.enable.idempotence=false conflicts with exactly-once delivery; remove it, "
+                f"or use delivery={AT_LEAST_ONCE}"
+            )
     elif producer.get("acks", "all") != "all" and producer.setdefault("enable_idempotence", False):
-        faults.append("kafka.enable.idempotence=true needs kafka.acks=all")
+        faults.append(
+            f"kafka.enable.idempotence=true requires kafka.acks=all, not {producer['acks']}"
+        )
     if faults:
         raise ConfigError("plog sink: " + "; ".join(faults))
     return SinkOptions(**values, producer=producer)

@@ -1,6 +1,6 @@
-"""Rows that Spark gives to the sink, as the kernel and the producer take them; nothing is copied.
+"""Passes Spark's rows to the producer's kernel without copying them.
 
-Owns which columns the sink has, of which types, and where a row goes.
+Owns the columns of the sink, their types, and the topic of each row.
 """
 
 from __future__ import annotations
@@ -30,50 +30,50 @@ COLUMNS = {
     "partition": "int",
     "headers": "array<struct<key: string, value: binary>>",
 }
-"""Those of Spark's Kafka sink, and what they may be."""
+"""The columns of Spark's Kafka sink, with their types."""
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 class NoTopic(PlogError):
-    """A row whose column `topic` is null."""
+    """The column `topic` of a row is null."""
 
 
 def check(schema: StructType, topic: str | None) -> None:
-    """Look whether rows of a schema can be written.
+    """Check that rows of a schema can be written.
 
     Args:
-        topic: the option; None where the rows name theirs.
+        topic: the option; None if a column names the topics.
 
     Raises:
-        ConfigError: all that is wrong with it.
+        ConfigError: lists all faults.
     """
     faults = []
     for field in schema.fields:
         expected = COLUMNS.get(field.name)
         if expected is None:
-            faults.append(f"there is no column {field.name}")
+            faults.append(f"unknown column {field.name}; drop or rename it")
         elif not _fits(field.name, field.dataType):
-            told = field.dataType.simpleString()
-            faults.append(f"column {field.name} is {told}, and must be {expected}")
+            found = field.dataType.simpleString()
+            faults.append(f"column {field.name} is {found}; cast it to {expected}")
     if "value" not in schema.names:
-        faults.append("a column value is needed")
+        faults.append("column value is missing")
     if topic is None and "topic" not in schema.names:
-        faults.append("the option topic is needed, or a column topic")
+        faults.append("no topic: set the option topic, or add a column topic")
     if faults:
-        columns = ", ".join(f"{name} ({what})" for name, what in COLUMNS.items())
-        raise ConfigError(f"plog sink: {'; '.join(faults)}; columns are {columns}")
+        columns = ", ".join(f"{name} ({expected})" for name, expected in COLUMNS.items())
+        raise ConfigError(f"plog sink: {'; '.join(faults)}. The sink's columns are {columns}")
 
 
-def _fits(name: str, told: DataType) -> bool:
+def _fits(name: str, data_type: DataType) -> bool:
     if name in ("key", "value"):
-        return isinstance(told, BYTES)
+        return isinstance(data_type, BYTES)
     if name == "topic":
-        return isinstance(told, StringType)
+        return isinstance(data_type, StringType)
     if name == "partition":
-        return isinstance(told, IntegerType)
-    if not isinstance(told, ArrayType) or not isinstance(told.elementType, StructType):
+        return isinstance(data_type, IntegerType)
+    if not isinstance(data_type, ArrayType) or not isinstance(data_type.elementType, StructType):
         return False
-    fields: list[StructField] = told.elementType.fields
+    fields: list[StructField] = data_type.elementType.fields
     return [(field.name, type(field.dataType)) for field in fields] == [
         ("key", StringType),
         ("value", BinaryType),
@@ -81,27 +81,30 @@ def _fits(name: str, told: DataType) -> bool:
 
 
 def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, RowColumns]]:
-    """Share the rows of a batch out by where they go, each topic's in their order.
+    """Yield the rows of a batch by topic, each topic's in their order.
 
     Args:
-        topic: the option, which goes before the column.
+        topic: the option, which takes precedence over the column.
 
     Raises:
-        NoTopic: a row says of none.
-        ValueError: a header without a key, or a negative partition.
+        NoTopic: a row has no topic.
+        ValueError: a header has no key, or a partition is negative.
     """
     if topic is not None:
         yield topic, rows_of(batch)
         return
     named = batch.column("topic").cast(pa.string())
     if named.null_count:
-        raise NoTopic("a row's topic is null; the option topic would be that of all rows")
+        raise NoTopic(
+            f"column topic is null in {named.null_count} of {len(named)} rows: fill it, or set "
+            "the option topic for all rows"
+        )
     for name in pc.unique(named).to_pylist():
         yield name, rows_of(batch.filter(pc.equal(named, name)))
 
 
 def rows_of(batch: pa.RecordBatch) -> RowColumns:
-    """Return what the kernel takes of a batch."""
+    """Return the buffers of a batch for the kernel."""
     columns: dict[str, list[pa.Buffer | None]] = {}
     offsets: dict[str, int] = {}
 
@@ -116,7 +119,7 @@ def rows_of(batch: pa.RecordBatch) -> RowColumns:
     if "headers" in batch.schema.names:
         headers = batch.column("headers").cast(HEADERS)
         take("headers", headers, 2)
-        # Flattened: what a null header hides is null in its parts too, and so has no key.
+        # Flattened: the parts of a null header are null too, and so it has no key.
         key, value = headers.values.flatten()
         take("headers.key", key, 3)
         take("headers.value", value, 3)

@@ -1,7 +1,7 @@
-"""The data source `plog`: what Spark asks of it, answered from the client and the columns kernel.
+"""The data source `plog`: implements Spark's interface with the client and the columns kernel.
 
-Plans batch queries, on the driver. Streams are planned in `stream_source`; `task_reader` reads
-both, and `sink` writes.
+Plans batch queries, on the driver. `stream_source` plans streams; `task_reader` reads both, and
+`sink` writes.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class PlogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> PlogReader:
         """Return a reader of a batch query."""
-        # A reader that overrides pushFilters fails where spark.sql.python.filterPushdown.enabled is
-        # not set: so one that does is for the process that asks for it alone.
+        # A reader that overrides pushFilters fails if spark.sql.python.filterPushdown.enabled is
+        # not set. So only the process that pushes filters gets such a reader.
         pushes = sys.argv[-1].endswith("data_source_pushdown_filters")
         return (FilteringReader if pushes else PlogReader)(parse(self.options), schema)
 
@@ -62,38 +62,38 @@ class PlogReader(TaskReader, DataSourceReader):
     """Plans the ranges of a batch query and reads those of a task."""
 
     def partitions(self) -> Sequence[TaskRanges]:
-        """Resolve topics, times and named ends, and share the ranges out.
+        """Resolve topics, times and named ends, and split the ranges into tasks.
 
-        Spark asks once for each DataFrame, so that its actions all see the same records.
+        Spark calls this once per DataFrame, so that all its actions see the same records.
         """
         ranges = self.plan()
         shares = offsets.split(ranges, self.options, os.cpu_count() or 1)
-        # Spark wants at least one task, if only to learn that there is nothing.
+        # Spark requires at least one task, even an empty one.
         return [TaskRanges(share) for share in shares] or [TaskRanges([])]
 
     def plan(self) -> list[OffsetRange]:
-        """Return what is to be read."""
+        """Return the ranges to read."""
         return offsets.plan(self.options)
 
 
 class FilteringReader(PlogReader):
-    """Leaves out what the query's filters on topic, partition, offset and timestamp exclude."""
+    """Applies the query's filters on topic, partition, offset and timestamp to the ranges."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self.filters: list[Filter] = []
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
-        """Take the filters; yield those that Spark has to apply all the same."""
+        """Accept the filters; yield those that Spark still has to apply."""
         self.filters = filters
         return (wanted for wanted in filters if not is_answered(wanted))
 
     def plan(self) -> list[OffsetRange]:
-        """Return what is to be read, without what the filters exclude."""
+        """Return the ranges to read, without offsets that the filters exclude."""
         ranges = narrow(super().plan(), self.filters)
         at_ms = min_timestamp(self.filters)
         if at_ms is None or at_ms <= 0 or not ranges:
             return ranges
-        # The first record of that time or later: all before it are earlier, in whatever order.
+        # All records before the first one at or after that time are earlier, in any order.
         first = offsets.plan_offsets_at(self.options, [r.partition for r in ranges], at_ms)
         return from_offsets(ranges, first)

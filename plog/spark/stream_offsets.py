@@ -1,4 +1,4 @@
-"""The arithmetic of a stream's offsets: their JSON, the limits of a batch, what a batch reads.
+"""The arithmetic of a stream's offsets: their JSON, the limits and the pieces of a batch.
 
 Pure: asks no cluster and no clock.
 """
@@ -12,42 +12,42 @@ from plog.errors import ConfigError
 from plog.types import TopicPartition
 
 Offsets = dict[TopicPartition, int]
-"""By partition, the offset that is read next."""
+"""The next offset to read, by partition."""
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     """Return offsets as Spark's Kafka source writes them, {"topic": {"0": 23}}.
 
-    Invariant: equal offsets make equal texts. Spark compares the texts, and where they differ it
-    runs a batch.
+    Invariant: equal offsets make equal texts. Spark compares the texts, and runs a batch if they
+    differ.
     """
-    told: dict[str, dict[str, int]] = {}
+    by_topic: dict[str, dict[str, int]] = {}
     for partition in sorted(offsets, key=lambda at: (at.topic, str(at.partition))):
-        told.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
-    return told
+        by_topic.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    return by_topic
 
 
-def from_json(told: Any) -> Offsets:
+def from_json(by_topic: Any) -> Offsets:
     """Read offsets that this source or Spark's Kafka source wrote.
 
     Raises:
-        ConfigError: they are something else; the checkpoint is another source's.
+        ConfigError: another source wrote the checkpoint.
     """
     try:
         return {
             TopicPartition(topic, int(index)): int(offset)
-            for topic, partitions in told.items()
+            for topic, partitions in by_topic.items()
             for index, offset in partitions.items()
         }
     except (AttributeError, TypeError, ValueError):
         raise ConfigError(
-            f"plog source: the checkpoint has {told} where offsets are expected, as "
-            '{"topic": {"0": 23}}; is it another source\'s?'
+            f"plog source: the checkpoint has {by_topic} instead of offsets like "
+            '{"topic": {"0": 23}}; use the checkpoint of this query, or a new one'
         ) from None
 
 
 class Piece(NamedTuple):
-    """What a batch reads of one partition; `start` None is wherever its log begins."""
+    """The part of a batch in one partition; `start` None is the beginning of its log."""
 
     partition: TopicPartition
     start: int | None
@@ -55,10 +55,10 @@ class Piece(NamedTuple):
 
 
 def between(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[Piece]:
-    """Return what lies between the offsets of a batch, without what is empty.
+    """Return the non-empty pieces between the offsets of a batch.
 
-    A partition that ends below its start reads nothing: that is how a batch says that the next
-    one begins there, after records were lost.
+    A partition that ends below its start reads nothing: after a loss of records, this makes the
+    next batch begin at that end.
     """
     return [
         Piece(partition, start.get(partition), end[partition])
@@ -68,7 +68,7 @@ def between(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, in
 
 
 def waiting(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> Offsets:
-    """Return how many offsets each partition has that are not read, where there are any."""
+    """Return the number of unread offsets of each partition that has some."""
     return {p: end[p] - start[p] for p in end if p in start and end[p] > start[p]}
 
 
@@ -78,7 +78,7 @@ def limited(
     limit: int,
     turn: int = 0,
 ) -> Offsets:
-    """Return how far a batch of at most `limit` offsets goes from `start` towards `end`.
+    """Return the end of a batch of at most `limit` offsets from `start` towards `end`.
 
     Every partition of `end` is in `start`.
     """
@@ -87,10 +87,10 @@ def limited(
 
 
 def share(sizes: Mapping[TopicPartition, int], limit: int, turn: int = 0) -> Offsets:
-    """Share a limit out in proportion to sizes above 0; all of it, if there is that much.
+    """Distribute a limit in proportion to the sizes (above 0), up to their total.
 
-    Each partition gets at least one. If there are more partitions than that, those get one whose
-    turn it is, so that rising turns reach all of them.
+    Each partition gets at least one offset. If there are more partitions than that, they take
+    turns: with rising turns, each gets its share.
     """
     total = sum(sizes.values())
     if total <= limit:
@@ -99,7 +99,7 @@ def share(sizes: Mapping[TopicPartition, int], limit: int, turn: int = 0) -> Off
     count = len(order)
     if limit <= count:
         return {order[(turn * limit + n) % count]: 1 for n in range(limit)}
-    # Beyond the first one of each: never more than there is, as limit < total.
+    # Beyond the first one of each: never more than its size, as limit < total.
     room, rest = limit - count, total - count
     shares = {p: 1 + room * (sizes[p] - 1) // rest for p in order}
     cut = sorted(order, key=lambda p: (-(room * (sizes[p] - 1) % rest), p))
@@ -109,9 +109,9 @@ def share(sizes: Mapping[TopicPartition, int], limit: int, turn: int = 0) -> Off
 
 
 class Delay:
-    """Holds batches back that have less than minOffsetsPerTrigger, up to maxTriggerDelay.
+    """Delays batches with fewer offsets than minOffsetsPerTrigger, up to maxTriggerDelay.
 
-    The first batch is never held back, as in Spark's Kafka source.
+    The first batch is never delayed, as in Spark's Kafka source.
     """
 
     def __init__(self, least: int, most_ms: int) -> None:
@@ -120,7 +120,7 @@ class Delay:
         self._last_s: float | None = None
 
     def left_s(self, count: int, now_s: float) -> float:
-        """Return how long a batch of so many offsets is still held back; at 0 it is let go."""
+        """Return how long a batch of `count` offsets is still delayed; 0 starts it."""
         passed = self._most_s if self._last_s is None else now_s - self._last_s
         if count >= self._least or passed >= self._most_s:
             self._last_s = now_s

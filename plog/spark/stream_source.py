@@ -1,7 +1,8 @@
-"""Streams: how far each batch goes, and what it reads; the same again when Spark asks again.
+"""Plans the batches of a stream: where each ends, and the ranges it reads.
 
-Runs in one process of the driver for each query, which Spark keeps. Owns what becomes of topics
-that grow, go or come anew under a query. The offsets are Spark's, in its checkpoint.
+Runs in one driver process per query, for the whole run. Owns the reaction to topics that grow, are
+deleted or are recreated under a query. Spark keeps the offsets, in its checkpoint; a batch that
+Spark repeats reads the same ranges.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from plog.spark import offsets
 from plog.spark.offsets import DataLoss, OffsetRange
 from plog.spark.options import SourceOptions
 from plog.spark.range_reader import UNKNOWN_TOPIC_GRACE_S
+from plog.spark.retry_limit import RetryLimit
 from plog.spark.sink_options import is_decisions_topic
 from plog.spark.stream_offsets import (
     Delay,
@@ -46,14 +48,14 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 IDLE_WAIT_S = 0.5
-"""Spark asks for the latest offset a hundred times a second; an answer of nothing takes so long."""
+"""Spark asks for the latest offset a hundred times a second; without records the call waits."""
 POLLING_GAP_S = 0.05
-"""Spark that comes back sooner had nothing else to do. Else another source of the query may be
-busy, which an idle one is not to hold up; or the trigger has its own time."""
+"""If Spark asks again within this time, it has nothing else to do, and the call may wait.
+Otherwise another source of the query may be busy, or the trigger has an interval."""
 COMMIT_TIMEOUT_MS = 5_000
-"""A group's coordinator that is away holds the query up no longer."""
+"""Maximum time the query waits for the group's coordinator."""
 NO_LIMIT = ReadMaxRows(2**63 - 1)
-"""Unlike ReadAllAvailable, which is Trigger.Once's alone then: that trigger is not to wait."""
+"""ReadAllAvailable then means Trigger.Once, which must not wait for records."""
 
 
 class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -61,25 +63,25 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        # Made when it is needed: readers are pickled for the executors before that.
+        # Created on first use: readers are pickled for the executors before that.
         self._watch: TopicWatch | None = None
         self._delay: Delay | None = None
         if options.min_offsets_per_trigger is not None:
             self._delay = Delay(options.min_offsets_per_trigger, options.max_trigger_delay_ms)
         self._frozen: Offsets | None = None
-        """Where Trigger.AvailableNow ends."""
+        """The end of a run with Trigger.AvailableNow."""
         self._initial: Offsets | None = None
-        """Where the query begins, once Spark has asked."""
+        """The start of the query, once Spark has asked for it."""
         self._pinned: Offsets = {}
-        """Where the first batch leaves partitions as they are (see `initialOffset`)."""
+        """Starts of partitions of which the first batch reads nothing (see `initialOffset`)."""
         self._latest: Offsets = {}
         """The last ends seen."""
         self._nothing_after: Offsets | None = None
-        """Offsets after which there was nothing when last asked."""
+        """Offsets that were the ends at the last check."""
         self._answered_s = float("-inf")
-        """When Spark last had an answer."""
+        """The time of the last `latestOffset` response."""
         self._missing_since: dict[TopicPartition, float] = {}
-        self._patience = Patience(options)
+        self._limit = self._new_limit()
         self._turn = 0
 
     @property
@@ -92,7 +94,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
     # -- what Spark calls
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit of the options; a batch is held to all of them, whatever is returned."""
+        """Return the limit of the options; each batch obeys all limits, whatever this returns."""
         if self.options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self.options.max_offsets_per_trigger)
         if self.options.min_offsets_per_trigger is not None:
@@ -100,7 +102,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         return NO_LIMIT
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix where the run ends: at what is there now."""
+        """Fix the end of the run: the present end of each partition."""
 
         def step() -> Offsets:
             self.watch.look(0)
@@ -112,17 +114,17 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         try:
             self._frozen = self._retry(step)
         except UnknownTopicOrPartition:
-            # They are not just unknown to a broker that has started: `latestOffset` sees to them.
+            # Not just unknown to a broker that has started: `latestOffset` handles their deletion.
             are_gone = True
             self._frozen = self._retry(step)
 
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802
-        """Return where the options have the query begin; the same all through a run.
+        """Return the start of the query according to its options; constant within a run.
 
-        Spark asks when it plans the first batch, and again when it runs it. It does not write this
-        down: should that batch be interrupted, it asks once more in its next run. What is latest
-        would be later by then, so that batch reads nothing of such a partition; its end is written
-        down, and the next batch begins there.
+        Spark asks when it plans the first batch, and again when it runs it. It does not store this
+        offset: if the first batch is interrupted, the next run asks again, and the latest offset
+        has moved by then. So the first batch reads nothing from partitions that begin at the
+        latest offset. Spark stores the batch's end, and the next batch begins there.
         """
         if self._initial is not None:
             return to_json(self._initial)
@@ -139,7 +141,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         return to_json(self._initial)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
-        """Return where the next batch ends; `start`, if nothing is there."""
+        """Return the end of the next batch; `start` if there are no records."""
         begin = self._read_offsets(start)
         if isinstance(limit, ReadAllAvailable):
             end = self._retry(lambda: self._survey(begin, may_wait=False))
@@ -149,7 +151,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         else:
             end = self._cut(begin, self._hold_back(begin, self._wait_for_records(begin)))
         if self._pinned:
-            # What has come to be since would begin at its end, should this batch be repeated.
+            # A partition created since would begin at its end if this batch were repeated.
             end = {partition: offset for partition, offset in end.items() if partition in begin}
         for partition, start_of_run in self._pinned.items():
             if begin.get(partition) == start_of_run and partition in end:
@@ -163,18 +165,18 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         return to_json(self._latest) or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[TaskRanges]:
-        """Share out what is between two offsets; the same each time, if nothing was lost."""
+        """Split the records between two offsets into tasks; repeatable unless records are lost."""
         begin, until = self._read_offsets(start), self._read_offsets(end)
-        self._pinned.clear()  # a first batch that is repeated has its end
+        self._pinned.clear()  # a repeated first batch has its end already
         ranges = self._retry(lambda: self._ranges(begin, until))
         shares = offsets.share_out(ranges, self.options, os.cpu_count() or 1)
         return [TaskRanges(share) for share in shares]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit to the group of commitOffsetsToGroup, for tools that show how far readers are.
+        """Commit to the group of commitOffsetsToGroup, for tools that show its lag.
 
-        Spark calls this when the next batch is planned. A failure is logged; the checkpoint
-        alone says where the query goes on.
+        Spark calls this when it plans the next batch. A failure is only logged: the query itself
+        resumes from its checkpoint.
         """
         group = self.options.commit_group
         if group is None:
@@ -187,16 +189,16 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
             ) as admin:
                 admin.commit(group, from_json(end))
         except PlogError as fault:
-            log.warning("plog source: offsets are not committed to group %r: %s", group, fault)
+            log.warning("plog source: cannot commit offsets to group %r: %s", group, fault)
 
     def stop(self) -> None:
         """Close the connections; Spark may end the process without this."""
         if self._watch is not None:
             self._watch.start_over()
 
-    def _read_offsets(self, told: dict[str, Any]) -> Offsets:
-        """Read offsets of the checkpoint; without what a pattern finds by `kafka`, but not here."""
-        read = from_json(told)
+    def _read_offsets(self, offsets_json: dict[str, Any]) -> Offsets:
+        """Read offsets of the checkpoint, without topics that only Spark's own source matches."""
+        read = from_json(offsets_json)
         if self.options.pattern is None:
             return read
         return {p: offset for p, offset in read.items() if not is_decisions_topic(p.topic)}
@@ -204,7 +206,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
     # -- how far a batch goes
 
     def _wait_for_records(self, begin: Offsets) -> Offsets:
-        """Return the ends, as soon as there is something new or the idle wait is over."""
+        """Return the ends as soon as there are new records, or after the idle wait."""
         try:
             is_polling = time.monotonic() - self._answered_s < POLLING_GAP_S
             if self._nothing_after == begin and is_polling:
@@ -215,9 +217,9 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
             end = self._survey(begin, may_wait=True)
         except KafkaError as fault:
             self._nothing_after = None
-            self._wait_out(fault, self._patience)
-            return dict(begin)  # short, so that the query can be stopped meanwhile
-        self._patience = Patience(self.options)
+            self._wait_out(fault, self._limit)
+            return dict(begin)  # return quickly, so that the query can be stopped meanwhile
+        self._limit = self._new_limit()
         self._nothing_after = begin if end == begin else None
         return end
 
@@ -226,11 +228,12 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         return bool(self.watch.recreated) or set(self.watch.found) != begin.keys()
 
     def _survey(self, begin: Offsets, *, may_wait: bool) -> Offsets:
-        """Return how far each partition goes now, after `begin`; all of `begin` but what is lost.
+        """Return the present end of each partition; lost ones are left out.
 
         Args:
-            may_wait: whether a topic that is missing may be passed over until it is sure that it
-                was deleted; else that is awaited here.
+            begin: the offsets that the query has reached.
+            may_wait: whether a missing topic may keep its offset until its deletion is certain;
+                otherwise the caller retries until then.
 
         Raises:
             DataLoss: records are lost, and failOnDataLoss is set.
@@ -243,33 +246,33 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         short = [p for p in sorted(ends.keys() & begin.keys()) if ends[p] < begin[p]]
         if short:
             self.watch.look(0)
-            # What an earlier run read of a transaction that is still open is waited for, not lost.
+            # Records of an open transaction that an earlier run read are not lost: wait for them.
             for partition, end in self.watch.log_ends(short).items():
                 ends[partition] = min(end, begin[partition])
         for partition in short:
             if partition.topic not in self.watch.recreated and ends[partition] < begin[partition]:
                 self._report_loss(
-                    f"{partition} ends at offset {ends[partition]}, and the query goes on at "
-                    f"{begin[partition]}: the log lost its end, or the topic was deleted and "
-                    "created anew while no query ran",
-                    "goes on at its end",
+                    f"{partition} ends at offset {ends[partition]}, but the query resumes at "
+                    f"{begin[partition]}: the log was truncated, or the topic was deleted and "
+                    "recreated while the query was stopped",
+                    "continues at the end of the log",
                 )
-        anew = sorted(self.watch.recreated)
-        for topic in anew:
+        recreated = sorted(self.watch.recreated)
+        for topic in recreated:
             if all(partition.topic != topic for partition in begin):
                 continue
             self._report_loss(
-                f"topic {topic!r} was deleted and created anew while the query ran; the offsets "
-                "that were read say nothing of its records",
-                "reads it from its start",
+                f"topic {topic!r} was deleted and recreated while the query ran, so the query's "
+                "offsets do not apply to it",
+                "reads the new topic from its start",
             )
             ends |= self.watch.starts(p for p in ends if p.topic == topic)
         for partition in missing:
             if partition in gone:
                 self._report_loss(
-                    f"{partition} is gone, which the query has read up to offset "
+                    f"{partition} is gone; the query has read it up to offset "
                     f"{begin[partition]}: {gone[partition]}",
-                    "goes on without it",
+                    "continues without it",
                 )
                 if all(other.topic != partition.topic for other in found):
                     self.watch.forget(partition.topic)
@@ -277,8 +280,8 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
                 ends[partition] = begin[partition]
         for partition in found:
             self._missing_since.pop(partition, None)
-        for topic in anew:
-            # Not before all is known: after a fault the next survey has to say the same.
+        for topic in recreated:
+            # Last: after a fault the next survey has to report the same losses.
             self.watch.accept(topic)
         self._latest = ends
         return dict(ends)
@@ -286,24 +289,22 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
     def _gone(
         self, missing: Sequence[TopicPartition], *, may_wait: bool
     ) -> dict[TopicPartition, str]:
-        """Return which of the partitions that were not found are gone, and why.
-
-        Others may come back.
+        """Return the missing partitions that are gone, with the reason. Others may come back.
 
         Raises:
-            UnknownTopicOrPartition: some may, and that is awaited here.
+            UnknownTopicOrPartition: some may come back, and the caller has to retry.
         """
         gone, now_s = {}, time.monotonic()
-        # All at once: each has its own time to come back, which is the same.
+        # Together: the grace periods of all partitions run at the same time.
         for partition in missing:
             if not offsets.is_subscribed(self.options, *partition):
-                gone[partition] = "subscribe, subscribePattern or assign leave it out now"
+                gone[partition] = "subscribe, subscribePattern or assign no longer includes it"
             elif now_s - self._missing_since.setdefault(partition, now_s) <= (
                 UNKNOWN_TOPIC_GRACE_S
             ):
                 continue
             elif self.watch.has_topic(partition.topic):
-                gone[partition] = "its topic has fewer partitions now, as it was created anew"
+                gone[partition] = "its topic was recreated with fewer partitions"
             else:
                 gone[partition] = "its topic was deleted"
         if len(gone) < len(missing) and not may_wait:
@@ -312,7 +313,7 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         return gone
 
     def _up_to_frozen(self, begin: Offsets, now: Offsets) -> Offsets:
-        """Return the ends for Trigger.AvailableNow: of what was there when the run began."""
+        """Return the ends for Trigger.AvailableNow: at most those at the start of the run."""
         assert self._frozen is not None
         frozen = self._frozen
         return {
@@ -322,11 +323,11 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         }
 
     def _hold_back(self, begin: Offsets, end: Offsets) -> Offsets:
-        """Return `begin` instead of an end that is less than minOffsetsPerTrigger away."""
+        """Return `begin` while there are fewer records than minOffsetsPerTrigger."""
         if self._delay is None:
             return end
         if any(end.get(partition, -1) < offset for partition, offset in begin.items()):
-            return end  # something was lost, and the next batch has to know
+            return end  # records were lost, and the next batch has to record that
         count = sum(max(offset - begin.get(p, 0), 0) for p, offset in end.items())
         if count == 0:
             return end
@@ -348,13 +349,13 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
             self._turn += 1
         return limited(starts, end, limit, self._turn)
 
-    # -- what a batch reads
+    # -- the ranges of a batch
 
     def _ranges(self, begin: Offsets, until: Offsets) -> list[OffsetRange]:
-        """Return what is between two offsets and still there.
+        """Return the ranges between two offsets, without lost records.
 
         Raises:
-            DataLoss: something is not, and failOnDataLoss is set.
+            DataLoss: records are lost, and failOnDataLoss is set.
         """
         pieces = between(begin, until)
         if not pieces:
@@ -367,16 +368,17 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
             if partition in gone:
                 why = gone[partition]
             elif partition.topic in self.watch.recreated:
-                why = "its topic was deleted and created anew while the query ran"
+                why = "its topic was deleted and recreated while the query ran"
             else:
                 self._missing_since.pop(partition, None)
                 continue
             self._report_loss(
-                f"{partition} cannot be read up to offset {piece.end}: {why}", "goes on without it"
+                f"{partition} cannot be read up to offset {piece.end}: {why}",
+                "continues without it",
             )
             pieces.remove(piece)
         firsts = self.watch.starts(piece.partition for piece in pieces)
-        # A batch of an earlier run may end where the log does not reach any more.
+        # A batch of an earlier run may end beyond the present end of the log.
         unsure = [p.partition for p in pieces if p.end > self._latest.get(p.partition, -1)]
         lasts = self.watch.log_ends(unsure)
         ranges = []
@@ -384,20 +386,20 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
             first, last = firsts[partition], lasts.get(partition, end)
             if start is None:
                 if first > 0:
-                    log.warning("plog source: %s joins the query at offset %d", partition, first)
+                    log.warning("plog source: new partition %s starts at %d", partition, first)
                 start = first
             if start < first:
                 self._report_loss(
                     f"records of {partition} from offset {start} to {min(first, end)} were deleted "
-                    f"(by retention, say) before the query read them; its log begins at {first}",
-                    "goes on with those that are there",
+                    f"before the query read them (retention?); its log begins at {first}",
+                    "continues with the remaining records",
                 )
             if end > last:
                 self._report_loss(
-                    f"{partition} ends at offset {last}, and a batch that is repeated goes from "
-                    f"{start} to {end}: the log lost its end, or the topic was deleted and "
-                    "created anew while no query ran",
-                    "goes on with what is there",
+                    f"{partition} ends at offset {last}, but a repeated batch reads from "
+                    f"{start} to {end}: the log was truncated, or the topic was deleted and "
+                    "recreated while the query was stopped",
+                    "continues with the remaining records",
                 )
             low, high = max(start, first), min(end, last)
             if low < high:
@@ -405,70 +407,42 @@ class PlogStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
                 ranges.append(OffsetRange(partition, low, high, topic_id))
         return ranges
 
-    def _report_loss(self, what: str, otherwise: str) -> None:
-        """Say that records are lost; an error if the user wants that.
+    def _report_loss(self, loss: str, consequence: str) -> None:
+        """Report lost records: as an error, or as a warning with failOnDataLoss=false.
 
         Raises:
             DataLoss: failOnDataLoss is set.
         """
         if self.options.fail_on_data_loss:
             raise DataLoss(
-                f"{what}. The query cannot go on without losing records: failOnDataLoss=false "
-                f"{otherwise}, a new checkpoint begins at startingOffsets"
+                f"{loss}. Records are lost. To go on, set failOnDataLoss=false (the query "
+                f"{consequence}), or use a new checkpoint (it begins at startingOffsets)"
             )
-        log.warning("plog source: %s; the query %s (failOnDataLoss=false)", what, otherwise)
+        log.warning("plog source: %s; the query %s (failOnDataLoss=false)", loss, consequence)
 
     # -- faults
 
+    def _new_limit(self) -> RetryLimit:
+        return RetryLimit(self.options.poll_timeout_ms / 1000, UNKNOWN_TOPIC_GRACE_S)
+
     def _retry(self, step: Callable[[], T]) -> T:
-        """Return what a step returns; after faults that may pass, try again for a while."""
-        patience = Patience(self.options)
+        """Return the step's result; retry it after retriable faults, up to the limit."""
+        limit = self._new_limit()
         while True:
             try:
                 return step()
             except KafkaError as fault:
-                self._wait_out(fault, patience)
+                self._wait_out(fault, limit)
 
-    def _wait_out(self, fault: KafkaError, patience: Patience) -> None:
-        """Wait a little after a fault that may pass; else raise it."""
+    def _wait_out(self, fault: KafkaError, limit: RetryLimit) -> None:
+        """Wait before the next attempt; raise the fault if it may not be retried."""
         self.watch.start_over()
         if not isinstance(fault, UnknownTopicOrPartition):
-            # Nobody looked meanwhile: what was missing before it may have been there.
+            # No metadata during the fault: a missing topic may have existed meanwhile.
             self._missing_since.clear()
-        is_first = not patience.is_tried
-        if not patience.covers(fault, time.monotonic()):
+        is_first = not limit.has_begun
+        if not limit.allows(fault, time.monotonic()):
             raise fault
         if is_first:
-            log.warning("plog source: the query waits: %s", fault)
+            log.warning("plog source: waiting for brokers: %s", fault)
         time.sleep(self.options.retry_backoff_ms / 1000)
-
-
-class Patience:
-    """How long faults that follow each other are waited out.
-
-    That is kafkaConsumer.pollTimeoutMs; of a topic that is unknown, a little more than makes it
-    count as deleted, which is counted from when brokers have said so and nothing else.
-    """
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._most_s = options.poll_timeout_ms / 1000
-        self._since_s: float | None = None
-        self._unknown_since_s: float | None = None
-
-    @property
-    def is_tried(self) -> bool:
-        """Tell whether there was a fault."""
-        return self._since_s is not None
-
-    def covers(self, fault: KafkaError, now_s: float) -> bool:
-        """Tell whether one more fault may be waited out."""
-        if self._since_s is None:
-            self._since_s = now_s
-        since_s, most_s = self._since_s, self._most_s
-        if not isinstance(fault, UnknownTopicOrPartition):
-            self._unknown_since_s = None
-        else:
-            if self._unknown_since_s is None:
-                self._unknown_since_s = now_s
-            since_s, most_s = self._unknown_since_s, min(most_s, UNKNOWN_TOPIC_GRACE_S) + 1
-        return fault.retriable and now_s - since_s <= most_s

@@ -1,4 +1,4 @@
-"""What a task does, of a batch query or of a stream: the records of its ranges as record batches.
+"""Reads a task's ranges as Arrow record batches, for batch queries and streams.
 
 Runs on the executors. Rows never exist in Python: record sets go straight into the buffers of
 Arrow record batches.
@@ -26,12 +26,12 @@ from plog.types import TopicPartition
 
 BATCH_ROWS = 5_000
 BATCH_BYTES = 4 * 1024 * 1024
-"""A record batch ends at whichever comes first; the best of a sweep is broad around these."""
+"""A record batch ends at the first of these limits; measured, with a broad optimum around them."""
 
 
 @dataclass
 class TaskRanges(InputPartition):
-    """What one task reads; no partition is in it twice."""
+    """The ranges of one task; at most one per partition."""
 
     ranges: list[OffsetRange]
 
@@ -51,7 +51,7 @@ class TaskReader:
             yield from self.decode(RangeReader(cluster, partition.ranges, self.options))
 
     def decode(self, pieces: Iterable[tuple[OffsetRange, Fetched]]) -> Iterator[pa.RecordBatch]:
-        """Yield record batches of the rows in these pieces of ranges, as full as they come."""
+        """Yield record batches of the rows in these pieces of ranges, as full as possible."""
         names = frozenset(self.arrow_schema.names)
         reading: TopicPartition | None = None
         builder = ColumnBuilder(names, "", 0)

@@ -1,7 +1,7 @@
-"""What a stream sees of its topics: partitions, their ends, and that something new is there.
+"""Watches a stream's topics: their partitions, ids and ends, and the arrival of records.
 
-Owns the connections of the planning process and the ids that the topics had when the run first
-saw them. Decides nothing: what a change means is the stream's business.
+Owns the connections of the planning process and the topic ids that the run first saw. Decides
+nothing: `stream_source` reacts to changes.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from plog.spark.options import EARLIEST, LATEST, SourceOptions
 from plog.types import TopicPartition
 
 REFRESH_INTERVAL_S = 1.0
-"""How old the list of partitions may be: new ones join, and deletions are noticed, that late."""
+"""Maximum age of the partition list: new partitions and deletions are noticed within this time."""
 
 
 class TopicWatch:
-    """The topics of one run of a stream. Not thread-safe, and not to be pickled."""
+    """The topics of one run of a stream. Not thread-safe, and not picklable."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._cluster = offsets.open_cluster(options)
         self._looked_s: float | None = None
         self._ids: dict[str, uuid.UUID] = {}
-        # Parked fetches, each on a connection of its own, with the offsets it asks from.
+        # Parked fetches by leader: each has its own connection, and the offsets it was sent with.
         self._parked: dict[int, tuple[Connection, dict[TopicPartition, int]]] = {}
         self.found: list[TopicPartition] = []
-        """The partitions that were there at the last look."""
+        """The partitions that existed at the last refresh."""
         self.recreated: set[str] = set()
-        """Topics whose id is another than that which was accepted."""
+        """Topics whose id differs from the accepted one."""
 
     def start_over(self) -> None:
-        """Drop connections and all that was learnt about leaders, after a fault."""
+        """Drop connections and metadata, after a fault."""
         for leader_id in list(self._parked):
             self._drop(leader_id)
         self._cluster.close()
@@ -54,7 +54,7 @@ class TopicWatch:
         self._looked_s = None
 
     def look(self, max_age_s: float = REFRESH_INTERVAL_S) -> None:
-        """Learn which partitions there are, unless that is known well enough."""
+        """Refresh the list of partitions, unless it is younger than `max_age_s`."""
         now_s = time.monotonic()
         if self._looked_s is not None and now_s - self._looked_s < max_age_s:
             return
@@ -63,41 +63,41 @@ class TopicWatch:
         self._compare_ids(self.found)
 
     def has_topic(self, topic: str) -> bool:
-        """Tell whether there was such a topic at the last look, whichever partitions it has."""
+        """Tell whether the topic existed at the last refresh, with any partitions."""
         return topic in self._cluster.topics
 
     def topic_id(self, topic: str) -> uuid.UUID:
-        """Return the id that was accepted for a topic."""
+        """Return the accepted id of a topic."""
         return self._ids[topic]
 
     def accept(self, topic: str) -> None:
-        """Take a topic that was created anew for what it is."""
+        """Accept the new id of a recreated topic."""
         self.recreated.discard(topic)
         self._ids[topic] = self._cluster.topic(topic).topic_id
 
     def forget(self, topic: str) -> None:
-        """Forget a topic that was deleted: should it come again, it is new."""
+        """Forget a deleted topic; if it is created again, it is a new topic."""
         self.recreated.discard(topic)
         self._ids.pop(topic, None)
 
     def first_offsets(self) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
-        """Return where the options have the stream begin, and in which partitions that is the end.
+        """Return the stream's first offsets, and the partitions that begin at their end.
 
-        Raises as `offsets.plan`.
+        Raises: as `offsets.plan`.
         """
         found = offsets.find_partitions(self._cluster, self._options)
-        # First: a record that comes between the two leaves one too many at the end, not too few.
+        # First: a record between the calls puts a partition too many in `at_end`, not one too few.
         at_end = offsets.partitions_starting_at_end(self._cluster, self._options, found)
         starts = offsets.first_offsets(self._cluster, self._options, found)
         self._compare_ids(found)
         return starts, at_end
 
     def require_topics(self) -> None:
-        """Raise UnknownTopicOrPartition if a named topic was missing at the last look."""
+        """Raise UnknownTopicOrPartition if a named topic was missing at the last refresh."""
         options = self._options
         named = set(options.topics) | {partition.topic for partition in options.assigned}
         if missing := named - {partition.topic for partition in self.found}:
-            raise UnknownTopicOrPartition(f"no such topic: {', '.join(sorted(missing))}")
+            raise UnknownTopicOrPartition(f"topic {', '.join(sorted(missing))} does not exist")
 
     def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the earliest offset of each partition."""
@@ -108,15 +108,15 @@ class TopicWatch:
         return self._ask(partitions, LATEST)
 
     def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return where each log ends, behind all transactions that are open."""
+        """Return the end of each log, including records of open transactions."""
         asked = list(partitions)
         return offsets.log_ends(self._cluster, self._options, asked) if asked else {}
 
     def wait(self, at: Mapping[TopicPartition, int], wait_s: float) -> bool:
-        """Wait until a partition may have records at its offset or beyond; tell whether one may.
+        """Wait until a partition may have records from its offset on; return whether one may.
 
-        A fetch that waits at its broker asks for them. It stays there when the time is over, and
-        is asked after next time.
+        A fetch waits at each leader. It stays parked when the time is over, and the next call
+        waits for it again.
         """
         deadline_s = time.monotonic() + wait_s
         if not at:
@@ -131,7 +131,7 @@ class TopicWatch:
                 poll.register(connection.fileno(), select.POLLIN)
             left_s = deadline_s - time.monotonic()
             ready = poll.poll(max(left_s, 0) * 1000)
-            # All are read: those left would tell of what is known by the next time.
+            # Read all of them: an unread response would report old records in the next call.
             news = [self._has_new_records(by_descriptor[number], at) for number, _ in ready]
             if any(news):
                 return True
@@ -143,7 +143,7 @@ class TopicWatch:
         if not asked:
             return {}
         found = offsets.offsets_at(self._cluster, self._options, asked, named)
-        # A leader that moved has had the cluster asked again, for ids too.
+        # If a leader has moved, the metadata was refreshed, and topic ids may have changed.
         self._compare_ids(asked)
         return found
 
@@ -160,14 +160,14 @@ class TopicWatch:
         return found
 
     def _park_all(self, at: Mapping[TopicPartition, int], wait_s: float) -> None:
-        """Have a fetch wait at every leader; one that waits already stays, whatever it asks."""
+        """Park a fetch at every leader; one that is parked already stays as it is."""
         by_leader = self._by_leader(at)
         for leader_id, (connection, _) in list(self._parked.items()):
             if not connection.is_usable or (leader_id not in by_leader):
                 self._drop(leader_id)
         limits = Limits(
             max_wait_ms=round(wait_s * 1000),
-            # One batch comes all the same (KIP-74), and is not looked at.
+            # The response still contains one batch (KIP-74), which is ignored.
             max_bytes=1,
             partition_max_bytes=1,
             isolation_level=READ_COMMITTED if self._options.read_committed else READ_UNCOMMITTED,
@@ -186,7 +186,7 @@ class TopicWatch:
                 raise
 
     def _has_new_records(self, leader_id: int, at: Mapping[TopicPartition, int]) -> bool:
-        """Read a parked fetch's answer; tell whether it is a reason to look at the ends."""
+        """Read a parked fetch's response; return whether the ends may have changed."""
         connection, asked = self._parked[leader_id]
         try:
             answers = receive_fetch(connection, asked)
@@ -197,7 +197,7 @@ class TopicWatch:
             end = answer.high_watermark
             if self._options.read_committed:
                 end = min(end, answer.last_stable_offset)
-            # It may have been asked from an earlier offset: only what is beyond this one is new.
+            # The fetch may have been sent with an earlier offset: only later records are new.
             if answer.error is not None or end > at.get(answer.partition, end):
                 return True
         return False

@@ -1,17 +1,17 @@
-"""Batches that stand as a whole: who enters, decides, commits and gives up, on real brokers.
+"""Commits each batch of a query as a whole: register a run, decide, commit, abort.
 
-Owns the order of the steps, by which nothing that is decided is aborted and nothing that is not is
-committed, whoever dies in between; what follows from a record is `decisions`'. Knows neither Spark
-nor rows.
+Owns the order of the steps: a crash between any two of them aborts nothing that is decided and
+commits nothing that is not. The rules for records belong to `decisions`. Knows neither Spark nor
+rows.
 
-Why nothing that somebody still writes is aborted by who cleans up: what is open is listed before
-the one who decides is replaced, when no task of a later run can have begun, and each transaction is
-ended by its own numbers. One that its transactional id's next producer has begun has others. That
-nobody had been replaced shows when the decision is written, or in the last one, read afterwards.
+Why the cleanup never aborts a transaction that a later run is still writing:
+- Open transactions are listed before the driver is fenced; no task of a later run can have begun.
+- Each transaction is ended by its own producer id and epoch. If its transactional id has been used
+  again, the new transaction has other numbers.
+- Writing the decision, or reading the last one afterwards, shows whether the driver was replaced.
 
-What is opened later, by an attempt that is late, that attempt aborts itself (`is_late`), or who has
-decided does, once everybody can see that. If both die over it, the next batch does, or the next
-run, or the transaction's timeout.
+A late attempt aborts its own transaction (`is_late`); if it dies first, the driver does, once the
+decision is visible. If both die, the next batch, the next run or the transaction's timeout does.
 """
 
 from __future__ import annotations
@@ -42,48 +42,48 @@ from plog.spark.sink_options import SinkOptions
 log = logging.getLogger(__name__)
 
 REGISTER_TIMEOUT_S = 120.0
-"""How long a task tries to enter its run while others of it do."""
+"""Maximum time a task tries to register its run while other tasks of it try too."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0
-"""At most, before a task tries again."""
+"""Upper bounds of the random pause before a task tries again."""
 
 
 class PartialCommit(PlogError):
-    """A batch stands, but a transaction of it was aborted before anybody committed it.
+    """A batch is committed, but one of its transactions was aborted before it could be.
 
-    It takes everybody who could have committed it to be away for the transaction's timeout.
+    It happens only if driver and later runs are all down for the transaction's timeout.
     """
 
 
 class ChangedBatch(PlogError):
-    """A batch stands, and was planned anew since: what it has more this time is not written."""
+    """A committed batch was planned again since; its additional records are not written."""
 
 
 class Phases(Protocol):
-    """How tasks and the driver go about a batch."""
+    """The steps of tasks and driver for one batch."""
 
     def must_write(self, batch: int) -> bool:
-        """Tell a task whether it is to write its part; else the batch stands already."""
+        """Return whether a task has to write its part; False if the batch is committed."""
 
     def is_late(self, batch: int) -> bool:
-        """Tell a task whose part is written that nobody will name it; it has to abort it then."""
+        """Return whether the batch was decided without a task's part, which it then aborts."""
 
     def commit(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
-        """Make a batch stand that its tasks have written."""
+        """Commit a batch that its tasks have written."""
 
     def check_plan(self, batch: int) -> None:
-        """See to it that a batch that stands, and has come again, is the one that it was."""
+        """Check that a committed batch that Spark delivers again has the same plan."""
 
     def abort(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
-        """Abort what was written of a batch, unless it stands."""
+        """Abort everything written for a batch, unless it is committed."""
 
 
 class StreamPhases:
     """The batches of one streaming query, for a task or for the driver. Not thread-safe.
 
     Args:
-        link: to the brokers.
-        query: the query's id, which it keeps over runs.
-        run: the id of this run of it.
+        link: the connections to the brokers.
+        query: the query's id, which all its runs share.
+        run: the id of this run.
     """
 
     def __init__(self, link: Link, options: SinkOptions, query: str, run: str) -> None:
@@ -92,22 +92,22 @@ class StreamPhases:
         self._open = OpenTransactions(link, options, task_id_prefix(options.id_prefix, query))
 
     def must_write(self, batch: int) -> bool:
-        """Tell a task whether it is to write its part of a batch; else the batch stands already.
+        """Return whether a task has to write its part of a batch; False if it is committed.
 
         Raises:
-            Fenced: a later run of the query has entered.
-            CheckpointRewound: the query's checkpoint is older than what stands.
-            PartialCommit: as for `decide`, of the batch before.
-            KafkaError: the brokers do not say.
+            Fenced: a later run of the query has registered.
+            CheckpointRewound: the query's checkpoint is older than the last committed batch.
+            PartialCommit: as for `commit`, for the batch before.
+            KafkaError: the brokers do not respond.
         """
-        # Behind the record of a run that has entered only its own driver writes, between batches:
-        # nobody has to be waited for.
-        where = batch_status(self._log.last_known(), self._run, batch)
-        if where is BatchStatus.UNREGISTERED:
-            where = self._register(batch)
-        if where is BatchStatus.COMMITTED:
-            log.info("batch %d of query %s stands already", batch, self._query)
-        return where is BatchStatus.PENDING
+        # Once a run has registered only its own driver writes records, between batches: there is
+        # no need to wait for open transactions.
+        status = batch_status(self._log.last_known(), self._run, batch)
+        if status is BatchStatus.UNREGISTERED:
+            status = self._register(batch)
+        if status is BatchStatus.COMMITTED:
+            log.info("batch %d of query %s is already committed", batch, self._query)
+        return status is BatchStatus.PENDING
 
     def _register(self, batch: int) -> BatchStatus:
         self._log.create_topic()
@@ -115,32 +115,32 @@ class StreamPhases:
         attempts = 0
         while True:
             leftovers = self._open.list_open()
-            where = batch_status(self._log.last_known(), self._run, batch)
-            if where is not BatchStatus.UNREGISTERED:
-                return where
+            status = batch_status(self._log.last_known(), self._run, batch)
+            if status is not BatchStatus.UNREGISTERED:
+                return status
             try:
                 with DecisionWriter(self._log, self._options) as driver:
                     last = self._log.last()
-                    where = batch_status(last, self._run, batch)
-                    if where is not BatchStatus.UNREGISTERED:
-                        return where
+                    status = batch_status(last, self._run, batch)
+                    if status is not BatchStatus.UNREGISTERED:
+                        return status
                     now = register_run(last, self._run, batch)
                     if last is not None:
                         self._commit(last)
                     self._open.abort(leftovers)
                     driver.write(now)
             except ProducerFenced:
-                # Another task of this run enters, most likely, or another run.
+                # Most likely another task of this run registers it, or another run does.
                 if time.monotonic() > deadline:
                     raise
                 self._wait_for_registration(batch, attempts)
                 attempts += 1
             else:
-                log.info("run %s of query %s has entered", self._run, self._query)
+                log.info("registered run %s of query %s", self._run, self._query)
                 return batch_status(now, self._run, batch)
 
     def _wait_for_registration(self, batch: int, attempts: int) -> None:
-        """Wait for longer each time, or until somebody has: of many who try at once, none does."""
+        """Wait until the run is registered, longer each time: many tasks fence each other."""
         longest_s = min(FIRST_PAUSE_S * 2**attempts, MAX_PAUSE_S)
         until = time.monotonic() + random.uniform(0, longest_s)
         while (left_s := until - time.monotonic()) > 0:
@@ -152,70 +152,76 @@ class StreamPhases:
                 return
 
     def is_late(self, batch: int) -> bool:
-        """Tell a task that has written its part whether the batch stands without it.
+        """Return whether the batch was committed without the part that a task has written.
 
         Raises:
-            Fenced: a later run of the query has entered.
-            KafkaError: the brokers do not say.
+            Fenced: a later run of the query has registered.
+            KafkaError: the brokers do not respond.
         """
         return batch_status(self._log.last_known(), self._run, batch) is BatchStatus.COMMITTED
 
     def commit(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
-        """Make a batch stand that its tasks have written, and commit it.
+        """Write the decision for a batch that its tasks have written, and commit it.
 
         Raises:
-            TransactionLost: one of them has ended already, or is about to; nothing stands.
-            Fenced: another run of the query has entered; nothing stands.
-            PartialCommit: it stands, but for a transaction that was aborted meanwhile.
-            KafkaError: a broker refuses or does not answer; the next run finds out whether it
-                stands, and finishes it.
+            TransactionLost: a transaction has ended already, or will soon; nothing is committed.
+            Fenced: another run of the query has registered; nothing is committed.
+            PartialCommit: it is committed, except a transaction that was aborted meanwhile.
+            KafkaError: a broker refuses or does not respond; the next run finds out whether the
+                batch is committed, and finishes it.
         """
         what = f"batch {batch} of query {self._query}"
         if batch_status(self._log.last_known(), self._run, batch) is BatchStatus.COMMITTED:
-            # Who comes too late disturbs nobody.
-            raise TransactionLost(f"{what} has been decided already")
+            # Checked before this driver fences another one.
+            raise TransactionLost(f"{what} is already committed")
         with DecisionWriter(self._log, self._options) as driver:
             last = self._log.last()
-            where = batch_status(last, self._run, batch)
-            if last is None or where is BatchStatus.UNREGISTERED:
-                raise TransactionLost(f"{what}: {self._log.tp} has lost what its tasks wrote there")
-            if where is BatchStatus.COMMITTED:
-                raise TransactionLost(f"{what} has been decided already")
+            status = batch_status(last, self._run, batch)
+            if last is None or status is BatchStatus.UNREGISTERED:
+                raise TransactionLost(
+                    f"{what}: the record of this run is missing in decisions topic partition "
+                    f"{self._log.tp}; was the topic deleted? Restart the query"
+                )
+            if status is BatchStatus.COMMITTED:
+                raise TransactionLost(f"{what} is already committed")
             plan = plan_of(self._options.checkpoint, batch)
             decision = commit_batch(last, batch, transactions, plan)
             self._open.check(transactions, self._open.list_open())
             driver.write(decision)
         self._commit(decision)
         others = self._open.list_open().keys() - set(transactions)
-        # Unless another run has entered meanwhile, whose tasks' they may be.
+        # If another run has registered meanwhile, these may belong to its tasks.
         if others and self._log.last() == decision:
             self._open.abort(others)
 
     def check_plan(self, batch: int) -> None:
-        """See to it that a batch that stands was not planned anew since, as far as that is known.
+        """Check that a committed batch was not planned again since, as far as its plan is known.
 
         Raises:
-            ChangedBatch: it was.
-            KafkaError: the brokers do not say.
+            ChangedBatch: it was planned again.
+            KafkaError: the brokers do not respond.
         """
         if not has_other_plan(self._log.last(), batch, plan_of(self._options.checkpoint, batch)):
             return
         text = (
-            f"batch {batch} of query {self._query} stands, and was planned anew since: the query's "
-            "checkpoint is an older one, brought back, or has lost its last offsets; what the batch"
-            " has now that it had not then is not written"
+            f"batch {batch} of query {self._query} is already committed, but Spark planned it "
+            "again: its checkpoint was restored from a backup or lost its last offsets. Records "
+            "that only the new plan has are not written"
         )
         if self._options.fail_on_changed_batch:
-            raise ChangedBatch(f"{text}; failOnChangedBatch=false goes on without that")
+            raise ChangedBatch(
+                f"{text}. Set failOnChangedBatch=false to continue without them, or start from a "
+                "new checkpoint"
+            )
         log.error("%s", text)
 
     def abort(self, batch: int, transactions: Iterable[PreparedTransaction]) -> None:
-        """Abort all that is open, unless the batch has been decided, which is finished then.
+        """Abort all open transactions; if the batch is decided, commit it instead.
 
-        Raises: as `decide`.
+        Raises: as `commit`.
         """
-        batch_status(self._log.last_known(), self._run, batch)  # who comes too late disturbs nobody
-        listed = self._open.list_open()  # with what attempts write that told nothing
+        batch_status(self._log.last_known(), self._run, batch)  # before a later driver is fenced
+        listed = self._open.list_open()  # includes attempts that sent the driver no result
         with DecisionWriter(self._log, self._options):
             last = self._log.last()
             if last is not None and batch_status(last, self._run, batch) is BatchStatus.COMMITTED:
@@ -224,27 +230,28 @@ class StreamPhases:
                 self._open.abort(listed.keys() | set(transactions))
 
     def _commit(self, decision: Decision) -> None:
-        torn = self._open.commit(decision.transactions)
-        if not torn:
+        aborted = self._open.commit(decision.transactions)
+        if not aborted:
             return
         if self._log.last() != decision:
-            # Somebody has gone on, and may use an id for a later batch: then this one is finished.
-            raise ProducerFenced(f"query {self._query} has another driver by now")
-        lost = ", ".join(one.transactional_id for one, _ in torn)
+            # A later driver may use an id for a later batch: then this batch is finished.
+            raise ProducerFenced(f"query {self._query} has a newer driver")
+        ids = ", ".join(one.transactional_id for one, _ in aborted)
         text = (
-            f"batch {decision.batch} of query {self._query} stands, but the records of {lost} are "
-            f"lost: they were aborted before anybody could commit them ({torn[0][1]})"
+            f"batch {decision.batch} of query {self._query} is only partly committed: the records "
+            f"of transactions {ids} are lost, because they timed out before the driver or a new "
+            f"run committed them ({aborted[0][1]})"
         )
         if self._options.fail_on_torn_batch:
-            raise PartialCommit(f"{text}; failOnTornBatch=false goes on without them")
+            raise PartialCommit(f"{text}. Set failOnTornBatch=false to continue without them")
         log.error("%s", text)
 
 
 class BatchPhases:
-    """The only batch of a query that is none of a stream: nobody comes back to finish it.
+    """The only batch of a batch query; no later run finishes it.
 
-    It stands from the first commit to the last, some milliseconds apart. A driver that dies between
-    them leaves the rest to its timeout.
+    Its transactions are committed one after the other, within milliseconds. If the driver dies in
+    between, the others time out and are aborted.
     """
 
     def __init__(self, link: Link, options: SinkOptions, query: str) -> None:
@@ -252,35 +259,35 @@ class BatchPhases:
         self._open = OpenTransactions(link, options, task_id_prefix(options.id_prefix, query))
 
     def must_write(self, batch: int) -> bool:
-        """Tell that a task is to write."""
+        """Return True: every task writes."""
         return True
 
     def is_late(self, batch: int) -> bool:
-        """Tell that it is not known; a transaction that nobody names ends by its timeout."""
+        """Return False: it is not known; a late transaction ends by its timeout."""
         return False
 
     def commit(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
-        """Commit what tasks have written.
+        """Commit the tasks' transactions.
 
         Raises:
-            TransactionLost: one of their transactions has ended already, or is about to; nothing
-                stands.
-            PartialCommit: one has ended in this very moment; the others stand.
-            KafkaError: a broker refuses or does not answer; some may stand.
+            TransactionLost: one of them has ended already, or will soon; nothing is committed.
+            PartialCommit: one ended during the commit; the others are committed.
+            KafkaError: a broker refuses or does not respond; some may be committed.
         """
         listed = self._open.list_open()
         self._open.check(transactions, listed)
-        torn = self._open.commit(transactions)
-        if torn:
-            lost = ", ".join(one.transactional_id for one, _ in torn)
+        aborted = self._open.commit(transactions)
+        if aborted:
+            ids = ", ".join(one.transactional_id for one, _ in aborted)
             raise PartialCommit(
-                f"the records of {lost} are lost, others were written ({torn[0][1]})"
+                f"the write is only partly committed: the records of transactions {ids} are lost, "
+                f"because they ended during the commit ({aborted[0][1]})"
             )
         self._open.abort(listed.keys() - set(transactions))
 
     def check_plan(self, batch: int) -> None:
-        """Do nothing: none of its tasks is ever told that it stands."""
+        """Do nothing: a batch query's batch is never delivered again."""
 
     def abort(self, batch: int, transactions: Iterable[PreparedTransaction]) -> None:
-        """Abort what is still open; what has been committed stays."""
+        """Abort transactions that are still open; committed ones stay committed."""
         self._open.abort(transactions)

@@ -1,4 +1,4 @@
-"""The Python process that Spark runs tasks in, one after another."""
+"""Tunes the Python process in which Spark runs tasks, one after another."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _settled = False
 
 
 def set_up_worker() -> None:
-    """Set up the process for reading and writing; once, however often it is called.
+    """Set up the process for reading and writing; idempotent.
 
-    Spark's worker collects garbage after every task, which walks every module of Spark and Arrow,
-    tens of milliseconds a task: what is imported by now is taken out of the collector's sight.
-    And malloc is told to keep the buffers of answers and batches, some megabytes each, instead of
-    returning them to the system only to fault in every page anew: a quarter of the reader's time.
+    Spark's worker collects garbage after every task, and walks every module of Spark and Arrow:
+    tens of milliseconds per task. Freezing hides the imported modules from the collector.
+    malloc keeps the buffers of responses and batches, some megabytes each. By default it returns
+    them to the system, and page faults then take a quarter of the reader's time.
     """
     global _settled
     if _settled:

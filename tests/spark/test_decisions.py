@@ -105,14 +105,16 @@ def test_next_run_takes_over_and_remembers_what_stands() -> None:
     assert last == Decision("r2", 5, (), ("r1",), "plan")
     assert batch_status(last, "r2", 5) is BatchStatus.COMMITTED
     assert batch_status(last, "r2", 6) is BatchStatus.PENDING
-    with pytest.raises(Fenced, match="run r1 of the query has ended, r2 goes on"):
+    with pytest.raises(Fenced, match="run r1 was replaced by run r2"):
         batch_status(last, "r1", 6)
 
 
 def test_run_that_goes_back_behind_what_stands_is_refused() -> None:
     """Its tasks would be told that their batches stand, and what they write now would be lost."""
     before = commit_batch(register_run(None, "r1", 0), 5, [ONE])
-    with pytest.raises(CheckpointRewound, match="goes on at batch 4, but batch 5 stands already"):
+    with pytest.raises(
+        CheckpointRewound, match="batch 5 is already committed, but the query restarts at batch 4"
+    ):
         register_run(before, "r2", 4)
     assert register_run(before, "r2", 6).batch == 5
 

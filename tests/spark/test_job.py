@@ -31,12 +31,12 @@ def job(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     ("last", "told"),
     [
         (
-            "plog.spark.two_phases.ChangedBatch: batch 1 stands; failOnChangedBatch=false",
-            "ChangedBatch: batch 1 stands; failOnChangedBatch=false",
+            "plog.spark.two_phases.ChangedBatch: batch 1 is already committed",
+            "ChangedBatch: batch 1 is already committed",
         ),
         ("plog.errors.UnknownTopicOrPartition: no", "UnknownTopicOrPartition: no"),
         ("plog.spark.offsets.DataLoss: gone", "DataLoss: gone"),
-        ("plog.errors.OffsetOutOfRange: t-0 holds", "OffsetOutOfRange: t-0 holds"),
+        ("plog.errors.OffsetOutOfRange: t-0 has", "OffsetOutOfRange: t-0 has"),
         # What the user cannot mend is for whoever mends plog.
         ("plog.errors.NetworkException: away", None),
         ("plog.spark.sink.InconsistentTasks: parts", None),

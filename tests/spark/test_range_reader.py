@@ -234,9 +234,7 @@ def test_records_that_do_not_come_end_the_task_in_time(monkeypatch):
     logs = {tp(0): a_log([3])}
     beyond = OffsetRange(tp(0), 0, 5, TOPIC_ID)  # the high watermark stays at 3
     options = replace(OPTIONS, poll_timeout_ms=50)
-    with pytest.raises(
-        RequestTimedOut, match=r"offset 3 on within kafkaConsumer\.pollTimeoutMs=50"
-    ):
+    with pytest.raises(RequestTimedOut, match=r"offset 3 within kafkaConsumer\.pollTimeoutMs=50"):
         read(monkeypatch, FakeCluster(logs), [beyond], options)
 
 
@@ -301,7 +299,7 @@ def test_topic_created_anew_is_not_read_for_the_old_one(monkeypatch, options):
     cluster = FakeCluster(logs)
     wanted = [OffsetRange(tp(0), 0, 3, topic_id=TOPIC_ID.__class__(int=1))]
     if options.fail_on_data_loss:
-        with pytest.raises(OffsetOutOfRange, match="its topic was deleted and created anew"):
+        with pytest.raises(OffsetOutOfRange, match="its topic was deleted and recreated"):
             read(monkeypatch, cluster, wanted, options)
     else:
         assert read(monkeypatch, cluster, wanted, options) == {}
@@ -327,7 +325,7 @@ def test_topic_created_anew_between_two_fetches_is_not_read_for_the_old_one(
     reader = PlogReader(options, FULL_SCHEMA)
     found: list[bytes] = []
     with (
-        pytest.raises(OffsetOutOfRange, match="its topic was deleted and created anew")
+        pytest.raises(OffsetOutOfRange, match="its topic was deleted and recreated")
         if options.fail_on_data_loss
         else contextlib.nullcontext()
     ):

@@ -233,7 +233,7 @@ def test_what_cannot_be_written_is_said_before_it_is_counted(
         job.replay(spark, some, source)
     with pytest.raises(ConfigError, match=r"has 2 partitions, and .* only 1"):
         job.replay(spark, some, target, keep_partitions=True)
-    with pytest.raises(ConfigError, match="there is no column offset"):
+    with pytest.raises(ConfigError, match="unknown column offset"):
         job.replay(spark, some, target, select=["value", "offset"])
     with pytest.raises(ConfigError, match=r"--time-header.* a column headers, which --select"):
         job.replay(spark, some, target, select=["key", "value"], time_header="at")

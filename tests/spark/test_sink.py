@@ -162,22 +162,34 @@ def test_transactions_may_last_as_long_as_they_are_told(
 
 
 WRONG = [
-    ("value long", {}, "column value is bigint, and must be binary or string"),
-    ("value binary, when timestamp", {}, "there is no column when"),
-    ("key binary", {}, "a column value is needed"),
-    ("value binary, partition long", {}, "column partition is bigint, and must be int"),
+    ("value long", {}, "column value is bigint; cast it to binary or string"),
+    ("value binary, when timestamp", {}, "unknown column when"),
+    ("key binary", {}, "column value is missing"),
+    ("value binary, partition long", {}, "column partition is bigint; cast it to int"),
     ("value binary, headers map<string, binary>", {}, "column headers is map<string,binary>"),
-    ("value binary", {"subscribe": "t"}, "subscribe is not an option of this sink"),
+    ("value binary", {"subscribe": "t"}, "unknown option subscribe for the sink"),
     (
         "value binary",
         {"deliver": "x"},
-        "deliver is not an option of this sink; did you mean delivery?",
+        "unknown option deliver for the sink; did you mean delivery?",
     ),
-    ("value binary", {"delivery": "twice"}, "delivery: 'twice' is none of"),
-    ("value binary", {"kafka_acks": "1"}, "kafka.acks=1 is not exactly-once, which takes all"),
-    ("value binary", {"kafka_transactional_id": "x"}, "transactionalIdPrefix begins it"),
+    (
+        "value binary",
+        {"delivery": "twice"},
+        "delivery: invalid value 'twice': use exactly-once or at-least-once",
+    ),
+    (
+        "value binary",
+        {"kafka_acks": "1"},
+        "kafka.acks=1 conflicts with exactly-once delivery; use kafka.acks=all, or",
+    ),
+    (
+        "value binary",
+        {"kafka_transactional_id": "x"},
+        "set their prefix with transactionalIdPrefix",
+    ),
     ("value binary", {"kafka_batch_size": "-1"}, "kafka.batch.size: -1 is below 0"),
-    ("value binary", {"topic": "a/b"}, "topic: 'a/b' is no topic name"),
+    ("value binary", {"topic": "a/b"}, "topic: invalid topic name 'a/b': use 1-249"),
 ]
 
 
@@ -190,9 +202,9 @@ def test_what_cannot_be_written_is_refused_by_name(
 
 
 def test_topic_has_to_be_told(write: Callable[..., None], new_topic: NewTopic) -> None:
-    with pytest.raises(Exception, match="the option topic is needed, or a column topic"):
+    with pytest.raises(Exception, match="no topic: set the option topic, or add a column topic"):
         write([(b"v",)], "value binary")
-    with pytest.raises(Exception, match="a row's topic is null"):
+    with pytest.raises(Exception, match="column topic is null in 1 of"):
         write([(b"v", new_topic()), (b"v", None)], "value binary, topic string", parts=1)
 
 
@@ -310,7 +322,9 @@ def test_checkpoint_that_is_one_batch_old_is_told(
     shutil.rmtree(checkpoint)
     backup.rename(checkpoint)
     fill(broker, source, 100, 30, partitions=1)
-    with pytest.raises(StreamingQueryException, match=r"batch 1 .* stands, and was planned anew"):
+    with pytest.raises(
+        StreamingQueryException, match=r"batch 1 .* already committed, but Spark planned"
+    ):
         copy(source, sink, limit=limit)
     assert values(broker, sink) == numbered(100)
     copy(source, sink, limit=limit, failOnChangedBatch="false")

@@ -55,7 +55,7 @@ def test_offsets_are_written_as_sparks_kafka_source_writes_them():
     "told", [{"offset": 3}, {"t": [1]}, [], {"t": {"x": 1}}, {"t": {"0": None}}]
 )
 def test_offsets_of_another_source_are_refused(told):
-    with pytest.raises(ConfigError, match="is it another source's"):
+    with pytest.raises(ConfigError, match="use the checkpoint of this query"):
         from_json(told)
 
 

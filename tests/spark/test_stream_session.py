@@ -323,7 +323,7 @@ def test_topic_that_is_created_anew_under_a_query(spark, broker, new_topic, tmp_
         until(lambda: query.query.exception() is not None, "an end of the query")
         fault = str(query.query.exception())
         assert topic in fault
-        assert "was deleted and created anew while the query ran" in fault
+        assert "was deleted and recreated while the query ran" in fault
         assert "failOnDataLoss=false" in fault
     # Who says so goes on; this run tells the new topic by its end alone, if at all.
     source["failOnDataLoss"] = "false"
@@ -361,8 +361,8 @@ def test_deleted_topic_and_aged_out_records(spark, broker, new_topic, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"subscribe": "t", "endingOffsets": "latest"}, "endingoffsets has a meaning for batch"),
-        ({"subscribe": "t", "kafka.group.id": "g"}, "commitOffsetsToGroup names one"),
+        ({"subscribe": "t", "endingOffsets": "latest"}, "endingOffsets applies to batch"),
+        ({"subscribe": "t", "kafka.group.id": "g"}, "commitOffsetsToGroup to a group name"),
         ({"subscribe": "t", "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: 0 is not above 0"),
         ({"subscribe": "no-such", "fetchOffset.retryIntervalMs": "0"}, "topic 'no-such' does not"),
     ],
