@@ -1,8 +1,8 @@
-"""Why Spark would not find the format "plog" on this host, told without starting it.
+"""Finds out why Spark would not find the format "plog" on this host, without starting Spark.
 
-Owns where Spark looks: which Python it asks, which modules it imports there, which Java and which
-release of Spark it is. Spark itself says nothing but DATA_SOURCE_NOT_FOUND of most of this. Changes
-nothing, and starts nothing but the Pythons that Spark would start, and its spark-env.sh.
+Owns the places where Spark looks: the Python that it asks, the modules that it imports there, Java,
+and the release of Spark. For most of these faults Spark itself reports only DATA_SOURCE_NOT_FOUND.
+Changes nothing, and starts only the Pythons that Spark would start, and its spark-env.sh.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from plog.ops.doctor import Finding, Findings, Verdict
 
 OLDEST_SPARK = (4, 2)
 OLDEST_PYARROW = (18,)
-"""As pyproject.toml has them; a test compares."""
+"""The same as in pyproject.toml; a test compares them."""
 OLDEST_PYTHON = (3, 11)
 OLDEST_JAVA = 17
 SOURCE = "pyspark_plog"
 DRIVERS, WORKERS = "PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON"
 DEFAULT_PYTHON = "python3"
 VECTOR = "jdk.incubator.vector"
-"""A module that Spark's launcher names to every Java, which does not start without it."""
+"""Spark's launcher passes this module to Java, which does not start without it."""
 PROBE = Path(__file__).with_name("spark_probe.py")
 PROBE_S = 60.0
 SETTABLE = ("SPARK_HOME", "JAVA_HOME", DRIVERS, WORKERS, "PYTHONPATH", "PATH")
-"""What is looked at here and spark-env.sh may set."""
+"""Variables that matter here and that spark-env.sh may set."""
 LOAD = "set -a; . ${SPARK_CONF_DIR}/spark-env.sh >&2; set +a; command -p env -0"
-"""As Spark's bin/load-spark-env.sh, which goes on whatever the file's last status is."""
+"""Like Spark's bin/load-spark-env.sh, which ignores the status of the file's last command."""
 LOAD_S = 20.0
-REGISTER = "plog.spark.session.register(spark) does without the search"
+REGISTER = "plog.spark.session.register(spark) does not need the search"
 
 Version = tuple[int, ...]
 
 
 def examine_spark(environment: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Look at what Spark would come upon when it is started with this environment."""
+    """Check what Spark would find if it were started with this environment."""
     here = _pyspark_here()
     environment, found = _loaded(_home(environment, here), environment)
     home = _home(environment, here)
@@ -71,7 +71,7 @@ def _home(environment: Mapping[str, str], here: Path | None) -> Path | None:
 def _loaded(
     home: Path | None, environment: Mapping[str, str]
 ) -> tuple[Mapping[str, str], list[Finding]]:
-    """Return the environment that Spark's scripts make of this one, and what to say of that."""
+    """Return the environment that Spark's scripts make of this one, and a finding about it."""
     conf = environment.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")
     file, what = f"{conf}/spark-env.sh", "spark-env.sh"
     if not conf or environment.get("SPARK_ENV_LOADED") or not os.path.isfile(file):
@@ -79,19 +79,19 @@ def _loaded(
     given = {**environment, "SPARK_CONF_DIR": conf, "SPARK_HOME": str(home or "")}
     after = _sourced({**given, "SPARK_ENV_LOADED": "1"})
     if isinstance(after, str):
-        text = f"{file} {after}: the environment is judged without it"
-        return environment, [Finding(what, Verdict.WARNING, text, "mend or remove it")]
+        text = f"{file} {after}: checking the environment without it"
+        return environment, [Finding(what, Verdict.WARNING, text, "fix or remove it")]
     names = [name for name in SETTABLE if after.get(name) != given.get(name)]
     if "SPARK_HOME" not in names and not environment.get("SPARK_HOME"):
-        after.pop("SPARK_HOME", None)  # which nobody set
-    text = f"changes {', '.join(names)}: that goes before what is exported here; change it there"
+        after.pop("SPARK_HOME", None)  # set above, neither by the user nor by the file
+    text = f"changes {', '.join(names)}: it overrides the exported values; change them there"
     text = text if names else f"changes none of {', '.join(SETTABLE)}"
     return after, [Finding(what, Verdict.OK, f"{file} {text}")]
 
 
 def _sourced(given: Mapping[str, str]) -> dict[str, str] | str:
-    """Run spark-env.sh as Spark does; return the environment then, or what is amiss else."""
-    # The output is a file, no pipe: what spark-env.sh leaves running would hold that open.
+    """Run spark-env.sh as Spark does; return the environment after it, or the fault."""
+    # The output is a file: processes that spark-env.sh leaves running would keep a pipe open.
     with TemporaryFile() as out:
         try:
             bash = subprocess.Popen(
@@ -100,11 +100,11 @@ def _sourced(given: Mapping[str, str]) -> dict[str, str] | str:
                 start_new_session=True,
             )  # fmt: skip
         except OSError as fault:
-            return f"is not run, as bash does not start ({fault.strerror})"
+            return f"cannot be run: bash does not start ({fault.strerror})"
         try:
             status = bash.wait(LOAD_S)
         except subprocess.TimeoutExpired:
-            return f"does not end in {LOAD_S:g} s"
+            return f"does not end within {LOAD_S:g} s"
         finally:
             if bash.poll() is None:
                 os.killpg(bash.pid, signal.SIGKILL)
@@ -119,7 +119,7 @@ def _sourced(given: Mapping[str, str]) -> dict[str, str] | str:
 
 
 def _pyspark_here() -> Path | None:
-    """Return where this Python has pyspark, which is not imported."""
+    """Return the directory of this Python's pyspark, without importing it."""
     spec = find_spec("pyspark")
     return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
@@ -132,20 +132,20 @@ def _spark(home: Path | None, here: Path | None, environment: Mapping[str, str])
     name = f"SPARK_HOME={home}" if environment.get("SPARK_HOME") else str(home)
     release = _release_of_jars(home)
     if not release:
-        text = f"{name}: there is no Spark (jars/spark-core_*.jar)"
+        text = f"{name}: no Spark found (jars/spark-core_*.jar)"
         yield Finding(
-            "Spark", Verdict.FAILURE, text, "unset SPARK_HOME, or set it to Spark's place"
+            "Spark", Verdict.FAILURE, text, "unset SPARK_HOME, or set it to Spark's directory"
         )
         return
     if _version(release)[:2] < OLDEST_SPARK:
         text = f"{name} is Spark {release}; plog's source needs {_text(OLDEST_SPARK)} or newer"
-        yield Finding("Spark", Verdict.FAILURE, text, "another SPARK_HOME, or a newer pyspark")
+        yield Finding("Spark", Verdict.FAILURE, text, "change SPARK_HOME, or upgrade pyspark")
         return
     yield Finding("Spark", Verdict.OK, f"{name} is Spark {release}")
     if not environment.get("SPARK_HOME"):
         return
     if here is None:
-        text = f"{sys.executable} has no pyspark of its own: jobs start by spark-submit alone"
+        text = f"{sys.executable} has no pyspark of its own: start jobs with spark-submit"
         yield Finding("Spark", Verdict.OK, text)
         return
     own = _release_of_package(here)
@@ -158,7 +158,7 @@ def _spark(home: Path | None, here: Path | None, environment: Mapping[str, str])
 
 
 def _release_of_jars(home: Path) -> str:
-    """Return which Spark a directory has; "" for none."""
+    """Return the release of the Spark in a directory; "" if there is none."""
     for jar in home.glob("jars/spark-core_*.jar"):
         return jar.stem.rpartition("-")[2] if "-" in jar.stem else ""
     return ""
@@ -176,17 +176,18 @@ def _release_of_package(package: Path) -> str:
 
 def _java(environment: Mapping[str, str]) -> Findings:
     home = environment.get("JAVA_HOME")
-    advice = f"install one ({OLDEST_JAVA} or newer; Debian: openjdk-{OLDEST_JAVA}-jre-headless)"
+    package = f"openjdk-{OLDEST_JAVA}-jre-headless"
+    advice = f"install Java {OLDEST_JAVA} or newer (Debian: {package})"
     if home:
         name, java = f"JAVA_HOME={home}", shutil.which(f"{home}/bin/java")
         if java is None:
-            text = f"{name}: there is no bin/java that may be run"
+            text = f"{name}: no executable bin/java"
             yield Finding("Java", Verdict.FAILURE, text, f"unset JAVA_HOME, or {advice}")
             return
     else:
         java = shutil.which("java", path=environment.get("PATH", os.defpath))
         if java is None:
-            text = "there is no java on PATH, and JAVA_HOME is not set"
+            text = "no java on PATH, and JAVA_HOME is not set"
             yield Finding("Java", Verdict.FAILURE, text, advice)
             return
         name = java
@@ -197,21 +198,21 @@ def _java(environment: Mapping[str, str]) -> Findings:
     major = numbers[1] if numbers[:1] == (1,) and len(numbers) > 1 else (numbers or (0,))[0]
     modules = facts.get("MODULES", VECTOR).split()
     if not major:
-        text = f"{name}: of which release it is cannot be told without starting it"
+        text = f"{name}: unknown release (no readable file `release`)"
         yield Finding(
-            "Java", Verdict.WARNING, text, f"`java -version` says it: {OLDEST_JAVA} or newer"
+            "Java", Verdict.WARNING, text, f"check with `java -version`: {OLDEST_JAVA} or newer"
         )
     elif major < OLDEST_JAVA:
         yield Finding("Java", Verdict.FAILURE, f"{name} is Java {release}", advice)
     elif VECTOR not in modules:
-        text = f"{name} is Java {release} without the module {VECTOR}, which Spark asks for"
+        text = f"{name} is Java {release} without the module {VECTOR}, which Spark requires"
         yield Finding("Java", Verdict.FAILURE, text, advice)
     else:
         yield Finding("Java", Verdict.OK, f"{name} is Java {release}")
 
 
 def _java_facts(home: Path) -> dict[str, str]:
-    """Return what a Java says of itself in its file `release`."""
+    """Return the contents of a Java's file `release`."""
     try:
         text = (home / "release").read_text()
     except (OSError, ValueError):
@@ -223,7 +224,7 @@ def _java_facts(home: Path) -> dict[str, str]:
 
 
 class Probed(NamedTuple):
-    """What a Python told of itself."""
+    """The facts that a Python reported (see `spark_probe`)."""
 
     executable: str
     python: Version
@@ -232,13 +233,13 @@ class Probed(NamedTuple):
 
     @property
     def spark_home(self) -> Path | None:
-        """Where its pyspark is."""
+        """The directory of its pyspark."""
         place = self.modules["pyspark"].get("file")
         return Path(place).parent if place else None
 
 
 def _asked(environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return which variable names the Python that Spark has search, and what it says."""
+    """Return the variable that names the Python for Spark's search, and its value."""
     for variable in (DRIVERS, WORKERS):
         if variable in environment:
             return variable, environment[variable]
@@ -246,10 +247,10 @@ def _asked(environment: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _probe(named: str, home: Path | None, environment: Mapping[str, str]) -> Probed | str:
-    """Ask a Python, with the modules that Spark gives its workers; return what is amiss else."""
+    """Probe a Python, with the modules that Spark gives its workers; or return the fault."""
     program = shutil.which(named, path=environment.get("PATH", os.defpath))
     if program is None:
-        return "there is no such program"
+        return "program not found"
     own = [] if home is None else sorted((home / "python" / "lib").glob("*.zip"))
     path = [*map(str, own), *filter(None, [environment.get("PYTHONPATH")])]
     try:
@@ -261,95 +262,98 @@ def _probe(named: str, home: Path | None, environment: Mapping[str, str]) -> Pro
             timeout=PROBE_S,
             check=False,
         )
-        told = json.loads(done.stdout)
-        version = tuple(told["python"])
-        return Probed(told["executable"], version, told["modules"], told["sources"])
+        facts = json.loads(done.stdout)
+        version = tuple(facts["python"])
+        return Probed(facts["executable"], version, facts["modules"], facts["sources"])
     except subprocess.TimeoutExpired:
-        return f"it gives no answer in {PROBE_S:g} s"
+        return f"no response within {PROBE_S:g} s"
     except OSError as fault:
         return f"it does not start: {fault.strerror}"
     except (ValueError, KeyError, TypeError):
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        return f"it is no Python that plog works with{': ' if said else ''}{''.join(said[-1:])}"
+        errors = done.stderr.decode(errors="replace").strip().splitlines()
+        return f"not a usable Python{': ' if errors else ''}{''.join(errors[-1:])}"
 
 
 def _search(variable: str, named: str, there: Probed | str) -> Findings:
-    """Tell what comes of Spark's search in the Python that it asks."""
+    """Report the result of Spark's search in the Python that it asks."""
     name = f"{variable}={named}" if variable else f"{named} on PATH"
-    mend = f"export {WORKERS}={sys.executable}" + (f", unset {DRIVERS}" * (variable == DRIVERS))
+    advice = f"export {WORKERS}={sys.executable}" + (f", unset {DRIVERS}" * (variable == DRIVERS))
     if not variable:
-        mend += ", or activate its environment (session() of plog.spark.session does, but too late"
-        mend += " under spark-submit)"
+        advice += ", or activate its virtual environment, before spark-submit (session() of"
+        advice += " plog.spark.session is too late there)"
     if isinstance(there, str):
         text = f"{name}, in which Spark looks for formats: {there}"
-        yield Finding("Python", Verdict.FAILURE, text, mend)
+        yield Finding("Python", Verdict.FAILURE, text, advice)
         return
     release = _text(there.python)
     if there.python < OLDEST_PYTHON:
         text = f"{name} is Python {release}; plog needs {_text(OLDEST_PYTHON)} or newer"
-        yield Finding("Python", Verdict.FAILURE, text, mend)
+        yield Finding("Python", Verdict.FAILURE, text, advice)
         return
     yield Finding("Python", Verdict.OK, f"Spark looks for formats in {name}, Python {release}")
     if there.python[:2] != sys.version_info[:2]:
-        text = f"{name} is Python {release}, and {sys.executable} {_text(sys.version_info[:3])}:"
-        text += " it runs no functions of jobs that this one starts (PYTHON_VERSION_MISMATCH)"
-        yield Finding("Python", Verdict.WARNING, text, mend)
-    well = True
+        text = f"{name} is Python {release}, but {sys.executable} {_text(sys.version_info[:3])}:"
+        text += " Spark refuses Python functions of jobs started here (PYTHON_VERSION_MISMATCH)"
+        yield Finding("Python", Verdict.WARNING, text, advice)
+    are_found = True
     for module, oldest in (("pyspark", OLDEST_SPARK), ("pyarrow", OLDEST_PYARROW)):
         fault = _module_fault(there.modules[module], oldest)
-        if fault and "error" not in there.modules["plog"]:  # which would bring them
-            well = False
+        if fault and "error" not in there.modules["plog"]:  # installing plog installs them
+            are_found = False
             text = f"{module} in {name} {fault}"
             yield Finding(module, Verdict.FAILURE, text, _install(there.executable))
-    yield from _plog(name, there, mend, is_blamed=well)
+    yield from _plog(name, there, advice, is_blamed=are_found)
     yield from _others(name, there)
 
 
-def _module_fault(told: Mapping[str, Any], oldest: Version) -> str:
-    """Return what is amiss with a module; "" for nothing."""
-    if "error" in told:
-        return f"cannot be imported: {told['error']}"
-    if _version(told["version"])[: len(oldest)] < oldest:
-        return f"is {told['version']}; plog needs {_text(oldest)} or newer"
+def _module_fault(facts: Mapping[str, Any], oldest: Version) -> str:
+    """Return the fault of a module; "" for none."""
+    if "error" in facts:
+        return f"cannot be imported: {facts['error']}"
+    if _version(facts["version"])[: len(oldest)] < oldest:
+        return f"is {facts['version']}; plog needs {_text(oldest)} or newer"
     return ""
 
 
-def _plog(name: str, there: Probed, mend: str, *, is_blamed: bool) -> Findings:
-    """Tell whether the search comes upon plog.
+def _plog(name: str, there: Probed, advice: str, *, is_blamed: bool) -> Findings:
+    """Report whether the search finds plog.
 
     Args:
-        is_blamed: whether a failure to import it is plog's own, and not of what it needs.
+        is_blamed: whether an import failure is plog's own, and not that of a dependency.
     """
     source, package = there.sources.get(SOURCE), there.modules["plog"]
-    install = f"{mend}; or {_install(there.executable)}"
+    install = f"{advice}; or {_install(there.executable)}"
     if source is None and "error" in package:
         yield Finding("plog", Verdict.FAILURE, f"{name} has no plog ({package['error']})", install)
     elif source is None:
-        text = f"{name} imports plog from {package['file']}, but {SOURCE} is not on its path as a"
-        text += " file, where alone Spark looks"
+        text = (
+            f"{name} imports plog from {package['file']}, but {SOURCE} is not a file on its path,"
+        )
+        text += " and Spark finds only files"
         yield Finding("plog", Verdict.FAILURE, text, _install(there.executable))
     elif "error" in source:
         if is_blamed:
             text = f"{SOURCE} in {name} fails to import: {source['error']}"
             yield Finding("plog", Verdict.FAILURE, text, install)
     elif package["version"] != __version__:
-        text = f"{name} has plog {package['version']}, and {sys.executable} {__version__}"
-        yield Finding("plog", Verdict.WARNING, text, "the same release for drivers and workers")
+        text = f"{name} has plog {package['version']}, but {sys.executable} has {__version__}"
+        same = "install the same release for drivers and workers"
+        yield Finding("plog", Verdict.WARNING, text, same)
     else:
-        yield Finding("plog", Verdict.OK, f"{name} has plog {__version__}, by {source['file']}")
+        yield Finding("plog", Verdict.OK, f"{name} has plog {__version__} ({source['file']})")
 
 
 def _others(name: str, there: Probed) -> Findings:
-    for module, told in there.sources.items():
-        if module == SOURCE or "error" not in told:
+    for module, facts in there.sources.items():
+        if module == SOURCE or "error" not in facts:
             continue
-        text = f"{module} in {name} fails to import, and Spark finds no format at all then:"
-        advice = f"mend or uninstall {module}; or {REGISTER}"
-        yield Finding("other formats", Verdict.FAILURE, f"{text} {told['error']}", advice)
+        text = f"{module} in {name} fails to import, and then Spark finds no format at all:"
+        advice = f"fix or uninstall {module}; or {REGISTER}"
+        yield Finding("other formats", Verdict.FAILURE, f"{text} {facts['error']}", advice)
 
 
 def _workers(environment: Mapping[str, str], home: Path | None, there: Probed | str) -> Findings:
-    """Look at the Python that runs functions and registered formats, where it is another."""
+    """Check the Python that runs functions and registered formats, if it is another one."""
     named = environment.get(WORKERS, DEFAULT_PYTHON)
     other = _probe(named, home, environment)
     name = f"{WORKERS}={named}" if WORKERS in environment else f"{named} on PATH"
@@ -358,21 +362,21 @@ def _workers(environment: Mapping[str, str], home: Path | None, there: Probed | 
         text = f"{name}, in which Spark runs functions and registered formats: {other}"
         yield Finding("Python", Verdict.WARNING, text, advice)
     elif not isinstance(there, str) and other.python[:2] != there.python[:2]:
-        text = f"{name} is Python {_text(other.python)}, {DRIVERS} {_text(there.python)}:"
-        text += " functions are refused (PYTHON_VERSION_MISMATCH)"
+        text = f"{name} is Python {_text(other.python)}, but {DRIVERS} {_text(there.python)}:"
+        text += " Spark refuses Python functions (PYTHON_VERSION_MISMATCH)"
         yield Finding("Python", Verdict.WARNING, text, advice)
     elif SOURCE not in other.sources:
-        text = f"{name} has no plog: {REGISTER.partition(' ')[0]} would not work"
+        text = f"{name} has no plog: {REGISTER.partition(' ')[0]} would fail"
         yield Finding("Python", Verdict.WARNING, text, advice)
 
 
 def _install(python: str) -> str:
-    # By its file: an index may have another package of this name.
+    # A file: an index may have another package of this name.
     return f"{python} -m pip install 'plog[spark] @ file:///PATH/OF/THE.whl' (see bin/wheel)"
 
 
 def _version(text: str) -> Version:
-    """Return the numbers that a release begins with."""
+    """Return the leading numbers of a release."""
     found = re.match(r"\d+(?:\.\d+)*", text)
     return () if found is None else tuple(map(int, found[0].split(".")))
 

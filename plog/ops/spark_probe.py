@@ -1,7 +1,7 @@
-"""What a Python tells of itself, asked as Spark asks it: run there with -c, it prints JSON.
+"""Reports, as JSON, what Spark would find in a Python. `spark_doctor` runs it there with -c.
 
-`spark_doctor` sends this file's text to Pythons of any release, with plog or without, so that it
-imports nothing but the standard library and does without new syntax.
+The Python may be of any release, with plog or without. So this file imports only the standard
+library and uses no new syntax.
 """
 
 import importlib
@@ -12,21 +12,21 @@ import sys
 
 
 def imported(name: str) -> dict:  # type: ignore[type-arg]
-    """Import a module; return its version and place, or why that fails."""
+    """Import a module; return its version and file, or the error."""
     try:
         module = importlib.import_module(name)
     except BaseException as fault:  # noqa: BLE001 - a module may raise anything, or exit
         return {"error": "%s: %s" % (type(fault).__name__, fault)}  # noqa: UP031
     file = getattr(module, "__file__", None)
-    if file is None:  # a namespace package: whatever folder has the name
-        return {"error": "%s is a folder, and no package" % next(iter(module.__path__))}  # noqa: UP031
+    if file is None:  # a namespace package: any folder of that name
+        return {"error": "%s is a folder, not a package" % next(iter(module.__path__))}  # noqa: UP031
     return {"version": str(getattr(module, "__version__", "")), "file": file}
 
 
-def tell() -> dict:  # type: ignore[type-arg]
-    """Return what Spark's search would come upon."""
+def report() -> dict:  # type: ignore[type-arg]
+    """Return the modules that Spark's search would find."""
     found = {name: imported(name) for name in ("pyspark", "pyarrow", "plog")}
-    # As pyspark/sql/worker/lookup_data_sources.py: one that fails ends the search.
+    # Like pyspark/sql/worker/lookup_data_sources.py: a failing import ends the search.
     sources = [one.name for one in pkgutil.iter_modules() if one.name.startswith("pyspark_")]
     return {
         "executable": sys.executable,
@@ -37,8 +37,8 @@ def tell() -> dict:  # type: ignore[type-arg]
 
 
 if __name__ == "__main__":
-    # What modules print goes elsewhere.
-    answer = os.dup(1)
+    # Output of the imported modules goes to stderr.
+    stdout = os.dup(1)
     os.dup2(2, 1)
-    text = json.dumps(tell())
-    os.write(answer, text.encode("ascii"))
+    text = json.dumps(report())
+    os.write(stdout, text.encode("ascii"))

@@ -1,4 +1,4 @@
-"""What `plog doctor --spark` says where Spark would find the format, and where it would not."""
+"""`plog doctor --spark` reports whether Spark would find the format, and why not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def script(path: Path, text: str) -> Path:
 
 
 def java(home: Path, release: str | None, modules: str = "java.base jdk.incubator.vector") -> Path:
-    """A Java that says what it is, and ends whoever starts it."""
+    """A Java with a release file, which fails if it is started."""
     script(home / "bin" / "java", "echo started >&2; exit 1")
     if release is not None:
         text = f'IMPLEMENTOR="X"\nJAVA_VERSION="{release}"\nMODULES="{modules}"\n'
@@ -66,8 +66,8 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
 
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the Python of the tests tells of itself."""
-    path = tmp_path_factory.mktemp("told") / "answer.json"
+    """The report of the tests' own Python."""
+    path = tmp_path_factory.mktemp("probe") / "answer.json"
     program = spark_doctor.PROBE.read_text()
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with path.open("wb") as out:
@@ -88,7 +88,7 @@ def bare_python(tmp_path: Path) -> Path:
     return script(tmp_path / "bare", f'unset PYTHONPATH; exec {sys.executable} -S "$@"')
 
 
-def told(found: list[Finding], verdict: Verdict) -> list[str]:
+def lines_of(found: list[Finding], verdict: Verdict) -> list[str]:
     lines = [f"{one.text} -> {one.advice}" for one in found if one.verdict is verdict]
     assert all(one.advice for one in found if one.verdict is not Verdict.OK)
     assert all("\n" not in line for line in lines)
@@ -96,13 +96,13 @@ def told(found: list[Finding], verdict: Verdict) -> list[str]:
 
 
 def failure(found: list[Finding]) -> str:
-    (line,) = told(found, Verdict.FAILURE)
+    (line,) = lines_of(found, Verdict.FAILURE)
     return line
 
 
 def test_nothing_is_amiss_where_spark_finds_plog(environment: Environment) -> None:
     found = examine_spark(environment)
-    assert told(found, Verdict.FAILURE) == told(found, Verdict.WARNING) == []
+    assert lines_of(found, Verdict.FAILURE) == lines_of(found, Verdict.WARNING) == []
     assert {"Java", "Spark", "Python", "plog"} <= {one.what for one in found}
     assert f"{ROOT}/pyspark_plog/__init__.py" in found[-1].text
 
@@ -130,10 +130,10 @@ def test_without_variables_it_is_the_python_on_path(
     environment["PATH"] = f"{place}{os.pathsep}{environment['PATH']}"
     line = failure(examine_spark(environment))
     assert "python3 on PATH has no plog" in line
-    assert "activate its environment" in line
+    assert "activate its virtual environment" in line
     # What names a Python goes before.
     assert (
-        told(examine_spark({**environment, "PYSPARK_PYTHON": sys.executable}), Verdict.FAILURE)
+        lines_of(examine_spark({**environment, "PYSPARK_PYTHON": sys.executable}), Verdict.FAILURE)
         == []
     )
 
@@ -143,18 +143,18 @@ def test_drivers_python_goes_before_and_the_workers_is_looked_at_too(
 ) -> None:
     given = {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": str(bare_python)}
     found = examine_spark({**environment, **given})
-    assert told(found, Verdict.FAILURE) == []
-    (line,) = told(found, Verdict.WARNING)
+    assert lines_of(found, Verdict.FAILURE) == []
+    (line,) = lines_of(found, Verdict.WARNING)
     assert f"PYSPARK_PYTHON={bare_python} has no plog" in line
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (None, "there is no such program"),
+        (None, "program not found"),
         ("echo 'jupyter: no such option -c' >&2; exit 2", "jupyter: no such option -c"),
-        ("echo '[]'", "is no Python that plog works with"),
-        ("exit 0", "is no Python that plog works with"),
+        ("echo '[]'", "not a usable Python"),
+        ("exit 0", "not a usable Python"),
     ],
 )
 def test_what_is_no_python_is_said(
@@ -174,7 +174,7 @@ def test_python_that_hangs_is_not_waited_for(
     monkeypatch.setattr(spark_doctor, "PROBE_S", 0.2)
     named = script(tmp_path / "hangs", "exec sleep 60")
     line = failure(examine_spark({**environment, "PYSPARK_PYTHON": str(named)}))
-    assert "no answer in 0.2 s" in line
+    assert "no response within 0.2 s" in line
 
 
 def of_release(path: Path, answer: Path, *release: int) -> str:
@@ -190,16 +190,16 @@ def test_python_of_another_minor_version_is_warned_of(
 ) -> None:
     newer = of_release(tmp_path / "newer", answer, 3, 99, 1)
     found = examine_spark({**quick, "PYSPARK_PYTHON": newer})
-    assert told(found, Verdict.FAILURE) == []  # plog is there
-    (line,) = told(found, Verdict.WARNING)
+    assert lines_of(found, Verdict.FAILURE) == []  # plog is there
+    (line,) = lines_of(found, Verdict.WARNING)
     assert "is Python 3.99.1" in line
     assert "PYTHON_VERSION_MISMATCH" in line
     older = of_release(tmp_path / "older", answer, 3, 10, 13)
     line = failure(examine_spark({**quick, "PYSPARK_PYTHON": older}))
     assert "is Python 3.10.13; plog needs 3.11 or newer" in line
     given = {"PYSPARK_DRIVER_PYTHON": "python3", "PYSPARK_PYTHON": newer}
-    (line,) = told(examine_spark({**quick, **given}), Verdict.WARNING)
-    assert "functions are refused (PYTHON_VERSION_MISMATCH)" in line
+    (line,) = lines_of(examine_spark({**quick, **given}), Verdict.WARNING)
+    assert "Spark refuses Python functions (PYTHON_VERSION_MISMATCH)" in line
 
 
 # -- modules -----------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def test_other_module_that_fails_is_named(
 def test_other_module_that_is_well_is_no_fault(environment: Environment, tmp_path: Path) -> None:
     text = "print('hello')"
     environment["PYTHONPATH"] = module(tmp_path / "modules", "pyspark_other", text)
-    assert told(examine_spark(environment), Verdict.FAILURE) == []
+    assert lines_of(examine_spark(environment), Verdict.FAILURE) == []
 
 
 def test_plog_that_fails_to_import_is_said(environment: Environment, tmp_path: Path) -> None:
@@ -261,7 +261,10 @@ def test_plog_that_an_import_hook_finds_is_not_found(
     environment["PYTHONPATH"] = os.pathsep.join([str(half), *packages])
     python = script(tmp_path / "half-python", f'exec {sys.executable} -S "$@"')
     line = failure(examine_spark({**environment, "PYSPARK_PYTHON": str(python)}))
-    assert f"imports plog from {half}/plog/__init__.py, but pyspark_plog is not on its path" in line
+    assert (
+        f"imports plog from {half}/plog/__init__.py, but pyspark_plog is not a file on its path"
+        in line
+    )
 
 
 def test_folder_that_has_plogs_name_is_no_plog(
@@ -273,16 +276,16 @@ def test_folder_that_has_plogs_name_is_no_plog(
         tmp_path / "python", f'export PYTHONPATH={folder.parent}; exec {sys.executable} -S "$@"'
     )
     line = failure(examine_spark({**environment, "PYSPARK_PYTHON": str(python)}))
-    assert f"has no plog ({folder} is a folder, and no package)" in line
+    assert f"has no plog ({folder} is a folder, not a package)" in line
 
 
 def test_another_plog_is_warned_of(
     environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark_doctor, "__version__", "99")
-    (line,) = told(examine_spark(environment), Verdict.WARNING)
+    (line,) = lines_of(examine_spark(environment), Verdict.WARNING)
     assert "has plog " in line
-    assert line.partition(" -> ")[0].endswith(" 99")
+    assert line.partition(" -> ")[0].endswith(" has 99")
 
 
 # -- Spark -------------------------------------------------------------------------------------
@@ -300,12 +303,13 @@ def test_spark_home_of_another_patch_is_warned_of(quick: Environment, tmp_path: 
 
     near = ".".join([*__version__.split(".")[:2], "99"])
     found = examine_spark({**quick, "SPARK_HOME": str(spark(tmp_path / "spark", near))})
-    assert told(found, Verdict.FAILURE) == []
-    assert len(told(found, Verdict.WARNING)) == 1
+    assert lines_of(found, Verdict.FAILURE) == []
+    assert len(lines_of(found, Verdict.WARNING)) == 1
 
 
 @pytest.mark.parametrize(
-    ("release", "says"), [("4.1.1", "is Spark 4.1.1; plog's source needs 4.2"), (None, "no Spark")]
+    ("release", "says"),
+    [("4.1.1", "is Spark 4.1.1; plog's source needs 4.2"), (None, "no Spark found")],
 )
 def test_spark_home_that_is_too_old_or_none_is_said(
     quick: Environment, tmp_path: Path, release: str | None, says: str
@@ -323,12 +327,12 @@ def test_pyspark_that_is_nowhere_is_said(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     found = examine_spark({**quick, "PYSPARK_PYTHON": str(bare_python)})
-    line, no_plog = told(found, Verdict.FAILURE)
+    line, no_plog = lines_of(found, Verdict.FAILURE)
     assert f"pyspark is not installed for {sys.executable}" in line
     assert "pip install 'plog[spark] @ file:///" in line
     assert "has no plog" in no_plog
     # That of the Python which Spark asks does.
-    assert told(examine_spark(quick), Verdict.FAILURE) == []
+    assert lines_of(examine_spark(quick), Verdict.FAILURE) == []
 
 
 # -- spark-env.sh ------------------------------------------------------------------------------
@@ -345,7 +349,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def spark_env(conf: Path, text: str) -> str:
-    """Write what Spark's scripts source; return its name."""
+    """Write spark-env.sh; return its path."""
     conf.mkdir(exist_ok=True)
     (conf / "spark-env.sh").write_text(textwrap.dedent(text))
     return f"{conf}/spark-env.sh"
@@ -372,7 +376,9 @@ def test_python_that_spark_env_names_goes_before_the_callers(
     conf = tmp_path / "elsewhere" if is_elsewhere else home / "conf"
     file = spark_env(conf, f"echo A=1\nPYSPARK_PYTHON={bare_python}\necho B=1 >&2")
     given = {**quick, "PYSPARK_PYTHON": "python3", "SPARK_HOME": str(home)}
-    assert told(examine_spark({**given, "SPARK_CONF_DIR": str(tmp_path)}), Verdict.FAILURE) == []
+    assert (
+        lines_of(examine_spark({**given, "SPARK_CONF_DIR": str(tmp_path)}), Verdict.FAILURE) == []
+    )
     found = examine_spark({**given, "SPARK_CONF_DIR": str(conf) if is_elsewhere else ""})
     assert f"PYSPARK_PYTHON={bare_python} has no plog" in failure(found)
     assert said_of(found).startswith(f"{file} changes PYSPARK_PYTHON:")
@@ -435,7 +441,7 @@ def test_spark_env_beside_a_pyspark_of_pip_is_read(
     monkeypatch.setattr(spark_doctor, "_pyspark_here", lambda: home)
     spark_env(home / "conf", "MINE=$SPARK_HOME")
     found = examine_spark(quick)
-    assert told(found, Verdict.FAILURE) == told(found, Verdict.WARNING) == []
+    assert lines_of(found, Verdict.FAILURE) == lines_of(found, Verdict.WARNING) == []
     assert "changes none of SPARK_HOME, JAVA_HOME" in said_of(found)
     assert not any("SPARK_HOME=" in one.text for one in found)
     spark_env(home / "conf", f"SPARK_HOME={spark(tmp_path / 'old', '3.5.0')}")
@@ -448,7 +454,7 @@ def test_spark_env_beside_a_pyspark_of_pip_is_read(
         ("exit 3", "ends Spark's scripts with status 3"),
         ("exit", "ends Spark's scripts with status 0"),
         ("set -e; false", "ends Spark's scripts with status 1"),
-        ("sleep 60 & echo $! >$CHILD; wait", "does not end in 1 s"),
+        ("sleep 60 & echo $! >$CHILD; wait", "does not end within 1 s"),
     ],
 )
 def test_spark_env_that_fails_or_hangs_is_warned_of(
@@ -463,8 +469,8 @@ def test_spark_env_that_fails_or_hangs_is_warned_of(
     file = spark_env(home / "conf", f"JAVA_HOME=/none\n{text}")
     child = tmp_path / "child"
     found = examine_spark({**quick, "SPARK_HOME": str(home), "CHILD": str(child)})
-    assert told(found, Verdict.FAILURE) == []  # the caller's Java is well
-    (line,) = told(found, Verdict.WARNING)
+    assert lines_of(found, Verdict.FAILURE) == []  # the caller's Java is well
+    (line,) = lines_of(found, Verdict.WARNING)
     assert f"{file} {says}" in line
     deadline = time.monotonic() + 10
     while child.exists() and is_running(child.read_text().strip()):  # what it started ends, too
@@ -483,13 +489,13 @@ def test_spark_env_that_leaves_something_running_is_not_waited_for(
 def test_spark_env_that_was_read_already_is_not_read_again(quick: Environment, home: Path) -> None:
     spark_env(home / "conf", "JAVA_HOME=/none")
     given = {**quick, "SPARK_HOME": str(home), "SPARK_ENV_LOADED": "1"}
-    assert told(examine_spark(given), Verdict.FAILURE) == []
+    assert lines_of(examine_spark(given), Verdict.FAILURE) == []
 
 
 def test_spark_env_without_a_bash_is_warned_of(quick: Environment, home: Path) -> None:
     spark_env(home / "conf", "JAVA_HOME=/none")
     quick["PATH"] = quick["PATH"].partition(os.pathsep)[0]
-    (line,) = told(examine_spark({**quick, "SPARK_HOME": str(home)}), Verdict.WARNING)
+    (line,) = lines_of(examine_spark({**quick, "SPARK_HOME": str(home)}), Verdict.WARNING)
     assert "bash does not start" in line
 
 
@@ -501,9 +507,9 @@ def test_spark_env_without_a_bash_is_warned_of(quick: Environment, home: Path) -
     [
         ("21.0.8", Verdict.OK, "is Java 21.0.8"),
         ("17", Verdict.OK, "is Java 17"),
-        ("11.0.22", Verdict.FAILURE, "is Java 11.0.22 -> install one (17 or newer"),
+        ("11.0.22", Verdict.FAILURE, "is Java 11.0.22 -> install Java 17 or newer"),
         ("1.8.0_392", Verdict.FAILURE, "is Java 1.8.0_392"),
-        (None, Verdict.WARNING, "cannot be told without starting it"),
+        (None, Verdict.WARNING, "unknown release"),
     ],
 )
 def test_java_is_known_by_its_files(
@@ -525,13 +531,13 @@ def test_java_without_a_module_that_spark_names_is_said(quick: Environment, tmp_
 
 def test_java_that_is_missing_is_said(quick: Environment, tmp_path: Path) -> None:
     line = failure(examine_spark({**quick, "JAVA_HOME": str(tmp_path / "gone")}))
-    assert "there is no bin/java" in line
+    assert "no executable bin/java" in line
     del quick["JAVA_HOME"]
     quick["PATH"] = str(tmp_path / "bin")
     line = failure(examine_spark(quick))
-    assert "there is no java on PATH, and JAVA_HOME is not set" in line
+    assert "no java on PATH, and JAVA_HOME is not set" in line
     (tmp_path / "bin" / "java").symlink_to(tmp_path / "java" / "bin" / "java")
-    assert told(examine_spark(quick), Verdict.FAILURE) == []
+    assert lines_of(examine_spark(quick), Verdict.FAILURE) == []
 
 
 # -- the command -------------------------------------------------------------------------------
