@@ -1,7 +1,7 @@
-"""The activity stream as Spark reads it: which event is late, and of when each counts.
+"""Reads the activity stream with Spark: the time at which each event counts, and late events.
 
-What the jobs over it have in common. `activity_events.py` makes such a stream, and says the same
-without Spark.
+The common part of the jobs over this stream. `activity_events.py` generates such a stream, and
+computes the same results without Spark.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import click
 import job
 from job import AnyCommand, Options
 
+from plog.cli.output import UNITS_S
 from plog.errors import PlogError
 
 if TYPE_CHECKING:
@@ -24,24 +25,23 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 SCHEMA = "time bigint, user string, kind string, address string"
-UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-DROPPED = "counts, of events that came in time and were read when their windows were over"
+DROPPED = "counts: their events arrived in time, but were read after their windows had closed"
 STATE = {
-    # On disk: a first batch may have days of windows. A checkpoint keeps what it was begun with.
+    # On disk: a first batch may have days of windows. A checkpoint keeps its first provider.
     "spark_sql_streaming_stateStore_providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark_sql_streaming_stateStore_rocksdb_boundedMemoryUsage": "true",
-    # The count of rows in a query's progress: each change would be a read besides.
+    # Counting rows for the query's progress would add a read to each change.
     "spark_sql_streaming_stateStore_rocksdb_trackTotalNumberOfRows": "false",
-    # A batch writes down what it has changed, not whole files of what there is.
+    # A batch writes its changes, not whole state files.
     "spark_sql_streaming_stateStore_rocksdb_changelogCheckpointing_enabled": "true",
 }
-"""Settings of Spark for what is counted and not written yet."""
+"""Spark's settings for the state: counts that are not written yet."""
 
 
 class Duration(click.ParamType):
-    """A time like 90s, 5m, 2h or 1d; gives seconds."""
+    """A duration like 90s, 5m, 2h or 1d; converted to seconds."""
 
     name = "duration"
 
@@ -51,25 +51,19 @@ class Duration(click.ParamType):
             return value
         found = re.fullmatch(r"(\d+)([smhd])", str(value).strip())
         if found is None or not int(found[1]):
-            self.fail(f"{value!r}; a duration is e.g. 90s, 5m, 2h or 1d", param, ctx)
+            self.fail(f"invalid duration {value!r}: use e.g. 90s, 5m, 2h or 1d", param, ctx)
         return int(found[1]) * UNITS_S[found[2]]
 
 
 DURATION = Duration()
 
 
-def duration_text(seconds: int) -> str:
-    """Return a time in seconds as a Duration is written, in its largest whole unit."""
-    unit = max((unit for unit in UNITS_S if not seconds % UNITS_S[unit]), key=UNITS_S.__getitem__)
-    return f"{seconds // UNITS_S[unit]}{unit}"
-
-
 class Dropped(PlogError):
-    """Spark has left out what it was to count."""
+    """Spark has dropped rows that it should have counted."""
 
 
 def options(*, late_after: str) -> Callable[[AnyCommand], AnyCommand]:
-    """Give a command the options that the jobs have in common, late after so long by default."""
+    """Add the jobs' common options to a command; `late_after` is a default."""
 
     def add(command: AnyCommand) -> AnyCommand:
         for option in reversed(_options(late_after)):
@@ -82,18 +76,18 @@ def options(*, late_after: str) -> Callable[[AnyCommand], AnyCommand]:
 def _options(late_after: str) -> tuple[Callable[[AnyCommand], AnyCommand], ...]:
     return (
         click.option(
-            "--topic", default="activity", show_default=True, help="Where the events are."
+            "--topic", default="activity", show_default=True, help="Topic with the events."
         ),
         click.option(
             "--checkpoint",
             type=click.Path(file_okay=False),
             required=True,
-            help="Directory in which the job keeps how far it is: a later run goes on there. "
-            "One that counts otherwise needs another.",
+            help="Directory for the job's position: the next run resumes there. "
+            "Other windows or topics need another one.",
         ),
         click.option(
             "--continuous/--no-continuous",
-            help="Go on for ever, not only to what is there now.  [default: no-continuous]",
+            help="Run until stopped, or end after the present records.  [default: no-continuous]",
         ),
         click.option(
             "--every",
@@ -101,7 +95,7 @@ def _options(late_after: str) -> tuple[Callable[[AnyCommand], AnyCommand], ...]:
             type=DURATION,
             default="10s",
             show_default=True,
-            help="With --continuous: how often there is a batch.",
+            help="Interval between batches (with --continuous).",
         ),
         click.option(
             "--late-after",
@@ -109,7 +103,8 @@ def _options(late_after: str) -> tuple[Callable[[AnyCommand], AnyCommand], ...]:
             type=DURATION,
             default=late_after,
             show_default=True,
-            help="Late is what arrives (by the records' timestamps) so long after it happened.",
+            help="Events count as late if they arrive (record timestamp) this long after their "
+            "own time.",
         ),
         click.option(
             "--slack",
@@ -117,14 +112,14 @@ def _options(late_after: str) -> tuple[Callable[[AnyCommand], AnyCommand], ...]:
             type=DURATION,
             default="1m",
             show_default=True,
-            help="By how much producers' clocks may differ: windows are kept so much longer.",
+            help="Maximum difference between producers' clocks; windows stay open longer by it.",
         ),
         click.option(
             "--parts",
             type=click.IntRange(1),
             default=4,
             show_default=True,
-            help="In how many parts windows are counted; what the first run was given stays.",
+            help="Number of shuffle partitions. A checkpoint keeps that of its first run.",
         ),
         job.source_option,
         job.sink_option,
@@ -142,22 +137,22 @@ def events(
 ) -> DataFrame:
     """Return the events of a stream, with a watermark on `happened`.
 
-    What is no JSON or has no time since 1970 is left out (see `left_out`); user, kind and address
-    may be NULL.
+    Records that are not JSON, or have no time since 1970, are left out (see `left_out`); user, kind
+    and address may be NULL.
 
-    Columns: user, kind, address, late, and of when the event counts, `happened`. That is its own
-    time, but not later than it arrived: else a client whose clock is ahead would close the windows
-    of all others. What arrives more than `late_after_s` after its time is late, and counts of when
-    it arrived, so that it can be counted at all. So what is late does not hang on how the stream
-    is cut into batches, and a stream that is read again gives the same.
+    Columns: user, kind, address, late, and `happened`, the time at which the event counts. That is
+    the event's own time, but at most its arrival: otherwise a client whose clock is ahead would
+    close the windows of all others. An event that arrives more than `late_after_s` after its own
+    time is late, and counts at its arrival, when its window is still open. So lateness does not
+    depend on how the stream is cut into batches, and reading a stream again gives the same result.
 
-    A batch reads all that is there. The watermark is that of the newest event of any partition, and
-    `maxOffsetsPerTrigger` shares a batch out by numbers of records, not by their times: with it, a
-    partition that has the last hour alone would end windows of which others are still to be read.
+    A batch reads all present records. The watermark follows the newest event of any partition, but
+    `maxOffsetsPerTrigger` divides a batch by number of records, not by time. With it, a partition
+    with the last hour only would close windows that other partitions still have events for.
 
     Args:
-        options: further ones of the source.
-        slack_s: for this longer windows stay open, as clocks differ.
+        options: further options of the source.
+        slack_s: how much longer windows stay open, because clocks differ.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -188,11 +183,11 @@ def events(
 
 
 def left_out(rows: DataFrame, condition: str, name: str) -> DataFrame:
-    """Return rows but those of a condition in SQL, which `run` tells the number of.
+    """Return the rows that do not meet a condition in SQL; `run` reports the number of others.
 
     Args:
         condition: never NULL.
-        name: no other of the query's is called so.
+        name: unique in the query.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -214,11 +209,11 @@ def to_topic(
     options: Options = (),
     **trigger: Any,
 ) -> StreamingQuery:
-    """Write rows, of a key and a value, into a topic: each once.
+    """Write rows with a key and a value into a topic, exactly once.
 
     Args:
-        options: further ones of the sink.
-        trigger: when there are batches (see `trigger`).
+        options: further options of the sink.
+        trigger: arguments of the trigger (see `trigger`).
     """
     return (
         rows.writeStream.format("plog")
@@ -234,7 +229,7 @@ def to_topic(
 
 
 def create(bootstrap: str, topic: str) -> None:
-    """Create a topic to write into, if there is none."""
+    """Create the output topic if it does not exist."""
     from plog.client.admin import Admin
     from plog.errors import TopicAlreadyExists
 
@@ -243,14 +238,14 @@ def create(bootstrap: str, topic: str) -> None:
 
 
 def keep_settings(checkpoint: str, **settings: int | str) -> None:
-    """Refuse a checkpoint that was begun with other settings (see `checkpoints.keep_settings`).
+    """Refuse a checkpoint with other settings (see `checkpoints.keep_settings`).
 
     Args:
-        settings: by the names of main's arguments: those that end in `_s` are times in seconds.
+        settings: by the names of main's arguments; names that end in `_s` are in seconds.
     """
     kept = {
         name.removesuffix("_s").replace("_", "-"): (
-            duration_text(value) if isinstance(value, int) else value
+            job.duration_option(value * 1000) if isinstance(value, int) else value
         )
         for name, value in settings.items()
     }
@@ -258,22 +253,22 @@ def keep_settings(checkpoint: str, **settings: int | str) -> None:
 
 
 def session(name: str, parts: int) -> AbstractContextManager[SparkSession]:
-    """Return a session of a job, which counts in so many parts (see `job.session`)."""
+    """Return a session with `parts` shuffle partitions (see `job.session`)."""
     return job.session(name, spark_sql_shuffle_partitions=str(parts), **STATE)
 
 
 def run(
     spark: SparkSession, starts: Sequence[Callable[[], StreamingQuery]], *, continuous: bool
 ) -> None:
-    """Run queries that read what the one before writes, and tell of each what it has done.
+    """Run a chain of queries, each reading the output of the one before, and report their work.
 
-    Each to its end; or all at once, until one ends or the job is told to stop.
+    Runs them one after the other; if continuous all at once, until one ends or Ctrl-C is pressed.
 
     Raises:
         Dropped: some counts are too low.
     """
     queries: list[StreamingQuery] = []
-    with job.told(spark, DROPPED) as dropped, ExitStack() as running:
+    with job.report_queries(spark, DROPPED) as dropped, ExitStack() as running:
         for start in starts:
             query = start()
             queries.append(query)
@@ -281,19 +276,19 @@ def run(
             if not continuous:
                 query.awaitTermination()
         if continuous:
-            click.echo("running; Ctrl-C ends it, and the next run goes on from there", err=True)
+            click.echo("running; Ctrl-C ends it, and the next run resumes there", err=True)
             _wait(queries)
     if dropped:
         raise Dropped(
-            f"Spark has dropped {dropped.total():,} {DROPPED}: what was written is not complete, "
-            "and a longer --slack keeps such"
+            f"Spark has dropped {dropped.total():,} {DROPPED}. The output is incomplete; set a "
+            "longer --slack for the next run"
         )
 
 
 def _wait(queries: Sequence[StreamingQuery]) -> None:
     """Wait until one of the queries ends, with its exception, or Ctrl-C is pressed."""
     try:
-        # Not in a call of the JVM: Ctrl-C there brings a page of traceback.
+        # Polling instead of a call into the JVM, where Ctrl-C prints a page of traceback.
         while all(query.isActive for query in queries):
             time.sleep(0.5)
     except KeyboardInterrupt:

@@ -1,9 +1,9 @@
-"""An activity stream as JSON events in a topic: people, crawlers and abusers of a web site.
+"""Generates an activity stream: JSON events of people, crawlers and abusers of a web site.
 
-Made from a seed, in columns, so that ten millions take seconds; the same seed gives the same. Each
-event is one record: key the user, value JSON, timestamp when it arrived. For some that is long
-after they happened, and for a few, whose clocks are wrong, before. `expected_report` and
-`expected_alerts` compute without Spark what the report and the alerts must say of them.
+Generated from a seed, in columns: ten million events take seconds, and a seed always gives the same
+events. Each event is one record: the user as key, JSON as value, the arrival as timestamp. Some
+events arrive long after their own time; a few, from clients with wrong clocks, before it.
+`expected_report` and `expected_alerts` compute the expected results without Spark.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ PAGES, QUERIES = 10_000, 2_000
 BOTS = 4
 EVENTS_PER_SESSION = 12
 PAUSE_MS = 20_000
-"""Between two events of a session, in the mean."""
+"""Mean pause between two events of a session."""
 CHUNK = 200_000
-"""About so many events are made at a time."""
+"""Approximate number of events generated at a time."""
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What the stream is like.
+    """The parameters of the stream.
 
     Attributes:
-        burst_every_s: a crawler, and next time an abuser, comes so often.
+        burst_every_s: interval between bursts, alternately of a crawler and an abuser.
     """
 
     seed: int = 1
@@ -48,7 +48,7 @@ class Traffic:
 
 
 class Burst(NamedTuple):
-    """A bot at work. Bots take turns, and so one comes again when it has long been quiet."""
+    """A burst of a bot. Bots take turns, so that each is quiet for long between its bursts."""
 
     bot: int
     start_ms: int
@@ -57,7 +57,7 @@ class Burst(NamedTuple):
 
     @property
     def is_crawler(self) -> bool:
-        """A crawler only views, an abuser searches and clicks."""
+        """Whether the bot is a crawler, which only views; an abuser searches and clicks."""
         return self.bot % 2 == 0
 
     @property
@@ -67,7 +67,7 @@ class Burst(NamedTuple):
 
 
 class Events(NamedTuple):
-    """Columns of int64: times in ms since 1970, the rest numbers; `names` has the users'."""
+    """Columns of int64: times in ms since 1970, the others are indexes; `names` has the users."""
 
     time: np.ndarray
     arrival: np.ndarray
@@ -77,12 +77,12 @@ class Events(NamedTuple):
     page: np.ndarray
 
     def take(self, which: Any) -> Events:
-        """Return the events that a slice, a mask or an order names."""
+        """Return the events selected by a slice, a mask or an index array."""
         return Events(*(column[which] for column in self))
 
 
 class Row(NamedTuple):
-    """What the report says of one kind of events in one window."""
+    """The report's numbers for one kind of event in one window."""
 
     events: int
     visitors: int
@@ -90,7 +90,7 @@ class Row(NamedTuple):
 
 
 class Alert(NamedTuple):
-    """What is said of a burst: in which window it was noticed, and what was in that."""
+    """The alert for a burst: the window in which it was detected, and its events."""
 
     user: str
     reason: str
@@ -99,26 +99,26 @@ class Alert(NamedTuple):
 
 
 def bot_name(bot: int) -> str:
-    """Return the user that a bot goes by."""
+    """Return the user name of a bot."""
     return f"{'crawler' if bot % 2 == 0 else 'abuser'}-{bot}"
 
 
 def names(traffic: Traffic) -> list[str]:
-    """Return what the numbers of users mean; the bots come last."""
+    """Return the user names by index; bots come last."""
     return [f"u{n}" for n in range(traffic.users)] + [bot_name(n) for n in range(BOTS)]
 
 
-# -- making them -----------------------------------------------------------------------------------
+# -- generating events -----------------------------------------------------------------------------
 
 
 def bursts(traffic: Traffic) -> Iterator[Burst]:
-    """Yield the bursts in the order of their beginnings, without end."""
+    """Yield the bursts in order of their start, without end."""
     number = 0
     while True:
         chance = np.random.default_rng([traffic.seed, 1, number])
         start_ms = traffic.start_ms + (number + 1) * traffic.burst_every_s * 1000
         start_ms += int(chance.integers(MINUTE_MS))
-        # Each third goes on for longer than late events are waited for.
+        # Every third burst is longer than the wait for late events.
         minutes = 25 if number % 3 == 2 else chance.uniform(1.5, 4)
         bot = number % BOTS
         pace = chance.uniform(1.3, 1.6) if bot % 2 == 0 else chance.uniform(4, 6)
@@ -127,7 +127,7 @@ def bursts(traffic: Traffic) -> Iterator[Burst]:
 
 
 def chunks(traffic: Traffic, count: int) -> Iterator[Events]:
-    """Yield events in the order of their arrival, `count` in all."""
+    """Yield `count` events in the order of arrival."""
     slice_ms = max(int(traffic.chunk / traffic.events_per_s * 1000), 1000)
     to_come = bursts(traffic)
     burst = next(to_come)
@@ -197,7 +197,7 @@ def _bot(chance: np.random.Generator, traffic: Traffic, burst: Burst, session: i
     count = len(times)
     if burst.is_crawler:
         kinds = np.full(count, VIEW)
-        # Somewhere it takes a breath, which does not make two bursts of one.
+        # A short pause, which does not split the burst.
         times[count // 2 :] += MINUTE_MS // 2
     else:
         kinds = np.where(chance.random(count) < 0.8, SEARCH, CLICK)
@@ -211,7 +211,7 @@ def _bot(chance: np.random.Generator, traffic: Traffic, burst: Burst, session: i
     )
 
 
-# -- writing them ----------------------------------------------------------------------------------
+# -- writing events --------------------------------------------------------------------------------
 
 
 class Writer:
@@ -221,7 +221,7 @@ class Writer:
         self._producer, self._topic = producer, topic
         users = names(traffic)
         self._users = pa.array(users)
-        # Two of a household have one address.
+        # Two users of a household share one address.
         households = [number // 2 for number in range(len(users))]
         self._addresses = pa.array([f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in households])
         self._pages = pa.array(
@@ -230,7 +230,7 @@ class Writer:
         self._kinds = pa.array(KINDS)
 
     def write(self, events: Events) -> None:
-        """Hand events to the producer."""
+        """Pass events to the producer."""
         from plog.client.producer import RowColumns
 
         keys = self._users.take(pa.array(events.user))
@@ -265,10 +265,10 @@ def load(
     traffic: Traffic,
     progress: Callable[[int], object] = lambda _count: None,
 ) -> int:
-    """Produce events and return how many, all acknowledged.
+    """Produce events and return their number, once all are acknowledged.
 
     Args:
-        progress: called with the number of events of each chunk.
+        progress: called with the number of events in each chunk.
     """
     from plog.client.producer import Producer
 
@@ -285,21 +285,20 @@ def load(
 
 
 def at_their_time(events: Iterable[Events]) -> Iterator[Events]:
-    """Yield chunks when the last event of them has arrived by this machine's clock."""
+    """Yield each chunk when its last event arrives, by this machine's clock."""
     for chunk in events:
         if len(chunk.time):
             time.sleep(max(chunk.arrival[-1] / 1000 - time.time(), 0))
         yield chunk
 
 
-# -- what is to be found in them -------------------------------------------------------------------
+# -- expected results ------------------------------------------------------------------------------
 
 
 def happened(events: Events, late_after_ms: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return which events are late, and of when each counts.
+    """Return which events are late, and the time at which each event counts.
 
-    One that comes in time counts of when it happened, but not of later than it arrived; one that
-    comes late, of when it arrived.
+    An event in time counts at its own time, but at most at its arrival; a late one at its arrival.
     """
     late = events.arrival - events.time > late_after_ms
     return late, np.where(late, events.arrival, np.minimum(events.time, events.arrival))
@@ -308,7 +307,7 @@ def happened(events: Events, late_after_ms: int) -> tuple[np.ndarray, np.ndarray
 def expected_report(
     events: Iterable[Events], *, window_ms: int, slide_ms: int, late_after_ms: int
 ) -> dict[tuple[int, str], Row]:
-    """Compute the report: of each window's beginning, in ms, and each kind of events."""
+    """Compute the report by window start, in ms, and kind of event."""
     keys = ["start", "kind", "user"]
     parts = []
     for chunk in events:
@@ -345,14 +344,14 @@ def expected_alerts(
     crawl_limit: int,
     late_after_ms: int,
 ) -> list[Alert]:
-    """Compute the alerts, each user's in their order."""
+    """Compute the alerts, in order for each user."""
     kept = []
     least = min(limit, crawl_limit)
     for chunk in events:
         late, when = happened(chunk, late_after_ms)
         kept.append(chunk._replace(time=when).take(~late))
     whole = Events(*(np.concatenate(columns) for columns in zip(*kept, strict=True)))
-    # Of a window that is over the limit, the one or the other half is over half of it.
+    # If a window is over the limit, one of its halves is over half of it.
     halves = whole.user * 2**32 + (whole.time - traffic.start_ms) // (window_ms // 2) + 2**20
     found, counts = np.unique(halves, return_counts=True)
     busy = set((found[counts >= least // 3] >> 32).tolist())
@@ -380,14 +379,19 @@ def expected_alerts(
 
 
 @click.command()
-@click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True)
-@click.option("--topic", default=TOPIC, show_default=True)
-@click.option("--events", "count", default=1_000_000, show_default=True, help="How many.")
-@click.option("--seed", default=1, show_default=True, help="The same seed, the same events.")
-@click.option("--rate", default=100.0, show_default=True, help="Events in a second of theirs.")
-@click.option("--live", is_flag=True, help="Begin now and write each when it arrives.")
+@click.option(
+    "--bootstrap-server", default="127.0.0.1:9092", show_default=True, help="A broker's host:port."
+)
+@click.option("--topic", default=TOPIC, show_default=True, help="Topic for the events.")
+@click.option("--events", "count", default=1_000_000, show_default=True, help="Number of events.")
+@click.option("--seed", default=1, show_default=True, help="Seed of the random generator.")
+@click.option("--rate", default=100.0, show_default=True, help="Events per second of their time.")
+@click.option("--live", is_flag=True, help="Start now, and write each event when it arrives.")
 def main(bootstrap_server: str, topic: str, count: int, seed: int, rate: float, live: bool) -> None:
-    """Fill TOPIC with what people and bots do on a web site (created if need be, kept for ever)."""
+    """Fill TOPIC with events of people and bots on a web site.
+
+    Creates the topic, without retention, if it does not exist.
+    """
     from plog.client.admin import Admin
     from plog.errors import TopicAlreadyExists
 
@@ -396,10 +400,10 @@ def main(bootstrap_server: str, topic: str, count: int, seed: int, rate: float, 
         traffic = Traffic(seed, rate, start_ms=int(time.time() * 1000), chunk=max(int(rate), 1))
     with Admin(bootstrap_server) as admin:
         try:
-            # The events carry times of their own: retention by time would delete them at once.
+            # Events keep their own timestamps: time-based retention would delete old ones.
             admin.create_topic(topic, partitions=6, configs={"retention.ms": "-1"})
         except TopicAlreadyExists:
-            click.echo(f"Topic {topic} exists; the events are added to it.")
+            click.echo(f"Topic {topic} exists; adding the events to it.")
     events = chunks(traffic, count)
     if live:
         events = at_their_time(events)

@@ -1,10 +1,10 @@
-"""Reports on an activity stream as it comes: events, visitors and what was late, by window.
+"""Reports on an activity stream: events, visitors and late events by window.
 
     spark-submit spark/activity_report.py --checkpoint DIR --parquet DIR
 
-Reads JSON events (`activity_events.py` makes some) through `readStream.format("plog")` and writes a
-row for each window and kind of events once nothing more can come for it: into a topic, each once,
-and from there to Parquet, which so has the same rows.
+Reads JSON events (`activity_events.py` generates some) through `readStream.format("plog")`. Writes
+one row per window and kind of event when the window has closed: into a topic, exactly once, and
+from there to Parquet, which therefore has the same rows.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ SCHEMA = (
 
 
 def report(events: DataFrame, *, window_s: int, slide_s: int) -> DataFrame:
-    """Return a row for each window and kind, of the columns of SCHEMA.
+    """Return a row per window and kind, with the columns of SCHEMA.
 
-    `visitors` are counted, not estimated: first by user, and then the users. An event that came too
-    late for its windows is in `late` of those it arrived in, and nowhere else.
+    `visitors` are counted exactly: first events by user, then users. An event that is too late for
+    its own windows counts only as `late`, in the windows of its arrival.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
     window = F.window("happened", f"{window_s} seconds", f"{slide_s} seconds")
-    events = activity.left_out(events, "user IS NULL OR kind IS NULL", "events of nobody")
+    events = activity.left_out(
+        events, "user IS NULL OR kind IS NULL", "events without user or kind"
+    )
     by_user = events.groupBy(window, "kind", "user").agg(
         F.count_if(~F.col("late")).alias("events"), F.count_if("late").alias("late")
     )
@@ -58,7 +60,7 @@ def start_report(
     """Write the rows of a report into a topic, as JSON; the key is window and kind.
 
     Args:
-        how: see `activity.to_topic`.
+        how: further arguments of `activity.to_topic`.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -78,10 +80,10 @@ def start_parquet(
     options: job.Options = (),
     **trigger: Any,
 ) -> StreamingQuery:
-    """Write the topic of a report to Parquet, partitioned by the day on which windows begin.
+    """Write the topic of a report to Parquet, partitioned by the start date of windows.
 
     Args:
-        options: further ones of the source.
+        options: further options of the source.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -109,11 +111,11 @@ def start_parquet(
 
 
 def _check_target(target: str, checkpoint: str) -> None:
-    """Refuse files that are not those of a checkpoint's query, where both are on this host's disk.
+    """Refuse a directory of another checkpoint's query, if both are on this host's disks.
 
-    Spark counts the batches in such a directory, and leaves those out, without a word, whose
-    numbers it has seen there: all of a new query's first ones. An old query goes on where it is,
-    and what it has written elsewhere is not in a new directory.
+    Spark records the numbers of the batches in such a directory, and silently skips batches with
+    these numbers: all the first ones of a new query. And if an old query gets a new directory, its
+    earlier batches are missing there.
     """
     files, query = local_path(target), local_path(checkpoint)
     if files is None or query is None:
@@ -121,18 +123,18 @@ def _check_target(target: str, checkpoint: str) -> None:
     is_written = any((files / "_spark_metadata").glob("[0-9]*"))
     if is_written and not (query / "offsets").exists():
         raise click.UsageError(
-            f"{target} was written by a run with another --checkpoint; "
+            f"{target} was written with another --checkpoint; "
             "a new checkpoint needs a new --parquet"
         )
     if not is_written and any((query / "commits").glob("[0-9]*")):
         raise click.UsageError(
-            f"{target} has none of what runs with this --checkpoint have written; "
+            f"{target} has no files of earlier runs with this --checkpoint; "
             "an old checkpoint needs its old --parquet"
         )
 
 
 def totals(spark: SparkSession, target: str) -> list[tuple[str, int, int, int, int]]:
-    """Return of each kind: windows, events, most visitors of a window and what was late."""
+    """Return per kind: windows, events, maximum visitors in a window, and late events."""
     from pyspark.sql import functions as F  # noqa: N812
 
     by_kind = spark.read.schema(SCHEMA).parquet(target).groupBy("kind")
@@ -144,22 +146,29 @@ def totals(spark: SparkSession, target: str) -> list[tuple[str, int, int, int, i
 @job.config_option
 @job.bootstrap_option
 @activity.options(late_after="10m")
-@click.option("--window", "window_s", type=activity.DURATION, default="5m", show_default=True)
+@click.option(
+    "--window",
+    "window_s",
+    type=activity.DURATION,
+    default="5m",
+    show_default=True,
+    help="Length of a window.",
+)
 @click.option(
     "--slide",
     "slide_s",
     type=activity.DURATION,
-    show_default="the window: they do not overlap",
-    help="A window begins so often; the window is a multiple of it.",
+    show_default="--window, without overlap",
+    help="Interval between the starts of windows; --window must be a multiple of it.",
 )
 @click.option(
-    "--report-topic", default="activity-report", show_default=True, help="Where the report goes."
+    "--report-topic", default="activity-report", show_default=True, help="Topic for the report."
 )
 @click.option(
     "--parquet",
     type=click.Path(file_okay=False),
     required=True,
-    help="Directory of Parquet files where the report goes too.",
+    help="Directory for the report as Parquet files.",
 )
 def main(
     bootstrap_server: str,
@@ -177,14 +186,17 @@ def main(
     report_topic: str,
     parquet: str,
 ) -> None:
-    """Count events and visitors of an activity stream by window and kind, once each.
+    """Count events and visitors of an activity stream by window and kind.
 
-    Records that are no JSON, or have no time, user or kind, are left out; at its end the job says
-    how many those were.
+    Records that are not JSON, or have no time, user or kind, are left out; the job reports their
+    number at its end.
     """
     slide_s = slide_s or window_s
     if window_s % slide_s:
-        raise click.BadParameter("--window must be a multiple of --slide")
+        raise click.UsageError(
+            f"--window {job.duration_option(window_s * 1000)} is not a multiple of "
+            f"--slide {job.duration_option(slide_s * 1000)}"
+        )
     trigger = activity.trigger(continuous=continuous, every_s=every_s)
     into_topic, into_parquet = below(checkpoint, "report"), below(checkpoint, "parquet")
     with activity.session("activity report", parts) as spark:
@@ -219,7 +231,7 @@ def main(
                 partial(
                     start_parquet,
                     *(spark, bootstrap_server, report_topic, parquet, into_parquet),
-                    # Where to begin may name what only the activity topic has.
+                    # Starting offsets may name partitions that only the activity topic has.
                     [one for one in source_options if not one[0].lower().startswith("starting")],
                     **trigger,
                 ),
@@ -229,7 +241,7 @@ def main(
         if not continuous:
             columns = ("Kind", "Windows", "Events", "Most visitors", "Late")
             job.print_table(f"Activity in {report_topic}", columns, totals(spark, parquet))
-            click.echo("Windows that may get more events are not in it yet")
+            click.echo("Windows that are still open are not included")
             if slide_s < window_s:
                 click.echo(f"Windows overlap: each event is in {window_s // slide_s} of them")
 

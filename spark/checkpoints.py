@@ -1,8 +1,8 @@
-"""Checkpoint directories of jobs: where they are, and what their first run was told to count.
+"""Keeps a job's settings in its checkpoint directory, and refuses a run with other settings.
 
-Spark takes a checkpoint as it is, whatever the query says now: with another window it counts on
-under the same keys. So a job's own file in it says what its state is of. It is of no concern to
-Spark, which looks only for the names that it knows.
+Spark resumes from a checkpoint even if the query has changed: with another window it continues to
+count under the same keys. So the job stores the settings of its state in a file of its own in the
+checkpoint. Spark ignores that file: it only looks for the names that it knows.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ SETTINGS = "job.json"
 
 
 def local_path(path: str) -> Path | None:
-    """Return where a path of Spark's is on this host; None if it is of another filesystem.
+    """Return a path of Spark's as a local path; None if it is on another filesystem.
 
-    Without a scheme it is of Spark's default filesystem, which is known in a session; before one it
-    is taken for this host's.
+    A path without a scheme is on Spark's default filesystem, which is known only in a session;
+    before one this function assumes the local filesystem.
     """
     scheme, colon, rest = path.partition(":")
     if not colon or "/" in scheme:
@@ -42,38 +42,36 @@ def _is_default_local() -> bool:
 
 
 def below(directory: str, name: str) -> str:
-    """Return the path of a name in a directory; either may be a URI, which pathlib would change."""
+    """Return the path of a name in a directory, which may be a URI (pathlib would change it)."""
     return f"{directory.rstrip('/')}/{name}"
 
 
 def keep_settings(checkpoint: str, settings: Mapping[str, str]) -> None:
-    """Keep what a checkpoint's state is of, where that is on this host, and refuse anything else.
+    """Store the settings of a checkpoint that is on this host, and refuse different ones.
 
-    To be called in the session, before the queries start. A setting that the checkpoint's file does
-    not have, as an earlier plog has written none, is taken from this run; one that is not given any
-    more is of no interest.
+    Call it in the session, before the queries start. A setting that is missing in the file (an
+    earlier plog wrote none) is taken from this run; a stored setting that is not given is ignored.
 
     Args:
-        checkpoint: of one query, or a directory of those of several.
-        settings: by the names of their options, without the dashes, as the user may write them.
+        checkpoint: the checkpoint of one query, or a directory with those of several.
+        settings: by option name, without dashes, as the user may write them.
 
     Raises:
-        click.UsageError: the checkpoint was begun with others.
+        click.UsageError: the checkpoint was created with other settings.
     """
     directory = local_path(checkpoint)
     if directory is None:
         return
     file = directory / SETTINGS
     try:
-        # As long as no query has begun there is no state that would be mixed.
+        # Before the first batch there is no state that could be mixed.
         kept = json.loads(file.read_bytes()) if file.exists() and _is_begun(directory) else {}
         changed = [name for name, value in settings.items() if kept.get(name, value) != value]
         if changed:
             now = ", ".join(f"--{name} {settings[name]}" for name in changed)
             before = ", ".join(f"--{name} {kept[name]}" for name in changed)
             raise click.UsageError(
-                f"the checkpoint {checkpoint} was begun with {before}, and counts so: "
-                f"{now} needs another --checkpoint"
+                f"checkpoint {checkpoint} was created with {before}; {now} needs a new --checkpoint"
             )
         if dict(settings) != kept:
             _write(file, json.dumps({**kept, **settings}, indent=1) + "\n")
@@ -82,15 +80,15 @@ def keep_settings(checkpoint: str, settings: Mapping[str, str]) -> None:
 
 
 def _is_begun(directory: Path) -> bool:
-    """Tell whether a query has planned a batch in a checkpoint, or in one of those in a directory.
+    """Tell whether a query has planned a batch in a checkpoint, or in one of a directory's.
 
-    Spark's checksums lie beside, whose names begin with a dot.
+    The names of Spark's checksum files begin with a dot, and do not match.
     """
     return any(any(directory.glob(f"{where}offsets/[0-9]*")) for where in ("", "*/"))
 
 
 def _write(file: Path, text: str) -> None:
-    """Write a file that is there whole or not at all, also when the host goes down."""
+    """Write a file atomically and durably."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     with partial.open("w", encoding="utf-8") as target:

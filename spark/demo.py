@@ -1,6 +1,6 @@
 """The demo: a broker, 336,776 flights through a real client, and a Spark report on them.
 
-Started by bin/demo. Leaves its data under demo-data/ of the checkout and nothing running.
+Started by bin/demo. Leaves its data in demo-data/ of the checkout, and no process running.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ PATIENCE_S = 30
 PARTITIONS = 6
 
 HINTS = """
-How to go on, from the checkout:
-  bin/demo --keep                                   the same, but the broker stays, to be tried
+Next steps, from the checkout:
+  bin/demo --keep                                   the same, and keep the broker running
   .venv/bin/plog --help                             topics, produce, consume, configs, perf
-  .venv/bin/python spark/flights_report.py --help   the report alone, for any broker and any time
-  README.md                                         install a broker, point clients at it\
+  .venv/bin/python spark/flights_report.py --help   only the report, for any broker and time range
+  README.md                                         install a broker, connect clients\
 """
 
 KEPT_HINTS = """
-The broker goes on at {bootstrap} (process {pid}). Try:
+The broker keeps running at {bootstrap} (process {pid}). Try:
   .venv/bin/plog topics list --bootstrap-server {bootstrap}
   .venv/bin/plog consume flights --bootstrap-server {bootstrap} --max 3
   .venv/bin/python spark/flights_report.py --bootstrap-server {bootstrap} --from 2013-12-01
@@ -43,7 +43,7 @@ The broker goes on at {bootstrap} (process {pid}). Try:
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on."""
+    """Return an unused port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -54,7 +54,8 @@ def start_broker(data: Path, port: int) -> subprocess.Popen[bytes]:
     log_path = data / "broker.log"
     if (kept := running_broker(data)) is not None:
         raise click.ClickException(
-            f"the broker of an earlier `bin/demo --keep` goes on: `kill {kept}` stops it"
+            f"the broker of an earlier `bin/demo --keep` is still running: stop it with "
+            f"`kill {kept}`"
         )
     with log_path.open("wb") as log:
         broker = subprocess.Popen(
@@ -68,7 +69,7 @@ def start_broker(data: Path, port: int) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            # Ctrl-C is for the demo, which then ends the broker.
+            # Ctrl-C is meant for the demo, which then stops the broker.
             start_new_session=True,
         )
     deadline = time.monotonic() + PATIENCE_S
@@ -80,18 +81,18 @@ def start_broker(data: Path, port: int) -> subprocess.Popen[bytes]:
             if broker.poll() is not None or time.monotonic() > deadline:
                 stop_broker(broker)
                 raise click.ClickException(
-                    f"the broker did not start. Its log says:\n{log_path.read_text()}"
+                    f"the broker did not start. Its log:\n{log_path.read_text()}"
                 ) from None
             time.sleep(0.02)
 
 
 def running_broker(data: Path) -> int | None:
-    """Return the process that holds the demo's log directory, if there is one."""
+    """Return the process that holds the demo's log directory, or None."""
     lock = data / "log" / ".lock"
     if not lock.exists():
         return None
     inode = lock.stat().st_ino
-    # "1: FLOCK  ADVISORY  WRITE 1234 fd:00:5678 0 EOF"; its other lock there is of no process.
+    # "1: FLOCK  ADVISORY  WRITE 1234 fd:00:5678 0 EOF"; its other lock there belongs to no process.
     for line in Path("/proc/locks").read_text().splitlines():
         fields = line.split()
         if fields[1] == "FLOCK" and fields[5].split(":")[-1] == str(inode):
@@ -100,7 +101,7 @@ def running_broker(data: Path) -> int | None:
 
 
 def stop_broker(broker: subprocess.Popen[bytes]) -> None:
-    """End the broker cleanly, or by force when it does not go."""
+    """Stop the broker cleanly, or kill it if it does not stop."""
     broker.terminate()
     try:
         broker.wait(PATIENCE_S)
@@ -110,11 +111,11 @@ def stop_broker(broker: subprocess.Popen[bytes]) -> None:
 
 
 def create_topic(bootstrap: str) -> None:
-    """Create the topic anew; there may be one of an earlier run, or of half of one."""
+    """Recreate the topic; an earlier run, perhaps an interrupted one, may have left it."""
     from plog.client.admin import Admin
     from plog.errors import TopicAlreadyExists, UnknownTopicOrPartition
 
-    # The flights carry their times of 2013: retention by time would delete them at once.
+    # The timestamps are of 2013: time-based retention would delete the records.
     configs = {"retention.ms": "-1"}
     deadline = time.monotonic() + PATIENCE_S
     with Admin(bootstrap) as admin:
@@ -124,14 +125,14 @@ def create_topic(bootstrap: str) -> None:
             try:
                 admin.create_topic(flights_events.TOPIC, partitions=PARTITIONS, configs=configs)
                 return
-            except TopicAlreadyExists:  # still going
+            except TopicAlreadyExists:  # its deletion is not finished yet
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
 
 
 def run_report(bootstrap: str, spark_log: Path) -> list[flights_report.CarrierReport]:
-    """Read the topic with Spark, whose talk goes to a file."""
+    """Read the topic with Spark; Spark's output goes to a file."""
     from plog.spark.session import session
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -144,7 +145,7 @@ def run_report(bootstrap: str, spark_log: Path) -> list[flights_report.CarrierRe
             "plog demo",
             spark_ui_enabled="false",
             spark_sql_shuffle_partitions="2",
-            # A job of seconds does not repay a JVM that compiles its best.
+            # In a job of seconds the JVM's optimising compiler does not pay off.
             spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         )
         try:
@@ -155,7 +156,7 @@ def run_report(bootstrap: str, spark_log: Path) -> list[flights_report.CarrierRe
 
 @contextlib.contextmanager
 def errors_to(path: Path) -> Iterator[None]:
-    """Send what this process and those it starts write to stderr into a file."""
+    """Redirect stderr of this process and its children into a file."""
     sys.stderr.flush()
     kept = os.dup(2)
     with path.open("wb") as log:
@@ -169,10 +170,10 @@ def errors_to(path: Path) -> Iterator[None]:
 
 
 def check(rows: list[flights_report.CarrierReport]) -> None:
-    """Compare the report with the CSV it came from.
+    """Compare the report with the CSV.
 
     Raises:
-        click.ClickException: they differ; the message says where.
+        click.ClickException: they differ; the message has the difference.
     """
     expected = flights_events.expected_report()
     found = {row.carrier: row for row in rows}
@@ -188,7 +189,7 @@ def check(rows: list[flights_report.CarrierReport]) -> None:
 
 
 def plot(rows: list[flights_report.CarrierReport], path: Path, names: Mapping[str, str]) -> str:
-    """Draw the report, which is all there without it too; return what became of that."""
+    """Plot the report if matplotlib is installed; return a line about the result."""
     if not flights_report.can_plot():
         return f"No plot: {flights_report.NO_MATPLOTLIB}"
     flights_report.save_plot(rows, str(path), names)
@@ -201,12 +202,12 @@ def plot(rows: list[flights_report.CarrierReport], path: Path, names: Mapping[st
     type=click.Path(file_okay=False, path_type=Path),
     default=ROOT / "demo-data",
     show_default="demo-data in the checkout",
-    help="Where the broker keeps its log, and where plot and logs go.",
+    help="Directory for the broker's data, the plot and logs.",
 )
-@click.option("--keep", is_flag=True, help="Leave the broker running and say how to reach it.")
+@click.option("--keep", is_flag=True, help="Keep the broker running, and print its address.")
 def main(data: Path, keep: bool) -> None:
     """Load the flights of 2013 into a plog broker and report on them with Spark."""
-    # As for Ctrl-C: what was started is ended.
+    # Like Ctrl-C: stop the broker.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # A pipe has no width of its own.
     console = Console(highlight=False, soft_wrap=True)
@@ -226,7 +227,7 @@ def main(data: Path, keep: bool) -> None:
         console.print(f"{count:,} flights acknowledged (acks=all, on disk) in {seconds:.1f} s")
 
         begun = time.monotonic()
-        with console.status("Spark starts, and reads the topic"):
+        with console.status("Starting Spark and reading the topic"):
             rows = run_report(bootstrap, data / "spark.log")
         console.print(
             f"Spark started, read them and reported in {time.monotonic() - begun:.1f} s\n"

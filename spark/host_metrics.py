@@ -3,9 +3,9 @@
     spark-submit spark/host_metrics.py --checkpoint DIR --plot hosts.png
 
 Reads the hosts' JSON through `readStream.format("plog")`, and writes an alert into a topic for each
-window in which a figure was beyond its limit: each once, however often the job is killed and begun
-again. Then it reads the topic as a batch for the table and the plot. Figures are told by their
-names, so that any that an agent publishes has averages and can have a limit.
+window in which a figure is beyond its limit: exactly once, even if the job is killed and restarted.
+Then it reads the topic as a batch for the table and the plot. Any figure that an agent publishes
+has averages and can have a limit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import job
 from checkpoints import keep_settings
 from flights_report import NO_MATPLOTLIB, can_plot
 
-from plog.cli.output import UNITS_S, duration_ms
+from plog.cli.output import duration_ms
 from plog.errors import PlogError, TopicAlreadyExists
 
 if TYPE_CHECKING:
@@ -45,15 +45,13 @@ RULES = (
 )
 TIME = "yyyy-MM-dd'T'HH:mm:ss'Z'"
 UNITS = ("B", "KB", "MB", "GB", "TB")
-LOOK_EVERY_S = 0.5
-"""How often it is looked whether the query has ended, and for new alerts."""
-DROPPED = (
-    "averages, of what came when its window was over: no alert knows it, and a longer --late waits"
-)
+POLL_INTERVAL_S = 0.5
+"""How often the job checks the query and reads new alerts."""
+DROPPED = "averages: their records arrived after their windows had closed, and are in no alert"
 
 
 class Window(NamedTuple):
-    """What was measured of a figure of a host in a window; times in ms since 1970."""
+    """One figure of one host in one window; times in ms since 1970."""
 
     start_ms: int
     host: str
@@ -65,7 +63,7 @@ class Window(NamedTuple):
 
 
 class Alert(NamedTuple):
-    """A window in which a figure was beyond its limit."""
+    """A window in which a figure is beyond its limit."""
 
     start_ms: int
     host: str
@@ -74,7 +72,7 @@ class Alert(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A limit: of the mean, the least or the largest that was measured in a window."""
+    """A limit for the mean, minimum or maximum of a figure in a window."""
 
     statistic: str
     figure: str
@@ -82,7 +80,7 @@ class Rule(NamedTuple):
     limit: float
 
     def __str__(self) -> str:
-        """Return it as it is given."""
+        """Return the limit as options take it."""
         before = "" if self.statistic == "mean" else f"{self.statistic} "
         return f"{before}{self.figure} {'>' if self.is_above else '<'} {self.limit:g}"
 
@@ -93,19 +91,21 @@ class Rule(NamedTuple):
 
 
 class RuleType(click.ParamType):
-    """A limit as people write it: `cpu_used_share > 0.9`, `min broker_up < 1`."""
+    """A limit in an option: `cpu_used_share > 0.9`, `min broker_up < 1`."""
 
     name = "rule"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Rule:
-        """Read it."""
+        """Read the limit."""
         if isinstance(value, Rule):
             return value
         number = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
         pattern = rf"(?:({'|'.join(STATISTICS)}) +)?(\w+) *([<>]) *({number})"
         found = re.fullmatch(pattern, str(value).strip(), re.ASCII)
         if found is None:
-            self.fail(f"{value!r}; a limit is e.g. 'cpu_used_share > 0.9', 'min broker_up < 1'")
+            self.fail(
+                f"invalid limit {value!r}: use e.g. 'cpu_used_share > 0.9', 'min broker_up < 1'"
+            )
         statistic, figure, sign, limit = found.groups()
         return Rule(statistic or "mean", figure, sign == ">", float(limit))
 
@@ -131,7 +131,7 @@ def measured(records: DataFrame) -> DataFrame:
 
 
 def by_window(rows: DataFrame, window_ms: int) -> DataFrame:
-    """Return what was measured of each figure of each host in each window."""
+    """Return the statistics of each figure of each host in each window."""
     from pyspark.sql import functions as F  # noqa: N812
 
     window = F.window("timestamp", f"{window_ms} milliseconds")
@@ -144,10 +144,10 @@ def by_window(rows: DataFrame, window_ms: int) -> DataFrame:
 
 
 def beyond(windows: DataFrame, rules: Sequence[Rule]) -> DataFrame:
-    """Return a record for each window and rule that is broken in it: host as key, JSON."""
+    """Return a record for each window and broken rule: the host as key, JSON as value."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    # As literals of the plan: a few comparisons for each window, and no join.
+    # Literals in the plan: a few comparisons per window, and no join.
     broken = []
     for rule in rules:
         value, limit = F.col(rule.statistic), F.lit(rule.limit)
@@ -185,17 +185,17 @@ def start_alerts(
     source_options: job.Options = (),
     sink_options: job.Options = (),
 ) -> StreamingQuery:
-    """Start the query that writes an alert, once, when its window is over.
+    """Start the query that writes each alert once, when its window is over.
 
-    Records have the times of their hosts' clocks. What is ahead of the driver's counts of when it
-    is read: else a host whose clock is ahead would end the windows of all others. A batch that is
-    run again has its first run's time.
+    Records have the timestamps of their hosts' clocks. A timestamp ahead of the driver's clock
+    counts as the time of reading: otherwise one host whose clock is ahead would close the windows
+    of all others. A repeated batch uses the time of its first run.
 
     Args:
-        late_ms: a window is over when some host has published so much later than its end; what
-            another publishes of it after that is in no alert.
-        every_ms: how often there is a batch; None: up to what is there now, and end.
-        source_options, sink_options: further ones.
+        late_ms: a window is over when some host has published this much later than its end;
+            records for it that arrive after that are in no alert.
+        every_ms: the interval between batches; None reads the present records and ends.
+        source_options, sink_options: further options.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -239,8 +239,8 @@ def report(
     """Read the topic and return the windows of these figures, the oldest first.
 
     Args:
-        start_ms: only what was measured then and later.
-        options: further ones of the source.
+        start_ms: only records of this time and later.
+        options: further options of the source.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -257,7 +257,7 @@ def report(
         reader = reader.option("startingOffsetsByTimestampStrategy", "latest")
     records = reader.load()
     if start_ms is not None:
-        # Records that waited for a cluster are behind later ones.
+        # Records that an agent held back are behind later ones.
         records = records.where(F.col("timestamp") >= F.timestamp_millis(F.lit(start_ms)))
     rows = measured(records).where(F.col("figure").isin(sorted(set(figures))))
     windows = by_window(rows, window_ms).select(
@@ -270,13 +270,13 @@ def report(
 
 
 class Alerts:
-    """The alerts that come into a topic from now on."""
+    """Reads the alerts that are written to a topic from now on."""
 
     def __init__(self, consumer: Consumer, topic: str) -> None:
-        """Begin at the topic's end.
+        """Start at the topic's end.
 
         Args:
-            consumer: of committed records alone.
+            consumer: reads committed records only.
         """
         self._consumer = consumer
         self._partitions = consumer.partitions_for(topic)
@@ -285,22 +285,22 @@ class Alerts:
             consumer.seek(partition, end)
 
     def new(self) -> list[Alert]:
-        """Return those that came since the last call."""
+        """Return the alerts since the last call."""
         found = []
         ends = self._consumer.end_offsets(self._partitions)
         while any(self._consumer.position(at) < end for at, end in ends.items()):
             for record in self._consumer.poll():
-                told = json.loads(record.value or b"{}")
-                start_ms = job.utc_ms(told["window_start"])
-                found.append(Alert(start_ms, told["host"], told["rule"], told["value"]))
+                alert = json.loads(record.value or b"{}")
+                start_ms = job.utc_ms(alert["window_start"])
+                found.append(Alert(start_ms, alert["host"], alert["rule"], alert["value"]))
         return sorted(found)
 
 
-# -- on the terminal, and as a picture ---------------------------------------------------------
+# -- tables and the plot -----------------------------------------------------------------------
 
 
 def figure_text(figure: str, value: float) -> str:
-    """Return a figure as people read it, by the unit that its name ends in."""
+    """Return a figure as readable text, with the unit that its name ends in."""
     if figure.endswith("_share"):
         return f"{value:.1%}"
     if figure.endswith(("_bytes", "_bytes_per_s")):
@@ -313,7 +313,7 @@ def figure_text(figure: str, value: float) -> str:
 
 
 def figure_name(figure: str) -> str:
-    """Return a figure's name without the unit, which its values have."""
+    """Return a figure's name without the unit."""
     return re.sub("_(share|bytes|bytes_per_s)$", "", figure).replace("_", " ")
 
 
@@ -336,7 +336,7 @@ def _figure(rule: str) -> str:
 def print_windows(
     windows: Sequence[Window], shown: Sequence[str], rules: Sequence[Rule], most: int
 ) -> None:
-    """Print the last windows as a table: of each figure the mean, and the largest in brackets."""
+    """Print the last windows as a table: each figure's mean, with its maximum in brackets."""
     rows: dict[tuple[int, str], dict[str, Window]] = defaultdict(dict)
     for window in windows:
         rows[window.start_ms, window.host][window.figure] = window
@@ -369,7 +369,7 @@ def _is_broken(rule: Rule, found: dict[str, Window]) -> bool:
 def save_plot(
     windows: Sequence[Window], shown: Sequence[str], rules: Sequence[Rule], path: str
 ) -> None:
-    """Draw a panel for each figure: means by host, least and largest, limits, what is beyond."""
+    """Draw a panel per figure: mean, minimum and maximum by host, limits, and broken limits."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -426,16 +426,16 @@ def save_plot(
 @click.command()
 @job.config_option
 @job.bootstrap_option
-@click.option("--topic", default="host-metrics", show_default=True, help="Where the figures are.")
+@click.option("--topic", default="host-metrics", show_default=True, help="Topic with the figures.")
 @click.option(
     "--checkpoint",
     type=click.Path(file_okay=False),
     required=True,
-    help="Directory in which the job keeps how far its alerts are: a later run goes on there. "
-    "One of another window or other topics needs another.",
+    help="Directory for the position of the alerts: the next run resumes there. "
+    "Another window or other topics need another one.",
 )
 @click.option(
-    "--alerts-topic", default="host-alerts", show_default=True, help="Where alerts go, each once."
+    "--alerts-topic", default="host-alerts", show_default=True, help="Topic for the alerts."
 )
 @click.option(
     "--alert",
@@ -445,10 +445,16 @@ def save_plot(
     default=RULES,
     show_default="; ".join(RULES),
     metavar="LIMIT",
-    help="Alert on a window whose mean (or `min`, `max`) is beyond; may be given many times.",
+    help="Limit for the mean (or `min`, `max`) of a figure in a window. Repeatable.",
 )
 @click.option(
-    "--window", "window_ms", type=duration_ms, default="1m", show_default=True, metavar="TIME"
+    "--window",
+    "window_ms",
+    type=duration_ms,
+    default="1m",
+    show_default=True,
+    metavar="TIME",
+    help="Length of a window.",
 )
 @click.option(
     "--late",
@@ -457,15 +463,14 @@ def save_plot(
     default="1m",
     show_default=True,
     metavar="TIME",
-    help="Wait so long for hosts that publish late, or whose clocks are behind others', before a "
-    "window's alerts are written. Of what comes later still it is only said that it came, and the "
-    "job ends with status 1. Alerts take what is ahead of this host's clock for measured when it "
-    "was read.",
+    help="How long to wait for hosts that publish late, or whose clocks are behind, before a "
+    "window's alerts are written. Later records are in no alert: the job reports their number and "
+    "ends with status 1. Timestamps ahead of this host's clock count as the time of reading.",
 )
 @click.option(
     "--continuous/--no-continuous",
-    help="Go on for ever: alerts alone, as they come. Ctrl-C ends it with status 0, which "
-    "spark-submit makes 130.  [default: no-continuous]",
+    help="Run until stopped, and print alerts only. Ctrl-C ends it with status 0 (130 from "
+    "spark-submit).  [default: no-continuous]",
 )
 @click.option(
     "--every",
@@ -474,13 +479,13 @@ def save_plot(
     default="10s",
     show_default=True,
     metavar="TIME",
-    help="With --continuous: how often there is a batch.",
+    help="Interval between batches (with --continuous).",
 )
 @click.option(
     "--from",
     "start_ms",
     type=job.UTC_TIME,
-    help="Table and plot: only of this time (UTC) and later.",
+    help="Start of the table and the plot (UTC).",
 )
 @click.option(
     "--show",
@@ -489,12 +494,12 @@ def save_plot(
     default=SHOWN,
     show_default=", ".join(SHOWN),
     metavar="FIGURE",
-    help="Table and plot: this figure; may be given many times.",
+    help="Figure for the table and the plot. Repeatable.",
 )
 @click.option(
     "--rows", type=click.IntRange(1), default=15, show_default=True, help="Windows in the table."
 )
-@click.option("--plot", type=click.Path(dir_okay=False), help="Save a picture, e.g. hosts.png.")
+@click.option("--plot", type=click.Path(dir_okay=False), help="Save a plot, e.g. hosts.png.")
 @job.source_option
 @job.sink_option
 def main(
@@ -514,26 +519,30 @@ def main(
     source_options: job.Options,
     sink_options: job.Options,
 ) -> None:
-    """Average what hosts publish (`plog host-metrics`) by window, and alert on what is beyond."""
+    """Average the figures of hosts (`plog host-metrics`) by window, and alert on limits."""
     from plog.client.consumer import Consumer
 
     if not window_ms:
-        raise click.BadParameter("it is 0", param_hint="--window")
+        raise click.BadParameter("must be above 0, e.g. 1m", param_hint="--window")
     if plot and continuous:
-        raise click.UsageError("--plot is of runs that end: without --continuous")
+        raise click.UsageError("--plot needs a run that ends; remove --continuous")
     if plot and not can_plot():
         raise click.ClickException(f"--plot: {NO_MATPLOTLIB}")
-    _look(bootstrap_server, topic, alerts_topic)
+    _check_topics(bootstrap_server, topic, alerts_topic)
     with (
-        # A state of some thousand windows is not worth 200 tasks, Spark's default, for each batch.
+        # A state of some thousand windows does not need Spark's 200 tasks per batch.
         job.session("host metrics", spark_sql_shuffle_partitions="4") as spark,
         Consumer(bootstrap_server, isolation_level="read_committed") as consumer,
     ):
-        # --late may change: windows stay open for so long from then on.
-        settings = {"topic": topic, "window": _window_text(window_ms), "alerts-topic": alerts_topic}
+        # Without --late, which may change: it applies from this run on.
+        settings = {
+            "topic": topic,
+            "window": job.duration_option(window_ms),
+            "alerts-topic": alerts_topic,
+        }
         keep_settings(checkpoint, settings)
         alerts = Alerts(consumer, alerts_topic)
-        with job.told(spark, DROPPED) as dropped:
+        with job.report_queries(spark, DROPPED) as dropped:
             query = start_alerts(
                 spark,
                 bootstrap_server,
@@ -565,7 +574,10 @@ def main(
             options=_of_batches(source_options),
         )
     if not windows:
-        raise click.ClickException(f"no figures of hosts in topic {topic} at {bootstrap_server}")
+        raise click.ClickException(
+            f"no figures of hosts in topic {topic} at {bootstrap_server}; `plog host-metrics` "
+            "publishes them"
+        )
     print_windows(windows, shown, rules, rows)
     if plot:
         save_plot(windows, shown, rules, plot)
@@ -574,31 +586,24 @@ def main(
 
 
 def _check(dropped: Counter[str]) -> None:
-    """End the job with an error where alerts may be missing."""
+    """End the job with an error if alerts may be missing."""
     if dropped:
         raise click.ClickException(
-            f"{dropped.total():,} averages were of windows that were over: no alert was written for"
-            " them; a longer --late waits for such, and hosts' clocks must not differ by more"
+            f"{dropped.total():,} averages arrived after their windows had closed, and are in no "
+            "alert. Set a longer --late, or synchronise the hosts' clocks"
         )
 
 
 def _of_batches(options: job.Options) -> list[tuple[str, str]]:
-    """Return those options of a stream's source that a batch has too, but for where it begins."""
+    """Return the options of a stream's source that a batch has too, without starting offsets."""
     from plog.spark.options import OPTIONS
 
     known = {name.lower() for name in OPTIONS if not name.startswith("starting")}
     return [(name, value) for name, value in options if name.lower() in known]
 
 
-def _window_text(window_ms: int) -> str:
-    """Return a window as --window takes it."""
-    whole = (unit for unit, seconds in UNITS_S.items() if window_ms % (seconds * 1000) == 0)
-    unit = next(whole, None)
-    return f"{window_ms}ms" if unit is None else f"{window_ms // (UNITS_S[unit] * 1000)}{unit}"
-
-
-def _look(bootstrap: str, topic: str, alerts_topic: str) -> None:
-    """Create the topic of alerts; what is amiss with topics ends the job before Spark starts."""
+def _check_topics(bootstrap: str, topic: str, alerts_topic: str) -> None:
+    """Create the topic of alerts; errors about topics end the job before Spark starts."""
     from plog.client.admin import Admin
 
     try:
@@ -611,13 +616,13 @@ def _look(bootstrap: str, topic: str, alerts_topic: str) -> None:
 
 
 def _follow(query: StreamingQuery, alerts: Alerts, *, continuous: bool) -> None:
-    """Print alerts: all at the query's end, or as they come until somebody ends it."""
+    """Print the alerts at the query's end, or as they are written until Ctrl-C."""
     if continuous:
-        click.echo("running; Ctrl-C ends it, and the next run goes on from there", err=True)
+        click.echo("running; Ctrl-C ends it, and the next run resumes there", err=True)
     try:
-        # Not in a call of the JVM: Ctrl-C there brings a page of traceback.
+        # Polling instead of a call into the JVM, where Ctrl-C prints a page of traceback.
         while query.isActive:
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
             if continuous and (found := alerts.new()):
                 print_alerts(found)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""What jobs have in common: options and config files, times, a session, tables, progress, queries.
+"""The common parts of the jobs: options, config files, times, sessions, tables, progress, queries.
 
     @click.command()
     @job.config_option
@@ -8,7 +8,7 @@
         with job.session("my job") as spark:
             ...
 
-Imports Spark only where a session begins, so that `--help` and wrong options are quick.
+Imports Spark only when a session begins, so that `--help` and usage errors are quick.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from plog.cli.output import SECOND_MS, UNITS_S
 from plog.errors import PlogError
 
 if TYPE_CHECKING:
@@ -35,27 +36,27 @@ if TYPE_CHECKING:
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 Options = Sequence[tuple[str, str]]
-"""Of a source or a sink, by their names."""
+"""Options of a source or a sink: names and values."""
 REFUSAL = re.compile(
     r"^plog\.[\w.]+\.((?:ChangedBatch|ConfigError|DataLoss|NoLaterRecord|OffsetOutOfRange|Fenced"
     r"|PartialCommit|TransactionLost|UnknownTopicOrPartition|CheckpointRewound): .+)$",
     re.MULTILINE,
 )
-"""How a traceback ends, which Spark gives as a query's exception, where the user can do something.
+"""The last line of a traceback in a query's exception, for errors that the user can resolve.
 
-What else ends a query has its traceback printed.
+For all other errors the whole traceback is printed.
 """
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LEFT_OUT = "left_out"
-"""What a query observes by this name is told of at its end (see `told`)."""
-TELL_EVERY_S = 10.0
-"""How often a job that writes into a file or a pipe tells how far it is."""
-TOLD_WITHIN_S = 60.0
-"""After so long without the news that a query has ended, its words are not waited for."""
+"""The name of an observed metric that is reported at a query's end (see `report_queries`)."""
+PROGRESS_INTERVAL_S = 10.0
+"""How often a job reports its progress if stderr is not a terminal."""
+LISTENER_TIMEOUT_S = 60.0
+"""Maximum wait for Spark's report of a query's end."""
 
 
 class UtcTime(click.ParamType):
-    """A time as ISO 8601 has it, of UTC unless it says otherwise, or ms since 1970; gives ms."""
+    """A time in ISO 8601 (UTC unless it has an offset) or in ms since 1970; converted to ms."""
 
     name = "time"
 
@@ -66,7 +67,11 @@ class UtcTime(click.ParamType):
         try:
             return utc_ms(str(value))
         except ValueError as fault:
-            self.fail(f"{fault}; a time is e.g. 2013-07-01 or 2013-07-01T15:30", param, ctx)
+            self.fail(
+                f"invalid time {value!r} ({fault}): use e.g. 2013-07-01 or 2013-07-01T15:30",
+                param,
+                ctx,
+            )
 
 
 UTC_TIME = UtcTime()
@@ -76,9 +81,9 @@ def utc_ms(text: str) -> int:
     """Return a time in ms since 1970 (see UtcTime).
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a time.
     """
-    # 20130701 is a day of ISO 8601; ms of our days have more digits.
+    # 20130701 is a day in ISO 8601; present times in ms have more digits.
     if text.isdecimal() and len(text) > 8:
         return int(text)
     when = datetime.fromisoformat(text)
@@ -88,12 +93,20 @@ def utc_ms(text: str) -> int:
 
 
 def utc_text(at_ms: int) -> str:
-    """Return a time in ms since 1970 as people write it."""
+    """Return a time in ms since 1970 as readable text."""
     return (EPOCH + timedelta(milliseconds=at_ms)).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def duration_option(duration_ms: int) -> str:
+    """Return a duration as options take it, exactly, in its largest whole unit: `90s`, `2h`."""
+    for unit, seconds in UNITS_S.items():
+        if duration_ms % (seconds * SECOND_MS) == 0:
+            return f"{duration_ms // (seconds * SECOND_MS)}{unit}"
+    return f"{duration_ms}ms"
+
+
 class KeyValue(click.ParamType):
-    """An option of a source or a sink, as NAME=VALUE; gives both."""
+    """An option of a source or a sink, NAME=VALUE; converted to a pair."""
 
     name = "name=value"
 
@@ -105,7 +118,7 @@ class KeyValue(click.ParamType):
             return value
         name, equals, text = str(value).partition("=")
         if not name or not equals:
-            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+            self.fail(f"invalid option {value!r}: use NAME=VALUE", param, ctx)
         return name, text
 
 
@@ -125,7 +138,7 @@ def _read_config(ctx: click.Context, _param: click.Parameter, path: Path | None)
     unknown = sorted(given.keys() - options.keys())
     if unknown:
         raise click.BadParameter(
-            f"{path}: there is no option {', '.join(unknown)}; there are {', '.join(options)}"
+            f"{path}: unknown option {', '.join(unknown)}; use {', '.join(options)}"
         )
     ctx.default_map = {
         **(ctx.default_map or {}),
@@ -137,31 +150,31 @@ def _read_config(ctx: click.Context, _param: click.Parameter, path: Path | None)
 
 
 def _of_option(where: str, option: click.Option, value: Any) -> Any:
-    """Return what an option has of a config file as the command line would have it."""
+    """Return an option's value in a config file as the command line would give it."""
     if not option.multiple:
         if isinstance(value, list | dict):
             raise click.BadParameter(f"{where} takes one value")
         return _plain(value)
     if isinstance(value, dict):
         if not isinstance(option.type, KeyValue):
-            raise click.BadParameter(f"{where} takes one value or a list, no table")
+            raise click.BadParameter(f"{where} takes one value or a list, not a table")
         return [f"{name}={text}" for name, text in _pairs(value)]
     return [_plain(one) for one in (value if isinstance(value, list) else [value])]
 
 
 def _pairs(table: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Give the names and values of a table; TOML makes tables of names that have dots."""
+    """Yield the names and values of a table; TOML reads a name with dots as nested tables."""
     for name, value in table.items():
         if isinstance(value, dict):
             yield from _pairs(value, f"{before}{name}.")
         else:
-            # As Spark and Kafka have it.
+            # As Spark and Kafka spell booleans.
             text = str(value).lower() if isinstance(value, bool) else str(_plain(value))
             yield before + name, text
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of TOML as the command line would have it."""
+    """Return a TOML value as the command line would give it."""
     if isinstance(value, datetime | date):
         return value.isoformat()
     return value if isinstance(value, bool) else str(value)
@@ -174,8 +187,8 @@ config_option = click.option(
     is_eager=True,
     expose_value=False,
     metavar="FILE",
-    help="Read options from a TOML file, by their long names without the dashes; "
-    "those of the command line go before.",
+    help="Read options from a TOML file, by their long names without dashes. "
+    "The command line takes precedence.",
 )
 bootstrap_option = click.option(
     "--bootstrap-server", default="127.0.0.1:9092", show_default=True, help="A broker's host:port."
@@ -189,8 +202,7 @@ def _of_format(what: str, example: str) -> Callable[[AnyCommand], AnyCommand]:
         type=KeyValue(),
         multiple=True,
         metavar="NAME=VALUE",
-        help=f"A further option of the {what} (docs/SPARK.md), e.g. {example}; "
-        "may be given repeatedly.",
+        help=f"Further option of the {what} (docs/SPARK.md), e.g. {example}. Repeatable.",
     )
 
 
@@ -200,12 +212,12 @@ sink_option = _of_format("sink", "kafka.transaction.timeout.ms=600000")
 
 @contextmanager
 def session(name: str, **settings: str) -> Iterator[SparkSession]:
-    """Run a block with a Spark session that counts days by UTC.
+    """Run a block with a Spark session in UTC.
 
-    What plog or Spark refuses ends the job, with its words alone.
+    Errors that the user can resolve end the job with their message, without a traceback.
 
     Args:
-        settings: further Spark settings, with _ for the dots of their names.
+        settings: further Spark settings, with _ instead of the dots in their names.
     """
     from pyspark.errors import AnalysisException, StreamingQueryException
 
@@ -213,7 +225,7 @@ def session(name: str, **settings: str) -> Iterator[SparkSession]:
 
     defaults = {
         "spark_sql_session_timeZone": "UTC",
-        # INT96, which is Spark's default, is known to few others.
+        # Few other programs read INT96, Spark's default.
         "spark_sql_parquet_outputTimestampType": "TIMESTAMP_MICROS",
     }
     spark = sessions.session(name, **defaults | settings)
@@ -222,7 +234,7 @@ def session(name: str, **settings: str) -> Iterator[SparkSession]:
     except PlogError as fault:
         raise click.ClickException(str(fault)) from fault
     except AnalysisException as fault:
-        # SQL that the user has written, say; without the JVM's stack.
+        # For example the user's SQL; without the JVM's stack.
         raise click.ClickException(str(fault).partition("\n\nJVM stacktrace")[0]) from fault
     except StreamingQueryException as fault:
         refused = REFUSAL.search(str(fault))
@@ -234,7 +246,7 @@ def session(name: str, **settings: str) -> Iterator[SparkSession]:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table; whole numbers are put to the right, with commas."""
+    """Print a table; whole numbers are right-aligned, with commas."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -253,17 +265,17 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 @contextmanager
 def progress(spark: SparkSession, what: str) -> Iterator[None]:
-    """Tell on stderr how many of Spark's tasks are done while a block runs.
+    """Report on stderr how many of Spark's tasks are done while a block runs.
 
-    On a terminal that is one line, which changes and goes; else a line every ten seconds.
+    On a terminal this is one line that is updated; otherwise a line every ten seconds.
     """
     done = threading.Event()
     tracker = spark.sparkContext.statusTracker()
     terminal = sys.stderr.isatty()
 
-    def tell() -> None:
+    def report() -> None:
         begun = time.monotonic()
-        while not done.wait(0.5 if terminal else TELL_EVERY_S):
+        while not done.wait(0.5 if terminal else PROGRESS_INTERVAL_S):
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             known = [stage for stage in stages if stage is not None]
             tasks = sum(stage.numTasks for stage in known)
@@ -271,26 +283,26 @@ def progress(spark: SparkSession, what: str) -> Iterator[None]:
             line = f"{what}: {finished} of {tasks} tasks, {time.monotonic() - begun:.0f} s"
             click.echo(f"\r\033[K{line}" if terminal else line, err=True, nl=not terminal)
 
-    teller = threading.Thread(target=tell, name="progress", daemon=True)
-    teller.start()
+    reporter = threading.Thread(target=report, name="progress", daemon=True)
+    reporter.start()
     try:
         yield
     finally:
         done.set()
-        teller.join()
+        reporter.join()
         if terminal:
             click.echo("\r\033[K", err=True, nl=False)
 
 
 @contextmanager
-def told(spark: SparkSession, dropped: str) -> Iterator[Counter[str]]:
-    """Tell on stderr what the queries of a block have done, and in which batch Spark dropped what.
+def report_queries(spark: SparkSession, dropped: str) -> Iterator[Counter[str]]:
+    """Report on stderr the work of a block's queries, and the batches in which Spark dropped rows.
 
-    Yields, by the queries' names, how much was dropped; that is complete behind the block. What a
-    query observes as LEFT_OUT (`DataFrame.observe`) is told of at its end.
+    Yields the number of dropped rows by query name; it is complete after the block. The metric
+    LEFT_OUT (`DataFrame.observe`) is reported at a query's end.
 
     Args:
-        dropped: what that is, to be read behind "Spark has dropped" and a number.
+        dropped: describes the rows, after "Spark has dropped" and a number.
     """
     from py4j.protocol import Py4JError
     from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -298,15 +310,15 @@ def told(spark: SparkSession, dropped: str) -> Iterator[Counter[str]]:
     lost, ended = Counter[str](), threading.Condition()
     running: dict[Any, tuple[str, Counter[str]]] = {}
 
-    class Teller(StreamingQueryListener):
-        """Hears of every batch, and of a query's end when it has heard of all of its batches."""
+    class Reporter(StreamingQueryListener):
+        """Receives every batch, and a query's end after all of its batches."""
 
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802
             running[event.runId] = (event.name, Counter())
 
         def onQueryProgress(self, event: Any) -> None:  # noqa: N802
             batch = event.progress
-            if batch.runId not in running:  # one of before the block
+            if batch.runId not in running:  # started before the block
                 return
             running[batch.runId][1].update(
                 batches=1,
@@ -334,21 +346,21 @@ def told(spark: SparkSession, dropped: str) -> Iterator[Counter[str]]:
                 del running[event.runId]
                 ended.notify()
 
-    teller = Teller()
-    spark.streams.addListener(teller)
+    reporter = Reporter()
+    spark.streams.addListener(reporter)
     try:
         yield lost
     finally:
         with suppress(Py4JError):
-            # The JVM of spark-submit hears of Ctrl-C too: nobody tells of an end if it is gone.
+            # Ctrl-C also ends the JVM of spark-submit, and then no end is reported.
             _ = spark.streams.active
             with ended:
-                ended.wait_for(lambda: not running, TOLD_WITHIN_S)
-            spark.streams.removeListener(teller)
+                ended.wait_for(lambda: not running, LISTENER_TIMEOUT_S)
+            spark.streams.removeListener(reporter)
 
 
 def stop(query: StreamingQuery) -> None:
-    """Stop a query, if there is a JVM still."""
+    """Stop a query, if the JVM is still running."""
     from py4j.protocol import Py4JError
 
     with suppress(Py4JError):

@@ -2,17 +2,17 @@
 
     spark-submit spark/load_parquet.py --topic flights --path /data/warehouse
 
-A run reads what came since the last one, however that ended: the rows and the offsets up to which
-they were loaded become visible together, by the rename of one directory (`parquet_store` says why
-that is atomic on a local filesystem and on HDFS). `--from` loads again from a point in time what
-was loaded from there on, `--compact` puts small files together; both replace in one such step.
+A run reads the records since the last run, even if that one crashed. Rows and offsets become
+visible together, by the rename of one directory (`parquet_store` explains why that is atomic on a
+local filesystem and on HDFS). `--from` reloads everything from a point in time, and `--compact`
+merges small files; both replace files in one such step.
 
-`read(spark, path)` is for whoever reads: the files that count, as the last manifest names them.
-`spark.read.parquet(path)` by itself sees the same rows, except that it sees replaced ones besides
-for some hours after a reload or a compaction, until their files are deleted.
+Read with `read(spark, path)`: it reads the current files, which the last manifest lists.
+`spark.read.parquet(path)` sees the same rows, and for some hours after a reload or a compaction
+also the replaced ones, until their files are deleted.
 
-A topic is known by its id. One that was deleted and created anew is refused, unless `--recreated`
-says what is to become of the old one's records.
+A topic is identified by its id. If a topic was deleted and recreated, the job refuses it unless
+`--recreated` decides about the old topic's records.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ COLUMNS = (
     "timestampType int, headers array<struct<key: string, value: binary>>, topicId string"
 )
 SCHEMA = f"{COLUMNS}, topic string, date date"
-"""What `read` returns: the last two are directories."""
-# Whole numbers, and no session's time zone; rounded down before 1970 too.
+"""The schema of `read`; the last two columns are directories."""
+# Integer arithmetic, independent of the session's time zone; rounds down before 1970, too.
 DATE = (
     "date_from_unix_date(cast((unix_micros(timestamp) - pmod(unix_micros(timestamp), 86400000000))"
     " div 86400000000 as int))"
 )
 FAIL, KEEP, REPLACE = "fail", "keep", "replace"
-"""What becomes of the records of a topic that was deleted, where there is a new one of its name."""
+"""The choices of `--recreated` for the records of a deleted topic."""
 SMALL = 0.75
-"""Of the size that files are to have: smaller ones are put together."""
+"""Files below this fraction of the target size are merged."""
 MB = 1 << 20
 
 
 class Recreated(PlogError):
-    """A topic is not the one whose records were loaded, but a later one of the same name."""
+    """The topic was recreated: it is not the one whose records were loaded."""
 
 
 class Unfinished(PlogError):
-    """The files that were written do not hold what they should; they do not count."""
+    """The written files have other rows than expected, and are not used."""
 
 
 class Loaded(NamedTuple):
-    """What a run has loaded of a partition: offsets start <= offset < end, in so many records."""
+    """The loaded offsets of a partition, start <= offset < end, and the number of records."""
 
     topic: str
     partition: int
@@ -74,9 +74,9 @@ class Loaded(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Where loading begins and ends in each partition, and the ids of the topics.
+    """The first and last offsets to load by partition, and the ids of the topics.
 
-    `again` tells whether what comes takes the place of what was loaded from the starts on.
+    With `again`, the new records replace everything loaded from the starts on.
     """
 
     starts: dict[TopicPartition, int]
@@ -86,7 +86,7 @@ class Plan(NamedTuple):
 
 
 class Compacted(NamedTuple):
-    """What a compaction has done: files and bytes before and after."""
+    """The result of a compaction: files and bytes before and after."""
 
     files: int
     into: int
@@ -98,10 +98,10 @@ class Compacted(NamedTuple):
 
 
 def read(spark: SparkSession, path: str) -> DataFrame:
-    """Return what was loaded, as of now; later loads, reloads and compactions do not disturb it.
+    """Return the loaded rows as of now, unaffected by later loads, reloads and compactions.
 
-    Its columns are those of the source, with headers, `topicId`, by which the records of a topic
-    and those of a later one of the same name are told apart, and `date`, of the timestamp in UTC.
+    The columns are those of the source with headers, `topicId`, which distinguishes a topic from a
+    recreated one of the same name, and `date`, the date of the timestamp in UTC.
     """
     store = Store(files_at(spark, path))
     return read_files(spark, store, [one.path for one in store.state().files])
@@ -127,14 +127,14 @@ def plan(
     recreated: str = FAIL,
     fail_on_data_loss: bool = True,
 ) -> Plan:
-    """Return what is to be loaded now, behind what was; with a time, again from there on.
+    """Return the plan of the next load: after the loaded records, or again from `start_ms` on.
 
-    A partition that is new begins at its earliest offset. So does a topic, unless there is a time.
+    A new partition begins at its earliest offset. So does a new topic, unless `start_ms` is set.
 
     Raises:
-        Recreated: see there.
-        DataLoss: records that were not loaded yet are gone, or some that were.
-        KafkaError: a topic does not exist, or the brokers do not answer.
+        Recreated: a topic was recreated, and `recreated` is FAIL.
+        DataLoss: records were deleted before they were loaded, or the log is shorter than before.
+        KafkaError: a topic does not exist, or the brokers do not respond.
     """
     from plog.spark import offsets
     from plog.spark.offsets import DataLoss
@@ -145,12 +145,12 @@ def plan(
             if not partitions:
                 return Plan({}, {}, {})
             first, last = offsets.named_ends(cluster, options, partitions)
-            # What an earlier run read of a transaction that is still open is not lost.
+            # Records of open transactions that an earlier run has read are not lost.
             log_end = offsets.log_ends(cluster, options, partitions)
             timed = (
                 {}
                 if start_ms is None
-                # Below 0 are names, not times: -1 is the end.
+                # Negative numbers are names, not times: -1 is the end.
                 else offsets.offsets_at(cluster, options, partitions, max(start_ms, 0))
             )
             ids = _ids(cluster, partitions)
@@ -160,12 +160,12 @@ def plan(
             if known is not None and known.topic_id != ids[at.topic]:
                 if recreated == FAIL:
                     raise Recreated(
-                        f"topic {at.topic} was deleted and created anew: loaded was the one of id "
-                        f"{known.topic_id}, this one's is {ids[at.topic]}; --recreated {KEEP} loads"
-                        f" it besides, --recreated {REPLACE} in its place"
+                        f"topic {at.topic} was deleted and recreated: its id is {ids[at.topic]}, "
+                        f"but topic {known.topic_id} was loaded. --recreated {KEEP} keeps the old "
+                        f"topic's records, --recreated {REPLACE} replaces them"
                     )
                 known = None
-            # A time behind the last record finds none.
+            # A time after the last record has no offset.
             since = timed.get(at, first[at])
             since = last[at] if since < 0 else since
             if known is None:
@@ -174,14 +174,14 @@ def plan(
                 starts[at] = first[at]
             else:
                 reached = known.next[at.partition]
-                there = min(max(reached, first[at]), log_end[at])
-                if there != reached and fail_on_data_loss:
+                resume = min(max(reached, first[at]), log_end[at])
+                if resume != reached and fail_on_data_loss:
                     raise DataLoss(
-                        f"{at} was loaded to offset {reached}, and holds {first[at]} to "
-                        f"{log_end[at]} now; --no-fail-on-data-loss goes on at {there}"
+                        f"{at} was loaded up to offset {reached}, but now has offsets {first[at]} "
+                        f"to {log_end[at]}; --no-fail-on-data-loss resumes at {resume}"
                     )
-                # Nothing is left out that was not loaded yet.
-                starts[at] = there if start_ms is None else min(there, since)
+                # Never later than `resume`: all records that were not loaded yet are loaded.
+                starts[at] = resume if start_ms is None else min(resume, since)
         ends = {at: max(last[at], start) for at, start in starts.items()}
         return Plan(starts, ends, ids, again=start_ms is not None)
 
@@ -193,10 +193,10 @@ def _ids(cluster: Cluster, partitions: Sequence[TopicPartition]) -> dict[str, st
 
 
 def check_ids(options: SourceOptions, ids: Mapping[str, str]) -> None:
-    """Look whether the topics are still those of these ids.
+    """Check that the topics still have these ids.
 
     Raises:
-        Recreated: they are not.
+        Recreated: a topic has another id.
     """
     from plog.spark import offsets
 
@@ -207,13 +207,15 @@ def check_ids(options: SourceOptions, ids: Mapping[str, str]) -> None:
     now = offsets.with_attempts(options, step)
     changed = sorted(name for name in ids if now[name] != ids[name])
     if changed:
-        raise Recreated(f"{', '.join(changed)}: deleted and created anew while it was loaded")
+        raise Recreated(
+            f"topic {', '.join(changed)} was deleted and recreated while it was loaded; run again"
+        )
 
 
 def steps(todo: Plan, most: int) -> list[dict[TopicPartition, int]]:
-    """Return the ends of the steps of a plan, each of about `most` records.
+    """Return the end offsets of a plan's steps of about `most` records each.
 
-    All partitions come along in each, in proportion to what they have.
+    Each step has all partitions, in proportion to their records.
     """
     total = sum(todo.ends[at] - start for at, start in todo.starts.items())
     count = max(1, math.ceil(total / most))
@@ -236,17 +238,18 @@ def load(
     fail_on_data_loss: bool = True,
     most: int = 10_000_000,
 ) -> list[Loaded]:
-    """Load what there is now, in steps of about `most` records; from a time on again, in one.
+    """Load the present records, in steps of about `most` records; a reload is one step.
 
     Args:
-        subscription: options of the source that say where the topics are and which.
+        subscription: the source's options for the brokers and topics.
 
     Returns:
-        what was loaded, by partition.
+        The loaded offsets and records, by partition.
 
     Raises:
-        Conflict: another run loads the same topics; what it did stands.
-        Unfinished: see `write`. And whatever `plan` raises.
+        Conflict: another run has loaded the same topics; its result is kept.
+        Unfinished: see `write`.
+        PlogError: as `plan`.
     """
     from plog.spark.options import parse
 
@@ -260,7 +263,7 @@ def load(
     drop, _ = _replaced(state, todo, recreated)
     if not drop and all(state.topics.get(name) == at for name, at in _after(todo).items()):
         return []
-    # What is replaced goes in the same step in which all of the new comes.
+    # A step that replaces files contains all new records, so that both change together.
     parts = [todo.ends] if drop else steps(todo, most)
     starts, loaded = todo.starts, Counter[TopicPartition]()
     for number, ends in enumerate(parts, 1):
@@ -291,10 +294,10 @@ def _load_part(
     part: Plan,
     recreated: str,
 ) -> tuple[State, Counter[TopicPartition]]:
-    """Load a part in one step; return what there is then, and the records by partition.
+    """Load a part in one step; return the new state, and the records by partition.
 
     Args:
-        reading: options of the source, of which those count that do not say what is read.
+        reading: the source's options; the topics and offsets are those of `part`.
     """
     from plog.spark.options import parse
 
@@ -313,7 +316,7 @@ def _load_part(
         change = Change("reload" if drop else "load", before, _after(part), files, drop)
         state = store.commit(work, change)
     except Exception:
-        store.give_up(work)
+        store.discard(work)
         raise
     records = Counter[TopicPartition]()
     for one in files:
@@ -323,7 +326,7 @@ def _load_part(
 
 
 def _after(part: Plan) -> dict[str, Position]:
-    """Return how far the topics of a plan are loaded behind it."""
+    """Return the topics' positions after a plan."""
     reached = defaultdict[str, dict[int, int]](dict)
     for at, end in part.ends.items():
         reached[at.topic][at.partition] = end
@@ -331,9 +334,9 @@ def _after(part: Plan) -> dict[str, Position]:
 
 
 def _replaced(state: State, part: Plan, recreated: str) -> tuple[set[str], list[str]]:
-    """Return the files that a load replaces, and those of them that hold rows which stay.
+    """Return the files that a load replaces, and those of them with rows to keep.
 
-    Those of the same topic hold what is to come only where that is loaded again.
+    A normal load replaces no files of the same topic; a reload does.
     """
     drop, cut = set[str](), []
     for one in state.files:
@@ -343,7 +346,7 @@ def _replaced(state: State, part: Plan, recreated: str) -> tuple[set[str], list[
             if recreated == REPLACE:
                 drop.add(one.path)
             continue
-        if not part.again:  # what the log has lost is nowhere else
+        if not part.again:  # keep them: the log may have lost their records
             continue
         starts = {p: part.starts[TopicPartition(one.topic, p)] for p in one.spans}
         if any(span.last >= starts[p] for p, span in one.spans.items()):
@@ -374,7 +377,7 @@ def _new_rows(spark: SparkSession, reading: Mapping[str, str], part: Plan) -> Da
         .option("startingOffsets", json.dumps(starts))
         .option("endingOffsets", json.dumps(ends))
         .option("includeHeaders", "true")
-        # So many tasks at least: there may be more processors than the driver has.
+        # The executors may have more processors than the driver.
         .option("minPartitions", str(spark.sparkContext.defaultParallelism))
         .load()
     )
@@ -386,7 +389,7 @@ def _new_rows(spark: SparkSession, reading: Mapping[str, str], part: Plan) -> Da
 def _rows_before(
     spark: SparkSession, store: Store, paths: Sequence[str], starts: Mapping[TopicPartition, int]
 ) -> DataFrame:
-    """Return those rows of some files that are before where loading begins."""
+    """Return the rows of some files before the starts."""
     from pyspark.sql import functions as F  # noqa: N812
 
     begins = spark.createDataFrame(
@@ -398,10 +401,10 @@ def _rows_before(
 
 
 def write(spark: SparkSession, store: Store, work: str, rows: DataFrame) -> list[File]:
-    """Write rows into a step's directory; return its files, of which three columns are read again.
+    """Write rows into a step's directory, read three columns back, and return the files.
 
     Raises:
-        Unfinished: they hold more or fewer rows than were written.
+        Unfinished: the files have more or fewer rows than were written.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812
@@ -432,7 +435,7 @@ def write(spark: SparkSession, store: Store, work: str, rows: DataFrame) -> list
         files[path] = File(path, topic, topic_id, date, size, spans[path])
     found, written = sum(one.rows for one in files.values()), seen.get["rows"]
     if found != written:
-        raise Unfinished(f"{written} rows were written, and {found} are there")
+        raise Unfinished(f"{written} rows were written, but the files have {found}; run again")
     return [files[path] for path in sorted(files)]
 
 
@@ -440,7 +443,7 @@ def write(spark: SparkSession, store: Store, work: str, rows: DataFrame) -> list
 
 
 def bins(files: Sequence[File], target_bytes: int) -> list[list[File]]:
-    """Return which small files become one: those of a topic and date, up to a size."""
+    """Return groups of small files to merge: of one topic and date, up to a size."""
     groups = defaultdict[tuple[str, str, str], list[File]](list)
     for one in sorted(files):
         if one.bytes < SMALL * target_bytes:
@@ -458,11 +461,11 @@ def bins(files: Sequence[File], target_bytes: int) -> list[list[File]]:
 
 
 def compact(spark: SparkSession, store: Store, *, target_bytes: int = 128 * MB) -> Compacted:
-    """Put small files together, of all topics, in one step.
+    """Merge small files of all topics, in one step.
 
     Raises:
-        Conflict: another run has replaced the same files; what it did stands.
-        Unfinished: the new files do not hold the rows of the old ones.
+        Conflict: another run has replaced the same files; its result is kept.
+        Unfinished: the new files do not have the rows of the old ones.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -476,7 +479,7 @@ def compact(spark: SparkSession, store: Store, *, target_bytes: int = 128 * MB) 
         for number, some in enumerate(together)
         for one in some
     ]
-    # A task of Spark's gives its files the same name in each directory.
+    # A task in Spark gives its files the same name in each directory.
     by_name = spark.createDataFrame(numbers, "topic string, day string, name string, bin int")
     rows = (
         read_files(spark, store, [one.path for one in old])
@@ -490,10 +493,10 @@ def compact(spark: SparkSession, store: Store, *, target_bytes: int = 128 * MB) 
         with job.progress(spark, "compacting"):
             new = write(spark, store, work, rows)
         if _contents(new) != _contents(old):
-            raise Unfinished("the compacted files do not hold what the small ones do")
+            raise Unfinished("the compacted files have other rows than the small ones; run again")
         store.commit(work, Change("compaction", add=new, drop={one.path for one in old}))
     except Exception:
-        store.give_up(work)
+        store.discard(work)
         raise
     return Compacted(
         len(old), len(new), sum(one.bytes for one in old), sum(one.bytes for one in new)
@@ -517,13 +520,13 @@ def _contents(files: Sequence[File]) -> dict[tuple[str, str, str, int], Span]:
 
 
 def print_loaded(loaded: Sequence[Loaded]) -> None:
-    """Print what a run has loaded."""
+    """Print the loaded offsets and records of a run."""
     columns = ("Topic", "Partition", "From offset", "To offset", "Records")
     job.print_table(f"Loaded: {sum(one.records for one in loaded):,} records", columns, loaded)
 
 
 def print_state(state: State) -> None:
-    """Print what there is."""
+    """Print the topics, records and files of a state."""
     rows = []
     for name in sorted({one.topic for one in state.files} | state.topics.keys()):
         files = [one for one in state.files if one.topic == name]
@@ -544,13 +547,13 @@ def print_state(state: State) -> None:
 
 
 def print_kept(store: Store, path: str) -> None:
-    """Say until when replaced files are in the way, where there are some."""
+    """Print until when replaced files stay, if there are any."""
     kept = store.kept()
     if kept:
         click.echo(
             f"{counted(len(kept), 'replaced file')} will stay until "
-            f"{job.utc_text(max(kept.values()))} (UTC), and the first run behind that deletes them."
-            " Until then spark.read.parquet and pandas find their records twice: read by "
+            f"{job.utc_text(max(kept.values()))} (UTC); the first run after that deletes them. "
+            "Until then spark.read.parquet and pandas read their records twice. Use "
             f'load_parquet.read(spark, "{path}")'
         )
 
@@ -558,64 +561,65 @@ def print_kept(store: Store, path: str) -> None:
 @click.command()
 @job.config_option
 @job.bootstrap_option
-@click.option("--path", required=True, help="The directory that everything is in: local or HDFS.")
-@click.option("--topic", "topics", multiple=True, help="A topic to load; may be given repeatedly.")
-@click.option("--pattern", help="Load every topic in whose name this regular expression is found.")
+@click.option("--path", required=True, help="Directory for all files: local or on HDFS.")
+@click.option("--topic", "topics", multiple=True, help="Topic to load. Repeatable.")
+@click.option("--pattern", help="Regular expression: load all topics whose name contains a match.")
 @click.option(
     "--from",
     "start_ms",
     type=job.UTC_TIME,
-    help="Load again what was loaded from this time (UTC) on, and replace its files (see --keep); "
-    "of new topics nothing before it.",
+    help="Reload everything from this time (UTC) on, and replace its files (see --keep). New "
+    "topics are loaded from this time, too.",
 )
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_committed", "read_uncommitted"]),
     default="read_committed",
     show_default=True,
+    help="Records to load: committed ones, or all.",
 )
 @click.option(
     "--step",
     type=click.IntRange(min=1),
     default=10_000_000,
     show_default=True,
-    help="About so many records become visible at a time, and are not lost when a run dies later.",
+    help="Approximate records per step. Finished steps are visible, and kept if the run dies.",
 )
 @click.option(
     "--recreated",
     type=click.Choice([FAIL, KEEP, REPLACE]),
     default=FAIL,
     show_default=True,
-    help="If a topic is a new one of its name: what becomes of the old one's records.",
+    help="Old records of a topic that was deleted and recreated: refuse, keep or replace them.",
 )
 @click.option(
     "--fail-on-data-loss/--no-fail-on-data-loss",
     default=True,
     show_default=True,
-    help="Whether to stop where records were deleted before they were loaded.",
+    help="Stop if records were deleted before they were loaded.",
 )
 @click.option(
     "--compact",
     "compacts",
     is_flag=True,
-    help="Put small files together, and replace them (see --keep); load nothing.",
+    help="Merge small files, and replace them (see --keep); load nothing.",
 )
 @click.option(
     "--target-size",
     type=click.IntRange(min=1),
     default=128,
     show_default=True,
-    help="MB that --compact makes files of.",
+    help="File size in MB for --compact.",
 )
-@click.option("--show", is_flag=True, help="Say what is there; load nothing.")
+@click.option("--show", is_flag=True, help="List topics, records and files; load nothing.")
 @click.option(
     "--keep",
     type=click.FloatRange(min=0),
     default=24,
     show_default=True,
-    help="Hours that files stay which were replaced, for who reads them, or which a dead run left. "
-    "No run may take longer. As long, spark.read.parquet and pandas find the records of replaced "
-    "files twice: read(spark, PATH) of this module finds each once.",
+    help="Hours to keep replaced files for present readers, and files of dead runs. No run may "
+    "take longer. Meanwhile spark.read.parquet and pandas read replaced records twice; "
+    "read(spark, PATH) of this module reads each once.",
 )
 def main(
     bootstrap_server: str,
@@ -634,7 +638,7 @@ def main(
 ) -> None:
     """Load topics into Parquet files, by topic and date, each record once."""
     if not compacts and not show and bool(topics) == bool(pattern):
-        raise click.UsageError("one of --topic and --pattern must be given")
+        raise click.UsageError("specify --topic or --pattern (one of them)")
     with job.session("load parquet") as spark:
         store = Store(files_at(spark, path), keep_s=keep * 3600)
         if show:
@@ -645,7 +649,7 @@ def main(
                 f"{done.files:,} files of {done.bytes / MB:,.1f} MB became {done.into:,} of "
                 f"{done.into_bytes / MB:,.1f} MB"
                 if done.files
-                else "There are no small files to put together"
+                else "No small files to merge."
             )
         else:
             subscription = {
@@ -661,7 +665,7 @@ def main(
             if loaded:
                 print_loaded(loaded)
             else:
-                click.echo("There is nothing new")
+                click.echo("No new records.")
         print_kept(store, path)
 
 

@@ -1,23 +1,25 @@
-"""A directory of Parquet files that changes by whole steps: which of its files count, and how far
-the topics in it were loaded.
+"""A directory of Parquet files that changes in atomic steps: its current files, and the offsets
+up to which topics are loaded.
 
-    PATH/load=000007/_manifest.json                     what counts once this step is the last one
+    PATH/load=000007/_manifest.json                     the current files, if this is the last step
                      topic=flights/date=2013-01-01/part-...parquet
-    PATH/_loading/...                                   steps that are not finished; some never will
+    PATH/_loading/...                                   unfinished steps, also of dead runs
 
-A step is a directory. It is written below `_loading`, where no reader looks: the data, then the
-manifest, which names every file that counts after the step, those of earlier ones too, and the next
-offset of every partition. Then it is renamed to `load=N`, with N one above the last. That rename is
-all there is to it: before it nothing has changed, and after it the rows and the offsets have,
-together. Why it is atomic: on a local filesystem rename(2) moves a directory in one step, and fails
-where the name has something in it; HDFS's namenode does the same under its lock. So of two runs
-that finish the same step one fails, looks again, and either comes behind the other or, where both
-were at the same topics, gives up. What a run that died leaves below `_loading` is never looked at.
+A step is a directory. It is written below `_loading`, which readers ignore: first the data, then
+the manifest. The manifest lists every current file, also those of earlier steps, and the next
+offset of every partition. Then the directory is renamed to `load=N`, with N one above the last
+step. The rename makes rows and offsets visible together.
 
-Files that a step replaces (by reloading, by compaction) are not named in its manifest any more, and
-are deleted some hours later: who has read the manifest before can read on.
+Why it is atomic: on a local filesystem rename(2) moves a directory in one step, and fails if the
+target exists and is not empty; HDFS's namenode does the same under its lock. If two runs finish the
+same step, one rename fails. That run reads the new state, and retries after the other's step; if
+both have loaded the same topics, it gives up. The remains of dead runs below `_loading` are never
+read.
 
-Owns the steps; what rows are and how they are written is not its concern.
+Files that a step replaces (by a reload or a compaction) are missing in its manifest. They are
+deleted some hours later, so that readers of an earlier manifest can finish.
+
+Owns the steps; knows nothing about rows or how they are written.
 """
 
 from __future__ import annotations
@@ -37,13 +39,13 @@ from plog.errors import PlogError
 VERSION = 1
 MANIFEST = "_manifest.json"
 LOADING, TRASH = "_loading", "_trash"
-TOO_SLOW = "this run took so long that its files were cleaned away"
+TOO_SLOW = "this run took longer than --keep, and another run has deleted its files; run again"
 LATE_STEPS = 100
-"""So many directories stay when their data is gone: a run begun before must not get their names."""
+"""Empty directories of old steps to keep: runs that began before must not reuse the names."""
 
 
 class Conflict(PlogError):
-    """Another run has changed what this one was about; nothing of this one counts."""
+    """Another run has changed the same topics or files; this run has changed nothing."""
 
 
 class Span(NamedTuple):
@@ -55,7 +57,7 @@ class Span(NamedTuple):
 
 
 class File(NamedTuple):
-    """A data file; `path` is relative to the store, or to its step while that is being made."""
+    """A data file; `path` is relative to the store, or to the step while that is written."""
 
     path: str
     topic: str
@@ -66,13 +68,13 @@ class File(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Return how many there are."""
+        """Return the number of rows."""
         return sum(span.rows for span in self.spans.values())
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far a topic was loaded: the topic's id, and the next offset of each partition."""
+    """The position in a topic: the topic's id, and the next offset of each partition."""
 
     topic_id: str
     next: Mapping[int, int]
@@ -80,10 +82,10 @@ class Position:
 
 @dataclass(frozen=True)
 class State:
-    """What there is after a step.
+    """The state after a step.
 
     Attributes:
-        replaced: files that counted once, and since when (ms) they do not; still to be deleted.
+        replaced: replaced files that are still to be deleted, and when (ms) they were replaced.
     """
 
     number: int = 0
@@ -115,30 +117,34 @@ class State:
         """Read a manifest.
 
         Raises:
-            ValueError: it is none, or of a later version.
+            ValueError: it is not a manifest, or of an unknown version.
         """
-        told: dict[str, Any] = json.loads(manifest)
-        if told["version"] != VERSION:
-            raise ValueError(f"a manifest of version {told['version']}; known is {VERSION}")
+        read: dict[str, Any] = json.loads(manifest)
+        if read["version"] != VERSION:
+            raise ValueError(
+                f"manifest has version {read['version']}; this plog reads version {VERSION}: use "
+                "the release that wrote it, or a newer one"
+            )
         files = [
             File(**one | {"spans": {int(p): Span(*span) for p, span in one["spans"].items()}})
-            for one in told["files"]
+            for one in read["files"]
         ]
         topics = {
             name: Position(at["id"], {int(p): offset for p, offset in at["next"].items()})
-            for name, at in told["topics"].items()
+            for name, at in read["topics"].items()
         }
-        return cls(told["step"], told["kind"], told["at"], topics, tuple(files), told["replaced"])
+        return cls(read["step"], read["kind"], read["at"], topics, tuple(files), read["replaced"])
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a step does to what there was.
+    """The change that a step makes to a state.
 
     Attributes:
-        before: where the topics in `after` must have been; a topic that is new has none.
-        add: files of the step, by their paths in it.
-        drop: paths of files that count no more.
+        before: the required positions of the topics in `after`; a new topic has none.
+        after: the topics' new positions.
+        add: files of the step, with paths relative to it.
+        drop: paths of the replaced files.
     """
 
     kind: str
@@ -148,16 +154,18 @@ class Change:
     drop: Collection[str] = ()
 
     def apply(self, state: State, at_ms: int) -> State:
-        """Return what there is after the step.
+        """Return the state after the step.
 
         Raises:
-            Conflict: the step was made for something else.
+            Conflict: the step was written for another state.
         """
         moved = [name for name in self.after if state.topics.get(name) != self.before.get(name)]
         if moved:
-            raise Conflict(f"another run has loaded {', '.join(sorted(moved))} meanwhile")
+            raise Conflict(
+                f"another run has loaded {', '.join(sorted(moved))} meanwhile; run again"
+            )
         if not set(self.drop) <= {one.path for one in state.files}:
-            raise Conflict("another run has replaced the same files meanwhile")
+            raise Conflict("another run has replaced the same files meanwhile; run again")
         number = state.number + 1
         added = [one._replace(path=f"{name_of(number)}/{one.path}") for one in self.add]
         return State(
@@ -176,15 +184,15 @@ def name_of(number: int) -> str:
 
 
 def number_of(name: str) -> int:
-    """Return the step that a directory is of."""
+    """Return the number of a step's directory."""
     return int(name.removeprefix("load="))
 
 
 class Store:
-    """The steps of one directory. Any number of runs may have one at the same time.
+    """The steps of one directory. Several runs may use it at the same time.
 
     Args:
-        keep_s: how long files stay that count no more, and what a run left that died.
+        keep_s: how long replaced files, and files of dead runs, are kept.
         clock: seconds since 1970.
     """
 
@@ -199,7 +207,7 @@ class Store:
         return round(self._clock() * 1000)
 
     def state(self) -> State:
-        """Return what there is now.
+        """Return the present state.
 
         Raises:
             ValueError: the manifest cannot be read.
@@ -211,7 +219,7 @@ class Store:
             try:
                 return State.decode(self.files.read(f"{name_of(max(steps))}/{MANIFEST}"))
             except FileNotFoundError:
-                # Later steps are there already, so many that this one was cleaned away.
+                # So many later steps exist that this one has been deleted.
                 if max(self._steps(), default=0) <= max(steps):
                     raise
 
@@ -219,11 +227,11 @@ class Store:
         return [number_of(name) for name in self.files.names("") if name.startswith("load=")]
 
     def begin(self) -> str:
-        """Return the directory for a new step's files; nobody has made it yet."""
+        """Return the path for a new step's files; it does not exist yet."""
         return f"{LOADING}/{self._now_ms()}-{uuid.uuid4().hex}"
 
     def commit(self, work: str, change: Change) -> State:
-        """Make a step of what was written into its directory, and return what there is then.
+        """Publish a step's directory, and return the new state.
 
         Raises:
             Conflict: see `Change`; nothing has changed.
@@ -231,14 +239,14 @@ class Store:
         while True:
             state = change.apply(self._forgetting(self.state()), self._now_ms())
             self.files.write(f"{work}/{MANIFEST}", state.encode())
-            # In this order: had they been cleaned away before, the manifest would be alone here;
-            # if they are from now on, there is nothing to rename.
+            # In this order: if the files were deleted before, the manifest is alone here; if they
+            # are deleted later, the rename fails.
             if change.add and not _data_in(self.files.names(work)):
                 raise Conflict(TOO_SLOW)
             try:
                 self.files.publish(work, name_of(state.number))
             except FileExistsError:
-                continue  # another run was quicker: behind it, if that makes sense
+                continue  # another run was faster: retry after its step
             except FileNotFoundError as fault:
                 raise Conflict(TOO_SLOW) from fault
             return state
@@ -248,12 +256,12 @@ class Store:
         left = {path: at_ms for path, at_ms in state.replaced.items() if path not in self._deleted}
         return replace(state, replaced=left)
 
-    def give_up(self, work: str) -> None:
-        """Delete what a step that failed has written."""
+    def discard(self, work: str) -> None:
+        """Delete the files of a failed step."""
         self.files.delete(work)
 
     def kept(self) -> dict[str, int]:
-        """Return the files that count no more and stay for who reads them, and until when (ms)."""
+        """Return the replaced files that are kept for readers, and until when (ms)."""
         return self._kept(self.state(), self._now_ms())
 
     def _kept(self, state: State, now_ms: int) -> dict[str, int]:
@@ -261,11 +269,11 @@ class Store:
         return {path: end_ms for path, end_ms in until.items() if end_ms > now_ms}
 
     def clean(self) -> None:
-        """Delete what counts no more, and what runs that died have left, some time after."""
+        """Delete replaced files and files of dead runs, once they have been kept long enough."""
         now_ms, state = self._now_ms(), self.state()
         for name in self.files.names(LOADING):
             if int(name.partition("-")[0]) + self._keep_ms <= now_ms:
-                # Away in one step: should its run live after all, it must not finish half of it.
+                # Moved atomically: a run that is still alive must not publish half of the files.
                 with contextlib.suppress(FileNotFoundError):  # another run cleans too
                     self.files.publish(f"{LOADING}/{name}", f"{TRASH}/{name}")
         for name in self.files.names(TRASH):
@@ -286,7 +294,7 @@ class Store:
                 continue
             for name in _data_in(self.files.names(folder)):
                 self.files.delete(f"{folder}/{name}")
-        # The next step's manifest does not name them; until then they may be deleted again.
+        # The next manifest leaves them out; until then they may be deleted again.
         self._deleted |= expired
 
 

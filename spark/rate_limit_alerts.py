@@ -1,10 +1,10 @@
-"""Tells crawlers and abusers of an activity stream from people, with an alert for each burst.
+"""Detects crawlers and abusers in an activity stream, with one alert per burst.
 
     spark-submit spark/rate_limit_alerts.py --checkpoint DIR
 
-Reads JSON events (`activity_events.py` makes some) through `readStream.format("plog")`, counts
-those of each user or address over sliding windows, and writes an alert into a topic, once, when a
-window is the first over the limit for some time.
+Reads JSON events (`activity_events.py` generates some) through `readStream.format("plog")`, counts
+the events of each user or address over sliding windows, and writes one alert into a topic when a
+window is the first over a limit for some time.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ def alerts(
     limit: int,
     crawl_limit: int,
 ) -> DataFrame:
-    """Return an alert for each burst, of the columns of SCHEMA, when its first window has closed.
+    """Return an alert per burst, with the columns of SCHEMA, when its first window has closed.
 
-    Two aggregates that Spark has built in. The first counts each key's events by sliding window and
-    keeps the windows over a limit, which are few. The second looks back from each moment at those
-    that ended within `quiet_s`: where the earliest of them ends right then, a burst begins. So an
-    alert does not wait for a burst to end, and neither rows nor state go through Python, as they
-    would with a processor of transformWithState, whose timers this does without.
+    Uses two built-in aggregates. The first counts each key's events by sliding window and keeps the
+    few windows over a limit. The second looks back from each slide at the windows that ended within
+    `quiet_s`: if the earliest of them ends at that slide, a burst begins. So an alert does not wait
+    for the burst's end. Neither rows nor state pass through Python, as they would with
+    transformWithState, and no timers are needed.
 
     Args:
-        by: the column that is the key: user or address.
-        quiet_s: a burst ends when for so long no window was over a limit.
-        limit: so many events in a window are abuse;
-        crawl_limit: so many views in a window without a click, as people click, are a crawler.
+        by: the key column: user or address.
+        quiet_s: a burst ends when no window was over a limit for this long.
+        limit: this many events in a window are abuse.
+        crawl_limit: this many views in a window without a click are a crawler.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -72,7 +72,7 @@ def alerts(
         ).alias("found"),
     )
     looking_back = F.window("window", f"{quiet_s + slide_s} seconds", slide).alias("back")
-    # The least struct is the one of the window that ended first.
+    # The minimum struct is that of the window that ended first.
     firsts = over.groupBy(looking_back, "key").agg(F.min("found").alias("first"))
     return firsts.where(F.col("first.window_end") == F.col("back.end")).select(
         "key", "first.reason", "first.window_start", "first.window_end", "first.events"
@@ -82,10 +82,10 @@ def alerts(
 def start_alerts(
     rows: DataFrame, bootstrap: str, topic: str, checkpoint: str, **how: Any
 ) -> StreamingQuery:
-    """Write alerts into a topic, as JSON, by their keys.
+    """Write alerts into a topic, as JSON with the alert's key.
 
     Args:
-        how: see `activity.to_topic`.
+        how: further arguments of `activity.to_topic`.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -102,16 +102,23 @@ def start_alerts(
     type=click.Choice(["user", "address"]),
     default="user",
     show_default=True,
-    help="Whose events are counted together.",
+    help="Key whose events are counted together.",
 )
-@click.option("--window", "window_s", type=activity.DURATION, default="1m", show_default=True)
+@click.option(
+    "--window",
+    "window_s",
+    type=activity.DURATION,
+    default="1m",
+    show_default=True,
+    help="Length of a window.",
+)
 @click.option(
     "--slide",
     "slide_s",
     type=activity.DURATION,
     default="10s",
     show_default=True,
-    help="A window begins so often; --window and --quiet are multiples of it.",
+    help="Interval between the starts of windows; --window and --quiet must be multiples of it.",
 )
 @click.option(
     "--quiet",
@@ -119,24 +126,24 @@ def start_alerts(
     type=activity.DURATION,
     default="2m",
     show_default=True,
-    help="A burst is over when no window that ends within this time is over a limit.",
+    help="A burst ends when no window was over a limit for this long.",
 )
 @click.option(
     "--limit",
     type=click.IntRange(1),
     default=100,
     show_default=True,
-    help="So many events in a window are abuse.",
+    help="Number of events in a window that counts as abuse.",
 )
 @click.option(
     "--crawl-limit",
     type=click.IntRange(1),
     default=60,
     show_default=True,
-    help="So many views in a window, and no click, are a crawler.",
+    help="Number of views in a window, without a click, that counts as a crawler.",
 )
 @click.option(
-    "--alert-topic", default="activity-alerts", show_default=True, help="Where the alerts go."
+    "--alert-topic", default="activity-alerts", show_default=True, help="Topic for the alerts."
 )
 def main(
     bootstrap_server: str,
@@ -152,19 +159,22 @@ def main(
     alert_topic: str,
     **rules: Any,
 ) -> None:
-    """Find crawlers and abusers in an activity stream; an alert for each of their bursts.
+    """Find crawlers and abusers in an activity stream, and write an alert for each burst.
 
-    An alert comes when its window can get no more events: --late-after and --slack after it by the
-    stream's own clock. Where events come at once, a short --late-after makes alerts prompt. Late
-    events are not counted, nor those without what --by names. Records that are no JSON, or have no
-    time, are left out; at its end the job says how many those were.
+    An alert is written when its window has closed: --late-after and --slack after its end, by the
+    stream's own clock. If events arrive promptly, a short --late-after makes alerts faster. Late
+    events, and events without the key of --by, are not counted. Records that are not JSON, or have
+    no time, are left out; the job reports their number at its end.
     """
     for name in ("window", "quiet"):
         if rules[f"{name}_s"] % rules["slide_s"]:
-            raise click.BadParameter(f"--{name} must be a multiple of --slide")
+            raise click.UsageError(
+                f"--{name} {job.duration_option(rules[f'{name}_s'] * 1000)} is not a multiple of "
+                f"--slide {job.duration_option(rules['slide_s'] * 1000)}"
+            )
     trigger = activity.trigger(continuous=continuous, every_s=every_s)
     with activity.session("rate limit alerts", parts) as spark:
-        # Not the limits: they are asked of windows that have been counted.
+        # Without the limits, which apply to windows that are already counted, and may change.
         windows = {name: rules[name] for name in ("by", "window_s", "slide_s", "quiet_s")}
         activity.keep_settings(
             checkpoint,

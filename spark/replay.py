@@ -2,17 +2,15 @@
 
     spark-submit spark/replay.py --topic flights --to flights-again --from 2013-07-01 --yes
 
-It says first how many records that is, by partition, and writes when it is told to: by `--yes`, or
-by an answer on the terminal. What it counted is what it writes: the offsets are fixed before, and
-records that come meanwhile are left out. Where some of the range wait for the end of an open
-transaction, nothing is written.
+It first counts the records by partition, and writes after a confirmation: `--yes`, or an answer on
+the terminal. It writes exactly the records that it counted: the offsets are fixed before, and later
+records are left out. If an open transaction holds back records of the range, it writes nothing.
 
-The sink writes them in transactions that are committed together, within milliseconds, when all is
-written; a run that dies before leaves nothing that readers of committed records see. Keys, values
-and headers are kept, and the order of each partition's records; those without a key may come before
-or behind others, unless `--keep-partitions` is given. `--filter` takes some of them, `--select`
-makes others of them. The sink has no timestamps: records get the time of their writing, and their
-own in a header, if `--time-header` names one.
+The sink writes in transactions that are committed together, within milliseconds, at the end. A run
+that dies before that leaves nothing visible to readers of committed records. Keys, values, headers
+and each partition's order are kept. Records without a key may change their order, unless
+`--keep-partitions` is given. `--filter` selects records, `--select` changes them. The sink has no
+timestamp column: records get the time of writing, and `--time-header` keeps their own in a header.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 import job
 
-from plog.cli.output import duration_ms, duration_text
+from plog.cli.output import duration_ms
 from plog.errors import ConfigError, PlogError, UnknownTopicOrPartition
 from plog.types import TopicPartition
 
@@ -37,22 +35,22 @@ if TYPE_CHECKING:
     from plog.spark.offsets import OffsetRange
 
 COLUMNS = ("key", "value", "headers")
-"""What is written if nothing else is said."""
+"""The columns written by default."""
 TIMEOUT_MS = 900_000
-"""The most that brokers allow by default."""
-WAIT_S, ASK_EVERY_S = 10.0, 0.5
-"""How long transactions may be open still that are in the way, and how often that is looked at."""
+"""The brokers' default maximum."""
+WAIT_S, POLL_INTERVAL_S = 10.0, 0.5
+"""How long to wait for open transactions in the range, and how often to check."""
 TOO_LONG = ("kafka.transaction.timeout.ms", "ProducerFenced", "InvalidProducerEpoch")
-"""What the sink says where a transaction was open for too long: its ids are of one run alone."""
+"""Errors of the sink after a transaction timeout; its ids belong to this run only."""
 
 
 class TimedOut(PlogError):
-    """Writing took longer than its transactions may be open, or brokers allow none so long."""
+    """Writing took longer than the transaction timeout, or the brokers refuse that timeout."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """What is to be read.
+    """The records to read.
 
     Attributes:
         start_ms, end_ms: timestamps within [start_ms, end_ms), in ms since 1970; None for no bound.
@@ -68,7 +66,7 @@ class Range:
 
 
 class Counted(NamedTuple):
-    """What there is to be written of a partition; times as text."""
+    """The records of one partition; times as text."""
 
     partition: int
     records: int
@@ -79,11 +77,11 @@ class Counted(NamedTuple):
 
 
 def records(spark: SparkSession, wanted: Range) -> DataFrame:
-    """Return the records of a range, as they are now: later ones do not join.
+    """Return the present records of a range, without later ones.
 
     Raises:
-        ConfigError: an open transaction keeps some of them back (see `_plan`).
-        KafkaError: the topic does not exist, or its brokers do not answer.
+        ConfigError: an open transaction holds back some of them (see `_plan`).
+        KafkaError: the topic does not exist, or its brokers do not respond.
     """
     from plog.spark.arrow import FULL_SCHEMA
 
@@ -96,12 +94,12 @@ def records(spark: SparkSession, wanted: Range) -> DataFrame:
 def _plan(spark: SparkSession, wanted: Range) -> list[OffsetRange]:
     """Return the offsets of a range.
 
-    Readers of committed records come no further than the first transaction that is open: what is
-    behind it may be committed, and is then a part of the range that would be left out. Transactions
-    are short as a rule, so that some time is waited for their end.
+    Readers of committed records stop at the first open transaction. Records after it may be
+    committed, and would be missing from the range. Most transactions are short, so this function
+    waits for some time.
 
     Raises:
-        ConfigError: records of the range are behind one still.
+        ConfigError: an open transaction still holds back records of the range.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -125,7 +123,7 @@ def _plan(spark: SparkSession, wanted: Range) -> list[OffsetRange]:
             ends = offsets.offsets_at(cluster, options, partitions, LATEST)
             return ends, offsets.resolve(cluster, options, partitions)
 
-    # Before the stable ends: what is written between the two questions waits for nobody.
+    # Read before the stable ends: records written between the two requests are not waited for.
     written, deadline = offsets.with_attempts(options, log_ends), time.monotonic() + WAIT_S
     while True:
         ends, ranges = offsets.with_attempts(options, stable)
@@ -142,12 +140,12 @@ def _plan(spark: SparkSession, wanted: Range) -> list[OffsetRange]:
                 for partition, first, last in sorted(kept_back)
             )
             raise ConfigError(
-                f"{which} wait for the end of an open transaction, and may be of what is to be "
-                "replayed; try again when it has ended (`plog transactions list` shows those that "
-                "are open, `plog transactions find-hanging` those that nobody will end), ask for "
-                "less (--until), or for all that is there (--isolation-level=read_uncommitted)"
+                f"{which} wait for the end of an open transaction. Try again when it has ended "
+                "(`plog transactions list` shows open ones, `plog transactions find-hanging` "
+                "those that will never end), choose a shorter range (--until), or read "
+                "uncommitted records, too (--isolation-level=read_uncommitted)"
             )
-        time.sleep(ASK_EVERY_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _client(wanted: Range) -> dict[str, str]:
@@ -160,7 +158,7 @@ def _client(wanted: Range) -> dict[str, str]:
 def _within(
     spark: SparkSession, wanted: Range, offsets: Mapping[TopicPartition, tuple[int, int]]
 ) -> DataFrame:
-    """Return those records between some offsets, start <= offset < end, that are in a range."""
+    """Return the range's records between these offsets, start <= offset < end."""
     from pyspark.sql import functions as F  # noqa: N812
 
     fixed = {
@@ -170,7 +168,7 @@ def _within(
     }
     options = {**_client(wanted), **fixed, "includeHeaders": "true"}
     rows = spark.read.format("plog").options(**options).load()
-    # By the time of each: those that are late are behind others that are not.
+    # Filter each record by its timestamp: late records are behind others.
     at = F.col("timestamp")
     if wanted.start_ms is not None:
         rows = rows.where(at >= F.timestamp_millis(F.lit(wanted.start_ms)))
@@ -185,7 +183,7 @@ def _offsets(by_partition: Mapping[TopicPartition, int]) -> str:
 
 
 def count(rows: DataFrame) -> list[Counted]:
-    """Return how many records there are, by partition."""
+    """Count the records by partition."""
     from pyspark.sql import functions as F  # noqa: N812
 
     parts = rows.groupBy("partition").agg(
@@ -208,19 +206,19 @@ def replayed(
     time_header: str | None = None,
     keep_partitions: bool = False,
 ) -> DataFrame:
-    """Return the rows that are written for some records, each partition's in their order.
+    """Return the rows to write for these records, each partition's in order.
 
     Args:
-        select: expressions in Spark's SQL that make the sink's columns; `value` at least.
-        time_header: a header for the record's own time, in ms since 1970 as text.
-        keep_partitions: whether records go to the partition of the number that they are in.
+        select: expressions in Spark's SQL for the sink's columns; at least `value`.
+        time_header: a header for the record's own timestamp, in ms since 1970 as text.
+        keep_partitions: write each record to the partition with the same number.
 
     Raises:
-        ConfigError: there is a header for the time, and no column for it.
+        ConfigError: `time_header` is set, but `select` has no column headers.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    # The source cuts partitions into tasks of equal size; one task each keeps their order.
+    # The source cuts partitions into tasks of equal size; one task per partition keeps its order.
     rows = rows.repartition("partition").sortWithinPartitions("partition", "offset")
     if time_header is not None:
         at = F.encode(F.unix_millis("timestamp").cast("string"), "utf-8")
@@ -231,7 +229,7 @@ def replayed(
     if time_header is not None and "headers" not in made.columns:
         raise ConfigError(
             f"--time-header={time_header} needs a column headers, which --select leaves out: "
-            "give --select=headers too"
+            "add --select=headers"
         )
     return made
 
@@ -242,23 +240,26 @@ def write(
     """Append rows to a topic, all or none.
 
     Raises:
-        TimedOut: see there.
+        TimedOut: the transaction timeout is too short, or the brokers refuse it.
     """
     from pyspark.errors import PySparkException
 
     writer = rows.write.format("plog").mode("append").option("topic", topic)
     writer.option("kafka.bootstrap.servers", bootstrap)
     writer.option("kafka.transaction.timeout.ms", transaction_timeout_ms)
-    option = f"--transaction-timeout={duration_text(transaction_timeout_ms)}"
+    option = f"--transaction-timeout={job.duration_option(transaction_timeout_ms)}"
     try:
         writer.save()
     except PySparkException as fault:
         if "InvalidTransactionTimeout" in str(fault):
             raise TimedOut(
-                f"{option} is more than transaction.max.timeout.ms of the brokers"
+                f"{option} is above the brokers' transaction.max.timeout.ms; use a shorter one"
             ) from fault
         if any(word in str(fault) for word in TOO_LONG):
-            raise TimedOut(f"nothing was written, as it took longer than {option}") from fault
+            raise TimedOut(
+                f"nothing was written: it took longer than {option}. Set a longer one, or choose "
+                "a shorter range"
+            ) from fault
         raise
 
 
@@ -277,15 +278,15 @@ def replay(
     """Write the records of a range into a topic; see `replayed` for the arguments.
 
     Args:
-        confirm: told what there is to be written; nothing is, unless it agrees.
+        confirm: called with the counts; nothing is written unless it returns True.
 
     Returns:
-        what was counted, and written if that was confirmed.
+        The counts of the records, which were written if confirmed.
 
     Raises:
-        ConfigError: it cannot be written there, or not be read whole yet.
-        KafkaError: one of the topics does not exist, or the brokers do not answer.
-        TimedOut: see there.
+        ConfigError: the target is not suitable, or an open transaction holds back records.
+        KafkaError: one of the topics does not exist, or the brokers do not respond.
+        TimedOut: see `write`.
     """
     target = to_bootstrap or wanted.bootstrap
     _check_target(wanted, target, to, keep_partitions=keep_partitions)
@@ -310,27 +311,27 @@ def _check_target(wanted: Range, bootstrap: str, topic: str, *, keep_partitions:
             target = admin.topic(topic)
         except UnknownTopicOrPartition as fault:
             raise UnknownTopicOrPartition(
-                f"{fault}; `plog topics create {topic}` makes it, with as many partitions as "
-                "--partitions says"
+                f"{fault}; create it: `plog topics create {topic} --partitions "
+                f"{len(source.partitions)}`"
             ) from fault
     if source.topic_id == target.topic_id:
         raise ConfigError(f"topic {topic} cannot be replayed into itself")
     if keep_partitions and len(target.partitions) < len(source.partitions):
         raise ConfigError(
-            f"topic {wanted.topic} has {len(source.partitions)} partitions, and {topic} only "
-            f"{len(target.partitions)}: they cannot be kept"
+            f"--keep-partitions: topic {wanted.topic} has {len(source.partitions)} partitions, "
+            f"but {topic} only {len(target.partitions)}; add partitions to it"
         )
 
 
 def _check_columns(rows: DataFrame) -> None:
-    """Refuse what the sink would, before anything is counted."""
+    """Refuse columns that the sink would refuse, before counting."""
     from plog.spark import sink_rows
 
     sink_rows.check(rows.schema, "given")
 
 
 def print_counted(wanted: Range, to: str, counted: Sequence[Counted]) -> None:
-    """Print what there is to be written."""
+    """Print the records to write, by partition."""
     columns = ("Partition", "Records", "First offset", "Last offset", "First time", "Last time")
     total = sum(one.records for one in counted)
     job.print_table(f"{wanted.topic} to {to}: {total:,} records", columns, counted)
@@ -341,9 +342,7 @@ def print_counted(wanted: Range, to: str, counted: Sequence[Counted]) -> None:
 @job.bootstrap_option
 @click.option("--topic", required=True, help="The topic to read.")
 @click.option("--to", required=True, help="The topic to write; it must exist.")
-@click.option(
-    "--to-bootstrap-server", help="A broker of the cluster to write to, if that is another one."
-)
+@click.option("--to-bootstrap-server", help="A broker of the target cluster, if it is another one.")
 @click.option(
     "--from", "start_ms", type=job.UTC_TIME, help="Only records of this time (UTC) and later."
 )
@@ -352,7 +351,7 @@ def print_counted(wanted: Range, to: str, counted: Sequence[Counted]) -> None:
     "--filter",
     "condition",
     metavar="SQL",
-    help='Only records for which this is true, e.g. "get_json_object(cast(value AS string), '
+    help='Only records that meet this condition, e.g. "get_json_object(cast(value AS string), '
     "'$.carrier') = 'UA'\".",
 )
 @click.option(
@@ -361,22 +360,23 @@ def print_counted(wanted: Range, to: str, counted: Sequence[Counted]) -> None:
     metavar="SQL",
     default=COLUMNS,
     show_default=True,
-    help="What to write: expressions named key, value, headers or partition, one each time, e.g. "
-    '"upper(cast(value AS string)) AS value". What is given takes the place of all three: records '
-    "have no key and no headers then, unless these are given too.",
+    help="Expression named key, value, headers or partition, e.g. "
+    '"upper(cast(value AS string)) AS value". Repeatable. Replaces all three defaults: without '
+    "key and headers here, records have none.",
 )
-@click.option("--time-header", metavar="NAME", help="Keep the records' times in such a header.")
+@click.option("--time-header", metavar="NAME", help="Header for the records' own timestamps.")
 @click.option(
     "--keep-partitions",
     is_flag=True,
-    help="Write into partitions of the same number, all in their order; otherwise keys decide, and "
-    "records without one may come before or behind others.",
+    help="Write each record to the partition with the same number, in order. Otherwise keys "
+    "select the partition, and records without a key may change their order.",
 )
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_committed", "read_uncommitted"]),
     default="read_committed",
     show_default=True,
+    help="Records to read: committed ones, or all.",
 )
 @click.option(
     "--transaction-timeout",
@@ -385,11 +385,10 @@ def print_counted(wanted: Range, to: str, counted: Sequence[Counted]) -> None:
     default="15m",
     show_default=True,
     metavar="TIME",
-    help="All must be written within this; transaction.max.timeout.ms of the brokers (15m if they "
-    "say nothing else) bounds it.",
+    help="Time to write everything; at most the brokers' transaction.max.timeout.ms (default 15m).",
 )
-@click.option("--dry-run", is_flag=True, help="Only say how many records it would be.")
-@click.option("--yes", is_flag=True, help="Write without asking; else it is asked on a terminal.")
+@click.option("--dry-run", is_flag=True, help="Count the records, and write nothing.")
+@click.option("--yes", is_flag=True, help="Write without asking for confirmation.")
 def main(
     bootstrap_server: str,
     topic: str,
@@ -416,7 +415,7 @@ def main(
         if dry_run:
             return False
         if not yes and not sys.stdin.isatty():
-            click.echo("Nothing is written without --yes")
+            click.echo("Nothing written. Pass --yes to write without a terminal.")
             return False
         agreed = yes or click.confirm(f"Write them to {to}?")
         return agreed
@@ -429,9 +428,9 @@ def main(
             confirm=confirm,
         )  # fmt: skip
     if not counted:
-        click.echo("There are no such records")
+        click.echo("No records in this range.")
     elif agreed:
-        click.echo(f"{sum(one.records for one in counted):,} records were written to {to}")
+        click.echo(f"{sum(one.records for one in counted):,} records written to {to}")
 
 
 if __name__ == "__main__":

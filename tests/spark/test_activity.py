@@ -159,10 +159,10 @@ def test_checkpoint_whose_files_are_elsewhere_is_refused(
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"window": "10m"}, "with --window 5m, --slide 5m, .* --window 10m, --slide 10m needs"),
-        ({"late_after": "1h"}, "with --late-after 10m, .* --late-after 1h needs"),
-        ({"report_topic": "other"}, "with --report-topic activity-report, .* --report-topic other"),
-        ({"topic": "other"}, "with --topic activity, .* --topic other"),
+        ({"window": "10m"}, "with --window 5m, --slide 5m; .*--window 10m, --slide 10m needs"),
+        ({"late_after": "1h"}, "with --late-after 10m; .*--late-after 1h needs"),
+        ({"report_topic": "other"}, "with --report-topic activity-report; .*--report-topic other"),
+        ({"topic": "other"}, "with --topic activity; .*--topic other"),
     ],
 )
 def test_checkpoint_of_another_report_is_refused(
@@ -296,8 +296,10 @@ def test_batches_are_told_of_when_something_was_dropped(
                 ],
                 continuous=False,
             )
-    told = [line.partition(", of events")[0] for line in capsys.readouterr().err.splitlines()]
-    assert [line for line in told if line.startswith("report")] == [
+    reported = [
+        line.partition(": their events")[0] for line in capsys.readouterr().err.splitlines()
+    ]
+    assert [line for line in reported if line.startswith("report")] == [
         "report: 1 records read in 2 batches",
         "report, batch 2: Spark has dropped 1 counts",
         "report: 1 records read in 1 batches",

@@ -298,7 +298,7 @@ def test_what_an_outage_held_back_is_waited_for_or_told_of(
     second = run(*given, "--late", late)
     assert (first.exit_code, second.exit_code) == (0, 0 if alerted else 1)
     assert ("Spark has dropped 1 averages" in second.stderr) is not alerted
-    said = "Error: 1 averages were of windows that were over"
+    said = "Error: 1 averages arrived after their windows had closed"
     assert (said in second.stderr) is not alerted
     assert "Hosts" in second.stdout  # the table is there all the same
     planted = Planted(2, "b", "cpu_used_share > 0.9")
@@ -382,7 +382,7 @@ def test_report_has_the_options_of_the_source_and_a_checkpoint_its_window(
         producer.abort_transaction()
     other = run(*given, "--window", "120s")
     assert other.exit_code == 2
-    assert "was begun with --window 1m, and counts so: --window 2m needs another" in other.stderr
+    assert "was created with --window 1m; --window 2m needs a new --checkpoint" in other.stderr
     assert "no figures" in run(*given, "--window", "60000", "--late", "2m").stderr
 
 

@@ -1,4 +1,4 @@
-"""What the jobs have in common, without Spark: words of options, and of what ends a query."""
+"""The common parts of the jobs, without Spark: options, and the errors that end a query."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 import pytest
 from py4j.protocol import Py4JNetworkError
 
+from plog.cli import output
 from tests.conftest import ROOT
 
 TRACEBACK = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON] Error
@@ -37,7 +38,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         ("plog.errors.UnknownTopicOrPartition: no", "UnknownTopicOrPartition: no"),
         ("plog.spark.offsets.DataLoss: gone", "DataLoss: gone"),
         ("plog.errors.OffsetOutOfRange: t-0 has", "OffsetOutOfRange: t-0 has"),
-        # What the user cannot mend is for whoever mends plog.
+        # The user cannot resolve these; plog's developers need the traceback.
         ("plog.errors.NetworkException: away", None),
         ("plog.spark.sink.InconsistentTasks: parts", None),
         ("ValueError: plog.errors.DataLoss: x", None),
@@ -70,8 +71,26 @@ def test_further_option_is_a_name_and_a_value(
 
 @pytest.mark.parametrize("text", ["", "a", "=b"])
 def test_what_is_no_further_option_is_refused(job: ModuleType, text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not NAME=VALUE"):
+    with pytest.raises(click.BadParameter, match="use NAME=VALUE"):
         job.KeyValue().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("duration_ms", "text"),
+    [
+        (90_000, "90s"),
+        (300_000, "5m"),
+        (7_200_000, "2h"),
+        (172_800_000, "2d"),
+        (5_400_000, "90m"),
+        (1_500, "1500ms"),
+    ],
+)
+def test_duration_is_written_as_an_option_reads_it(
+    job: ModuleType, duration_ms: int, text: str
+) -> None:
+    assert job.duration_option(duration_ms) == text
+    assert output.duration_ms(text) == duration_ms
 
 
 def configured(job: ModuleType, toml: str, path: Path, arguments: Sequence[str] = ()) -> Any:

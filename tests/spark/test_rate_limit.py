@@ -221,10 +221,10 @@ def test_late_events_are_left_out(
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"slide": "5s"}, "with --slide 10s, .* --slide 5s needs"),
-        ({"by": "address"}, "with --by user, .* --by address needs"),
-        ({"quiet": "1m"}, "with --quiet 2m, .* --quiet 1m needs"),
-        ({"alert_topic": "other"}, "with --alert-topic activity-alerts, .* --alert-topic other"),
+        ({"slide": "5s"}, "with --slide 10s; .*--slide 5s needs"),
+        ({"by": "address"}, "with --by user; .*--by address needs"),
+        ({"quiet": "1m"}, "with --quiet 2m; .*--quiet 1m needs"),
+        ({"alert_topic": "other"}, "with --alert-topic activity-alerts; .*--alert-topic other"),
     ],
 )
 def test_checkpoint_of_other_windows_is_refused(

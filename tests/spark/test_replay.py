@@ -231,7 +231,7 @@ def test_what_cannot_be_written_is_said_before_it_is_counted(
     some = wanted(job, broker, source)
     with pytest.raises(ConfigError, match="cannot be replayed into itself"):
         job.replay(spark, some, source)
-    with pytest.raises(ConfigError, match=r"has 2 partitions, and .* only 1"):
+    with pytest.raises(ConfigError, match=r"has 2 partitions, but .* only 1"):
         job.replay(spark, some, target, keep_partitions=True)
     with pytest.raises(ConfigError, match="unknown column offset"):
         job.replay(spark, some, target, select=["value", "offset"])
@@ -245,7 +245,7 @@ def test_what_cannot_be_written_is_said_before_it_is_counted(
     ("timeout", "words"),
     [
         ("1ms", "took longer than --transaction-timeout=1ms"),
-        ("16m", "--transaction-timeout=16m is more than transaction.max.timeout.ms"),
+        ("16m", "--transaction-timeout=16m is above the brokers' transaction.max.timeout.ms"),
     ],
 )
 def test_transaction_that_is_open_for_too_long_is_said_with_the_option_for_it(
@@ -311,11 +311,11 @@ def test_spark_submit_asks_before_it_writes(
         return ended.stdout + ended.stderr
 
     everything = ("--filter", "true")
-    assert "Nothing is written without --yes" in run(*everything)
+    assert "Nothing written. Pass --yes" in run(*everything)
     assert read(broker, target) == []
-    assert f"50 records were written to {target}" in run(*everything, "--yes")
+    assert f"50 records written to {target}" in run(*everything, "--yes")
     assert len(read(broker, target)) == 50
-    assert "There are no such records" in run("--until", "2013-07-01")
+    assert "No records in this range" in run("--until", "2013-07-01")
     said = run("--filter", "nonsense")
     assert "Error: [UNRESOLVED_COLUMN" in said
     assert "Traceback" not in said
