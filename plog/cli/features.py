@@ -1,4 +1,4 @@
-"""`plog features`: show what the whole cluster may do, and change it."""
+"""`plog features`: list the cluster's features, and change their finalized levels."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ COLUMNS = ["Feature", "Lowest", "Highest", "In force"]
 
 @click.group()
 def command() -> None:
-    """Show what the whole cluster may do, and change it.
+    """List the cluster's features, and change their levels.
 
-    A feature is something that all brokers, and often clients, must know of before anybody may use
-    it. Its level in force says how much of it is used; 0 is none. A new cluster begins with the
-    highest levels; one that was made by Kafka keeps those that it has.
+    A feature must be supported by every broker before the cluster may use it. The level in force
+    says how much of it the cluster uses; at 0 it is off. A new cluster starts at the highest
+    levels. A cluster made by Kafka keeps its levels.
 
     \b
       transaction.version
         0, 1  a producer keeps its epoch from one transaction to the next
-        2     each transaction has an epoch of its own (KIP-890), with clients that can
+        2     each transaction has its own epoch (KIP-890), with clients that support it
+      group.version
+        0     consumer groups (KIP-848) are off; their members' heartbeats are refused
+        1     groups may use the consumer protocol
     """
 
 

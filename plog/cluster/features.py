@@ -1,7 +1,7 @@
-"""Features: what all brokers of a cluster can do, and may therefore do (KIP-584).
+"""Features: what every broker of a cluster supports, and may therefore use (KIP-584).
 
-Owns the levels that this broker supports, those in force as /feature holds them, and the rules by
-which these change. What a level means is up to whoever it concerns.
+Owns the levels that this broker supports, the finalized levels that /feature holds, and the rules
+for changing them. The code that uses a feature decides what its levels mean.
 """
 
 from __future__ import annotations
@@ -24,19 +24,33 @@ TRANSACTION_VERSION: Final = "transaction.version"
 """1: records of __transaction_state may say more than Kafka 3.9 knows; 2: each transaction has an
 epoch of its own, and clients leave it to their writes to join it (KIP-890)."""
 
+GROUP_VERSION: Final = "group.version"
+"""1: groups may use the consumer rebalance protocol (KIP-848); 0: heartbeats are refused."""
+
 
 class Supported(NamedTuple):
-    """The levels of a feature that this broker can work at."""
+    """The levels of a feature that this broker supports."""
 
     lowest: int
     highest: int
 
 
-SUPPORTED: Final[Mapping[str, Supported]] = {TRANSACTION_VERSION: Supported(NO_LEVEL, 2)}
+SUPPORTED: Final[Mapping[str, Supported]] = {
+    TRANSACTION_VERSION: Supported(NO_LEVEL, 2),
+    GROUP_VERSION: Supported(NO_LEVEL, 1),
+}
+
+IMPLIED: Final[Mapping[str, int]] = {GROUP_VERSION: 1}
+"""Levels of features that /feature does not mention.
+
+Earlier releases supported consumer groups without a feature, so a store that they wrote must not
+turn the groups off. Level 0 of these features is therefore stored explicitly; earlier releases
+ignore a level of 0.
+"""
 
 
 class Finalized(NamedTuple):
-    """The levels in force; those of no feature are `NO_LEVEL`. The epoch grows with each change."""
+    """The finalized levels, without those at `NO_LEVEL`. The epoch grows with each change."""
 
     levels: Mapping[str, int]
     epoch: int
@@ -61,8 +75,8 @@ class Change(NamedTuple):
 class Features:
     """The features of the cluster, in step with the coordination store.
 
-    A cluster whose store knows of none yet begins with the highest levels. `finalized` is for any
-    thread; everything else blocks on the store. Raises (constructor) StoreError.
+    A new cluster begins with the highest levels. `finalized` is safe from any thread; everything
+    else blocks on the store. Raises (constructor) StoreError.
     """
 
     def __init__(self, store: Store) -> None:
@@ -82,14 +96,14 @@ class Features:
         return self._finalized
 
     def stop(self) -> None:
-        """Hear of no more changes."""
+        """Stop following changes."""
         self._watch.cancel()
         self._stopping = True
         self._changed.set()
         self._thread.join()
 
     def check(self, change: Change) -> None:
-        """Look whether a change could be made.
+        """Check whether a change can be made.
 
         Raises:
             InvalidRequest: no such feature in force that is to be removed, or no level given.
@@ -101,20 +115,17 @@ class Features:
         """Change one feature's level. Raises as `check`, StoreError."""
         while True:
             node, stat = self._read()
-            before = _finalized(node, stat).levels
-            _check(change, before)
-            levels = {**before, change.feature: change.level}
-            if change.level <= NO_LEVEL:
-                del levels[change.feature]
+            _check(change, _finalized(node, stat).levels)
+            stored = dict(node.levels) if node.is_enabled else {}
+            stored[change.feature] = level = max(change.level, NO_LEVEL)
+            levels = {
+                name: stored[name] for name in stored if stored[name] > NO_LEVEL or name in IMPLIED
+            }
             try:
                 self._store.set(FEATURES, FeaturesNode(levels).encode(), stat.version)
             except BadVersion:
-                continue  # somebody else has changed one
-            log.info(
-                "feature %s is now finalized at level %d",
-                change.feature,
-                max(change.level, NO_LEVEL),
-            )
+                continue  # another broker changed a level
+            log.info("feature %s is now finalized at level %d", change.feature, level)
             self._refresh()
             return
 
@@ -156,13 +167,17 @@ class Features:
             try:
                 return FeaturesNode.decode(data), stat
             except MalformedNode as fault:
-                log.error("no feature is finalized: %s: %s", FEATURES, fault)
+                log.error("ignoring the finalized features: %s: %s", FEATURES, fault)
                 return FeaturesNode({}), stat
 
 
 def _finalized(node: FeaturesNode, stat: Stat) -> Finalized:
-    levels = {name: level for name, level in node.levels.items() if level > NO_LEVEL}
-    return Finalized(levels if node.is_enabled else {}, stat.version)
+    if not node.is_enabled:
+        return Finalized({}, stat.version)
+    levels = {**IMPLIED, **node.levels}
+    return Finalized(
+        {name: level for name, level in levels.items() if level > NO_LEVEL}, stat.version
+    )
 
 
 def _check(change: Change, levels: Mapping[str, int]) -> None:

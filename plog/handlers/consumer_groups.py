@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 
+from plog.cluster.features import GROUP_VERSION, NO_LEVEL
 from plog.coordinator.assignors import Partitions
 from plog.coordinator.consumer_events import Beat
 from plog.coordinator.consumer_group import ConsumerGroup
@@ -48,8 +49,11 @@ def _is_on(settings: BrokerSettings) -> bool:
 
 
 def _check_is_on(ctx: Context) -> None:
+    """Check that groups may use the consumer protocol. Raises UnsupportedVersion."""
     if not _is_on(ctx.services.settings.broker()):
         raise UnsupportedVersion("group.coordinator.rebalance.protocols does not name consumer")
+    if GROUP_VERSION not in ctx.services.features.finalized.levels:
+        raise UnsupportedVersion(f"{GROUP_VERSION} is at level {NO_LEVEL}")
 
 
 # -- ConsumerGroupHeartbeat ------------------------------------------------------------------------

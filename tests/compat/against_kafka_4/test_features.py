@@ -1,6 +1,6 @@
-"""UpdateFeatures beside Kafka 4.1, of the one feature that plog has: both are at its highest level.
+"""UpdateFeatures beside Kafka 4.1: both begin with each feature at its highest level.
 
-Every case leaves it there, as the other cases rely on it.
+Every case leaves them there, because the other cases rely on it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from plog.cluster.features import TRANSACTION_VERSION
+from plog.cluster.features import GROUP_VERSION, TRANSACTION_VERSION
+from plog.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
 from plog.protocol.messages.features import FeatureUpdateKey, UpdateFeaturesRequest
-from tests.compat.against_kafka.pair import Case, Step
+from tests.compat.against_kafka.pair import Case, Side, Step
+from tests.compat.against_kafka_4.steps import BEAT, beat
 from tests.handlers.wire import WAIT_MS
 
 UP, SAFELY, DOWN = 1, 2, 3
