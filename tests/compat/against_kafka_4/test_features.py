@@ -10,10 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from plog.cluster.features import GROUP_VERSION, TRANSACTION_VERSION
-from plog.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
 from plog.protocol.messages.features import FeatureUpdateKey, UpdateFeaturesRequest
-from tests.compat.against_kafka.pair import Case, Side, Step
-from tests.compat.against_kafka_4.steps import BEAT, beat
+from tests.compat.against_kafka.group_steps import listed
+from tests.compat.against_kafka.pair import Case, Step, Topic
+from tests.compat.against_kafka_4.steps import beat, described, join, leave
 from tests.handlers.wire import WAIT_MS
 
 UP, SAFELY, DOWN = 1, 2, 3
@@ -91,6 +91,24 @@ CASES = {
         "removed-and-raised": [update(change(0, DOWN)), update(change(0, DOWN)),
             update(change(HIGHEST))],
     }.items()
+}  # fmt: skip
+
+GROUPS_OFF = update(change(0, DOWN, feature=GROUP_VERSION))
+GROUPS_ON = update(change(1, feature=GROUP_VERSION))
+CASES |= {
+    f"UpdateFeatures/groups-{name}": Case(steps, topics)
+    for name, steps, topics in (
+        ("as-they-are", [GROUPS_ON], {}),
+        ("above-the-highest", [update(change(2, feature=GROUP_VERSION))], {}),
+        ("lower-without-leave", [update(change(0, feature=GROUP_VERSION))], {}),
+        ("lowered-safely", [update(change(0, SAFELY, feature=GROUP_VERSION)), GROUPS_ON], {}),
+        ("lowered-in-version-0",
+            [update(change(0, lower=True, feature=GROUP_VERSION), version=0), GROUPS_ON], {}),
+        ("off", [GROUPS_OFF, join("a"), described(), GROUPS_ON], {"t": Topic()}),
+        ("off-with-members",
+            [join("a"), GROUPS_OFF, beat("a"), described(), listed(), leave("a"), GROUPS_ON,
+                beat("a"), described(), leave("a")], {"t": Topic()}),
+    )
 }  # fmt: skip
 
 
