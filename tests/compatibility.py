@@ -494,6 +494,8 @@ ROWS = [
            "hostile/test_answers.py", "hostile/test_groups.py"),
     _shown(INPUT, "names that climb directories", "refused wherever a name is taken",
            "hostile/test_names.py"),
+    _shown(INPUT, "control characters in every text",
+           "no client forges a log line, a metric or a command's output", "hostile/test_forgery.py"),
     _shown(INPUT, "max.connections, caps per address, descriptors",
            "turned away, told once a second; the broker recovers", "hostile/test_limits.py"),
     _shown(INPUT, "a flood of hostile frames",
@@ -518,7 +520,7 @@ ROWS = [
            "one line, and status 1; who has it is not disturbed", "hosts/test_second_broker.py"),
     _shown(HOSTS, "clock steps", "timestamps change and nothing else", "hosts/test_clock_steps.py"),
     _shown(HOSTS, "want of descriptors", "refused, one line, and recovers",
-           "hosts/test_descriptors.py"),
+           "hosts/test_descriptors.py", long="a broker under each limit from 18 to 300"),
     Row(
         HOST,
         "systemd's checks",

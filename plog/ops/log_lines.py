@@ -46,19 +46,19 @@ class LineFormatter(logging.Formatter):
 
 
 def _traceback_lines(error: BaseException) -> Iterator[str]:
-    told = traceback.TracebackException.from_exception(error)
-    _escape_notes(told)
-    for part in told.format():
+    summary = traceback.TracebackException.from_exception(error)
+    _escape_notes(summary)
+    for part in summary.format():
         text = part.removesuffix("\n")
         # A frame has lines of its own: the place, and the source there.
         for line in text.split("\n") if text.lstrip(" |").startswith("File ") else [text]:
             yield printable(line)
 
 
-def _escape_notes(told: traceback.TracebackException) -> None:
+def _escape_notes(summary: traceback.TracebackException) -> None:
     # Each of their lines is formatted by itself.
-    told.__notes__ = [printable(str(note)) for note in told.__notes__ or ()]
-    for one in (told.__cause__, told.__context__, *(told.exceptions or ())):
+    summary.__notes__ = [printable(str(note)) for note in summary.__notes__ or ()]
+    for one in (summary.__cause__, summary.__context__, *(summary.exceptions or ())):
         if one is not None:
             _escape_notes(one)
 
