@@ -527,7 +527,7 @@ class Accumulator:
     def _prepare(self, topic: str, size: int) -> _Topic:
         """Wait until the topic is known and there is room."""
         if not is_legal_topic_name(topic):
-            raise InvalidTopic(f"{topic!r} is no topic name")
+            raise InvalidTopic(f"invalid topic name {topic!r}")
         deadline = time.monotonic() + self._bounds.max_block_s
         while True:
             known = self._wait_for_topic(topic, deadline)
