@@ -44,11 +44,11 @@ METHOD = (
     " geometric mean of the rounds' own ratios with its interval."
 )
 MEETING = (
-    "A goal is met where the whole interval meets it, missed where none of it does, and else not"
-    " shown. A loss is measured where the whole interval is below 0, and shown not to be measurable"
-    f" where none of it is below {-LARGEST_UNSEEN_LOSS:.0%}, the smallest loss that was published."
-    " Without idempotence plog's client has one request in flight, so that of idempotence alone it"
-    " shows nothing. What was published is of Kafka's page cache."
+    "A goal is met if the whole interval meets it, missed if none of it does, and otherwise not"
+    " shown. A loss is measured if the whole interval is below 0. It is not measurable if none of"
+    f" the interval is below {-LARGEST_UNSEEN_LOSS:.0%}, the smallest published loss. Without"
+    " idempotence plog's client has one request in flight, so it shows nothing of idempotence"
+    " alone. Published figures are Kafka's, from the page cache."
 )
 
 

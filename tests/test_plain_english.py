@@ -8,6 +8,10 @@ import pytest
 
 from tests import plain_english
 
+PAGES = {path for path in plain_english.text_files() if path.suffix == ".md"}
+MAX_MARKERS_PER_10_000_WORDS = 5
+MAX_LONG_SENTENCES = 0.06  # of a page's sentences; the pages that were compared have 0.06 to 0.15
+
 
 def test_counts_are_those_recorded():
     now, before = plain_english.counts_of_now(), plain_english.recorded()
@@ -17,6 +21,25 @@ def test_counts_are_those_recorded():
     assert not fallen, "lower the record (python -m tests.plain_english --lower):\n" + "\n".join(
         fallen
     )
+
+
+def test_pages_have_next_to_no_markers():
+    """As the pages of other brokers and protocol libraries: 0 to 3 for each marker."""
+    words, found = 0, Counter[str]()
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
+        words += len(text.split())
+        found += plain_english.count(text, is_page=False)
+    assert sum(found.values()) * 10_000 / words <= MAX_MARKERS_PER_10_000_WORDS, found
+
+
+@pytest.mark.parametrize(
+    "path", sorted(PAGES), ids=lambda path: str(path.relative_to(plain_english.ROOT))
+)
+def test_few_sentences_of_a_page_are_long(path):
+    sentences = plain_english.sentences(path.read_text(encoding="utf-8"))
+    long = [s for s in sentences if len(s.split()) > plain_english.MAX_SENTENCE_WORDS]
+    assert len(long) <= max(1, MAX_LONG_SENTENCES * len(sentences)), long
 
 
 @pytest.mark.parametrize(
