@@ -240,6 +240,7 @@ def test_roll_that_is_refused_leaves_nothing_that_is_taken_for_damage(tmp_path: 
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3000)
 def test_broker_with_every_number_of_descriptors_serves_what_it_can(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -34,6 +34,7 @@ from .log_managers import A0, A1, ID_A, abandon, lead
 from .storage_logs import NOW_MS, Settings, broker_settings, read_all
 
 REFUSALS = {errno.EMFILE, errno.ENFILE, errno.ENOSPC}
+LONG = [pytest.mark.long, pytest.mark.timeout(3000)]
 CI_CASES = 16
 """So many cases of each step in a run of CI; the long form tries all."""
 
@@ -252,7 +253,7 @@ def all_cases(home: Path, step: Callable[[Stage], None]) -> list[Case]:
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("form", ["few", pytest.param("all", marks=pytest.mark.long)])
+@pytest.mark.parametrize("form", ["few", pytest.param("all", marks=LONG)])
 def test_nothing_that_a_failed_step_leaves_is_taken_for_damage(
     tmp_path: Path, step: Callable[[Stage], None], form: str
 ) -> None:

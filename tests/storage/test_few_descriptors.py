@@ -31,6 +31,7 @@ from .test_failed_steps import COMPACTED, STEPS, Stage, leads, prepared, recover
 
 KERNEL_CALLS = ("open_directory", "pwritev", "pread", "ftruncate")
 """Those of the table that a step makes. A failed sync is final whatever its errno."""
+LONG = [pytest.mark.long, pytest.mark.timeout(3000)]
 CI_CASES = 12
 CI_LIMITS = 12
 
@@ -97,7 +98,7 @@ def try_kernel_call(home: Path, step: Callable[[Stage], None], fault: Fault) -> 
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("form", ["few", pytest.param("all", marks=pytest.mark.long)])
+@pytest.mark.parametrize("form", ["few", pytest.param("all", marks=LONG)])
 def test_want_of_a_descriptor_at_any_call_is_no_failed_disk(
     tmp_path: Path, step: Callable[[Stage], None], form: str
 ) -> None:
@@ -198,7 +199,7 @@ def try_limit(home: Path, more: int) -> bool:
     return bool(started)
 
 
-@pytest.mark.parametrize("form", ["few", pytest.param("all", marks=pytest.mark.long)])
+@pytest.mark.parametrize("form", ["few", pytest.param("all", marks=LONG)])
 def test_logs_with_any_number_of_descriptors_serve_what_they_can(
     tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture
 ) -> None:
