@@ -177,6 +177,9 @@ def checkpoints(stage: Stage) -> None:
 def leads(stage: Stage) -> None:
     with suppress(KafkaError):
         stage.log.become_leader(stage.log.leader_epochs.latest + 1, sole_replica=True)
+        stage.put(1)
+        stage.log.flush()
+    stage.manager.checkpoints.store_recovery_points()  # before that the epoch is on disk
 
 
 STEPS = [rolls, compacts, moves, recovers, stops, creates, deletes, retains, checkpoints, leads]

@@ -21,6 +21,7 @@ from plog._native.files import NO_DESCRIPTORS
 from plog.errors import KafkaError, KafkaStorageError
 from plog.storage.file_errors import REFUSALS
 from plog.storage.filesystem import Filesystem
+from plog.storage.segment_files import OFFSET_INDEX, path_of
 from plog.types import TopicPartition
 from tests.agreement.harness import run_seed
 from tests.descriptors import few_descriptors
@@ -255,9 +256,9 @@ def test_path_that_is_wrong_while_a_log_is_served_takes_its_own_partition_offlin
     tmp_path: Path,
 ) -> None:
     stage = Stage(tmp_path, Filesystem(), COMPACTED)
-    (stage.log.directory / "leader-epoch-checkpoint.tmp").mkdir()
+    path_of(stage.log.directory, stage.log.log_end_offset, OFFSET_INDEX).mkdir()
     with pytest.raises(KafkaStorageError):
-        stage.log.become_leader(7, sole_replica=True)
+        stage.log.roll()
     stage.settle()
     assert stage.manager.offline_log_dirs == []
     assert list(stage.manager.offline) == [A0]
