@@ -106,7 +106,7 @@ class Checked(NamedTuple):
 class Appended:
     """One partition of a request: the response so far, and what acks=all waits for.
 
-    `wait` is None once the response is final: the batch was refused, or is lost again.
+    `wait` is None once the response is final: the batch is safe, was refused, or is lost.
     """
 
     response: PartitionProduceResponse
@@ -118,12 +118,16 @@ class Appended:
         self.wait = None
 
     def is_settled(self) -> bool:
-        """Tell whether acks=all can be answered: safe on every in-sync replica, or lost."""
+        """Tell whether acks=all can be answered: safe on every in-sync replica, or lost.
+
+        The first such answer is kept, whatever becomes of the partition while others still wait.
+        """
         try:
-            return self.wait is None or self.wait.is_safe()
+            if self.wait is not None and self.wait.is_safe():
+                self.wait = None
         except KafkaError as refusal:
             self.refuse(refusal)
-            return True
+        return self.wait is None
 
 
 @handles(ProduceRequest, versions="3-12", advertised_min=0)
@@ -392,11 +396,12 @@ async def _wait_until_safe(ctx: Context, parts: Sequence[Appended], timeout_ms: 
     waits = [part.wait for part in parts if part.wait is not None]
     for wait in waits:
         wait.start_flush(ctx.services.logs, ctx.services.purgatory)
-    await ctx.until(
-        lambda: all(part.is_settled() for part in parts),
-        [wait.topic_partition for wait in waits],
-        timeout_ms,
-    )
+
+    def all_settled() -> bool:
+        # Each part is asked, also those behind one that still waits.
+        return sum(part.is_settled() for part in parts) == len(parts)
+
+    await ctx.until(all_settled, [wait.topic_partition for wait in waits], timeout_ms)
     for part in parts:
         if not part.is_settled() and part.wait is not None:
             part.refuse(part.wait.timed_out())

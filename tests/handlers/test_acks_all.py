@@ -143,6 +143,25 @@ def test_handler(running: Running, name: str) -> None:
     assert ErrorCode(part.error_code) == CASES[name].error
 
 
+@pytest.mark.parametrize("safe_first", [True, False], ids=["first", "last"])
+def test_handler_keeps_the_answer_of_a_partition_that_was_safe(
+    running: Running, safe_first: bool
+) -> None:
+    """As the reactor does: what becomes of it while the other partition waits changes nothing."""
+    safe, waiting = (led(running, Case([], NONE)) for _ in range(2))
+    order = [safe, waiting] if safe_first else [waiting, safe]
+    data = make_batch(producer=(PRODUCER_ID, 0, 0))
+    running.send(
+        produce_request([(one.partition.topic_partition.topic, 0, data) for one in order]), 9
+    )
+    eventually(lambda: all(one.log.log_end_offset == 1 for one in order), "both are appended")
+    # Two turns of the event loop: the wait is asked between them.
+    in_loop(running, safe.replicate)
+    in_loop(running, lambda: take(waiting, [lambda _: safe.follow(), Moves.replicate]))
+    found = flat(decoded(ProduceResponse, 9, running.receive()))
+    assert [ErrorCode(part.error_code) for part in found] == [NONE, NONE]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_own_append(running: Running, name: str) -> None:
     moves = led(running, CASES[name])
