@@ -102,12 +102,10 @@ CASES |= {
         ("above-the-highest", [update(change(2, feature=GROUP_VERSION))], {}),
         ("lower-without-leave", [update(change(0, feature=GROUP_VERSION))], {}),
         ("lowered-safely", [update(change(0, SAFELY, feature=GROUP_VERSION)), GROUPS_ON], {}),
-        ("lowered-in-version-0",
-            [update(change(0, lower=True, feature=GROUP_VERSION), version=0), GROUPS_ON], {}),
         ("off", [GROUPS_OFF, join("a"), described(), GROUPS_ON], {"t": Topic()}),
         ("off-with-members",
             [join("a"), GROUPS_OFF, beat("a"), described(), listed(), leave("a"), GROUPS_ON,
-                beat("a"), described(), leave("a")], {"t": Topic()}),
+                beat("a", owned=[("t", [0])]), described(), leave("a")], {"t": Topic()}),
     )
 }  # fmt: skip
 
