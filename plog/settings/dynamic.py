@@ -24,7 +24,8 @@ from plog.settings.definitions import (
     GroupSettings,
     TopicSettings,
 )
-from plog.settings.keys import ConfigType, EntityKey, Fault, Key, Update
+from plog.settings.kafka_only import REFUSED, why_without_effect
+from plog.settings.keys import ConfigType, EntityKey, Fault, Key, Update, unknown_key
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +101,7 @@ class DynamicSettings:
         self._plain_group = GroupSettings(static)
         self._groups: dict[str, GroupSettings] = {}
         self._lock = threading.Lock()
+        self._remarks = _Remarks()
         self._broker_listeners: list[Callable[[BrokerSettings], None]] = []
         self._topic_listeners: list[Callable[[str, TopicSettings], None]] = []
 
@@ -190,8 +192,9 @@ class DynamicSettings:
         for name in configs:
             declared = self._static.KEYS.get(name)
             if declared is None:
-                continue
-            if declared.update is Update.READ_ONLY:
+                if name in REFUSED:
+                    faults.append(Fault(name, REFUSED[name]))
+            elif declared.update is Update.READ_ONLY:
                 faults.append(Fault(name, "cannot be changed while the broker runs"))
             elif declared.update is Update.PER_BROKER and cluster_default:
                 faults.append(Fault(name, "can be set only for one broker"))
@@ -233,6 +236,7 @@ class DynamicSettings:
             else:
                 self._told_topics.pop(name, None)
                 self._topics.pop(name, None)
+                self._remarks.forget(_topic_place(name))
         settings = self.topic(name)
         for listener in self._topic_listeners:
             listener(name, settings)
@@ -247,6 +251,7 @@ class DynamicSettings:
             else:
                 self._told_groups.pop(name, None)
                 self._groups.pop(name, None)
+                self._remarks.forget(_group_place(name))
 
     def _broker_faults(self, configs: Mapping[str, str]) -> list[Fault]:
         texts = {**self._static.given, **self._cluster_default, **configs}
@@ -256,6 +261,26 @@ class DynamicSettings:
         texts = {**self._static.given, **configs}
         return self._not_dynamic(configs, cluster_default=True) + type(self._static).faults(texts)
 
+    def _without_effect(self, configs: Mapping[str, str]) -> dict[str, str]:
+        """Return the keys that plog ignores, and why.
+
+        A broker keeps such keys, as Kafka's do, because they may belong to a plugin.
+        """
+        reasons = {}
+        for name in configs:
+            declared = self._static.KEYS.get(name)
+            if declared is not None:
+                if declared.no_effect is not None:
+                    reasons[name] = f"has no effect in plog: {declared.no_effect}"
+            elif name not in REFUSED:
+                reason = why_without_effect(name)
+                reasons[name] = (
+                    f"is ignored: {unknown_key(name, self._static.KEYS)}"
+                    if reason is None
+                    else f"has no effect in plog: {reason}"
+                )
+        return reasons
+
     def _topic_faults(self, overrides: Mapping[str, str]) -> list[Fault]:
         return TopicSettings.faults(overrides, self._broker)
 
@@ -263,10 +288,10 @@ class DynamicSettings:
         return GroupSettings.faults(overrides, self._broker)
 
     def _renew(self) -> None:
-        self._cluster_default = _without_faults(
+        self._cluster_default = self._broker_layer(
             "settings of all brokers", self._told_cluster_default, self._cluster_default_faults
         )
-        self._this_broker = _without_faults(
+        self._this_broker = self._broker_layer(
             "settings of this broker", self._told_broker, self._broker_faults
         )
         texts = {**self._static.given, **self._cluster_default, **self._this_broker}
@@ -276,17 +301,31 @@ class DynamicSettings:
         self._plain_group = GroupSettings(self._broker)
         self._groups = {name: self._group_of(name) for name in self._told_groups}
 
+    def _broker_layer(
+        self,
+        place: str,
+        told: Mapping[str, str],
+        faults_of: Callable[[Mapping[str, str]], list[Fault]],
+    ) -> Mapping[str, str]:
+        """Return the entries of a layer that are valid and known."""
+        ignored = self._without_effect(told)
+        known = {
+            name: text
+            for name, text in told.items()
+            if name in self._static.KEYS or name in REFUSED
+        }
+        kept, faults = _without_faults(known, faults_of)
+        self._remarks.report(place, faults=faults, ignored=ignored)
+        return kept
+
     def _topic_of(self, name: str) -> TopicSettings:
-        kept = _without_faults(
-            f"settings of topic {name}", self._told_topics[name], self._topic_faults
-        )
+        kept, faults = _without_faults(self._told_topics[name], self._topic_faults)
+        self._remarks.report(_topic_place(name), faults=faults)
         return TopicSettings(self._broker, kept)
 
     def _group_of(self, name: str) -> GroupSettings:
-        # Whoever may alter configs may call a group by any name, and as long a one as it likes.
-        kept = _without_faults(
-            f"settings of group {name[:100]!r}", self._told_groups[name], self._group_faults
-        )
+        kept, faults = _without_faults(self._told_groups[name], self._group_faults)
+        self._remarks.report(_group_place(name), faults=faults)
         return GroupSettings(self._broker, kept)
 
     def _tell(self) -> None:
@@ -429,20 +468,57 @@ def _documentation(declared: Key[Any]) -> str:
     return f"{declared.doc} {outcome}: {reason}."
 
 
+def _topic_place(name: str) -> str:
+    return f"settings of topic {name}"
+
+
+def _group_place(name: str) -> str:
+    # A client that may alter configs may use any group name, of any length.
+    return f"settings of group {name[:100]!r}"
+
+
+class _Remarks:
+    """Logs each thing that is wrong with the settings once, for as long as it stays wrong.
+
+    Every change of a layer reads all layers again, so the same faults are found many times.
+    """
+
+    def __init__(self) -> None:
+        self._reported: dict[str, dict[str, str]] = {}
+
+    def report(
+        self, place: str, *, faults: Mapping[str, str], ignored: Mapping[str, str] = NOTHING
+    ) -> None:
+        """Log what was not wrong with a place before: faults as errors, the rest as warnings."""
+        before = self._reported.get(place, NOTHING)
+        for level, reasons in ((logging.ERROR, faults), (logging.WARNING, ignored)):
+            for subject, reason in reasons.items():
+                if before.get(subject) != reason:
+                    logger.log(level, "%s: %s %s", place, subject, reason)
+        self._reported[place] = {**ignored, **faults}
+        if not self._reported[place]:
+            del self._reported[place]
+
+    def forget(self, place: str) -> None:
+        """Log the faults of a place again if they come back."""
+        self._reported.pop(place, None)
+
+
 def _without_faults(
-    place: str,
     configs: Mapping[str, str],
     faults_of: Callable[[Mapping[str, str]], list[Fault]],
-) -> Mapping[str, str]:
-    """Return `configs` without the entries that are wrong; each gets one log line."""
+) -> tuple[Mapping[str, str], dict[str, str]]:
+    """Return `configs` without the entries that are wrong, and why each of these is ignored."""
     kept = dict(configs)
+    reasons: dict[str, str] = {}
     while faults := faults_of(kept):
         wrong = [fault for fault in faults if fault.key in kept]
         if not wrong:
-            # It contradicts what is set elsewhere, under a key that is not ours to drop.
-            logger.error("%s are ignored: %s: %s", place, faults[0].key, faults[0].reason)
-            return NOTHING
+            # It contradicts another layer, whose keys must not be dropped here.
+            key, reason = faults[0]
+            reasons[key] = f"is wrong, so none of these settings applies: {reason}"
+            return NOTHING, reasons
         for key, reason in wrong:
             if kept.pop(key, None) is not None:
-                logger.error("%s: %s is ignored: %s", place, key, reason)
-    return MappingProxyType(kept)
+                reasons[key] = f"is ignored: {reason}"
+    return MappingProxyType(kept), reasons

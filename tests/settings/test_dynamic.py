@@ -10,6 +10,8 @@ import pytest
 from plog.errors import InvalidConfig, InvalidRequest
 from plog.settings import BrokerSettings
 from plog.settings.dynamic import ConfigSource, ConfigSynonym, DynamicSettings
+from plog.settings.kafka_only import KAFKA_ONLY
+from plog.settings.kafka_only import REFUSED as NEVER_SET
 from plog.settings.keys import PASSWORD, ConfigType, Update, key
 
 TOPIC, BROKER, CLUSTER, STATIC, DEFAULT, GROUP = ConfigSource
@@ -334,3 +336,81 @@ def test_documentation_says_what_setting_a_key_does_not_do():
     )
     assert " Refused when set: plog cannot join" in said["zookeeper.connect"]
     assert said["broker.rack"] == BrokerSettings.broker_rack.doc
+
+
+NO_EFFECT = sorted(
+    {*KAFKA_ONLY, "listener.name.x.ssl.protocol"}
+    | {key.name for key in BrokerSettings.KEYS.values() if key.no_effect is not None}
+)
+
+
+@pytest.mark.parametrize("place", ["this broker", "all brokers"])
+def test_keys_without_effect_are_warned_of_once(caplog, place):
+    settings = DynamicSettings(BrokerSettings())
+    apply = settings.apply_broker if place == "this broker" else settings.apply_cluster_default
+    other = settings.apply_cluster_default if place == "this broker" else settings.apply_broker
+    known = {key: declared.update for key, declared in BrokerSettings.KEYS.items()}
+    names = [name for name in NO_EFFECT if known.get(name) is not Update.READ_ONLY]
+    defaults = {entry.name: entry.value for entry in settings.describe_broker()}
+    told = {name: defaults.get(name) or "1" for name in names}
+    with caplog.at_level(logging.WARNING, logger="plog.settings"):
+        apply(told)
+        apply(told)  # the notice of the same change
+        other({"message.max.bytes": "5000"})
+        settings.apply_topic("t", {"retention.ms": "5"})
+    lines = [(record.levelno, record.getMessage()) for record in caplog.records]
+    assert len(lines) == len(names) > 200
+    for name, (level, text) in zip(told, lines, strict=True):
+        assert level == logging.WARNING
+        assert text.startswith(f"settings of {place}: {name} has no effect in plog: ")
+        assert "unknown key" not in text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="plog.settings"):
+        apply({})
+        apply({names[0]: told[names[0]]})
+    assert len(caplog.records) == 1, "a key that is set again is warned of again"
+
+
+def test_unknown_keys_are_warned_of_once_and_kept(caplog):
+    settings = DynamicSettings(BrokerSettings())
+    with caplog.at_level(logging.WARNING, logger="plog.settings"):
+        settings.apply_broker({"no.such.key": "1", "message.max.byte": "1"})
+        settings.apply_cluster_default({"message.max.bytes": "5000"})
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (logging.WARNING, "settings of this broker: no.such.key is ignored: unknown key"),
+        (
+            logging.WARNING,
+            "settings of this broker: message.max.byte is ignored: unknown key;"
+            " did you mean `message.max.bytes`?",
+        ),
+    ]
+    assert [one.name for one in settings.describe_broker(["no.such.key"])] == ["no.such.key"]
+
+
+@pytest.mark.parametrize("name", NEVER_SET)
+def test_keys_that_stop_a_start_are_refused_while_it_runs(caplog, name):
+    settings = DynamicSettings(BrokerSettings())
+    for check in (settings.check_broker, settings.check_cluster_default):
+        with pytest.raises(InvalidRequest, match=name):
+            check({name: "x"})
+    with caplog.at_level(logging.WARNING, logger="plog.settings"):
+        settings.apply_broker({name: "x"})
+        settings.apply_broker({name: "x"})
+    (line,) = caplog.records
+    assert line.getMessage() == f"settings of this broker: {name} is ignored: {NEVER_SET[name]}"
+
+
+def test_faults_are_logged_once_for_as_long_as_they_last(caplog):
+    settings = DynamicSettings(BrokerSettings())
+    with caplog.at_level(logging.WARNING, logger="plog.settings"):
+        settings.apply_topic("t", {"retention.ms": "x"})
+        settings.apply_group("g", {SESSION: "1"})
+        settings.apply_broker({"message.max.bytes": "x"})
+        for _ in range(3):
+            settings.apply_cluster_default({"log.retention.ms": "5000"})
+            settings.apply_cluster_default({})
+    assert len(caplog.records) == 3
+    with caplog.at_level(logging.WARNING, logger="plog.settings"):
+        settings.apply_topic("t", {})
+        settings.apply_topic("t", {"retention.ms": "x"})
+    assert len(caplog.records) == 4
