@@ -108,7 +108,7 @@ class ConfigAdmin:
         validate_only: bool,
     ) -> None:
         while True:
-            self._check_exists(entity)
+            self._check_can_alter(entity)
             try:
                 data, stat = self._store.get(entity.path)
                 version: int | None = stat.version
@@ -116,6 +116,9 @@ class ConfigAdmin:
                 data, version = b"", None
             present = znodes.decode_config(data)
             configs, faults = change(present)
+            # As in Kafka: what is wrong with a topic's changes themselves is reported first.
+            if not faults:
+                self._check_exists(entity)
             self._check(entity, configs, faults)
             if validate_only:
                 return
@@ -155,8 +158,12 @@ class ConfigAdmin:
             name = entity.name
             if not is_legal_topic_name(name) or self._store.exists(znodes.topic_path(name)) is None:
                 raise UnknownTopicOrPartition(f"topic {name[:300]!r} does not exist")
-        elif entity.kind == "groups":
-            # It need not be there: its members find what is set for it when they come.
+
+    def _check_can_alter(self, entity: ConfigEntity) -> None:
+        if entity.kind == "topics":
+            return
+        if entity.kind == "groups":
+            # The group need not exist yet: its members read its configs when they join.
             if not entity.name:
                 raise InvalidRequest("groups have no default configs: name a group")
         elif entity.kind != "brokers":

@@ -220,13 +220,14 @@ class TopicAdmin:
         count: int,
         assignments: Sequence[Sequence[int]] | None = None,
         *,
+        limit: int | None = None,
         validate_only: bool = False,
     ) -> None:
         """Add partitions until there are `count`; `assignments` are the new ones' replicas.
 
         Raises:
             UnknownTopicOrPartition: no such topic, or it is being deleted.
-            InvalidPartitions: `count` is not above the present one.
+            InvalidPartitions: `count` is not above the present one, or above `limit`.
             InvalidReplicaAssignment, InvalidReplicationFactor: the replicas cannot be had.
             ReassignmentInProgress: the topic's replicas are being moved.
         """
@@ -239,6 +240,8 @@ class TopicAdmin:
                 raise InvalidPartitions(
                     f"topic {name!r} has {counted(present, 'partition')} already, {count} asked for"
                 )
+            if limit is not None and count > limit:
+                raise InvalidPartitions(f"{count} partitions, at most {limit}")
             added = self._added(node, count - present, assignments)
             if validate_only:
                 return

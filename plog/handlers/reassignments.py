@@ -1,7 +1,7 @@
-"""Reassignments of partitions (KIP-455), as far as a lone broker has them: nothing ever moves.
+"""Reassignments of partitions (KIP-455): a broker runs alone, so no replica ever moves.
 
-They are served because Kafka's tool asks for them, also where it only moves replicas between
-log directories.
+They are supported because Kafka's tool sends them, even when it only moves replicas between log
+directories.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_MESSAGE = ""
 def alter_partition_reassignments(
     ctx: Context, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    """Agree to what is so already, and refuse the rest."""
+    """Accept the replicas that a partition already has, and refuse any others."""
     return AlterPartitionReassignmentsResponse(
         error_code=ErrorCode.NONE,
         error_message=NO_MESSAGE,
@@ -62,14 +62,21 @@ def _reassign(
 
 
 def _check(ctx: Context, at: TopicPartition, replicas: list[int] | None) -> None:
+    """Check a reassignment: its replicas before the partition, as in Kafka. Raises KafkaError."""
     if replicas is None:
         raise NoReassignmentInProgress(f"{at} has no reassignment in progress")
-    present = ctx.services.metadata.snapshot.partition(at)
+    cluster = ctx.services.metadata.snapshot
+    if not replicas or len(set(replicas)) < len(replicas):
+        raise InvalidReplicaAssignment(f"{replicas} is empty or names a broker twice")
+    unknown = [broker for broker in replicas if broker not in cluster.brokers]
+    if unknown:
+        raise InvalidReplicaAssignment(f"{replicas} names unknown brokers: {unknown}")
+    present = cluster.partition(at)
     if present is None:
         raise UnknownTopicOrPartition(f"{at} does not exist")
     if tuple(replicas) != present.replicas:
         raise InvalidReplicaAssignment(
-            f"{at} is on {list(present.replicas)}, and this broker has no other to move it to"
+            f"{at} has replicas {list(present.replicas)}; plog does not move them to {replicas}"
         )
 
 

@@ -17,7 +17,6 @@ from plog.cluster.metadata_cache import MetadataSnapshot, TopicMetadata
 from plog.cluster.topic_admin import INTERNAL_TOPICS, CreatedTopic, NewTopic
 from plog.errors import (
     ErrorCode,
-    InvalidPartitions,
     InvalidReplicaAssignment,
     InvalidRequest,
     InvalidTopic,
@@ -446,8 +445,6 @@ async def create_partitions(
 
 
 async def _grow(ctx: Context, topic: CreatePartitionsTopic, *, validate_only: bool) -> None:
-    if topic.count > MAX_NEW_PARTITIONS:
-        raise InvalidPartitions(f"{topic.count} partitions, at most {MAX_NEW_PARTITIONS}")
     assignments = (
         None if topic.assignments is None else [entry.broker_ids for entry in topic.assignments]
     )
@@ -456,6 +453,7 @@ async def _grow(ctx: Context, topic: CreatePartitionsTopic, *, validate_only: bo
         topic.name,
         topic.count,
         assignments,
+        limit=MAX_NEW_PARTITIONS,
         validate_only=validate_only,
     )
 
