@@ -304,14 +304,14 @@ class DynamicSettings:
     def _broker_layer(
         self,
         place: str,
-        told: Mapping[str, str],
+        configs: Mapping[str, str],
         faults_of: Callable[[Mapping[str, str]], list[Fault]],
     ) -> Mapping[str, str]:
         """Return the entries of a layer that are valid and known."""
-        ignored = self._without_effect(told)
+        ignored = self._without_effect(configs)
         known = {
             name: text
-            for name, text in told.items()
+            for name, text in configs.items()
             if name in self._static.KEYS or name in REFUSED
         }
         kept, faults = _without_faults(known, faults_of)

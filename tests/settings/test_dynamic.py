@@ -352,22 +352,22 @@ def test_keys_without_effect_are_warned_of_once(caplog, place):
     known = {key: declared.update for key, declared in BrokerSettings.KEYS.items()}
     names = [name for name in NO_EFFECT if known.get(name) is not Update.READ_ONLY]
     defaults = {entry.name: entry.value for entry in settings.describe_broker()}
-    told = {name: defaults.get(name) or "1" for name in names}
+    configs = {name: defaults.get(name) or "1" for name in names}
     with caplog.at_level(logging.WARNING, logger="plog.settings"):
-        apply(told)
-        apply(told)  # the notice of the same change
+        apply(configs)
+        apply(configs)  # the notice of the same change
         other({"message.max.bytes": "5000"})
         settings.apply_topic("t", {"retention.ms": "5"})
     lines = [(record.levelno, record.getMessage()) for record in caplog.records]
     assert len(lines) == len(names) > 200
-    for name, (level, text) in zip(told, lines, strict=True):
+    for name, (level, text) in zip(configs, lines, strict=True):
         assert level == logging.WARNING
         assert text.startswith(f"settings of {place}: {name} has no effect in plog: ")
         assert "unknown key" not in text
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="plog.settings"):
         apply({})
-        apply({names[0]: told[names[0]]})
+        apply({names[0]: configs[names[0]]})
     assert len(caplog.records) == 1, "a key that is set again is warned of again"
 
 
