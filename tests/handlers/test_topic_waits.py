@@ -22,12 +22,16 @@ HOUR_MS = 3_600_000
 def wait(cache: MetadataCache, *news: Callable[[], object], timeout_ms: int = HOUR_MS) -> None:
     """Wait for two partitions of "a" while the news come."""
     context: Any = SimpleNamespace(
-        services=SimpleNamespace(metadata=cache, clock=SimpleNamespace(monotonic_ms=lambda: 0)),
+        services=SimpleNamespace(
+            metadata=cache,
+            clock=SimpleNamespace(monotonic_ms=lambda: 0),
+            replicas=SimpleNamespace(check_taken_up=lambda topic: None),
+        ),
         connection=SimpleNamespace(while_open=contextlib.nullcontext),
     )
 
     async def run() -> None:
-        waiting = asyncio.ensure_future(_until_led(Deadline(context, timeout_ms), "a", 2))
+        waiting = asyncio.ensure_future(_until_led(context, Deadline(context, timeout_ms), "a", 2))
         for come in news:
             await asyncio.sleep(0)
             come()

@@ -23,7 +23,9 @@ GROWTH = MOST + 64 * MIB
 """Beside what members take: requests, and what Python keeps of memory that is free."""
 NONE, TRY_AGAIN = ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE
 STAY_MS = 30 * 60_000
-EXPECTED = r"would take \d+ bytes of group\.members\.max\.bytes|further members were refused"
+EXPECTED = (
+    r"needs \d+ bytes, more than group\.members\.max\.bytes allows|further members were refused"
+)
 
 
 @pytest.fixture
