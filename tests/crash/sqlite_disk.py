@@ -140,8 +140,10 @@ class SqliteDisk:
         self._directories[directory.resolve()] = number
 
     def sync_directory(self, directory: Path) -> None:
-        """Say that the names in a directory have been synced."""
-        self.events.append(DirectorySynced(self._directories[directory.resolve()]))
+        """Record that the names in a directory were synced, if the test watches it."""
+        number = self._directories.get(directory.resolve())
+        if number is not None:
+            self.events.append(DirectorySynced(number))
 
     def note(self, what: int) -> None:
         self.events.append(Noted(what))
