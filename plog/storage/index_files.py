@@ -17,6 +17,7 @@ from plog._native.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from plog.errors import CorruptRecord
 from plog.storage.filesystem import Filesystem
 from plog.storage.segment_files import OFFSET_INDEX, TIME_INDEX, path_of
+from plog.storage.shutdown_record import MARKED_BYTES, FileMark, SegmentMarks, mark_of_end
 from plog.types import NO_TIMESTAMP
 
 
@@ -87,11 +88,12 @@ def check_indexes(
     base_offset: int,
     log_bytes: int,
     thorough: bool,
+    marks: SegmentMarks | None = None,
 ) -> tuple[int, int]:
     """Check both indexes; return their numbers of entries.
 
-    `thorough` reads them whole; otherwise size and last entries must do (after a clean
-    shutdown, when nothing should be wrong).
+    `thorough` reads them whole; otherwise size and last entries must do. `marks` say what they
+    held at a clean shutdown.
 
     Raises:
         CorruptRecord: they cannot be trusted and must be rebuilt.
@@ -100,6 +102,9 @@ def check_indexes(
     time_bytes = fs.size_bytes(time_fd)
     offsets = _entries(fs, offset_fd, offset_bytes, OFFSET_ENTRY_BYTES, thorough)
     times = _entries(fs, time_fd, time_bytes, TIME_ENTRY_BYTES, thorough)
+    if marks is not None:
+        _check_mark(OFFSET_INDEX, mark_of_end(offsets, offset_bytes), marks.offset_index)
+        _check_mark(TIME_INDEX, mark_of_end(times, time_bytes), marks.time_index)
     index.check_offset_index(offsets, base_offset)
     index.check_time_index(times, base_offset)
     if offsets:
@@ -116,5 +121,13 @@ def check_indexes(
 def _entries(fs: Filesystem, fd: int, size: int, entry_bytes: int, thorough: bool) -> bytes:
     if size % entry_bytes:
         raise CorruptRecord(f"index of {size} bytes, not a multiple of {entry_bytes}")
-    read = size if thorough else min(size, 2 * entry_bytes)
+    read = size if thorough else min(size, MARKED_BYTES)
     return fs.pread(fd, read, size - read)
+
+
+def _check_mark(kind: str, found: FileMark, marked: FileMark) -> None:
+    if found != marked:
+        raise CorruptRecord(
+            f"its {kind} has {found.size_bytes} bytes with CRC {found.crc:08x}; at the clean"
+            f" shutdown it had {marked.size_bytes} with CRC {marked.crc:08x}"
+        )

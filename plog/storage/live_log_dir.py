@@ -25,10 +25,11 @@ from plog.storage.checkpoints import (
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
     OFFSET_GAPS_FILE,
+    PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
     CheckpointDamaged,
     OffsetCheckpoint,
-    load_topic_id,
+    decode_partition_metadata,
     store_topic_id,
 )
 from plog.storage.durable_ends import DURABLE_ENDS_FILE, DurableEnds, SlotKey
@@ -51,6 +52,7 @@ from plog.storage.segment_files import (
     parse_file_name,
 )
 from plog.storage.segment_verdict import ANY_OFFSET, Known
+from plog.storage.shutdown_record import PartitionRecord, ShutdownRecord, read_kept
 from plog.types import TopicPartition
 
 DAMAGED_PARTITIONS_FILE = "damaged-partitions"
@@ -110,6 +112,7 @@ class LiveLogDir:
         self.gaps = OffsetCheckpoint(fs, path / OFFSET_GAPS_FILE)
         self._damaged = OffsetCheckpoint(fs, path / DAMAGED_PARTITIONS_FILE)
         self._unmade: set[Path] = set()  # directories of partitions whose creation failed
+        self._shutdown_record = ShutdownRecord(fs, path)
         self.group_commit = GroupCommit(f"commit {path}")
         self.room = DiskRoom()  # for clients' records; with others on the same disk
         self.refused_writes = 0  # for want of it
@@ -125,6 +128,7 @@ class LiveLogDir:
         self.was_served = self.log_dir.was_served()
         self.log_dir.claim(broker_id, cluster_id)
         self.machine_restarted = self.log_dir.machine_restarted()
+        self._shutdown_record.take(self.log_dir.clean_shutdown_file)
         self.clean_shutdown = self.log_dir.take_clean_shutdown()
         self.durable_ends.open()
         for checkpoint in (
@@ -238,16 +242,17 @@ class LiveLogDir:
             OSError: the disk has failed.
         """
         tp = found.topic_partition
+        record = self._shutdown_record.of(tp)
         try:
-            topic_id = load_topic_id(self._fs, found.directory)
+            topic_id = self._topic_id(found.directory, record)
         except CheckpointDamaged as error:
             raise LogDamaged(str(error)) from error
         key = slot_key(tp, topic_id)
+        if clean_shutdown is None:
+            clean_shutdown = self.clean_shutdown
+        clean_shutdown = clean_shutdown and tp not in self._damaged.stored
         known = Known(
-            clean_shutdown=(
-                (self.clean_shutdown if clean_shutdown is None else clean_shutdown)
-                and tp not in self._damaged.stored
-            ),
+            clean_shutdown=clean_shutdown,
             read_whole=tp in self._damaged.stored,
             # What went offline for damage is not explained by a restart that came later.
             machine_restarted=self.machine_restarted and tp not in self._damaged.stored,
@@ -256,14 +261,22 @@ class LiveLogDir:
             durable_end=self.durable_ends.durable_end(key) or 0,
             log_start_offset=self.log_start_offsets.stored.get(tp, 0),
             gaps_legal_below=self._gaps_legal_below(tp, settings),
+            record=record if clean_shutdown else None,
         )
         log = self._open(
             tp, topic_id, found.directory, known, settings, owner,
             high_watermark=self.high_watermarks.stored.get(tp, 0), keep_free=keep_free,
         )  # fmt: skip
+        self._shutdown_record.forget(tp)
         if tp in self._damaged.stored:
             self._damaged.drop(tp)
         return log
+
+    def _topic_id(self, directory: Path, record: PartitionRecord | None) -> uuid.UUID | None:
+        path = directory / PARTITION_METADATA_FILE
+        kept = None if record is None else record.texts.get(PARTITION_METADATA_FILE)
+        text = read_kept(self._fs, path, kept)
+        return None if text is None else decode_partition_metadata(text, str(path))
 
     def _gaps_legal_below(self, tp: TopicPartition, settings: TopicSettings) -> int:
         """Return below which offset batches may be missing, whatever the policy is by now.
@@ -519,6 +532,12 @@ class LiveLogDir:
         except OSError as error:
             self.note(error)
             return False
+
+    def mark_clean_shutdown(self, broker_epoch: int, logs: Iterable[Log]) -> None:
+        """Say that these logs, all that are here, were flushed and closed. Raises OSError."""
+        self.log_dir.mark_clean_shutdown(broker_epoch)
+        closed = [(log.topic_partition, log.directory) for log in logs]
+        self._shutdown_record.store(self.log_dir.clean_shutdown_file, closed)
 
     def close(self) -> None:
         """Give the directory back; every log must be closed."""

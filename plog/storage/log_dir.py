@@ -282,6 +282,11 @@ class LogDir:
 
     # -- clean shutdown ----------------------------------------------------------------------
 
+    @property
+    def clean_shutdown_file(self) -> Path:
+        """The marker of a clean shutdown."""
+        return self.path / CLEAN_SHUTDOWN_FILE
+
     def take_clean_shutdown(self) -> bool:
         """Tell whether the last shutdown was clean, and remove the marker.
 
@@ -289,7 +294,7 @@ class LogDir:
         not find the marker of the one before. Also one that a start before this removed and
         did not live to make durable.
         """
-        path = self.path / CLEAN_SHUTDOWN_FILE
+        path = self.clean_shutdown_file
         found = self._fs.exists(path)
         if found:
             self._fs.unlink(path)
@@ -299,7 +304,7 @@ class LogDir:
     def mark_clean_shutdown(self, broker_epoch: int = -1) -> None:
         """Say that every log here was flushed and closed."""
         text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
-        self._fs.replace_text(self.path / CLEAN_SHUTDOWN_FILE, text)
+        self._fs.replace_text(self.clean_shutdown_file, text)
 
     # -- restarts of the machine -------------------------------------------------------------
 

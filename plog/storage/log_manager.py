@@ -725,7 +725,7 @@ class LogManager:
         self._give_up_spare()
         for live in self._live():
             if self.checkpoints.close_logs(live) and not live.unrecovered:
-                live.guarded(live.log_dir.mark_clean_shutdown, broker_epoch)
+                live.guarded(live.mark_clean_shutdown, broker_epoch, self._logs_in(live))
         for live in self._dirs.values():
             live.close()
         with self._lock:

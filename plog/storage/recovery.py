@@ -12,7 +12,7 @@ again, for the next sync to be true. After a restart of the machine they came fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +47,7 @@ from plog.storage.segment_files import (
 )
 from plog.storage.segment_scan import reader_of, walk_headers
 from plog.storage.segment_verdict import Cut, Judged, Known, judge_segments
+from plog.storage.shutdown_record import MISSING, PartitionRecord, mark_of, read_kept
 from plog.storage.swap_files import finish_swaps
 from plog.storage.transaction_index import (
     AbortedTransaction,
@@ -112,6 +113,11 @@ class _Recovery:
         if judged.cut is not None:
             self._cut(judged.cut)
         log_start_offset = self._known.log_start_offset
+        if segments and log_end_offset < log_start_offset and self._known.clean_shutdown:
+            raise LogDamaged(
+                f"{self._directory} ends at offset {log_end_offset}, before its log start offset"
+                f" {log_start_offset}, though the broker was shut down cleanly"
+            )
         if not segments or log_end_offset < log_start_offset:
             segments = [self._restart_at(log_start_offset, [s.base_offset for s in segments])]
             log_end_offset = log_start_offset
@@ -130,7 +136,7 @@ class _Recovery:
             ),
             epochs=epochs,
             producers=producers.entries,
-            aborted=self._aborted(segments),
+            aborted=self._aborted(judged, segments),
             reports=self._reports,
             gaps_legal_below=self._known.gaps_legal_below,
             read_from=judged.read_from,
@@ -212,16 +218,21 @@ class _Recovery:
     ) -> LeaderEpochs:
         path = self._directory / LEADER_EPOCH_FILE
         stored: LeaderEpochs | None = None
-        try:
-            stored = decode_leader_epochs(self._fs.read_text(path), path.name)
-        except FileNotFoundError:
-            starts = judged.epoch_starts if judged.read_from == segments[0].base_offset else None
-        except CheckpointDamaged as error:
-            self._reports.append(f"leader epochs are found anew: {error}")
-            self._fs.unlink(path)
-            starts = None
+        starts: list[tuple[int, int]] | None = None
+        text = read_kept(self._fs, path, self._known.kept_text(LEADER_EPOCH_FILE))
+        if text is None:
+            if judged.read_from == segments[0].base_offset:
+                starts = judged.epoch_starts
         else:
-            starts = judged.epoch_starts
+            try:
+                stored = decode_leader_epochs(text, path.name)
+                starts = judged.epoch_starts
+                if self._known.clean_shutdown and self._known.record is None:
+                    _check_epochs(stored, starts)
+            except CheckpointDamaged as error:
+                self._reports.append(f"rebuilding the leader epochs: {error}")
+                self._fs.unlink(path)
+                stored = starts = None
         if starts is None:
             starts = self._all_epoch_starts(segments)
         epochs = (stored or LeaderEpochs()).truncate_from_end(log_end_offset)
@@ -296,31 +307,63 @@ class _Recovery:
                 self._fs.unlink(path, missing_ok=True)
                 self._has_transaction_index.discard(segment.base_offset)
 
-    def _aborted(self, segments: list[SegmentNumbers]) -> AbortedTransactions:
-        """Return what the transaction indexes say; when they are bad, make them anew."""
+    def _aborted(self, judged: Judged, segments: list[SegmentNumbers]) -> AbortedTransactions:
+        """Return the aborted transactions; rebuild the transaction indexes that are wrong."""
+        replayed: list[AbortedTransaction] | None = None
         try:
-            return AbortedTransactions(self._indexed_aborted(segments))
+            indexed = self._indexed_aborted(segments, self._known.record)
+            if not self._known.clean_shutdown or self._known.record is not None:
+                return AbortedTransactions(indexed)
+            replayed = self._replayed_aborted(segments) if judged.saw_markers else []
+            if replayed == indexed:
+                return AbortedTransactions(indexed)
+            raise CorruptRecord("they do not fit the batches")
         except CorruptRecord as error:
             self._reports.append(f"rebuilding the transaction indexes: {error}")
-        try:
-            replayed = load_producers(
-                self._fs, self._directory, segments, replay_from=segments[0].base_offset
-            )
-        except CorruptRecord as error:
-            raise LogDamaged(f"{self._directory}: {error}") from error
-        self._store_aborted(segments, segments[0].base_offset, replayed.aborted)
+        if replayed is None:
+            replayed = self._replayed_aborted(segments)
+        self._store_aborted(segments, segments[0].base_offset, replayed)
         return AbortedTransactions(self._indexed_aborted(segments))
 
-    def _indexed_aborted(self, segments: list[SegmentNumbers]) -> list[AbortedTransaction]:
+    def _replayed_aborted(self, segments: list[SegmentNumbers]) -> list[AbortedTransaction]:
+        try:
+            return load_producers(
+                self._fs, self._directory, segments, replay_from=segments[0].base_offset
+            ).aborted
+        except CorruptRecord as error:
+            raise LogDamaged(f"{self._directory}: {error}") from error
+
+    def _indexed_aborted(
+        self, segments: list[SegmentNumbers], record: PartitionRecord | None = None
+    ) -> list[AbortedTransaction]:
+        """Decode the transaction indexes; raise CorruptRecord if they differ from `record`."""
         found = []
         for segment in segments:
             base = segment.base_offset
-            if base not in self._has_transaction_index:
-                continue
             path = self._path(base, TRANSACTION_INDEX)
-            entries = decode_aborted(self._fs.read_bytes(path))
+            exists = base in self._has_transaction_index
+            data = self._fs.read_bytes(path) if exists else b""
+            if record is not None:
+                marks = record.segments.get(base)
+                found_mark = mark_of(data) if exists else MISSING
+                if marks is None or marks.transaction_index != found_mark:
+                    raise CorruptRecord(f"{path.name} is not what the clean shutdown left")
+            if not exists:
+                continue
+            entries = decode_aborted(data)
             for entry in entries:
                 if not base <= entry.last_offset < segment.next_offset:
                     raise CorruptRecord(f"{path.name} holds a marker of another segment: {entry}")
             found += entries
         return found
+
+
+def _check_epochs(stored: LeaderEpochs, starts: Sequence[tuple[int, int]]) -> None:
+    """Check leader epochs against the batches that begin each. Raises CheckpointDamaged."""
+    for epoch, offset in starts:
+        known_from = stored.entries[0].start_offset if stored.entries else 0
+        if epoch >= 0 and offset >= known_from and stored.epoch_at(offset) != epoch:
+            raise CheckpointDamaged(
+                f"{LEADER_EPOCH_FILE} has epoch {stored.epoch_at(offset)} for offset {offset},"
+                f" the batch has {epoch}"
+            )

@@ -20,6 +20,7 @@ from plog.storage.filesystem import Filesystem
 from plog.storage.index_files import IndexBuilder, check_indexes
 from plog.storage.segment_files import LOG, OFFSET_INDEX, SEGMENT, TIME_INDEX, path_of
 from plog.storage.segment_scan import BatchReader, OffsetOrder, reader_of, walk_headers
+from plog.storage.shutdown_record import SegmentMarks
 from plog.types import NO_TIMESTAMP
 
 SEGMENT_DESCRIPTORS = 3
@@ -166,11 +167,18 @@ class _IndexEnds(NamedTuple):
 
 
 def measure_segment(
-    fs: Filesystem, directory: Path, base_offset: int, *, gaps_legal_below: int, thorough: bool
+    fs: Filesystem,
+    directory: Path,
+    base_offset: int,
+    *,
+    gaps_legal_below: int,
+    thorough: bool,
+    marks: SegmentMarks | None = None,
 ) -> SegmentNumbers:
     """Find a segment's numbers from its indexes and the batches after the last offset entry.
 
-    The last batch is checked whole. `thorough` also checks the indexes whole.
+    The last batch is checked whole. `thorough` also checks the indexes whole. `marks` say what
+    the files held at a clean shutdown.
 
     Raises:
         IndexDistrusted: an index is missing, fails its checks, or does not fit the log file.
@@ -179,7 +187,7 @@ def measure_segment(
     """
     with fs.opened(path_of(directory, base_offset, LOG)) as log_fd:
         size_bytes = fs.size_bytes(log_fd)
-        ends = _index_ends(fs, directory, base_offset, size_bytes, thorough=thorough)
+        ends = _index_ends(fs, directory, base_offset, size_bytes, thorough=thorough, marks=marks)
         if not size_bytes:
             return SegmentNumbers.empty(base_offset)
         _, first = next(walk_headers(reader_of(fs, log_fd), 0, size_bytes))
@@ -217,6 +225,10 @@ def measure_segment(
         reader = BatchReader(reader_of(fs, log_fd), last_position, size_bytes)
         if next(iter(reader), None) is None:
             raise CorruptRecord(f"batch at {last_position}: {reader.fault}")
+        if marks is not None and size_bytes != marks.log_bytes:
+            raise CorruptRecord(
+                f"it has {size_bytes} bytes; at the clean shutdown it had {marks.log_bytes}"
+            )
         return SegmentNumbers(
             base_offset=base_offset,
             size_bytes=size_bytes,
@@ -231,7 +243,13 @@ def measure_segment(
 
 
 def _index_ends(
-    fs: Filesystem, directory: Path, base_offset: int, log_bytes: int, *, thorough: bool
+    fs: Filesystem,
+    directory: Path,
+    base_offset: int,
+    log_bytes: int,
+    *,
+    thorough: bool,
+    marks: SegmentMarks | None,
 ) -> _IndexEnds:
     try:
         with (
@@ -245,6 +263,7 @@ def _index_ends(
                 base_offset=base_offset,
                 log_bytes=log_bytes,
                 thorough=thorough,
+                marks=marks,
             )
             indexed = _last_entry(fs, offset_fd, offset_entries, OFFSET_ENTRY_BYTES, 4)
             timed = _last_entry(fs, time_fd, time_entries, TIME_ENTRY_BYTES, 8)

@@ -3,7 +3,8 @@
 Owns the verdict: what is complete, what is a torn tail, what is damage.
 
 After a clean shutdown nothing may be missing: sizes, index ends and last batches are
-checked, and anything wrong is damage. Otherwise every segment that reaches the recovery
+checked, and anything wrong is damage. Indexes must be as the shutdown record says; without
+a record they are checked against the batches. Otherwise every segment that reaches the recovery
 point is read whole. Below it the indexes, too, are on disk; those of a segment that ends
 there may not be, if it was rolled after the point was written down. The first bad byte
 there ends the log if
@@ -36,6 +37,7 @@ from typing import NamedTuple
 from plog.errors import CorruptRecord, LogDamaged
 from plog.storage.checkpoints import CheckpointDamaged
 from plog.storage.filesystem import Filesystem
+from plog.storage.index_check import check_entries
 from plog.storage.index_files import IndexBuilder, store_indexes
 from plog.storage.leader_epochs import LEADER_EPOCH_FILE, decode_leader_epochs
 from plog.storage.segment import (
@@ -53,6 +55,7 @@ from plog.storage.segment_scan import (
     is_zero,
     reader_of,
 )
+from plog.storage.shutdown_record import PartitionRecord, read_kept
 from plog.types import counted
 
 ANY_OFFSET = 1 << 63
@@ -69,6 +72,11 @@ class Known(NamedTuple):
     durable_end: int = 0
     log_start_offset: int = 0
     gaps_legal_below: int = 0  # compaction removes batches; ANY_OFFSET for compacted topics
+    record: PartitionRecord | None = None  # of the clean shutdown; None: there is none
+
+    def kept_text(self, name: str) -> str | None:
+        """Return what a small file held at the clean shutdown; None if that is not known."""
+        return None if self.record is None else self.record.texts.get(name)
 
     @property
     def end(self) -> int:
@@ -254,14 +262,22 @@ class _Judge:
 
     def _measure(self, base: int) -> SegmentNumbers | None:
         """Return the numbers of a segment that should be whole; None to read it all."""
+        record = self._known.record
+        marks = None if record is None else record.segments.get(base)
         try:
-            return measure_segment(
+            numbers = measure_segment(
                 self._fs,
                 self._directory,
                 base,
                 gaps_legal_below=self._known.gaps_legal_below,
-                thorough=not self._known.clean_shutdown,
+                thorough=marks is None,
+                marks=marks,
             )
+            if self._known.clean_shutdown and marks is None:
+                seen = check_entries(self._fs, self._directory, numbers)
+                self._saw_markers |= seen.has_markers
+                self._epoch_starts += seen.epoch_starts
+            return numbers
         except IndexDistrusted as error:
             self._reports.append(f"rebuilding the indexes of {self._path(base).name}: {error}")
             return None
@@ -368,9 +384,10 @@ class _Judge:
             return
         path = self._directory / LEADER_EPOCH_FILE
         try:
-            epochs = decode_leader_epochs(self._fs.read_text(path), path.name)
-        except (FileNotFoundError, CheckpointDamaged):
-            return  # recovery finds them anew
+            text = read_kept(self._fs, path, self._known.kept_text(LEADER_EPOCH_FILE))
+            epochs = decode_leader_epochs(text or "", path.name)
+        except CheckpointDamaged:
+            return  # recovery rebuilds them
         if not epochs.entries:
             return
         due = max(epochs.entries[0].start_offset, self._known.log_start_offset)

@@ -30,6 +30,7 @@ from plog.storage.log import Log
 from plog.storage.log_dir import LogDir
 from plog.storage.log_files import LogFiles
 from plog.storage.log_manager import SAY_AGAIN_MS, LogManager, NewPartition
+from plog.storage.shutdown_record import SHUTDOWN_RECORD_FILE
 from plog.types import TopicPartition
 from tests.bounded import MANY, counted, stand_still, told
 from tests.descriptors import open_at
@@ -214,6 +215,7 @@ def test_unreadable_partition_metadata_is_damage(start: Start, dirs: list[Path])
     manager = start([dirs[0]])
     manager.create(A0, ID_A, SETTINGS)
     manager.shutdown()
+    (dirs[0] / SHUTDOWN_RECORD_FILE).unlink()
     (dirs[0] / "a-0" / "partition.metadata").write_text("version: 7")
     assert "partition.metadata" in start([dirs[0]]).offline[A0]
 
