@@ -10,8 +10,8 @@ from plog._native.locks cimport add, load, pthread_mutex_lock, pthread_mutex_unl
 from plog._native.partition cimport SegmentList, active_of, list_release
 from plog._native.segment cimport SegmentFiles, segment_retain
 from plog._native.segment_walk cimport (
-    WALK_CORRUPT, WALK_FOUND, WALK_PAST_END, BatchPlace, Window, segment_find, segment_find_upper,
-    segment_offset_past)
+    WALK_CORRUPT, WALK_FOUND, WALK_PAST_END, BatchPlace, Window, segment_check_order, segment_find,
+    segment_find_upper, segment_offset_past)
 
 
 cdef int64_t floor_segment(const SegmentList* segments, int64_t offset) noexcept nogil:
@@ -30,14 +30,14 @@ cdef int64_t floor_segment(const SegmentList* segments, int64_t offset) noexcept
 
 cdef void read_pinned(
         SegmentList* segments, int64_t active_size, int64_t fetch_offset, int64_t max_bytes,
-        int64_t limit, bint whole_first_batch, bint may_wait, ReadResult* out) noexcept nogil:
+        int64_t limit, int64_t gaps_legal_below, bint whole_first_batch, bint may_wait, ReadResult* out) noexcept nogil:
     """Find the bytes; `limit` is at most the log end offset that goes with `active_size`."""
     cdef int64_t number = floor_segment(segments, fetch_offset)
     cdef SegmentFiles* segment = NULL
     cdef BatchPlace place
     cdef Window window
     cdef int64_t size = 0
-    cdef int64_t next_offset, enough
+    cdef int64_t next_offset, enough, position
     cdef int64_t end = 0
     cdef int status = WALK_PAST_END
     if number < 0:
@@ -50,7 +50,7 @@ cdef void read_pinned(
         # The active one may have grown since; of the others nothing changes any more.
         size = active_size if number == segments.count - 1 else load(&segment.size_bytes)
         window.filled = 0
-        status = segment_find(segment, fetch_offset, size, &window, &place)
+        status = segment_find(segment, fetch_offset, size, gaps_legal_below, &window, &place)
         if status != WALK_PAST_END:
             break
         number += 1  # compaction left a gap at the segment's end
@@ -77,6 +77,10 @@ cdef void read_pinned(
                 segment, &place, limit, size, enough, &window, &end, &out.next_offset_hint)
             if status == WALK_CORRUPT:
                 out.position = end
+        if status == WALK_FOUND:
+            status = segment_check_order(segment, &place, min(end, enough), gaps_legal_below, &window, &position)
+            if status == WALK_CORRUPT:
+                out.position = position
     if status == WALK_FOUND:
         out.status = READ_FOUND
         out.size = min(end, enough) - out.position
@@ -98,6 +102,7 @@ cdef void partition_read(
         bint whole_first_batch, bint may_wait, ReadResult* out) noexcept nogil:
     cdef SegmentList* segments
     cdef int64_t active_size = 0
+    cdef int64_t gaps_legal_below
     out.segment = NULL
     out.base_offset = out.next_offset_hint = -1
     out.position = out.size = 0
@@ -107,6 +112,7 @@ cdef void partition_read(
     if segments != NULL:
         add(&segments.references, 1)
         active_size = active_of(segments).size_bytes
+    gaps_legal_below = partition.gaps_legal_below
     out.log_start_offset = partition.log_start_offset
     out.log_end_offset = partition.log_end_offset
     out.high_watermark = partition.high_watermark
@@ -122,7 +128,7 @@ cdef void partition_read(
     else:
         read_pinned(
             segments, active_size, fetch_offset, max_bytes,
-            min(upper_offset, out.log_end_offset), whole_first_batch, may_wait, out)
+            min(upper_offset, out.log_end_offset), gaps_legal_below, whole_first_batch, may_wait, out)
     list_release(segments)
 
 

@@ -89,6 +89,7 @@ ctypedef struct Partition:
     int64_t epoch_start          # the log end when this broker began to lead under leader_epoch; -1: it does not lead
     int64_t led_since            # the leader epoch since which this broker has led without a break; -1: it does not lead
     int64_t enough_in_sync       # atomic; the in-sync replicas are at least min.insync.replicas
+    int64_t gaps_legal_below     # batches may be missing below it: compaction has been there
     Leaves leaves                # to begin transactions, for the fast path
     int64_t first_open_offset    # of the open transactions; INT64_MAX when there is none
     AbortedList* aborted         # atomic, and a pin; NULL: none. What it pins is the lock's to give

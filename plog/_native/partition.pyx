@@ -70,7 +70,7 @@ cdef Partition* partition_new(const char* directory) noexcept nogil:
     made.directory_synced_to = -1
     made.segment_bytes = INT32_MAX
     made.segment_ms = INT64_MAX
-    made.first_open_offset = INT64_MAX
+    made.first_open_offset = made.gaps_legal_below = INT64_MAX
     made.waiters.previous = made.waiters.next = &made.waiters
     pthread_mutex_init(&made.flush_lock, NULL)
     pthread_mutex_init(&made.write_lock, NULL)

@@ -326,6 +326,13 @@ cdef class PartitionLog:
             status = partition_ack_status(p, &place, last_offset, must_be_durable)
         return <int>status
 
+    def set_gaps_legal_below(self, offset):
+        """Have reads accept missing batches up to an offset only; without this call, anywhere."""
+        cdef int64_t below = min(offset, (1 << 63) - 1)
+        pthread_mutex_lock(&self.partition.lock)
+        self.partition.gaps_legal_below = below
+        pthread_mutex_unlock(&self.partition.lock)
+
     def set_log_start_offset(self, int64_t offset):
         """Make all below `offset` unreadable; the high watermark follows when it lies below.
 

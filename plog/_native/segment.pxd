@@ -37,6 +37,7 @@ ctypedef struct SegmentFiles:
     int64_t max_timestamp
     int64_t max_timestamp_offset
     int64_t first_append_ms
+    int64_t loaded_bytes      # of the log file that were there when it was opened; never changes
     # The writer's own.
     pthread_mutex_t index_lock
     int64_t bytes_since_index_entry
@@ -45,6 +46,9 @@ ctypedef struct SegmentFiles:
     pthread_mutex_t tail_lock
     int64_t offsets_written
     int64_t times_written
+    # The offsets of the loaded batches between these two positions are known to be in order.
+    int64_t ordered_from
+    int64_t ordered_to
     IndexTail* tail           # NULL: there is none
 
 cdef void segment_retain(SegmentFiles* segment) noexcept nogil

@@ -131,7 +131,7 @@ cdef class Segment:
             files.max_offset_entries + 1, offset_entries) * OFFSET_ENTRY_BYTES
         files.time_map_bytes = max(
             files.max_time_entries, time_entries + 1) * TIME_ENTRY_BYTES
-        files.size_bytes = size_bytes
+        files.size_bytes = files.loaded_bytes = size_bytes
         files.next_offset = next_offset
         files.offset_entries = files.offsets_written = offset_entries
         files.time_entries = files.times_written = time_entries

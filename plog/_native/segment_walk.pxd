@@ -37,10 +37,18 @@ cdef int segment_lookup_time(
 # end. 0 or -errno.
 cdef int segment_offset_past(SegmentFiles* segment, int64_t position, int64_t* offset) noexcept nogil
 
-# The first batch whose last offset is at or past `target`, among the first `end` bytes of the file.
+# The first batch whose last offset is at or past `target`, among the first `end` bytes of the file. Batches may be
+# missing below `gaps_legal_below` alone.
 # WALK_FOUND, WALK_PAST_END, WALK_CORRUPT (place.position says where) or -errno.
 cdef int segment_find(
-    SegmentFiles* segment, int64_t target, int64_t end, Window* window, BatchPlace* place) noexcept nogil
+    SegmentFiles* segment, int64_t target, int64_t end, int64_t gaps_legal_below, Window* window,
+    BatchPlace* place) noexcept nogil
+# Check that the offsets of the loaded batches from `first` to position `end` are in order: the CRC does not cover
+# them. Gaps are legal up to offset `gaps_legal_below`, none reaches the segment's end. Each range is read once. A
+# status as above; on WALK_CORRUPT *bad says where.
+cdef int segment_check_order(
+    SegmentFiles* segment, const BatchPlace* first, int64_t end, int64_t gaps_legal_below, Window* window,
+    int64_t* bad) noexcept nogil
 # Where the first batch that starts at or past `upper_offset` begins, walking on from `first`, which lies below;
 # `end` if there is none, and some position past `enough` if that comes first. A status as above; on
 # WALK_CORRUPT *found says where. *next_offset is the base offset of the batch at *found, -1 if it was not read.

@@ -87,6 +87,8 @@ cdef int segment_lookup_offset(
 
 
 cdef int segment_offset_past(SegmentFiles* segment, int64_t position, int64_t* offset) noexcept nogil:
+    cdef Window window
+    cdef BatchPlace place
     cdef const uint8_t* entries = NULL
     cdef uint8_t[OFFSET_ENTRY_BYTES] entry
     cdef bint is_found = False
@@ -107,7 +109,12 @@ cdef int segment_offset_past(SegmentFiles* segment, int64_t position, int64_t* o
         number = search_position(entries, <uint32_t>written, position)
         if number < written:
             memcpy(entry, entries + number * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
-            is_found = True
+            window.position = window.filled = 0
+            window.never_waits = True
+            # An entry that is wrong, or cannot be checked at once, is not used: the segment's end is right, too.
+            is_found = entry_batch(
+                segment, segment.base_offset + <int32_t>be32(entry), <int32_t>be32(entry + 4),
+                load(&segment.size_bytes), &window, &place) == WALK_FOUND
     offset[0] = segment.base_offset + <int32_t>be32(entry) if is_found else load(&segment.next_offset)
     return 0
 
@@ -208,19 +215,73 @@ cdef int next_batch(
     return status
 
 
-cdef int segment_find(
-        SegmentFiles* segment, int64_t target, int64_t end, Window* window,
+cdef int entry_batch(
+        SegmentFiles* segment, int64_t offset, int64_t position, int64_t end, Window* window,
         BatchPlace* place) noexcept nogil:
-    cdef int64_t offset, position
+    """Read the batch that an index entry points at; an entry of a later batch is wrong."""
+    cdef int status = batch_at(segment, position, end, window, place)
+    if status == WALK_FOUND and position > 0 and place.base_offset > offset:
+        return WALK_CORRUPT
+    return status
+
+
+cdef int segment_check_order(
+        SegmentFiles* segment, const BatchPlace* first, int64_t end, int64_t gaps_legal_below, Window* window,
+        int64_t* bad) noexcept nogil:
+    cdef int64_t loaded = segment.loaded_bytes
+    cdef int64_t next_offset, expected
+    cdef BatchPlace place = first[0]
+    cdef bint is_known
+    cdef int status = WALK_FOUND
+    end = min(end, loaded)  # this process has given the later ones their offsets
+    if place.position >= end:
+        return WALK_FOUND
+    pthread_mutex_lock(&segment.tail_lock)
+    is_known = segment.ordered_from <= place.position and end <= segment.ordered_to
+    pthread_mutex_unlock(&segment.tail_lock)
+    if is_known:
+        return WALK_FOUND
+    next_offset = load(&segment.next_offset)
+    expected = segment.base_offset if place.position == 0 else place.base_offset
+    while status == WALK_FOUND:
+        bad[0] = place.position
+        if (place.last_offset >= next_offset
+                or (place.base_offset > expected and place.base_offset > gaps_legal_below)):
+            return WALK_CORRUPT
+        if place.position >= end:
+            break  # the batch behind the range has vouched for its last one
+        expected = place.last_offset + 1
+        status = next_batch(segment, loaded, window, &place)
+    if status != WALK_FOUND and status != WALK_PAST_END:
+        bad[0] = place.position
+        return status
+    pthread_mutex_lock(&segment.tail_lock)
+    if first.position <= segment.ordered_to and segment.ordered_from <= place.position:
+        segment.ordered_from = min(segment.ordered_from, first.position)
+        segment.ordered_to = max(segment.ordered_to, place.position)
+    else:
+        segment.ordered_from = first.position
+        segment.ordered_to = place.position
+    pthread_mutex_unlock(&segment.tail_lock)
+    return WALK_FOUND
+
+
+cdef int segment_find(
+        SegmentFiles* segment, int64_t target, int64_t end, int64_t gaps_legal_below, Window* window,
+        BatchPlace* place) noexcept nogil:
+    cdef int64_t offset, position, expected
     cdef int status = segment_lookup_offset(segment, target, &offset, &position)
     if status:
         return status
     place.position = position
     if position < 0 or position > end:
         return WALK_CORRUPT
-    status = batch_at(segment, position, end, window, place)
+    status = entry_batch(segment, offset, position, end, window, place)
     while status == WALK_FOUND and place.last_offset < target:
+        expected = place.last_offset + 1
         status = next_batch(segment, end, window, place)
+        if status == WALK_FOUND and place.base_offset > expected and place.base_offset > gaps_legal_below:
+            return WALK_CORRUPT
     return status
 
 
@@ -238,9 +299,9 @@ cdef int segment_find_upper(
         found[0] = position
         if position > end:
             return WALK_CORRUPT
-        if position > enough:
+        status = entry_batch(segment, offset, position, end, window, &place)
+        if status == WALK_FOUND and position > enough:
             return WALK_FOUND
-        status = batch_at(segment, position, end, window, &place)
     while status == WALK_FOUND and place.base_offset < upper_offset:
         if place.position + place.size > enough:
             found[0] = place.position + place.size

@@ -111,7 +111,7 @@ class Log:
         self.topic_id = topic_id
         self.native = native
         self.last_flush_ms = monotonic_ms
-        self.gaps_legal_below = gaps_legal_below
+        self._allow_gaps(gaps_legal_below)
         self._settings = settings
         self._owner = owner
         self.faults = LogFaults(self, owner)
@@ -183,6 +183,11 @@ class Log:
     def leader_epochs(self) -> LeaderEpochs:
         """Which leader epoch wrote which offsets."""
         return self._segments.epochs
+
+    def _allow_gaps(self, below: int) -> None:
+        """Accept that batches are missing below an offset, where compaction has been."""
+        self.gaps_legal_below = below
+        self.native.set_gaps_legal_below(below)
 
     def update_settings(self, settings: TopicSettings) -> None:
         """Obey other settings from now on."""
@@ -599,7 +604,7 @@ class Log:
                 if end is None:
                     return False
                 self._owner.allow_gaps(self, end)
-                self.gaps_legal_below = max(self.gaps_legal_below, end)
+                self._allow_gaps(max(self.gaps_legal_below, end))
                 return self._segments.replace(old, numbers, aborted, self._settings)
 
     def finish_replacement(self) -> None:

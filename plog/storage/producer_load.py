@@ -184,7 +184,17 @@ def _position_at(fs: Filesystem, directory: Path, segment: SegmentNumbers, offse
     if offset <= segment.base_offset:
         return 0
     entries = fs.read_bytes(path_of(directory, segment.base_offset, OFFSET_INDEX))
-    return index.lookup_offset(entries, segment.base_offset, offset)[1]
+    indexed, position = index.lookup_offset(entries, segment.base_offset, offset)
+    if not position:
+        return 0
+    with fs.opened(path_of(directory, segment.base_offset, LOG)) as fd:
+        _, header = next(walk_headers(reader_of(fs, fd), position, segment.size_bytes))
+    if header.base_offset > indexed:
+        raise CorruptRecord(
+            f"the offset index of segment {segment.base_offset} has {indexed} for byte {position},"
+            f" the batch there begins at {header.base_offset}"
+        )
+    return position
 
 
 def _refilled(

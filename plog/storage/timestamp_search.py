@@ -1,21 +1,30 @@
 """Finds records by their timestamps, exact to the record.
 
 Owns the descent: segment by its largest timestamp, time index, offset index, batch
-headers, and only then the records of one batch. Never writes, and never asks whether
-the record may be seen: that is for the high watermark and the isolation level.
+headers, and only then the records of one batch. An entry that does not fit the batch it
+names is not used. Never writes, and never asks whether the record may be seen: that is
+for the high watermark and the isolation level.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+from weakref import WeakSet
 
 from plog._native import records
 from plog._native.batch import BatchHeader
 from plog._native.partition_log import Segment
 from plog._native.records import Record
+from plog.errors import CorruptRecord
 from plog.storage.segment_scan import walk_headers
 from plog.types import NO_TIMESTAMP
+
+_log = logging.getLogger(__name__)
+
+_distrusted: WeakSet[Segment] = WeakSet()
+"""Segments whose time index is known to be wrong."""
 
 
 class TimestampedOffset(NamedTuple):
@@ -38,7 +47,7 @@ def first_at_or_after(
     for segment in segments:
         if segment.max_timestamp < timestamp_ms or segment.next_offset <= log_start_offset:
             continue
-        _, indexed = segment.lookup_time(timestamp_ms)
+        indexed = _indexed_offset(segment, timestamp_ms)
         for position, header in _headers_from(segment, max(indexed, log_start_offset)):
             if header.max_timestamp < timestamp_ms or header.last_offset < log_start_offset:
                 continue
@@ -99,9 +108,47 @@ def _largest_from(segments: Sequence[Segment], log_start_offset: int) -> Timesta
 
 
 def _headers_from(segment: Segment, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the batches of a segment, from the one that holds `offset` or a bit before."""
-    _, position = segment.lookup_offset(offset)
-    return walk_headers(segment.read, position, segment.size_bytes)
+    """Yield the batches of a segment, from the one that holds `offset` or a bit before.
+
+    Raises CorruptRecord: an offset is not in order.
+    """
+    entry_offset, start = segment.lookup_offset(offset)
+    expected: int | None = None
+    for position, header in walk_headers(segment.read, start, segment.size_bytes):
+        if expected is None and start and header.base_offset > entry_offset:
+            raise CorruptRecord(
+                f"segment {segment.base_offset}: the offset index has {entry_offset} for byte"
+                f" {start}, the batch there begins at {header.base_offset}"
+            )
+        if header.base_offset < (expected or 0) or header.last_offset >= segment.next_offset:
+            raise CorruptRecord(
+                f"segment {segment.base_offset}: the batch at {position} has offsets"
+                f" {header.base_offset} to {header.last_offset}"
+            )
+        expected = header.next_offset
+        yield position, header
+
+
+def _indexed_offset(segment: Segment, timestamp_ms: int) -> int:
+    """Return the offset before which no record is as late as a time, by the time index."""
+    timestamp, offset = segment.lookup_time(timestamp_ms)
+    if timestamp == NO_TIMESTAMP:
+        return segment.base_offset
+    for _, header in _headers_from(segment, offset):
+        if header.last_offset >= offset:
+            if header.base_offset <= offset and header.max_timestamp == timestamp:
+                return offset
+            break
+    if segment not in _distrusted:
+        _distrusted.add(segment)
+        _log.warning(
+            "segment %d: its time index has timestamp %d for offset %d, the batch there has"
+            " another: lookups by time read the batches instead",
+            segment.base_offset,
+            timestamp,
+            offset,
+        )
+    return segment.base_offset
 
 
 def _records(segment: Segment, position: int, header: BatchHeader) -> list[Record]:
