@@ -282,6 +282,10 @@ cdef int segment_find(
         status = next_batch(segment, end, window, place)
         if status == WALK_FOUND and place.base_offset > expected and place.base_offset > gaps_legal_below:
             return WALK_CORRUPT
+    if (status == WALK_FOUND and place.position < segment.loaded_bytes
+            and (place.last_offset >= load(&segment.next_offset)
+                 or (place.base_offset > target and place.base_offset > gaps_legal_below))):
+        return WALK_CORRUPT  # else the caller would take the batch for one past its limit
     return status
 
 
