@@ -47,16 +47,17 @@ from plog.storage.segment_files import (
 )
 from plog.storage.segment_scan import reader_of, walk_headers
 from plog.storage.segment_verdict import Cut, Judged, Known, judge_segments
-from plog.storage.shutdown_record import MISSING, PartitionRecord, mark_of, read_kept
+from plog.storage.shutdown_record import MISSING, PartitionRecord, mark_of
 from plog.storage.swap_files import finish_swaps
 from plog.storage.transaction_index import (
+    FAR_OFFSET,
     AbortedTransaction,
     AbortedTransactions,
     decode_aborted,
     encode_aborted,
 )
 from plog.storage.write_again import write_again
-from plog.types import counted
+from plog.types import NO_EPOCH, counted
 
 
 class RecoveredLog(NamedTuple):
@@ -219,7 +220,7 @@ class _Recovery:
         path = self._directory / LEADER_EPOCH_FILE
         stored: LeaderEpochs | None = None
         starts: list[tuple[int, int]] | None = None
-        text = read_kept(self._fs, path, self._known.kept_text(LEADER_EPOCH_FILE))
+        text = judged.epochs_text
         if text is None:
             if judged.read_from == segments[0].base_offset:
                 starts = judged.epoch_starts
@@ -228,7 +229,7 @@ class _Recovery:
                 stored = decode_leader_epochs(text, path.name)
                 starts = judged.epoch_starts
                 if self._known.clean_shutdown and self._known.record is None:
-                    _check_epochs(stored, starts)
+                    _check_epochs(stored, starts, log_start_offset, self._known.gaps_legal_below)
             except CheckpointDamaged as error:
                 self._reports.append(f"rebuilding the leader epochs: {error}")
                 self._fs.unlink(path)
@@ -340,14 +341,16 @@ class _Recovery:
         found = []
         for segment in segments:
             base = segment.base_offset
-            path = self._path(base, TRANSACTION_INDEX)
-            exists = base in self._has_transaction_index
-            data = self._fs.read_bytes(path) if exists else b""
+            mark = MISSING
+            if exists := base in self._has_transaction_index:
+                path = self._path(base, TRANSACTION_INDEX)
+                data = self._fs.read_bytes(path)
+                mark = mark_of(data)
             if record is not None:
                 marks = record.segments.get(base)
-                found_mark = mark_of(data) if exists else MISSING
-                if marks is None or marks.transaction_index != found_mark:
-                    raise CorruptRecord(f"{path.name} is not what the clean shutdown left")
+                if marks is None or marks.transaction_index != mark:
+                    name = file_name(base, TRANSACTION_INDEX)
+                    raise CorruptRecord(f"{name} is not as the clean shutdown left it")
             if not exists:
                 continue
             entries = decode_aborted(data)
@@ -358,12 +361,20 @@ class _Recovery:
         return found
 
 
-def _check_epochs(stored: LeaderEpochs, starts: Sequence[tuple[int, int]]) -> None:
-    """Check leader epochs against the batches that begin each. Raises CheckpointDamaged."""
-    for epoch, offset in starts:
-        known_from = stored.entries[0].start_offset if stored.entries else 0
-        if epoch >= 0 and offset >= known_from and stored.epoch_at(offset) != epoch:
-            raise CheckpointDamaged(
-                f"{LEADER_EPOCH_FILE} has epoch {stored.epoch_at(offset)} for offset {offset},"
-                f" the batch has {epoch}"
-            )
+def _check_epochs(
+    stored: LeaderEpochs, starts: Sequence[tuple[int, int]], log_start: int, gaps_below: int
+) -> None:
+    """Check leader epochs against the first batch of each. Raises CheckpointDamaged."""
+    before = NO_EPOCH
+    for number, (epoch, first) in enumerate(starts):
+        end = starts[number + 1][1] if number + 1 < len(starts) else FAR_OFFSET
+        facts = [(max(first, log_start), epoch)] if end > log_start else []
+        if before != NO_EPOCH and first > max(log_start, gaps_below):
+            facts.append((first - 1, before))
+        before = epoch
+        for offset, due in facts:
+            if due != NO_EPOCH and stored.epoch_at(offset) != due:
+                raise CheckpointDamaged(
+                    f"{LEADER_EPOCH_FILE} has epoch {stored.epoch_at(offset)} for offset {offset},"
+                    f" the batch has {due}"
+                )

@@ -101,6 +101,7 @@ class Judged(NamedTuple):
     unproven: dict[int, int]  # by base offset, where batches begin that may not be on disk
     saw_markers: bool  # of transactions, in what was read
     epoch_starts: list[tuple[int, int]]  # (leader epoch, first offset), in what was read
+    epochs_text: str | None  # leader-epoch-checkpoint; None: there is none
     unused: list[int]  # base offsets of empty segments that a failed roll has left
     reports: list[str]  # what is to be repaired, a line each
 
@@ -145,10 +146,16 @@ class _Judge:
         self._unproven: dict[int, int] = {}
         self._saw_markers = False
         self._epoch_starts: list[tuple[int, int]] = []
+        self._epochs_text: str | None = None
         self._unused: list[int] = []
 
     def run(self, bases: Sequence[int]) -> Judged:
         segments, cut = self._check_segments(bases)
+        self._epochs_text = read_kept(
+            self._fs,
+            self._directory / LEADER_EPOCH_FILE,
+            self._known.kept_text(LEADER_EPOCH_FILE),
+        )
         self._check_start(segments)
         self._check_end(segments)
         return Judged(
@@ -158,6 +165,7 @@ class _Judge:
             unproven=self._unproven,
             saw_markers=self._saw_markers,
             epoch_starts=self._epoch_starts,
+            epochs_text=self._epochs_text,
             unused=self._unused,
             reports=self._reports,
         )
@@ -382,10 +390,8 @@ class _Judge:
         """
         if not (self._known.starts_with_its_epochs and segments):
             return
-        path = self._directory / LEADER_EPOCH_FILE
         try:
-            text = read_kept(self._fs, path, self._known.kept_text(LEADER_EPOCH_FILE))
-            epochs = decode_leader_epochs(text or "", path.name)
+            epochs = decode_leader_epochs(self._epochs_text or "", LEADER_EPOCH_FILE)
         except CheckpointDamaged:
             return  # recovery rebuilds them
         if not epochs.entries:

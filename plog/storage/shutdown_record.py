@@ -12,12 +12,13 @@ The record belongs to one clean-shutdown marker, by the marker's modification ti
 after the marker and removed before it. Without a record, recovery checks the derived files against
 the batches.
 
-    {"crc": <CRC-32C of the second line>}
-    {"marker_ms": ..., "files": {name: text}, "partitions": {"topic-0":
-      {"texts": {name: text}, "segments": [
-        [base offset, .log bytes, then size and CRC-32C of .index, .timeindex, .txnindex]]}}}
+    {"crc": <CRC-32C of the lines that follow>}
+    {"marker_ms": ..., "files": {name: text}}
+    topic-0 {"texts": {name: text}, "segments": [
+      [base offset, .log bytes, then size and CRC-32C of .index, .timeindex, .txnindex]]}
 
-A missing file has size -1. The CRC of an index covers its last MARKED_BYTES.
+A missing file has size -1. The CRC of an index covers its last MARKED_BYTES. The line of a
+partition is not parsed before the partition is loaded.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class ShutdownRecord:
         self._fs = fs
         self._directory = directory
         self._path = directory / SHUTDOWN_RECORD_FILE
-        self._partitions: dict[str, dict] = {}  # type: ignore[type-arg]
+        self._partitions: dict[str, bytes] = {}  # JSON
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -121,39 +122,47 @@ class ShutdownRecord:
             data = self._fs.read_bytes(self._path)
         except FileNotFoundError:
             return
-        content = self._decode(data, marker)
-        if content is not None:
-            for name, text in content["files"].items():
+        lines = self._lines(data, marker)
+        if lines:
+            for name, text in json.loads(lines[0])["files"].items():
                 read_kept(self._fs, self._directory / name, text)
-            self._partitions = content["partitions"]
+            for line in lines[1:]:
+                name, _, content = line.partition(b" ")
+                self._partitions[name.decode()] = content
         self._fs.unlink(self._path)
 
-    def _decode(self, data: bytes, marker: Path) -> dict | None:  # type: ignore[type-arg]
+    def _lines(self, data: bytes, marker: Path) -> list[bytes]:
+        """Return the lines behind the first one; none if the record is void."""
         head, _, body = data.partition(b"\n")
         if not self._fs.exists(marker):
-            return None
+            return []
         try:
             if json.loads(head)["crc"] != crc32c(body):
                 raise ValueError("its CRC does not match")
-            content: dict = json.loads(body)  # type: ignore[type-arg]
         except (ValueError, LookupError, TypeError) as error:
             _log.warning("%s is ignored, derived files are checked: %s", self._path, error)
-            return None
-        if content["marker_ms"] != self._fs.modified_ms(marker):
+            return []
+        lines = body.split(b"\n")
+        if json.loads(lines[0])["marker_ms"] != self._fs.modified_ms(marker):
             _log.info("%s is ignored: another broker has served the directory since", self._path)
-            return None
-        return content
+            return []
+        return lines
 
     def of(self, tp: TopicPartition) -> PartitionRecord | None:
         """Return what the record says of a partition; None if nothing."""
-        found = self._partitions.get(str(tp))
-        if found is None:
+        line = self._partitions.get(str(tp))
+        if line is None:
             return None
-        segments = {}
-        for base, log_bytes, *marks in found["segments"]:
-            pairs = zip(marks[::2], marks[1::2], strict=True)
-            segments[base] = SegmentMarks(log_bytes, *(FileMark(*pair) for pair in pairs))
-        return PartitionRecord(found["texts"], segments)
+        found = json.loads(line)
+        return PartitionRecord(
+            found["texts"],
+            {
+                row[0]: SegmentMarks(
+                    row[1], FileMark(*row[2:4]), FileMark(*row[4:6]), FileMark(*row[6:])
+                )
+                for row in found["segments"]
+            },
+        )
 
     def forget(self, tp: TopicPartition) -> None:
         """Forget a partition: its log is open, and its files change."""
@@ -163,12 +172,12 @@ class ShutdownRecord:
 
     def store(self, marker: Path, partitions: Iterable[tuple[TopicPartition, Path]]) -> None:
         """Write down the files of closed logs, after `marker`. Raises OSError."""
-        content = {
-            "marker_ms": self._fs.modified_ms(marker),
-            "files": self._texts(self._directory, _DIRECTORY_FILES),
-            "partitions": {str(tp): self._partition(directory) for tp, directory in partitions},
-        }
-        body = json.dumps(content, separators=(",", ":")).encode()
+        files = self._texts(self._directory, _DIRECTORY_FILES)
+        lines = [json.dumps({"marker_ms": self._fs.modified_ms(marker), "files": files})]
+        for tp, directory in partitions:
+            content = json.dumps(self._partition(directory), separators=(",", ":"))
+            lines.append(f"{tp} {content}")
+        body = "\n".join(lines).encode()
         head = json.dumps({"crc": crc32c(body)}).encode()
         self._fs.replace_bytes(self._path, head + b"\n" + body)
 

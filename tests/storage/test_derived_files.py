@@ -218,7 +218,7 @@ def cases(path: Path, rng: random.Random) -> Iterator[Case]:
 
 
 def damage(path: Path, case: Case, rng: random.Random) -> str:
-    """Damage one file as a case says; return what was done."""
+    """Damage one file as a case says; return a description."""
     file = path / case.file
     if not case.with_record:
         (path / SHUTDOWN_RECORD_FILE).unlink()
