@@ -27,6 +27,10 @@ from plog.client.admin import Admin
 from plog.client.metadata import PartitionInfo
 from plog.errors import PlogError, UnknownTopicOrPartition
 from plog.ops import load
+from plog.storage.filesystem import Filesystem
+from plog.storage.log_dir import CLEAN_SHUTDOWN_FILE
+from plog.storage.shutdown_record import ShutdownRecord
+from plog.types import TopicPartition
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
@@ -231,10 +235,17 @@ class PlogWithOldLog(Plog):
     def create_topic(self, partitions: int) -> Topic:
         topic = super().create_topic(partitions)
         self.stop()
-        for number in range(partitions):
+        directories = {
+            TopicPartition(topic.name, number): self.log_dir / f"{topic.name}-{number}"
+            for number in range(partitions)
+        }
+        for directory in directories.values():
             first_offset = bench_old_log.write_old_segments(
-                self.log_dir / f"{topic.name}-{number}", self._batch, self._old_bytes // partitions
+                directory, self._batch, self._old_bytes // partitions
             )
+        # As if the broker had closed them: a start would take the holes for damage.
+        record = ShutdownRecord(Filesystem(), self.log_dir)
+        record.store(self.log_dir / CLEAN_SHUTDOWN_FILE, directories.items())
         self._start()
         return self._topic(partitions)._replace(first_offset=first_offset)
 

@@ -7,7 +7,6 @@ computes the same results without Spark.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import TYPE_CHECKING, Any
@@ -274,9 +273,11 @@ def run(
             queries.append(query)
             running.callback(job.stop, query)
             if not continuous:
+                if not job.wait_for_end(lambda query=query: query.isActive):
+                    raise click.Abort
                 query.awaitTermination()
         if continuous:
-            click.echo("running; Ctrl-C ends it, and the next run resumes there", err=True)
+            click.echo(job.CTRL_C_ENDS, err=True)
             _wait(queries)
     if dropped:
         raise Dropped(
@@ -287,11 +288,7 @@ def run(
 
 def _wait(queries: Sequence[StreamingQuery]) -> None:
     """Wait until one of the queries ends, with its exception, or Ctrl-C is pressed."""
-    try:
-        # Polling instead of a call into the JVM, where Ctrl-C prints a page of traceback.
-        while all(query.isActive for query in queries):
-            time.sleep(0.5)
-    except KeyboardInterrupt:
+    if not job.wait_for_end(lambda: all(query.isActive for query in queries)):
         return
     for query in queries:
         if not query.isActive:

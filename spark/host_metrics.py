@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -45,8 +44,6 @@ RULES = (
 )
 TIME = "yyyy-MM-dd'T'HH:mm:ss'Z'"
 UNITS = ("B", "KB", "MB", "GB", "TB")
-POLL_INTERVAL_S = 0.5
-"""How often the job checks the query and reads new alerts."""
 DROPPED = "averages: their records arrived after their windows had closed, and are in no alert"
 
 
@@ -617,19 +614,17 @@ def _check_topics(bootstrap: str, topic: str, alerts_topic: str) -> None:
 
 def _follow(query: StreamingQuery, alerts: Alerts, *, continuous: bool) -> None:
     """Print the alerts at the query's end, or as they are written until Ctrl-C."""
+
+    def report() -> None:
+        if continuous and (found := alerts.new()):
+            print_alerts(found)
+
     if continuous:
-        click.echo("running; Ctrl-C ends it, and the next run resumes there", err=True)
-    try:
-        # Polling instead of a call into the JVM, where Ctrl-C prints a page of traceback.
-        while query.isActive:
-            time.sleep(POLL_INTERVAL_S)
-            if continuous and (found := alerts.new()):
-                print_alerts(found)
-    except KeyboardInterrupt:
-        if not continuous:
-            raise
-        return
-    query.awaitTermination()
+        click.echo(job.CTRL_C_ENDS, err=True)
+    if job.wait_for_end(lambda: query.isActive, report):
+        query.awaitTermination()
+    elif not continuous:
+        raise click.Abort
     if not continuous:
         print_alerts(alerts.new())
 

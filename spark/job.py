@@ -14,6 +14,7 @@ Imports Spark only when a session begins, so that `--help` and usage errors are 
 from __future__ import annotations
 
 import re
+import signal
 import sys
 import threading
 import time
@@ -51,6 +52,9 @@ LEFT_OUT = "left_out"
 """The name of an observed metric that is reported at a query's end (see `report_queries`)."""
 PROGRESS_INTERVAL_S = 10.0
 """How often a job reports its progress if stderr is not a terminal."""
+CTRL_C_ENDS = "running; Ctrl-C ends it, and the next run resumes there"
+POLL_INTERVAL_S = 0.2
+"""How often a job asks Spark whether its queries are running."""
 LISTENER_TIMEOUT_S = 60.0
 """Maximum wait for Spark's report of a query's end."""
 
@@ -357,6 +361,43 @@ def report_queries(spark: SparkSession, dropped: str) -> Iterator[Counter[str]]:
             with ended:
                 ended.wait_for(lambda: not running, LISTENER_TIMEOUT_S)
             spark.streams.removeListener(reporter)
+
+
+def wait_for_end(
+    is_active: Callable[[], bool], each_time: Callable[[], None] | None = None
+) -> bool:
+    """Wait until queries end (returns True) or Ctrl-C is pressed (returns False).
+
+    PySpark's own handler of Ctrl-C breaks into the call to the JVM that is under way and makes
+    another: the connection is lost, or its answers are mixed up, with pages of traceback.
+
+    Args:
+        is_active: asks Spark whether the queries are running.
+        each_time: is called after each question that was answered with yes.
+    """
+    from py4j.protocol import Py4JError
+
+    pressed = False
+
+    def on_signal(_signal: int, _frame: object) -> None:
+        nonlocal pressed
+        pressed = True
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        while is_active():
+            if pressed:
+                return False
+            time.sleep(POLL_INTERVAL_S)
+            if each_time is not None:
+                each_time()
+    except Py4JError:
+        if not pressed:  # Ctrl-C also ends the JVM of spark-submit
+            raise
+        return False
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return True
 
 
 def stop(query: StreamingQuery) -> None:

@@ -6,6 +6,7 @@ The commands are those of the click tree: a new one is in the sweep as soon as i
 from __future__ import annotations
 
 import io
+import logging
 import os
 import re
 import signal
@@ -66,6 +67,17 @@ WITHOUT_NAME = {
     *("transactions list", "transactions find-hanging", "top", "adopt"),
 }
 """These create what they name, or name nothing in the cluster."""
+
+
+@pytest.fixture(autouse=True)
+def loggers_as_before() -> Iterator[None]:
+    """Restore the loggers that a command changes: it runs in the process of the other tests."""
+    client, last_resort = logging.getLogger("plog.client"), logging.lastResort
+    assert last_resort is not None
+    level, formatter = client.level, last_resort.formatter
+    yield
+    client.setLevel(level)
+    last_resort.setFormatter(formatter)
 
 
 class Case(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 import time
@@ -743,7 +742,6 @@ def test_wrong_arguments_are_refused(wrong: dict) -> None:
 
 
 def test_consumer_reports_a_broker_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, logger="plog.client")  # a command may have silenced it
     address = f"127.0.0.1:{free_port()}"
     with GroupConsumer(address, "g") as consumer:
         consumer.subscribe(["t"])
@@ -756,7 +754,6 @@ def test_consumer_reports_a_broker_that_is_not_there(caplog: pytest.LogCaptureFi
 def test_consumer_reports_a_topic_that_it_waits_for(
     broker: BrokerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, logger="plog.client")
     name = fresh_name()
     with GroupConsumer(broker.bootstrap, name, metadata_max_age_ms=50) as consumer:
         consumer.subscribe([name])
