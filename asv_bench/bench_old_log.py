@@ -1,9 +1,8 @@
 """Partitions that hold gigabytes of old segments, on a disk that has no room for them.
 
-Owns files with holes: of a closed segment its first and last batch are there, and the
-last entry of either index, which is what a clean start looks at. Whoever reads what is
-between takes it for damage, so nobody may: scrubbing is turned off, and fetches begin
-behind it.
+Owns files with holes: a closed segment has its first and last batch, and the end of either index,
+which is what a start after a clean shutdown reads. A hole reads as damage, so nothing else may be
+read: scrubbing is off, and fetches begin after the old segments.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from plog.storage.segment_files import (
     TIME_INDEX,
     path_of,
 )
+from plog.storage.shutdown_record import MARKED_BYTES
 
 SEGMENT_BYTES = 1_000_000_000
 """A little less than log.segment.bytes, as closed segments are."""
@@ -56,7 +56,7 @@ def write_old_segments(directory: Path, batch: Batch, size_bytes: int) -> int:
 
 
 def _write_segment(directory: Path, batch: Batch, base_offset: int, size_bytes: int) -> int:
-    """Write a closed segment of at most that size; return the offset behind it."""
+    """Write a closed segment of at most that size; return the offset after it."""
     batches = size_bytes // batch.size_bytes
     next_offset = base_offset + batches * batch.records
     data = bytearray(batch.path.read_bytes())
@@ -64,13 +64,23 @@ def _write_segment(directory: Path, batch: Batch, base_offset: int, size_bytes: 
     first = bytes(data)
     restamp_offsets(data, next_offset - batch.records, 0)
     position = (batches - 1) * batch.size_bytes
-    last_relative = next_offset - 1 - base_offset
-    # As many entries as batches that are larger than index.interval.bytes get.
+    timestamp = read_header(data).max_timestamp
+
+    def offset_entry(number: int) -> bytes:
+        return encode_offset_entry((number + 1) * batch.records - 1, number * batch.size_bytes)
+
+    def time_entry(number: int) -> bytes:
+        return encode_time_entry(timestamp - batches + 1 + number, number * batch.records)
+
+    # As many entries as batches larger than index.interval.bytes get. A start after a clean
+    # shutdown reads the last ones; the others are a hole.
     for kind, entry_bytes, entry in (
-        (OFFSET_INDEX, OFFSET_ENTRY_BYTES, encode_offset_entry(last_relative, position)),
-        (TIME_INDEX, TIME_ENTRY_BYTES, encode_time_entry(read_header(data).max_timestamp, 0)),
+        (OFFSET_INDEX, OFFSET_ENTRY_BYTES, offset_entry),
+        (TIME_INDEX, TIME_ENTRY_BYTES, time_entry),
     ):
-        _write(path_of(directory, base_offset, kind), {(batches - 2) * entry_bytes: entry})
+        begin = max(1, batches - MARKED_BYTES // entry_bytes)
+        entries = b"".join(map(entry, range(begin, batches)))
+        _write(path_of(directory, base_offset, kind), {(begin - 1) * entry_bytes: entries})
     _write(path_of(directory, base_offset, LOG), {0: first, position: bytes(data)})
     return next_offset
 
