@@ -197,7 +197,15 @@ def create_topic(
     connection: Speaker, name: str | None = None, partitions: int = 1, **configs: object
 ) -> tuple[str, uuid.UUID]:
     name = name or fresh_name()
-    request = CreateTopicsRequest(
+    request = create_topic_request(name, partitions, **configs)
+    answer: CreateTopicsResponse = connection.ask(request, 7)
+    (result,) = answer.topics
+    assert result.error_code == ErrorCode.NONE, result
+    return name, result.topic_id
+
+
+def create_topic_request(name: str, partitions: int = 1, **configs: object) -> CreateTopicsRequest:
+    return CreateTopicsRequest(
         topics=[
             CreatableTopic(
                 name=name,
@@ -212,10 +220,6 @@ def create_topic(
         ],
         timeout_ms=WAIT_MS,
     )
-    answer: CreateTopicsResponse = connection.ask(request, 7)
-    (result,) = answer.topics
-    assert result.error_code == ErrorCode.NONE, result
-    return name, result.topic_id
 
 
 # -- below requests
