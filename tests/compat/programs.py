@@ -136,6 +136,7 @@ class Java(Administrator):
             "LateProducer.java",
             "CommittedOffsets.java",
             "HistoryProducer.java",
+            "Apis.java",
         )
     )
     needs = ("mvn", "java")
@@ -173,6 +174,10 @@ class Java(Administrator):
     def history_command(self, directory: Path) -> list[str]:
         """Return what starts a producer that writes down what it does, but for its arguments."""
         return self._command(directory, "HistoryProducer")
+
+    def apis_command(self) -> list[str]:
+        """Return what prints the APIs that the release knows."""
+        return self._command(self.built(), "Apis")
 
     def load_command(self, directory: Path) -> list[str]:
         """Return what starts a load of benchmarks, which is measured: by the JVM's own defaults."""

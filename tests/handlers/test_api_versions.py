@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -16,107 +14,8 @@ from plog.protocol.api_keys import ApiKey
 from plog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tests.handlers.conftest import ManyListeners
 from tests.handlers.wire import Speaker, eventually, exchange, speak
+from tests.kafka_versions import KAFKA_3_9, KAFKA_4_4, Row, highest_supported, names, skipped, table
 from tests.servers import BrokerProcess
-
-SKIPPED = Path(__file__).parents[2] / "docs" / "SKIPPED.md"
-
-# What a 3.9 broker in ZooKeeper mode serves to clients: key, lowest and highest version.
-KAFKA_3_9 = {
-    0: (0, 11),
-    1: (0, 17),
-    2: (0, 9),
-    3: (0, 12),
-    4: (0, 7),
-    5: (0, 4),
-    6: (0, 8),
-    7: (0, 3),
-    8: (0, 9),
-    9: (0, 9),
-    10: (0, 6),
-    11: (0, 9),
-    12: (0, 4),
-    13: (0, 5),
-    14: (0, 5),
-    15: (0, 5),
-    16: (0, 5),
-    17: (0, 1),
-    18: (0, 4),
-    19: (0, 7),
-    20: (0, 6),
-    21: (0, 2),
-    22: (0, 5),
-    23: (0, 4),
-    24: (0, 5),
-    25: (0, 4),
-    26: (0, 4),
-    27: (0, 1),
-    28: (0, 4),
-    29: (0, 3),
-    30: (0, 3),
-    31: (0, 3),
-    32: (0, 4),
-    33: (0, 2),
-    34: (0, 2),
-    35: (0, 4),
-    36: (0, 2),
-    37: (0, 3),
-    38: (0, 3),
-    39: (0, 2),
-    40: (0, 2),
-    41: (0, 3),
-    42: (0, 2),
-    43: (0, 2),
-    44: (0, 1),
-    45: (0, 0),
-    46: (0, 0),
-    47: (0, 0),
-    48: (0, 1),
-    49: (0, 1),
-    50: (0, 0),
-    51: (0, 0),
-    56: (0, 3),
-    57: (0, 1),
-    58: (0, 0),
-    60: (0, 1),
-    61: (0, 0),
-    65: (0, 0),
-    66: (0, 1),
-    67: (0, 0),
-    68: (0, 0),
-    69: (0, 0),
-}
-# Newer brokers' (KRaft, telemetry, share and streams groups): served by no 3.9 broker with
-# ZooKeeper, and by this one neither.
-NEWER = {55, 64, 71, 72, 75, 76, 77, 78, 79, 80, 81, 88, 89, 90, 91, 92, 93}
-
-# What of Kafka 4 is served as well: transactions of version 2 (KIP-890), and what goes with them;
-# consumer groups (KIP-848), of which 3.9 has the first version and refuses it, and lists of what
-# has configs.
-BEYOND_3_9 = {
-    ApiKey.PRODUCE: 12,
-    ApiKey.END_TXN: 5,
-    ApiKey.TXN_OFFSET_COMMIT: 5,
-    ApiKey.UPDATE_FEATURES: 2,
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: 1,
-    ApiKey.CONSUMER_GROUP_DESCRIBE: 1,
-    ApiKey.LIST_CONFIG_RESOURCES: 1,
-}
-
-LINE = re.compile(r"- `(\w+) \((\d+)\)`(?: v(\d+)(?:-v?(\d+))?)?: \S.*")
-
-
-def skipped() -> dict[int, list[tuple[int, int] | None]]:
-    """Return what docs/SKIPPED.md lists: by key, ranges of versions, None for the whole API."""
-    found: dict[int, list[tuple[int, int] | None]] = {}
-    for line in SKIPPED.read_text().splitlines():
-        if not line.startswith("- `"):
-            continue
-        match = LINE.fullmatch(line)
-        assert match is not None, f"not of the form of an entry: {line}"
-        _, key, low, high = match.groups()
-        versions = None if low is None else (int(low), int(high or low))
-        found.setdefault(int(key), []).append(versions)
-    return found
 
 
 def test_every_client_facing_version_is_served_or_listed_as_skipped() -> None:
@@ -135,17 +34,35 @@ def test_every_client_facing_version_is_served_or_listed_as_skipped() -> None:
                 assert wanted >= set(range(versions[0], versions[1] + 1)), f"key {key}: {versions}"
                 wanted -= set(range(versions[0], versions[1] + 1))
         assert not wanted, f"key {key}: versions {sorted(wanted)} are neither served nor skipped"
-    assert set(listed) == (set(KAFKA_3_9) - set(handlers)) | NEWER | {
-        key for key, ranges in listed.items() if None not in ranges
-    }
+    assert {key for key, ranges in listed.items() if None in ranges} == (
+        set(KAFKA_3_9) | set(KAFKA_4_4)
+    ) - set(handlers)
+
+
+def test_every_version_of_kafka_4_4_is_supported_or_in_the_table() -> None:
+    handlers, expected = load(), []
+    for key, api in KAFKA_4_4.items():
+        handler = handlers.get(key)
+        highest = max(api.highest, api.unstable or 0)
+        if handler is not None:
+            assert handler.min_version <= api.lowest
+            assert handler.max_version <= highest, f"{api.name}: Kafka has no such version"
+        if handler is None or handler.max_version < highest:
+            kafka = str(api.highest)
+            if api.unstable is not None:
+                kafka += f" ({api.unstable} is unstable)"
+            expected.append(
+                Row(api.name, key, kafka, "none" if handler is None else str(handler.max_version))
+            )
+    assert table() == expected
 
 
 def test_names_of_skipped_apis_are_those_of_their_keys() -> None:
-    for line in SKIPPED.read_text().splitlines():
-        match = LINE.fullmatch(line)
-        if match is None or int(match[2]) not in set(ApiKey):
-            continue
-        assert ApiKey(int(match[2])).name.replace("_", "").lower() == match[1].lower()
+    for key, name in names().items():
+        if key in KAFKA_4_4:
+            assert name == KAFKA_4_4[key].name
+        if key in set(ApiKey):
+            assert ApiKey(key).name.replace("_", "").lower() == name.lower()
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -157,9 +74,9 @@ def test_answer_is_the_registry(wire: Speaker, version: int) -> None:
     assert found == {
         key: (handler.advertised_min, handler.max_version) for key, handler in load().items()
     }
-    # Nothing beyond what is told here, and nothing upside down (aiokafka checks).
-    for key, (low, high) in found.items():
-        assert low <= high == (BEYOND_3_9.get(ApiKey(key)) or KAFKA_3_9[key][1])
+    assert {key: high for key, (_, high) in found.items()} == highest_supported()
+    # aiokafka checks that no range is upside down.
+    assert all(low <= high for low, high in found.values())
     unusual = {key: low for key, (low, _) in found.items() if low > 0}
     assert set(unusual) <= set(skipped()), "a minimum above 0 stands in docs/SKIPPED.md"
 
