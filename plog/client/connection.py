@@ -41,6 +41,7 @@ FIRST_READ_BYTES = 8 << 20
 Above the usual size of a fetch: to grow costs a copy, which is a third of the reader's time.
 """
 MAX_VERSION: dict[int, int] = {
+    ApiKey.API_VERSIONS: 4,
     ApiKey.PRODUCE: 11,
     ApiKey.FETCH: 12,
     ApiKey.FIND_COORDINATOR: 3,
@@ -53,10 +54,12 @@ MAX_VERSION: dict[int, int] = {
 }
 """Where this client stays below what it could speak.
 
-From 13 on, Fetch wants topic ids, which not all know who ask (see `fetcher.send_fetch`); later
-versions of FindCoordinator and OffsetFetch ask for many groups at once, in another form.
-Transactions are those of version 1: AddPartitionsToTxn 4 is what brokers ask each other, and later
-versions of the others are for the producers of version 2 (KIP-890).
+ApiVersions 5 names the broker that the client expects, which this client does not check; a broker
+before Kafka 4.4 would refuse it first. From 13 on, Fetch wants topic ids, which not all know who
+ask (see `fetcher.send_fetch`); later versions of FindCoordinator and OffsetFetch ask for many
+groups at once, in another form. Transactions are those of version 1: AddPartitionsToTxn 4 is what
+brokers ask each other, and later versions of the others are for the producers of version 2
+(KIP-890).
 """
 CONNECT_TIMEOUT_MS = 10_000
 
@@ -286,7 +289,7 @@ class Connection:
 
     def _negotiate(self) -> None:
         """Learn the broker's versions, asking in ever older versions until one is understood."""
-        version = ApiVersionsRequest.api.versions.high
+        version = MAX_VERSION[ApiKey.API_VERSIONS]
         while True:
             answer = self._ask_versions(version)
             if answer.error_code != ErrorCode.UNSUPPORTED_VERSION or version == 0:

@@ -23,13 +23,17 @@ LEVEL_ZERO_SINCE = 4
 """Clients of earlier versions fail to read of a feature whose lowest level is 0 (KAFKA-17011)."""
 
 
-@handles(ApiVersionsRequest, versions="0-4")
+@handles(ApiVersionsRequest, versions="0-5")
 def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsResponse:
     """Answer with every API and remember what software asks."""
     if ctx.version >= 3:
         named = (request.client_software_name, request.client_software_version)
         if not all(SOFTWARE.fullmatch(part) for part in named):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+        # A proxy or a stale address has led the client to another broker (KIP-1242).
+        broker = (ctx.services.cluster_id, ctx.services.node_id)
+        if request.cluster_id is not None and (request.cluster_id, request.node_id) != broker:
+            return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED, api_keys=[])
         ctx.connection.client_software_name, ctx.connection.client_software_version = named
     finalized = ctx.services.features.finalized
     return ApiVersionsResponse(

@@ -176,7 +176,7 @@ class Java(Administrator):
         return self._command(directory, "HistoryProducer")
 
     def apis_command(self) -> list[str]:
-        """Return what prints the APIs that the release knows, but for its arguments."""
+        """Return the command that prints the APIs of the release, without its arguments."""
         return self._command(self.built(), "Apis")
 
     def load_command(self, directory: Path) -> list[str]:

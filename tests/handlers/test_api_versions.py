@@ -12,6 +12,7 @@ from plog.handlers.registry import load
 from plog.protocol import codec, framing
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from plog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.handlers.conftest import ManyListeners
 from tests.handlers.wire import Speaker, eventually, exchange, speak
 from tests.kafka_versions import KAFKA_3_9, KAFKA_4_4, Row, highest_supported, names, skipped, table
@@ -65,7 +66,7 @@ def test_names_of_skipped_apis_are_those_of_their_keys() -> None:
             assert ApiKey(key).name.replace("_", "").lower() == name.lower()
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 def test_answer_is_the_registry(wire: Speaker, version: int) -> None:
     request = ApiVersionsRequest(client_software_name="t", client_software_version="1.0-x")
     answer: ApiVersionsResponse = wire.ask(request, version)
@@ -81,7 +82,7 @@ def test_answer_is_the_registry(wire: Speaker, version: int) -> None:
     assert set(unusual) <= set(skipped()), "a minimum above 0 stands in docs/SKIPPED.md"
 
 
-@pytest.mark.parametrize("version", [3, 4])
+@pytest.mark.parametrize("version", [3, 4, 5])
 def test_features_are_told_to_clients_that_can_read_them(wire: Speaker, version: int) -> None:
     request = ApiVersionsRequest(client_software_name="t", client_software_version="1")
     answer: ApiVersionsResponse = wire.ask(request, version)
@@ -93,7 +94,7 @@ def test_features_are_told_to_clients_that_can_read_them(wire: Speaker, version:
     assert answer.finalized_features_epoch >= 0
 
 
-@pytest.mark.parametrize("version", [5, 77, 32767])
+@pytest.mark.parametrize("version", [6, 77, 32767])
 def test_unsupported_version_of_api_versions_is_answered_in_version_0(
     broker: ManyListeners, version: int
 ) -> None:
@@ -105,7 +106,7 @@ def test_unsupported_version_of_api_versions_is_answered_in_version_0(
     assert end == len(frame)
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
     (entry,) = answer.api_keys
-    assert (entry.api_key, entry.min_version, entry.max_version) == (ApiKey.API_VERSIONS, 0, 4)
+    assert (entry.api_key, entry.min_version, entry.max_version) == (ApiKey.API_VERSIONS, 0, 5)
 
 
 @pytest.mark.parametrize(
@@ -126,10 +127,38 @@ def test_software_names_are_checked_from_version_3_on(
     wire: Speaker, name: str, version: str, expected: ErrorCode
 ) -> None:
     request = ApiVersionsRequest(client_software_name=name, client_software_version=version)
-    for api_version in (3, 4):
+    for api_version in (3, 4, 5):
         answer = wire.ask(request, api_version)
         assert answer.error_code == expected
         assert bool(answer.api_keys) == (expected == ErrorCode.NONE)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_client_of_another_broker_is_refused_from_version_5_on(wire: Speaker, version: int) -> None:
+    cluster: MetadataResponse = wire.ask(MetadataRequest(topics=[]), 12)
+    (node,) = cluster.brokers
+    expected = {
+        (cluster.cluster_id, node.node_id): ErrorCode.NONE,
+        (None, -1): ErrorCode.NONE,
+        # Kafka checks the node only with the cluster.
+        (None, node.node_id + 1): ErrorCode.NONE,
+        (cluster.cluster_id, node.node_id + 1): ErrorCode.REBOOTSTRAP_REQUIRED,
+        (cluster.cluster_id, -1): ErrorCode.REBOOTSTRAP_REQUIRED,
+        ("another", node.node_id): ErrorCode.REBOOTSTRAP_REQUIRED,
+        ("", node.node_id): ErrorCode.REBOOTSTRAP_REQUIRED,
+    }
+    for (cluster_id, node_id), error in expected.items():
+        request = ApiVersionsRequest(
+            client_software_name="t",
+            client_software_version="1",
+            cluster_id=cluster_id,
+            node_id=node_id,
+        )
+        answer: ApiVersionsResponse = wire.ask(request, version)
+        # Version 4 cannot carry the fields.
+        assert answer.error_code == (error if version >= 5 else ErrorCode.NONE)
+        assert bool(answer.api_keys) == (answer.error_code == ErrorCode.NONE)
+    assert wire.ask(ApiVersionsRequest(), 0).error_code == ErrorCode.NONE
 
 
 def _header(key: int, version: int, client_id: bytes = b"\x00\x01c", tags: bytes = b"") -> bytes:

@@ -3,15 +3,31 @@
 from plog.protocol.schema import Bool, Int16, Int32, Int64, String, Struct, field, message
 
 
-@message(api_key=18, versions="0-4", flexible="3+")
+@message(api_key=18, versions="0-5", flexible="3+")
 class ApiVersionsRequest(Struct):
-    """Asks what a broker serves; the first request of most connections."""
+    """Asks what a broker serves; the first request of most connections.
+
+    V5 names the broker that the client expects (KIP-1242).
+    """
 
     client_software_name: String = field(
         "The client library (KIP-511).", versions="3+", default="", ignorable=True
     )
     client_software_version: String = field(
         "Its version.", versions="3+", default="", ignorable=True
+    )
+    cluster_id: String | None = field(
+        "The cluster that the client expects (KIP-1242), None when unknown.",
+        versions="5+",
+        nullable="5+",
+        default=None,
+        ignorable=True,
+    )
+    node_id: Int32 = field(
+        "The node that the client expects, -1 when unknown.",
+        versions="5+",
+        default=-1,
+        ignorable=True,
     )
 
 
@@ -39,7 +55,7 @@ class FinalizedFeatureKey(Struct):
     min_version_level: Int16 = field("Lowest level in force.", versions="3+", default=0)
 
 
-@message(api_key=18, versions="0-4", flexible="3+")
+@message(api_key=18, versions="0-5", flexible="3+")
 class ApiVersionsResponse(Struct):
     """What the broker serves.
 
