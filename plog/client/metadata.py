@@ -225,6 +225,7 @@ class Cluster:
 
         Raises:
             NetworkException: no broker answers.
+            KafkaError: the broker refuses the request as a whole (KIP-1102).
         """
         asked = (
             None
@@ -234,6 +235,8 @@ class Cluster:
         answer = self.ask_any(
             MetadataRequest(topics=asked, allow_auto_topic_creation=create), MetadataResponse
         )
+        if answer.error_code != ErrorCode.NONE:
+            raise error_for(answer.error_code, "the broker refused Metadata")
         self.nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in answer.brokers}
         self.controller_id = answer.controller_id
         self.cluster_id = answer.cluster_id

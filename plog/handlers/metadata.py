@@ -34,7 +34,7 @@ EXACT_LISTENER_ERROR_SINCE = 6
 BY_ID_SINCE = 12
 
 
-@handles(MetadataRequest, versions="0-12")
+@handles(MetadataRequest, versions="0-13")
 async def metadata(ctx: Context, request: MetadataRequest) -> MetadataResponse:
     """Describe the cluster as this listener's clients should see it."""
     if ctx.version < BY_ID_SINCE and any(map(_is_by_id, request.topics or ())):

@@ -6,8 +6,10 @@ from plog.client.connection import BrokerUnreachable
 from plog.client.metadata import Cluster, parse_bootstrap
 from plog.client.offsets import EARLIEST, LATEST, list_offsets
 from plog.errors import (
+    ErrorCode,
     InvalidConfig,
     InvalidTopic,
+    KafkaError,
     LeaderNotAvailable,
     NetworkException,
     UnknownTopicOrPartition,
@@ -19,6 +21,7 @@ from plog.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from plog.protocol.messages.metadata import MetadataResponse
 from plog.types import TopicPartition
 from tests.client.fake_broker import CLOSE, FakeBroker
 from tests.servers import free_port
@@ -54,6 +57,19 @@ def test_topic_that_does_not_exist_is_said_so(bootstrap):
             cluster.topic("nowhere")
         with pytest.raises(InvalidTopic):
             cluster.topic("a/b")
+
+
+def test_broker_that_refuses_metadata_leaves_what_is_known():
+    with FakeBroker(2) as fake, Cluster(fake.bootstrap) as cluster:
+        cluster.refresh(["t"])
+        before = dict(cluster.nodes), dict(cluster.topics)
+        fake.answers[ApiKey.METADATA] = lambda request, header: MetadataResponse(
+            brokers=[], topics=[], error_code=ErrorCode.REBOOTSTRAP_REQUIRED
+        )
+        with pytest.raises(KafkaError, match="refused Metadata") as refusal:
+            cluster.refresh(["t"])
+        assert refusal.value.code == ErrorCode.REBOOTSTRAP_REQUIRED
+        assert (cluster.nodes, cluster.topics) == before
 
 
 def test_one_refused_topic_leaves_the_others(bootstrap, new_topic):

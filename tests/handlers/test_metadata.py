@@ -53,7 +53,7 @@ def cluster_request(
     )
 
 
-@pytest.mark.parametrize("version", range(13))
+@pytest.mark.parametrize("version", range(14))
 def test_topic_and_broker_are_described(broker: ManyListeners, wire: Speaker, version: int) -> None:
     name, topic_id = create_topic(wire, partitions=3)
     answer = metadata(wire, name, version=version)
@@ -62,6 +62,7 @@ def test_topic_and_broker_are_described(broker: ManyListeners, wire: Speaker, ve
     assert node.rack == ("r1" if version >= 1 else None)
     assert answer.controller_id == (0 if version >= 1 else -1)
     assert bool(answer.cluster_id) == (version >= 2)
+    assert answer.error_code == ErrorCode.NONE
     (topic,) = answer.topics
     assert (topic.error_code, topic.name, topic.is_internal) == (0, name, False)
     assert topic.topic_id == (topic_id if version >= 10 else ZERO_UUID)
@@ -74,7 +75,7 @@ def test_topic_and_broker_are_described(broker: ManyListeners, wire: Speaker, ve
     assert {p.leader_epoch for p in topic.partitions} == {0 if version >= 7 else -1}
 
 
-@pytest.mark.parametrize("version", range(13))
+@pytest.mark.parametrize("version", range(14))
 def test_all_topics_are_asked_for_as_the_version_has_it(wire: Speaker, version: int) -> None:
     name, _ = create_topic(wire)
     empty = wire.ask(MetadataRequest(topics=[]), version)
@@ -94,7 +95,7 @@ def test_asking_for_all_topics_creates_none(wire: Speaker) -> None:
     assert {t.name for t in wire.ask(MetadataRequest(topics=None), 12).topics} == before
 
 
-@pytest.mark.parametrize("version", [0, 3, 4, 12])
+@pytest.mark.parametrize("version", [0, 3, 4, 12, 13])
 def test_unknown_topic_is_created_with_the_defaults(wire: Speaker, version: int) -> None:
     name = fresh_name()
     (first,) = metadata(wire, name, version=version, create=True).topics
@@ -105,7 +106,7 @@ def test_unknown_topic_is_created_with_the_defaults(wire: Speaker, version: int)
     assert produce(wire, name, make_batch()).error_code == 0
 
 
-@pytest.mark.parametrize("version", [4, 12])
+@pytest.mark.parametrize("version", [4, 12, 13])
 def test_topic_that_shall_not_be_created_is_unknown(wire: Speaker, version: int) -> None:
     name = fresh_name()
     for _ in range(2):
@@ -216,7 +217,7 @@ def test_own_topics_are_created_as_they_must_be(own_broker: Callable[..., Broker
 # -- what a client may do
 
 
-@pytest.mark.parametrize("version", range(8, 13))
+@pytest.mark.parametrize("version", range(8, 14))
 def test_operations_are_told_when_asked(wire: Speaker, topic: str, version: int) -> None:
     answer = metadata(
         wire,

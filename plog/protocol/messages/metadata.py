@@ -13,7 +13,7 @@ class MetadataRequestTopic(Struct):
     name: String | None = field("The name.", nullable="10+")
 
 
-@message(api_key=3, versions="0-12", flexible="9+")
+@message(api_key=3, versions="0-13", flexible="9+")
 class MetadataRequest(Struct):
     """Asks for brokers and topics.
 
@@ -76,11 +76,12 @@ class MetadataResponseTopic(Struct):
     )
 
 
-@message(api_key=3, versions="0-12", flexible="9+")
+@message(api_key=3, versions="0-13", flexible="9+")
 class MetadataResponse(Struct):
     """Brokers, topics and leaders, as the answering broker knows them.
 
-    V5 offline replicas, v7 leader epochs, v8 authorized operations, v10 topic ids.
+    V5 offline replicas, v7 leader epochs, v8 authorized operations, v10 topic ids, v13 an error
+    code for the whole response (KIP-1102).
     """
 
     throttle_time_ms: Int32 = field(
@@ -96,4 +97,7 @@ class MetadataResponse(Struct):
     topics: list[MetadataResponseTopic] = field("The topics.")
     cluster_authorized_operations: Int32 = field(
         "Bits of what the client may do to the cluster.", versions="8-10", default=-(2**31)
+    )
+    error_code: Int16 = field(
+        "0, or why all of it failed (KIP-1102).", versions="13+", default=0, ignorable=True
     )
