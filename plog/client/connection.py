@@ -44,6 +44,7 @@ MAX_VERSION: dict[int, int] = {
     ApiKey.API_VERSIONS: 4,
     ApiKey.PRODUCE: 11,
     ApiKey.FETCH: 12,
+    ApiKey.OFFSET_COMMIT: 9,
     ApiKey.FIND_COORDINATOR: 3,
     ApiKey.OFFSET_FETCH: 7,
     ApiKey.INIT_PRODUCER_ID: 4,
@@ -56,10 +57,10 @@ MAX_VERSION: dict[int, int] = {
 
 ApiVersions 5 names the broker that the client expects, which this client does not check; a broker
 before Kafka 4.4 would refuse it first. From 13 on, Fetch wants topic ids, which not all know who
-ask (see `fetcher.send_fetch`); later versions of FindCoordinator and OffsetFetch ask for many
-groups at once, in another form. Transactions are those of version 1: AddPartitionsToTxn 4 is what
-brokers ask each other, and later versions of the others are for the producers of version 2
-(KIP-890).
+ask (see `fetcher.send_fetch`), and so does OffsetCommit from 10 on; later versions of
+FindCoordinator and OffsetFetch ask for many groups at once, in another form. Transactions are those
+of version 1: AddPartitionsToTxn 4 is what brokers ask each other, and later versions of the others
+are for the producers of version 2 (KIP-890).
 """
 CONNECT_TIMEOUT_MS = 10_000
 

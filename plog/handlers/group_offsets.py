@@ -5,6 +5,7 @@ Owns the checks of what is committed and the forms of the versions; the coordina
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -28,6 +29,7 @@ from plog.protocol.messages.offsets import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -35,22 +37,27 @@ from plog.protocol.messages.offsets import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from plog.types import NO_OFFSET, NO_TIMESTAMP, TopicPartition
+from plog.types import NO_OFFSET, NO_TIMESTAMP, ZERO_UUID, TopicPartition
 
 NO_EPOCH = -1
 MANY_GROUPS_SINCE = 8
 """From this version of OffsetFetch on it asks for many groups."""
+TOPIC_IDS_SINCE = 10
+"""From this version on, OffsetCommit and OffsetFetch have the ids of topics, not their names."""
 
 
 # -- OffsetCommit ----------------------------------------------------------------------------------
 
 
-@handles(OffsetCommitRequest, versions="0-9")
+@handles(OffsetCommitRequest, versions="0-10")
 async def offset_commit(ctx: Context, request: OffsetCommitRequest) -> OffsetCommitResponse:
     """Commit what can be committed; one partition's error leaves the others alone."""
     now_ms = ctx.services.clock.now_ms()
     offsets, errors = committable(
-        ctx, request.topics, lambda asked: _committed(request, asked, now_ms)
+        ctx,
+        request.topics,
+        lambda asked: _committed(request, asked, now_ms),
+        by_id=ctx.version >= TOPIC_IDS_SINCE,
     )
     # Where nothing can be committed, the group is not asked, and none is made.
     error = await _commit(ctx, request, offsets) if offsets else ErrorCode.NONE
@@ -58,6 +65,7 @@ async def offset_commit(ctx: Context, request: OffsetCommitRequest) -> OffsetCom
         topics=[
             OffsetCommitResponseTopic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
                     OffsetCommitResponsePartition(
                         partition_index=asked.partition_index,
@@ -106,13 +114,24 @@ class AskedTopic(Protocol[P]):
     """A topic of the same."""
 
     name: str
+    topic_id: uuid.UUID
     partitions: list[P]
 
 
 def committable(
-    ctx: Context, topics: Iterable[AskedTopic[P]], committed: Callable[[P], CommittedOffset]
+    ctx: Context,
+    topics: Sequence[AskedTopic[P]],
+    committed: Callable[[P], CommittedOffset],
+    *,
+    by_id: bool,
 ) -> tuple[list[tuple[TopicPartition, CommittedOffset]], dict[TopicPartition, ErrorCode]]:
-    """Return what of a request can be committed, and why the rest cannot."""
+    """Return what of a request can be committed, and why the rest cannot.
+
+    Gives topics that are requested by id their names.
+    """
+    if by_id:
+        name_topics(ctx, topics)
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     most_bytes = ctx.services.settings.broker().offset_metadata_max_bytes
     offsets: list[tuple[TopicPartition, CommittedOffset]] = []
     errors: dict[TopicPartition, ErrorCode] = {}
@@ -120,12 +139,25 @@ def committable(
         for asked in topic.partitions:
             at = TopicPartition(topic.name, asked.partition_index)
             if not ctx.services.metadata.contains(at):
-                errors[at] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                errors[at] = unknown if topic.name or not by_id else ErrorCode.UNKNOWN_TOPIC_ID
             elif _metadata_length(asked) > most_bytes:
                 errors[at] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 offsets.append((at, committed(asked)))
     return offsets, errors
+
+
+class TopicOfId(Protocol):
+    """A topic that a request gives by id."""
+
+    name: str
+    topic_id: uuid.UUID
+
+
+def name_topics(ctx: Context, topics: Iterable[TopicOfId]) -> None:
+    """Give topics the names of their ids; one that does not exist has none."""
+    for topic in topics:
+        topic.name = ctx.services.metadata.topic_name(topic.topic_id) or ""
 
 
 def _metadata_length(asked: AskedPartition) -> int:
@@ -170,24 +202,13 @@ class Found(NamedTuple):
 NOTHING = CommittedOffset(NO_OFFSET, NO_EPOCH)
 
 
-@handles(OffsetFetchRequest, versions="0-9")
+@handles(OffsetFetchRequest, versions="0-10")
 def offset_fetch(ctx: Context, request: OffsetFetchRequest) -> OffsetFetchResponse:
     """Tell what is committed: nothing, without an error, for what nobody has heard of."""
     if ctx.version >= MANY_GROUPS_SINCE:
         return OffsetFetchResponse(
             groups=[
-                _fetch_group(
-                    ctx,
-                    Wanted(
-                        group.group_id,
-                        None
-                        if group.topics is None
-                        else [(topic.name, topic.partition_indexes) for topic in group.topics],
-                        group.member_id,
-                        group.member_epoch,
-                    ),
-                    require_stable=request.require_stable,
-                )
+                _fetch_group(ctx, group, require_stable=request.require_stable)
                 for group in request.groups
             ]
         )
@@ -226,28 +247,59 @@ def offset_fetch(ctx: Context, request: OffsetFetchRequest) -> OffsetFetchRespon
     )
 
 
-def _fetch_group(ctx: Context, wanted: Wanted, *, require_stable: bool) -> OffsetFetchResponseGroup:
+def _fetch_group(
+    ctx: Context, asked: OffsetFetchRequestGroup, *, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    by_id = ctx.version >= TOPIC_IDS_SINCE
+    if by_id:
+        name_topics(ctx, asked.topics or ())
+    known = None if asked.topics is None else [t for t in asked.topics if t.name or not by_id]
+    wanted = Wanted(
+        asked.group_id,
+        None if known is None else [(topic.name, topic.partition_indexes) for topic in known],
+        asked.member_id,
+        asked.member_epoch,
+    )
     try:
         found = _fetch(ctx, wanted, require_stable=require_stable)
     except KafkaError as refusal:
-        return OffsetFetchResponseGroup(group_id=wanted.group_id, error_code=refusal.code)
-    return OffsetFetchResponseGroup(
-        group_id=wanted.group_id,
-        topics=[
-            OffsetFetchResponseTopics(
-                name=topic,
-                partitions=[
-                    OffsetFetchResponsePartitions(
-                        partition_index=one.partition,
-                        committed_offset=one.committed.offset,
-                        committed_leader_epoch=one.committed.leader_epoch,
-                        metadata=one.committed.metadata,
-                        error_code=one.error,
-                    )
-                    for one in partitions
-                ],
+        return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=refusal.code)
+    if known is not None:
+        ids = [topic.topic_id for topic in known]
+    else:
+        metadata = [ctx.services.metadata.topic(name) for name, _ in found]
+        ids = [ZERO_UUID if topic is None else topic.topic_id for topic in metadata]
+    topics = [
+        _fetched(name, topic_id, partitions)
+        for (name, partitions), topic_id in zip(found, ids, strict=True)
+        # A topic that was deleted has no id to be reported by.
+        if topic_id != ZERO_UUID or not by_id
+    ]
+    for topic in asked.topics or ():
+        if by_id and not topic.name:
+            unknown = [
+                Found(index, NOTHING, ErrorCode.UNKNOWN_TOPIC_ID)
+                for index in topic.partition_indexes
+            ]
+            topics.append(_fetched("", topic.topic_id, unknown))
+    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
+
+
+def _fetched(
+    name: str, topic_id: uuid.UUID, partitions: Iterable[Found]
+) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        name=name,
+        topic_id=topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=one.partition,
+                committed_offset=one.committed.offset,
+                committed_leader_epoch=one.committed.leader_epoch,
+                metadata=one.committed.metadata,
+                error_code=one.error,
             )
-            for topic, partitions in found
+            for one in partitions
         ],
     )
 

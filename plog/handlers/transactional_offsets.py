@@ -36,15 +36,22 @@ ABORTABLE_SINCE = 4
 """From this version on TRANSACTION_ABORTABLE is understood (KIP-890)."""
 JOINS_SINCE = 5
 """From this version on the group's offsets join the transaction with the first of these."""
+TOPIC_IDS_SINCE = 6
+"""From this version on topics are given by id."""
 
 
-@handles(TxnOffsetCommitRequest, versions="0-5")
+@handles(TxnOffsetCommitRequest, versions="0-6")
 async def txn_offset_commit(
     ctx: Context, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
     """Commit what can be committed; it stands once the transaction does."""
     now_ms = ctx.services.clock.now_ms()
-    offsets, errors = committable(ctx, request.topics, lambda asked: _committed(asked, now_ms))
+    offsets, errors = committable(
+        ctx,
+        request.topics,
+        lambda asked: _committed(asked, now_ms),
+        by_id=ctx.version >= TOPIC_IDS_SINCE,
+    )
     error = await _commit(ctx, request, offsets) if offsets else ErrorCode.NONE
     if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and ctx.version < LOADING_SINCE:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -52,6 +59,7 @@ async def txn_offset_commit(
         topics=[
             TxnOffsetCommitResponseTopic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
                     TxnOffsetCommitResponsePartition(
                         partition_index=asked.partition_index,

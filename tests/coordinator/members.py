@@ -34,9 +34,12 @@ from plog.protocol.messages.offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from tests.handlers.wire import Speaker, speak
+from plog.types import ZERO_UUID
+from tests.handlers.wire import Speaker, id_of, speak
 
 T = TypeVar("T")
+TOPIC_IDS_SINCE = 10
+"""The version of OffsetCommit and OffsetFetch that has the ids of topics in place of names."""
 
 
 class Later:
@@ -152,6 +155,7 @@ class ByHand:
 
     def commit(self, topic: str, offset: int, version: int = 8, **changes: Any) -> ErrorCode:
         """Commit an offset of the topic's first partition."""
+        topic_id = id_of(self.wire, topic) if version >= TOPIC_IDS_SINCE else ZERO_UUID
         given: dict[str, Any] = {
             "group_id": self.group,
             "generation_id_or_member_epoch": self.generation if version >= 1 else -1,
@@ -159,6 +163,7 @@ class ByHand:
             "topics": [
                 OffsetCommitRequestTopic(
                     name=topic,
+                    topic_id=topic_id,
                     partitions=[
                         OffsetCommitRequestPartition(
                             partition_index=0,
@@ -171,6 +176,7 @@ class ByHand:
             ],
         }
         answer = self.wire.ask(OffsetCommitRequest(**{**given, **changes}), version)
+        assert answer.topics[0].topic_id == topic_id
         return ErrorCode(answer.topics[0].partitions[0].error_code)
 
     def committed(self, topic: str) -> int:
@@ -179,20 +185,24 @@ class ByHand:
         assert group.error_code == ErrorCode.NONE
         return int(group.topics[0].partitions[0].committed_offset)
 
-    def fetch(self, topics: list[tuple[str, list[int]]] | None) -> Any:
-        """Return what is committed for partitions, or for all that there are (v8)."""
+    def fetch(self, topics: list[tuple[str, list[int]]] | None, version: int = 8) -> Any:
+        """Return the committed offsets of partitions, or all of them."""
         wanted = (
             None
             if topics is None
             else [
-                OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
+                OffsetFetchRequestTopics(
+                    name=name,
+                    topic_id=id_of(self.wire, name) if version >= TOPIC_IDS_SINCE else ZERO_UUID,
+                    partition_indexes=indexes,
+                )
                 for name, indexes in topics
             ]
         )
         request = OffsetFetchRequest(
             groups=[OffsetFetchRequestGroup(group_id=self.group, topics=wanted)]
         )
-        return self.wire.ask(request, 8).groups
+        return self.wire.ask(request, version).groups
 
 
 @dataclass

@@ -208,26 +208,27 @@ def test_members_hear_of_their_group_s_interval_by_the_next_heartbeat(
 # -- offsets ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("version", [9, 10])
 def test_only_the_members_epoch_commits_and_fetches(
-    broker: BrokerProcess, member: Enter, topic: str
+    broker: BrokerProcess, member: Enter, topic: str, version: int
 ) -> None:
     alone = member(fresh_name(), topic)
     alone.join()
     with closing(ByHand(broker.port, alone.group, member_id=alone.member_id)) as hand:
         hand.generation = alone.epoch
-        assert hand.commit(topic, 5, 9) is ErrorCode.NONE
+        assert hand.commit(topic, 5, version) is ErrorCode.NONE
         assert hand.commit(topic, 6, 8) is ErrorCode.UNSUPPORTED_VERSION
         hand.generation += 1
-        assert hand.commit(topic, 7, 9) is ErrorCode.STALE_MEMBER_EPOCH
+        assert hand.commit(topic, 7, version) is ErrorCode.STALE_MEMBER_EPOCH
         hand.generation, hand.member_id = -1, ""
-        assert hand.commit(topic, 8, 9) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert hand.commit(topic, 8, version) is ErrorCode.UNKNOWN_MEMBER_ID
         assert hand.committed(topic) == 5
 
     def fetched(member_id: str | None, epoch: int) -> int:
         asked = OffsetFetchRequestGroup(
             group_id=alone.group, member_id=member_id, member_epoch=epoch, topics=None
         )
-        (found,) = alone.wire.ask(OffsetFetchRequest(groups=[asked]), 9).groups
+        (found,) = alone.wire.ask(OffsetFetchRequest(groups=[asked]), version).groups
         return int(found.error_code)
 
     assert fetched(alone.member_id, alone.epoch) == ErrorCode.NONE

@@ -23,6 +23,7 @@ from plog.protocol.messages.groups import (
     SyncGroupRequest,
 )
 from plog.protocol.messages.offsets import (
+    OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetDeleteRequest,
@@ -30,12 +31,23 @@ from plog.protocol.messages.offsets import (
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
 )
 from plog.protocol.messages.topics import DeleteTopicsRequest
+from plog.types import ZERO_UUID
 from tests.coordinator.conftest import GROUPS_AT_ONCE, await_coordinator, await_groups
-from tests.coordinator.members import ByHand, Later
-from tests.handlers.wire import WAIT_MS, Speaker, create_topic, fresh_name, speak
+from tests.coordinator.members import TOPIC_IDS_SINCE, ByHand, Later
+from tests.handlers.wire import (
+    UNKNOWN_TOPIC,
+    WAIT_MS,
+    Speaker,
+    create_topic,
+    fresh_name,
+    id_of,
+    speak,
+)
 from tests.servers import BrokerProcess
 from tests.waiting import until
 
@@ -229,7 +241,7 @@ def test_nobodys_groups(member: Enter) -> None:
 # -- offsets ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", range(9))
+@pytest.mark.parametrize("version", range(11))
 def test_offsets_are_committed_without_a_group(member: Enter, topic: str, version: int) -> None:
     tool = member(fresh_name())
     assert tool.commit(topic, 17, version) is ErrorCode.NONE
@@ -279,6 +291,65 @@ def test_older_clients_ask_for_one_group(
         assert every.topics == answer.topics
 
 
+@pytest.mark.parametrize("version", [8, 9, 10])
+def test_newer_clients_ask_for_many_groups(
+    member: Enter, wire: Speaker, topic: str, version: int
+) -> None:
+    some, others = member(fresh_name()), member(fresh_name())
+    some.commit(topic, 17)
+    name = topic if version < TOPIC_IDS_SINCE else ""
+    topic_id = id_of(wire, topic) if version >= TOPIC_IDS_SINCE else ZERO_UUID
+    asked = OffsetFetchRequestTopics(name=name, topic_id=topic_id, partition_indexes=[0, 9])
+    request = OffsetFetchRequest(
+        groups=[
+            OffsetFetchRequestGroup(group_id=one.group, topics=[asked]) for one in (some, others)
+        ]
+    )
+    found, empty = wire.ask(request, version).groups
+    for group, offset in ((found, 17), (empty, -1)):
+        (answer,) = group.topics
+        assert (group.error_code, answer.name, answer.topic_id) == (0, name, topic_id)
+        assert [one.committed_offset for one in answer.partitions] == [offset, -1]
+        assert {one.error_code for one in answer.partitions} == {ErrorCode.NONE}
+    (every,) = some.fetch(None, version)
+    (answer,) = every.topics
+    assert (answer.name, answer.topic_id) == (name, topic_id)
+    assert [one.committed_offset for one in answer.partitions] == [17]
+
+
+def test_topic_of_an_unknown_id_leaves_the_others_alone(
+    member: Enter, wire: Speaker, topic: str
+) -> None:
+    tool = member(fresh_name())
+    part = OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=3, committed_metadata=""
+    )
+    ids = [UNKNOWN_TOPIC, id_of(wire, topic), ZERO_UUID]
+    commit = OffsetCommitRequest(
+        group_id=tool.group,
+        topics=[OffsetCommitRequestTopic(topic_id=one, partitions=[part]) for one in ids],
+    )
+    committed = wire.ask(commit, 10).topics
+    errors = dict.fromkeys(ids, ErrorCode.UNKNOWN_TOPIC_ID) | {ids[1]: ErrorCode.NONE}
+    assert {one.topic_id: one.partitions[0].error_code for one in committed} == errors
+    fetch = OffsetFetchRequest(
+        groups=[
+            OffsetFetchRequestGroup(
+                group_id=tool.group,
+                topics=[
+                    OffsetFetchRequestTopics(topic_id=one, partition_indexes=[0]) for one in ids
+                ],
+            )
+        ]
+    )
+    (group,) = wire.ask(fetch, 10).groups
+    assert group.error_code == ErrorCode.NONE
+    fetched = {one.topic_id: one.partitions[0] for one in group.topics}
+    assert {one: found.error_code for one, found in fetched.items()} == errors
+    offsets = dict.fromkeys(ids, -1) | {ids[1]: 3}
+    assert {one: found.committed_offset for one, found in fetched.items()} == offsets
+
+
 def test_one_partitions_error_leaves_the_others_alone(member: Enter, topic: str) -> None:
     tool = member(fresh_name())
     assert tool.commit("nowhere", 1) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -319,6 +390,9 @@ def test_offsets_of_a_deleted_topic_are_forgotten(member: Enter, wire: Speaker, 
     tool = member(fresh_name())
     tool.commit(topic, 17)
     wire.ask(DeleteTopicsRequest(topic_names=[topic], timeout_ms=WAIT_MS), 5)
+    # Kafka, too, leaves out a topic that no longer has an id.
+    until(lambda: id_of(wire, topic) == UNKNOWN_TOPIC)
+    assert tool.fetch(None, 10)[0].topics == []
     until(lambda: tool.committed(topic) == -1)
     create_topic(wire, topic)
     assert tool.committed(topic) == -1

@@ -231,13 +231,17 @@ def _commit(target: Target, version: int) -> Struct:
     part = offsets.OffsetCommitRequestPartition(
         partition_index=0, committed_offset=1, committed_metadata=""
     )
-    topic = offsets.OffsetCommitRequestTopic(name=target.topic, partitions=[part])
+    topic = offsets.OffsetCommitRequestTopic(
+        name=target.topic, topic_id=target.topic_id, partitions=[part]
+    )
     return offsets.OffsetCommitRequest(group_id=target.topic, topics=[topic])
 
 
 def _committed(target: Target, version: int) -> Struct:
     if version >= 8:
-        asked = offsets.OffsetFetchRequestTopics(name=target.topic, partition_indexes=[0])
+        asked = offsets.OffsetFetchRequestTopics(
+            name=target.topic, topic_id=target.topic_id, partition_indexes=[0]
+        )
         group = offsets.OffsetFetchRequestGroup(group_id=target.topic, topics=[asked])
         return offsets.OffsetFetchRequest(groups=[group])
     topic = offsets.OffsetFetchRequestTopic(name=target.topic, partition_indexes=[0])
@@ -304,7 +308,9 @@ def _commit_in_transaction(target: Target, version: int) -> Struct:
     part = transactions.TxnOffsetCommitRequestPartition(
         partition_index=0, committed_offset=0, committed_metadata=""
     )
-    topic = transactions.TxnOffsetCommitRequestTopic(name=target.topic, partitions=[part])
+    topic = transactions.TxnOffsetCommitRequestTopic(
+        name=target.topic, topic_id=target.topic_id, partitions=[part]
+    )
     return transactions.TxnOffsetCommitRequest(
         transactional_id="nobody", group_id="g", topics=[topic], **NOBODY
     )
@@ -415,6 +421,9 @@ REFUSED_SINCE = {
     (ApiKey.FIND_COORDINATOR, 1): ErrorCode.INVALID_REQUEST,
     (ApiKey.FETCH, 13): ErrorCode.UNKNOWN_TOPIC_ID,
     (ApiKey.DELETE_TOPICS, 6): ErrorCode.UNKNOWN_TOPIC_ID,
+    (ApiKey.OFFSET_COMMIT, 10): ErrorCode.UNKNOWN_TOPIC_ID,
+    (ApiKey.OFFSET_FETCH, 10): ErrorCode.UNKNOWN_TOPIC_ID,
+    (ApiKey.TXN_OFFSET_COMMIT, 6): ErrorCode.UNKNOWN_TOPIC_ID,
     (ApiKey.LIST_CONFIG_RESOURCES, 0): None,
     (ApiKey.LIST_CONFIG_RESOURCES, 1): ErrorCode.UNSUPPORTED_VERSION,
     (ApiKey.API_VERSIONS, 0): None,

@@ -16,6 +16,11 @@ from plog.client.connection import Connection
 from plog.errors import ErrorCode
 from plog.protocol import framing
 from plog.protocol.messages import fetch as fetching
+from plog.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from plog.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -34,6 +39,8 @@ from plog.types import ZERO_UUID
 
 NOW_MS = int(time.time() * 1000)
 WAIT_MS = 60_000
+UNKNOWN_TOPIC = uuid.UUID(int=12345)
+"""The id of no topic."""
 
 names = itertools.count()
 
@@ -220,6 +227,16 @@ def create_topic_request(name: str, partitions: int = 1, **configs: object) -> C
         ],
         timeout_ms=WAIT_MS,
     )
+
+
+def id_of(connection: Speaker, topic: str) -> uuid.UUID:
+    """Return the id of a topic; an id of no topic for one that does not exist."""
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
+    )
+    answer: MetadataResponse = connection.ask(request, 12)
+    (found,) = answer.topics
+    return UNKNOWN_TOPIC if found.topic_id == ZERO_UUID else found.topic_id
 
 
 # -- below requests

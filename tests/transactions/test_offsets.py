@@ -108,3 +108,8 @@ def test_partition_that_there_is_not(enter_any: Enter, at: TopicPartition, group
     assert one.add_offsets(group) is NONE
     unknown = TopicPartition(at.topic, 99)
     assert one.commit_offset(group, unknown, 7) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    no_topic = TopicPartition(fresh_name(), 0)
+    for version in (5, 6):
+        assert one.commit_offset(group, no_topic, 7, version=version) is (
+            ErrorCode.UNKNOWN_TOPIC_ID if version >= 6 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )

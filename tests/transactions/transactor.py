@@ -24,7 +24,7 @@ from plog.protocol.messages.transactions import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from plog.types import TopicPartition
+from plog.types import ZERO_UUID, TopicPartition
 from tests.committed import kept_records
 from tests.coordinator.conftest import TRANSACTION, await_coordinator
 from tests.handlers.wire import (
@@ -33,6 +33,7 @@ from tests.handlers.wire import (
     fetch_request,
     fetched,
     flat,
+    id_of,
     make_batch,
     produce_request,
 )
@@ -190,7 +191,7 @@ class Transactor:
     ) -> ErrorCode:
         member_id, generation = member
         if version is None:
-            version = 5 if self.own_epochs else 3
+            version = 6 if self.own_epochs else 3
         answer = self.wire.ask(
             TxnOffsetCommitRequest(
                 transactional_id=self.transactional_id,
@@ -202,6 +203,7 @@ class Transactor:
                 topics=[
                     TxnOffsetCommitRequestTopic(
                         name=at.topic,
+                        topic_id=id_of(self.wire, at.topic) if version >= 6 else ZERO_UUID,
                         partitions=[
                             TxnOffsetCommitRequestPartition(
                                 partition_index=at.partition,

@@ -1,6 +1,7 @@
 """Offsets: where leader epochs end, and what groups have committed."""
 
-from plog.protocol.schema import Bool, Int16, Int32, Int64, String, Struct, field, message
+from plog.protocol.schema import Bool, Int16, Int32, Int64, String, Struct, Uuid, field, message
+from plog.types import ZERO_UUID
 
 
 class OffsetForLeaderPartition(Struct):
@@ -83,15 +84,19 @@ class OffsetCommitRequestPartition(Struct):
 class OffsetCommitRequestTopic(Struct):
     """One of `topics`."""
 
-    name: String = field("The topic.")
+    name: String = field("The topic.", versions="0-9", default="", ignorable=True)
+    topic_id: Uuid = field(
+        "The topic's id (KIP-516).", versions="10+", default=ZERO_UUID, ignorable=True
+    )
     partitions: list[OffsetCommitRequestPartition] = field("The partitions.")
 
 
-@message(api_key=8, versions="0-9", flexible="8+")
+@message(api_key=8, versions="0-10", flexible="8+")
 class OffsetCommitRequest(Struct):
     """Commits offsets of a group.
 
-    V1 generations, v2 retention (gone in v5), v6 leader epochs, v7 static members, v9 KIP-848.
+    V1 generations, v2 retention (gone in v5), v6 leader epochs, v7 static members, v9 KIP-848,
+    v10 topic ids.
     """
 
     group_id: String = field("The group.")
@@ -129,11 +134,14 @@ class OffsetCommitResponsePartition(Struct):
 class OffsetCommitResponseTopic(Struct):
     """One of `topics`."""
 
-    name: String = field("The topic.")
+    name: String = field("The topic.", versions="0-9", default="", ignorable=True)
+    topic_id: Uuid = field(
+        "The topic's id (KIP-516).", versions="10+", default=ZERO_UUID, ignorable=True
+    )
     partitions: list[OffsetCommitResponsePartition] = field("The partitions.")
 
 
-@message(api_key=8, versions="0-9", flexible="8+")
+@message(api_key=8, versions="0-10", flexible="8+")
 class OffsetCommitResponse(Struct):
     """Which commits were taken."""
 
@@ -153,7 +161,10 @@ class OffsetFetchRequestTopic(Struct):
 class OffsetFetchRequestTopics(Struct):
     """One of `topics`."""
 
-    name: String = field("The topic.", versions="8+", default="")
+    name: String = field("The topic.", versions="8-9", default="", ignorable=True)
+    topic_id: Uuid = field(
+        "The topic's id (KIP-516).", versions="10+", default=ZERO_UUID, ignorable=True
+    )
     partition_indexes: list[Int32] = field("The partitions.", versions="8+", default=[])
 
 
@@ -179,9 +190,12 @@ class OffsetFetchRequestGroup(Struct):
     )
 
 
-@message(api_key=9, versions="0-9", flexible="6+")
+@message(api_key=9, versions="0-10", flexible="6+")
 class OffsetFetchRequest(Struct):
-    """Asks for committed offsets. v7 stable only, v8 many groups in one request, v9 KIP-848."""
+    """Asks for committed offsets.
+
+    V7 stable only, v8 many groups in one request, v9 KIP-848, v10 topic ids.
+    """
 
     group_id: String = field("The group.", versions="0-7", default="")
     topics: list[OffsetFetchRequestTopic] | None = field(
@@ -241,7 +255,10 @@ class OffsetFetchResponsePartitions(Struct):
 class OffsetFetchResponseTopics(Struct):
     """One of `topics`."""
 
-    name: String = field("The topic.", versions="8+", default="")
+    name: String = field("The topic.", versions="8-9", default="", ignorable=True)
+    topic_id: Uuid = field(
+        "The topic's id (KIP-516).", versions="10+", default=ZERO_UUID, ignorable=True
+    )
     partitions: list[OffsetFetchResponsePartitions] = field(
         "The partitions.", versions="8+", default=[]
     )
@@ -255,7 +272,7 @@ class OffsetFetchResponseGroup(Struct):
     error_code: Int16 = field("0, or why it failed.", versions="8+", default=0)
 
 
-@message(api_key=9, versions="0-9", flexible="6+")
+@message(api_key=9, versions="0-10", flexible="6+")
 class OffsetFetchResponse(Struct):
     """The committed offsets."""
 

@@ -1,6 +1,7 @@
 """Transactions: partitions and offsets join them, markers end them (KIP-98)."""
 
-from plog.protocol.schema import Bool, Int16, Int32, Int64, String, Struct, field, message
+from plog.protocol.schema import Bool, Int16, Int32, Int64, String, Struct, Uuid, field, message
+from plog.types import ZERO_UUID
 
 
 class AddPartitionsToTxnTopic(Struct):
@@ -140,13 +141,16 @@ class TxnOffsetCommitRequestPartition(Struct):
 class TxnOffsetCommitRequestTopic(Struct):
     """One of `topics`."""
 
-    name: String = field("The topic.")
+    name: String = field("The topic.", versions="0-5", default="", ignorable=True)
+    topic_id: Uuid = field(
+        "The topic's id (KIP-516).", versions="6+", default=ZERO_UUID, ignorable=True
+    )
     partitions: list[TxnOffsetCommitRequestPartition] = field("The partitions.")
 
 
-@message(api_key=28, versions="0-5", flexible="3+")
+@message(api_key=28, versions="0-6", flexible="3+")
 class TxnOffsetCommitRequest(Struct):
-    """Commits offsets inside a transaction. v3 fences by generation (KIP-447)."""
+    """Commits offsets inside a transaction. v3 fences by generation (KIP-447), v6 topic ids."""
 
     transactional_id: String = field("The transactional id.")
     group_id: String = field("The group.")
@@ -173,11 +177,14 @@ class TxnOffsetCommitResponsePartition(Struct):
 class TxnOffsetCommitResponseTopic(Struct):
     """One of `topics`."""
 
-    name: String = field("The topic.")
+    name: String = field("The topic.", versions="0-5", default="", ignorable=True)
+    topic_id: Uuid = field(
+        "The topic's id (KIP-516).", versions="6+", default=ZERO_UUID, ignorable=True
+    )
     partitions: list[TxnOffsetCommitResponsePartition] = field("The partitions.")
 
 
-@message(api_key=28, versions="0-5", flexible="3+")
+@message(api_key=28, versions="0-6", flexible="3+")
 class TxnOffsetCommitResponse(Struct):
     """Which commits were taken."""
 

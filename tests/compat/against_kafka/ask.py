@@ -57,9 +57,19 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 def topics_of(
     kind: type[Struct], side: Side, topics: Iterable[tuple[str, Iterable[object]]]
 ) -> list[Struct]:
-    """Return a `kind` for each topic: its first two fields are the name and the partitions."""
-    name, partitions = (field.name for field in kind.fields[:2])
-    return [kind(**{name: side.name(called), partitions: list(of)}) for called, of in topics]
+    """Return a `kind` for each topic: its first fields are the name and perhaps the id.
+
+    Versions with ids leave the names out, and versions with names the ids.
+    """
+    name, partitions = kind.fields[0].name, next(f.name for f in kind.fields if f.kind == "array")
+    by_id = any(field.name == "topic_id" for field in kind.fields)
+    return [
+        kind(
+            **{name: side.name(called), partitions: list(of)},
+            **({"topic_id": side.id(called)} if by_id else {}),
+        )
+        for called, of in topics
+    ]
 
 
 def new(
