@@ -44,10 +44,18 @@ HARMLESS = re.compile(
 
 
 class Tools:
-    """The tools of one release."""
+    """The tools of one release.
 
-    def __init__(self, release: str) -> None:
+    Args:
+        release: the release.
+        beside: artifacts to bring beside the broker, whose jars hold none of them.
+    """
+
+    def __init__(
+        self, release: str, beside: Sequence[str] = ("kafka-tools", "connect-mirror")
+    ) -> None:
         self.release = release
+        self._beside = beside
         self._main_classes: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -62,11 +70,7 @@ class Tools:
 
     @property
     def _artifacts(self) -> list[tuple[str, str, str]]:
-        """What is wanted beside the broker, whose jars hold neither."""
-        return [
-            *((GROUP, name, self.release) for name in ("kafka-tools", "connect-mirror")),
-            LOGGER,
-        ]
+        return [*((GROUP, name, self.release) for name in self._beside), LOGGER]
 
     def _make(self, made: Path) -> None:
         try:

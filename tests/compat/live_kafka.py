@@ -24,6 +24,7 @@ from tests.servers import free_port
 START_TIMEOUT_S = 150
 STOP_TIMEOUT_S = 120
 KAFKA_3_9, KAFKA_4_1 = TOOLS
+KAFKA_4_4 = Tools("4.4.0", ("kafka-tools",))
 ZOOKEEPER_SETTINGS = """dataDir={directory}
 clientPort={port}
 clientPortAddress=127.0.0.1
@@ -189,21 +190,22 @@ class Kafka(_Server):
 
 
 class KraftKafka(_Server):
-    """One broker of Kafka 4.1, its own controller, on a data directory: an empty one, or its own.
+    """One broker of Kafka 4, its own controller, on a data directory: an empty one, or its own.
 
     Args:
         directory: for its settings and log.
         extra: lines of server.properties.
+        tools: of its release.
     """
 
-    def __init__(self, directory: Path, extra: str = "") -> None:
+    def __init__(self, directory: Path, extra: str = "", tools: Tools = KAFKA_4_1) -> None:
         port = free_port()
         settings = KRAFT_SETTINGS.format(port=port, controller_port=free_port()) + extra
         directory.mkdir(parents=True, exist_ok=True)
         formatted = directory / "format.properties"
         formatted.write_text(settings)
-        KAFKA_4_1.run("StorageTool", "format", "-g", "-c", formatted, "-t", CLUSTER_ID)
-        super().__init__(KAFKA_4_1, "Kafka", settings, directory, port)
+        tools.run("StorageTool", "format", "-g", "-c", formatted, "-t", CLUSTER_ID)
+        super().__init__(tools, "Kafka", settings, directory, port)
 
 
 @contextmanager

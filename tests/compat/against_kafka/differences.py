@@ -15,7 +15,8 @@ from tests.conftest import ROOT
 
 PAGE = ROOT / "docs" / "SKIPPED.md"
 FROM_3_9, FROM_4_1 = "## Differences from Kafka 3.9", "## Differences from Kafka 4.1"
-"""Headings of the sections."""
+FROM_4_4 = "## Differences from Kafka 4.4"
+"""Headings of the sections; one without differences is missing."""
 
 
 class Listed(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -14,7 +15,8 @@ from plog.protocol.messages.producers import InitProducerIdRequest
 from tests.compat.against_kafka.differences import FROM_4_1
 from tests.compat.against_kafka.held import Excuses, held
 from tests.compat.against_kafka.pair import Case, Pair, Side
-from tests.compat.live_kafka import KraftKafka
+from tests.compat.kafka_tools import Tools
+from tests.compat.live_kafka import KAFKA_4_1, KraftKafka
 from tests.coordinator.conftest import GROUP, TRANSACTION, await_coordinator
 from tests.servers import BrokerProcess
 from tests.waiting import until
@@ -35,15 +37,24 @@ WATCHER = "c0-watcher"
 
 @pytest.fixture(scope="package")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with pair_with(KAFKA_4_1, FROM_4_1, tmp_path_factory) as pair:
+        yield pair
+
+
+@contextmanager
+def pair_with(
+    tools: Tools, heading: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pair]:
+    """Run a release of Kafka 4 and plog; the page lists their differences below the heading."""
     where = tmp_path_factory.mktemp("kafka")
     log_dirs = [where / "data"]
     settings = {**SETTINGS, "log.dirs": log_dirs[0]}
     extra = "".join(f"{key}={value}\n" for key, value in settings.items())
-    kafka = KraftKafka(where / "kafka", extra)
+    kafka = KraftKafka(where / "kafka", extra, tools)
     try:
         plog_dir = tmp_path_factory.mktemp("plog")
         with BrokerProcess(plog_dir, overrides=SETTINGS) as broker:
-            pair = Pair(Side(kafka.port, log_dirs), Side(broker.port, broker.log_dirs), FROM_4_1)
+            pair = Pair(Side(kafka.port, log_dirs), Side(broker.port, broker.log_dirs), heading)
             for side in pair.sides:
                 for kind in (GROUP, TRANSACTION):
                     await_coordinator(side.wire, "any", kind)
@@ -63,10 +74,10 @@ def _hands_out_ids(side: Side) -> bool:
 @pytest.fixture
 def hold(pair: Pair, excuses: Excuses) -> Callable[[str, Case], None]:
     """Return what asks both, and fails where their answers are not as docs/SKIPPED.md says."""
-    return partial(held, pair, excuses, ready=_see_topics)
+    return partial(held, pair, excuses, ready=see_topics)
 
 
-def _see_topics(pair: Pair, case: Case) -> None:
+def see_topics(pair: Pair, case: Case) -> None:
     """Wait until the coordinators know of a case's topics: Kafka's hears of them by and by."""
     for side in pair.sides:
         until(lambda side=side: _sees(side, case))

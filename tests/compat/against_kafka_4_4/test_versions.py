@@ -1,0 +1,57 @@
+"""Versions that are newer than Kafka 3.9, beside Kafka 4.4."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.compat.against_kafka import ask
+from tests.compat.against_kafka.group_steps import (
+    alone,
+    commit,
+    fetch,
+    listed,
+)
+from tests.compat.against_kafka.pair import Case, Step, Topic
+from tests.compat.against_kafka_4.steps import join
+
+T, UNKNOWN = ("t", 0, 5), ("no", 0, 1)
+WANTED, NOT_THERE = ("t", [0, 1]), ("no", [0])
+OFFSETS = {
+    "simple": [commit(T, version=10), fetch(WANTED, version=10), fetch(WANTED)],
+    "of-member": [
+        *alone(), commit(T, via="a", generation=None, epoch=3, version=10),
+        fetch(WANTED, version=10), commit(T, via="a", generation=7, version=10),
+        commit(T, member="nobody", version=10)],
+    "unknown-id": [commit(T, UNKNOWN, version=10), fetch(WANTED, NOT_THERE, version=10)],
+    "unknown-id-alone": [commit(UNKNOWN, version=10), fetch(NOT_THERE, version=10), listed()],
+    "unknown-partition": [commit(T, ("t", 7, 1), version=10), fetch(("t", [0, 7]), version=10)],
+    "unknown-id-of-wrong-generation": [
+        *alone(), commit(T, UNKNOWN, via="a", generation=7, version=10)],
+    "all": [commit(T, ("t", 1, 6), ("u", 0, 1)), fetch(every=True, version=10)],
+    "all-of-unknown-group": [fetch(every=True, version=10)],
+    "unknown-group": [fetch(WANTED, NOT_THERE, version=10)],
+    "empty-group": [fetch(WANTED, NOT_THERE, groups=[""], version=10)],
+    "unknown-member": [
+        commit(T), fetch(WANTED, NOT_THERE, member="nobody", epoch=1, version=10)],
+    "many-groups": [commit(T), commit(("t", 0, 9), group="h"),
+        fetch(WANTED, NOT_THERE, groups=["g", "h", "no"], version=10)],
+    "same-topic-twice": [commit(T, ("u", 0, 1), ("t", 1, 3), version=10),
+        fetch(("t", [0]), ("t", [1]), version=10)],
+    "stable": [commit(T), fetch(WANTED, stable=True, version=10)],
+    "no-topics": [commit(T), fetch(version=10), commit(version=10)],
+}  # fmt: skip
+
+CASES = {
+    f"{api}/{name}-{version}": Case(steps, {"t": Topic(2), "u": Topic()})
+    for api, version, cases in (("Offsets", 10, OFFSETS),)
+    for name, steps in cases.items()
+} | {
+    "Metadata/version-13": Case([Step(ask.metadata("t", "no"), 13)], {"t": Topic(2)}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_answers_are_those_of_kafka(hold: Callable[[str, Case], None], name: str) -> None:
+    hold(name, CASES[name])
