@@ -152,8 +152,10 @@ class GroupAdmin(Administration):
                 DescribeGroupsRequest(groups=[group_id]), DescribeGroupsResponse
             )
             (group,) = answer.groups
-            _check(group.error_code, _named(group_id))
-            if group.group_state != DEAD:
+            # Version 6 reports a group of another type as GROUP_ID_NOT_FOUND (KIP-1043).
+            if group.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+                _check(group.error_code, _named(group_id))
+            if group.error_code == ErrorCode.NONE and group.group_state != DEAD:
                 return _description(group, coordinator)
             if not connection.serves(ConsumerGroupDescribeRequest):
                 _check(ErrorCode.GROUP_ID_NOT_FOUND, _named(group_id))

@@ -6,7 +6,7 @@ from plog.coordinator.classic_group import ClassicGroup
 from plog.coordinator.group_shard import Group
 from plog.coordinator.group_states import GroupState
 from plog.coordinator.subscriptions import CONSUMER_PROTOCOL
-from plog.errors import ErrorCode, KafkaError
+from plog.errors import ErrorCode, GroupIdNotFound, KafkaError, error_for
 from plog.handlers.context import Context
 from plog.handlers.operations import ALL_OF_GROUP, NOT_ASKED
 from plog.handlers.registry import handles
@@ -25,6 +25,15 @@ from plog.protocol.messages.group_admin import (
 
 CLASSIC, CONSUMER = "classic", "consumer"
 """The types of groups, by the protocol that they use (KIP-848)."""
+NOT_FOUND_SINCE = 6
+"""From this version on, DescribeGroups reports GROUP_ID_NOT_FOUND (KIP-1043)."""
+MOST_SHOWN = 300
+"""Characters of a group's id in a message."""
+UNDELETABLE = {
+    ErrorCode.GROUP_ID_NOT_FOUND: "does not exist",
+    ErrorCode.NON_EMPTY_GROUP: "has members",
+}
+"""Why a group is not deleted, in words."""
 
 
 @handles(ListGroupsRequest, versions="0-5")
@@ -60,9 +69,9 @@ def _protocol_type(group: Group) -> str:
     return CONSUMER_PROTOCOL
 
 
-@handles(DescribeGroupsRequest, versions="0-5")
+@handles(DescribeGroupsRequest, versions="0-6")
 def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    """Describe each; one that is no classic group is dead, without an error."""
+    """Describe classic groups; any other is dead, which is an error from version 6 on."""
     described = [_describe(ctx, group_id) for group_id in request.groups]
     for one in described:
         asked = request.include_authorized_operations and one.error_code == ErrorCode.NONE
@@ -74,24 +83,26 @@ def _describe(ctx: Context, group_id: str) -> DescribedGroup:
     try:
         found = ctx.services.groups.find(group_id)
     except KafkaError as refusal:
-        return DescribedGroup(
-            error_code=refusal.code,
-            group_id=group_id,
-            group_state="",
-            protocol_type="",
-            protocol_data="",
-            members=[],
-        )
-    if found is None or not isinstance(found.machine, ClassicGroup):
-        return DescribedGroup(
-            error_code=ErrorCode.NONE,
-            group_id=group_id,
-            group_state=GroupState.DEAD.value,
-            protocol_type="",
-            protocol_data="",
-            members=[],
-        )
-    return _described(found.machine)
+        return _undescribed(group_id, refusal)
+    if found is not None and isinstance(found.machine, ClassicGroup):
+        return _described(found.machine)
+    is_what = "does not exist" if found is None else "is not a classic group"
+    not_found = GroupIdNotFound(f"group {group_id[:MOST_SHOWN]!r} {is_what}")
+    described = _undescribed(group_id, not_found if ctx.version >= NOT_FOUND_SINCE else None)
+    described.group_state = GroupState.DEAD.value
+    return described
+
+
+def _undescribed(group_id: str, refusal: KafkaError | None) -> DescribedGroup:
+    return DescribedGroup(
+        error_code=ErrorCode.NONE if refusal is None else refusal.code,
+        error_message=None if refusal is None else str(refusal),
+        group_id=group_id,
+        group_state="",
+        protocol_type="",
+        protocol_data="",
+        members=[],
+    )
 
 
 def _described(classic: ClassicGroup) -> DescribedGroup:
@@ -118,7 +129,7 @@ def _described(classic: ClassicGroup) -> DescribedGroup:
     )
 
 
-@handles(DeleteGroupsRequest, versions="0-2")
+@handles(DeleteGroupsRequest, versions="0-3")
 async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete groups that nobody is in."""
     results = []
@@ -126,7 +137,13 @@ async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGro
         try:
             with ctx.connection.aside():
                 error = await ctx.services.groups.endings.delete(group_id)
+            if error is not ErrorCode.NONE:
+                why = UNDELETABLE.get(error, "cannot be deleted yet")
+                raise error_for(error, f"group {group_id[:MOST_SHOWN]!r} {why}")
+            result = DeletableGroupResult(group_id=group_id, error_code=error)
         except KafkaError as refusal:
-            error = ErrorCode(refusal.code)
-        results.append(DeletableGroupResult(group_id=group_id, error_code=error))
+            result = DeletableGroupResult(
+                group_id=group_id, error_code=refusal.code, error_message=str(refusal)
+            )
+        results.append(result)
     return DeleteGroupsResponse(results=results)

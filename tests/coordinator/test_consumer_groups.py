@@ -306,6 +306,9 @@ def test_groups_are_described(member: Enter, wire: Speaker, topic: str, version:
     # DescribeGroups knows classic groups alone.
     (other,) = wire.ask(DescribeGroupsRequest(groups=[alone.group]), 5).groups
     assert (other.error_code, other.group_state) == (ErrorCode.NONE, "Dead")
+    (other,) = wire.ask(DescribeGroupsRequest(groups=[alone.group]), 6).groups
+    assert (other.error_code, other.group_state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
+    assert other.error_message == f"group {alone.group!r} is not a classic group"
 
 
 def test_groups_are_deleted_once_nobody_is_in_them(

@@ -484,7 +484,7 @@ def test_groups_are_listed_by_state_and_type(member: Enter, wire: Speaker) -> No
     assert not listed(types_filter=["consumer"])
 
 
-@pytest.mark.parametrize("version", range(6))
+@pytest.mark.parametrize("version", range(7))
 def test_groups_are_described(member: Enter, wire: Speaker, version: int) -> None:
     alone = member(fresh_name(), instance="one")
     alone.enter()
@@ -500,10 +500,16 @@ def test_groups_are_described(member: Enter, wire: Speaker, version: int) -> Non
     assert described.client_host == "/127.0.0.1"
     assert (described.member_metadata, described.member_assignment) == (b"m", b"all")
     assert described.group_instance_id == ("one" if version >= 4 else None)
-    assert (unknown.error_code, unknown.group_state) == (ErrorCode.NONE, "Dead")
+    assert unknown.group_state == "Dead"
+    assert (found.error_code, found.error_message) == (ErrorCode.NONE, None)
+    assert (unknown.error_code, unknown.error_message) == (
+        (ErrorCode.GROUP_ID_NOT_FOUND, f"group {unknown.group_id!r} does not exist")
+        if version >= 6
+        else (ErrorCode.NONE, None)
+    )
 
 
-@pytest.mark.parametrize("version", range(3))
+@pytest.mark.parametrize("version", range(4))
 def test_groups_are_deleted_once_nobody_is_in_them(
     member: Enter, wire: Speaker, topic: str, version: int
 ) -> None:
@@ -511,11 +517,19 @@ def test_groups_are_deleted_once_nobody_is_in_them(
     alone.enter()
     alone.commit(topic, 5)
     request = DeleteGroupsRequest(groups_names=[alone.group, "nobody's"])
-    codes = [one.error_code for one in wire.ask(request, version).results]
+    results = wire.ask(request, version).results
+    codes = [one.error_code for one in results]
     assert codes == [ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND]
+    reasons = [
+        f"group {alone.group!r} has members",
+        f"group {request.groups_names[1]!r} does not exist",
+    ]
+    assert [one.error_message for one in results] == (reasons if version >= 3 else [None, None])
     alone.leave()
-    codes = [one.error_code for one in wire.ask(request, version).results]
+    results = wire.ask(request, version).results
+    codes = [one.error_code for one in results]
     assert codes == [ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND]
+    assert results[0].error_message is None
     assert alone.committed(topic) == -1
     assert state_of(wire, alone.group) == "Dead"
 

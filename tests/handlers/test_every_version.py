@@ -389,7 +389,11 @@ ALWAYS = {
     ApiKey.DESCRIBE_TRANSACTIONS: ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
 }
 # What clients of one version alone are told.
-ONCE = {(ApiKey.JOIN_GROUP, 4): ErrorCode.MEMBER_ID_REQUIRED}
+ONCE = {
+    (ApiKey.JOIN_GROUP, 4): ErrorCode.MEMBER_ID_REQUIRED,
+    # No member has joined.
+    (ApiKey.DESCRIBE_GROUPS, 6): ErrorCode.GROUP_ID_NOT_FOUND,
+}
 # What each says of a topic that does not exist (or the like of it); None: nothing.
 REFUSALS: dict[int, ErrorCode | None] = {
     ApiKey.METADATA: None,  # auto creation is tested by itself
@@ -421,6 +425,7 @@ REFUSED_SINCE = {
     (ApiKey.FIND_COORDINATOR, 1): ErrorCode.INVALID_REQUEST,
     (ApiKey.FETCH, 13): ErrorCode.UNKNOWN_TOPIC_ID,
     (ApiKey.DELETE_TOPICS, 6): ErrorCode.UNKNOWN_TOPIC_ID,
+    (ApiKey.DESCRIBE_GROUPS, 6): ErrorCode.GROUP_ID_NOT_FOUND,
     (ApiKey.OFFSET_COMMIT, 10): ErrorCode.UNKNOWN_TOPIC_ID,
     (ApiKey.OFFSET_FETCH, 10): ErrorCode.UNKNOWN_TOPIC_ID,
     (ApiKey.TXN_OFFSET_COMMIT, 6): ErrorCode.UNKNOWN_TOPIC_ID,

@@ -3,7 +3,7 @@
 from plog.protocol.schema import Bool, Bytes, Int16, Int32, String, Struct, field, message
 
 
-@message(api_key=15, versions="0-5", flexible="5+")
+@message(api_key=15, versions="0-6", flexible="5+")
 class DescribeGroupsRequest(Struct):
     """Asks for groups and their members."""
 
@@ -34,6 +34,9 @@ class DescribedGroup(Struct):
     """One of `groups`."""
 
     error_code: Int16 = field("0, or why it failed.")
+    error_message: String | None = field(
+        "Why it failed, in words.", versions="6+", nullable="6+", default=None, ignorable=True
+    )
     group_id: String = field("The group.")
     group_state: String = field("State of the group, by Kafka's name.")
     protocol_type: String = field("What kind of group it is, such as `consumer`.")
@@ -44,9 +47,9 @@ class DescribedGroup(Struct):
     )
 
 
-@message(api_key=15, versions="0-5", flexible="5+")
+@message(api_key=15, versions="0-6", flexible="5+")
 class DescribeGroupsResponse(Struct):
-    """The groups; an unknown one is in state Dead."""
+    """The groups; an unknown one is in state Dead, from v6 on with an error (KIP-1043)."""
 
     throttle_time_ms: Int32 = field(
         "How long a quota holds the client back, in ms.", versions="1+", default=0, ignorable=True
@@ -90,7 +93,7 @@ class ListGroupsResponse(Struct):
     groups: list[ListedGroup] = field("The groups.")
 
 
-@message(api_key=42, versions="0-2", flexible="2+")
+@message(api_key=42, versions="0-3", flexible="2+")
 class DeleteGroupsRequest(Struct):
     """Deletes empty groups."""
 
@@ -102,9 +105,12 @@ class DeletableGroupResult(Struct):
 
     group_id: String = field("The group.")
     error_code: Int16 = field("0, or why it failed.")
+    error_message: String | None = field(
+        "Why it failed, in words.", versions="3+", nullable="3+", default=None, ignorable=True
+    )
 
 
-@message(api_key=42, versions="0-2", flexible="2+")
+@message(api_key=42, versions="0-3", flexible="2+")
 class DeleteGroupsResponse(Struct):
     """Which groups were deleted."""
 

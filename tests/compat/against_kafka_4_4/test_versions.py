@@ -10,7 +10,10 @@ from tests.compat.against_kafka import ask
 from tests.compat.against_kafka.group_steps import (
     alone,
     commit,
+    deleted,
+    described,
     fetch,
+    leave,
     listed,
 )
 from tests.compat.against_kafka.pair import Case, Step, Topic
@@ -43,9 +46,28 @@ OFFSETS = {
     "no-topics": [commit(T), fetch(version=10), commit(version=10)],
 }  # fmt: skip
 
+DESCRIPTIONS = {
+    "stable": [*alone(), described("g", version=6)],
+    "unknown": [described("g", "h", version=6, operations=True)],
+    "only-commits": [commit(T), described("g", version=6)],
+    "emptied": [*alone(), leave(("a", None)), described("g", version=6)],
+    "empty-id": [described("", version=6)],
+    "other-type": [join("a"), described("g", version=6)],
+}
+DELETIONS = {
+    "ordinary": [commit(T), deleted("g", version=3), described("g", version=6)],
+    "unknown": [deleted("g", "h", version=3)],
+    "empty-id": [deleted("", version=3)],
+    "stable": [*alone(), deleted("g", version=3)],
+}
+
 CASES = {
     f"{api}/{name}-{version}": Case(steps, {"t": Topic(2), "u": Topic()})
-    for api, version, cases in (("Offsets", 10, OFFSETS),)
+    for api, version, cases in (
+        ("Offsets", 10, OFFSETS),
+        ("DescribeGroups", 6, DESCRIPTIONS),
+        ("DeleteGroups", 3, DELETIONS),
+    )
     for name, steps in cases.items()
 } | {
     "Metadata/version-13": Case([Step(ask.metadata("t", "no"), 13)], {"t": Topic(2)}),
