@@ -44,9 +44,12 @@ MOVES_ARE_AWAITED_MS = 500
 """A move that fails at once, or is done soon, is answered so; a longer one goes on by itself."""
 
 
-@handles(DescribeClusterRequest, versions="0-1")
+@handles(DescribeClusterRequest, versions="0-2")
 def describe_cluster(ctx: Context, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """Name the brokers as this listener's clients reach them."""
+    """Name the brokers as this listener's clients reach them.
+
+    None is fenced: a broker that is not live is unknown.
+    """
     if request.endpoint_type != BROKERS:
         is_other = request.endpoint_type == CONTROLLERS
         kind = MismatchedEndpointType if is_other else UnsupportedEndpointType

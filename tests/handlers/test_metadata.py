@@ -288,12 +288,18 @@ def test_listener_that_is_not_advertised_says_so(
 # -- DescribeCluster
 
 
-@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("version", [0, 1, 2])
 def test_cluster_is_described(wire: Speaker, version: int) -> None:
     answer = wire.ask(cluster_request(), version)
     assert (answer.error_code, answer.controller_id) == (0, 0)
     assert answer.cluster_id == metadata(wire).cluster_id
     assert answer.cluster_authorized_operations == NOT_ASKED
+    for fenced in (False, True) if version >= 2 else (False,):
+        request = DescribeClusterRequest(
+            include_cluster_authorized_operations=False, include_fenced_brokers=fenced
+        )
+        (broker,) = wire.ask(request, version).brokers
+        assert (broker.broker_id, broker.is_fenced) == (0, False)
     asked = cluster_request(include_cluster_authorized_operations=True)
     assert wire.ask(asked, version).cluster_authorized_operations == 0b1111110100000
 

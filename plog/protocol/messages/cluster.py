@@ -3,7 +3,7 @@
 from plog.protocol.schema import Bool, Int8, Int16, Int32, Int64, String, Struct, field, message
 
 
-@message(api_key=60, versions="0-1", flexible="0+")
+@message(api_key=60, versions="0-2", flexible="0+")
 class DescribeClusterRequest(Struct):
     """Asks for brokers and controller (KIP-700)."""
 
@@ -11,6 +11,9 @@ class DescribeClusterRequest(Struct):
         "Whether to say what the client may do to the cluster."
     )
     endpoint_type: Int8 = field("1 brokers, 2 controllers.", versions="1+", default=1)
+    include_fenced_brokers: Bool = field(
+        "Whether to include brokers that may not lead (KIP-1073).", versions="2+", default=False
+    )
 
 
 class DescribeClusterBroker(Struct):
@@ -20,9 +23,10 @@ class DescribeClusterBroker(Struct):
     host: String = field("Its host.")
     port: Int32 = field("Its port.")
     rack: String | None = field("Its rack, or None.", nullable="0+", default=None)
+    is_fenced: Bool = field("Whether it may not lead.", versions="2+", default=False)
 
 
-@message(api_key=60, versions="0-1", flexible="0+")
+@message(api_key=60, versions="0-2", flexible="0+")
 class DescribeClusterResponse(Struct):
     """Brokers and controller."""
 

@@ -16,7 +16,8 @@ from tests.compat.against_kafka.group_steps import (
     leave,
     listed,
 )
-from tests.compat.against_kafka.pair import Case, Step, Topic
+from tests.compat.against_kafka.pair import Case, Topic, one
+from tests.compat.against_kafka.test_cluster import cluster
 from tests.compat.against_kafka_4.steps import join
 
 T, UNKNOWN = ("t", 0, 5), ("no", 0, 1)
@@ -70,7 +71,10 @@ CASES = {
     )
     for name, steps in cases.items()
 } | {
-    "Metadata/version-13": Case([Step(ask.metadata("t", "no"), 13)], {"t": Topic(2)}),
+    "Metadata/version-13": one(ask.metadata("t", "no"), 13),
+    "DescribeCluster/version-2": one(cluster(), 2),
+    "DescribeCluster/fenced-2": one(cluster(include_fenced_brokers=True), 2),
+    "DescribeCluster/controllers-2": one(cluster(endpoint_type=2), 2),
 }
 
 
