@@ -5,10 +5,12 @@ transactions as other brokers and administrators see them.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container, Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from plog.coordinator.txn import Txn
+from plog.coordinator.topic_regex import Pattern
+from plog.coordinator.txn import EPOCH_PER_TRANSACTION, Txn
 from plog.coordinator.txn_events import Producer, TxnValue
 from plog.coordinator.txn_states import BY_LABEL
 from plog.errors import ErrorCode, InvalidTopic, KafkaError
@@ -45,7 +47,7 @@ NO_SEQUENCE = -1
 # -- WriteTxnMarkers -------------------------------------------------------------------------------
 
 
-@handles(WriteTxnMarkersRequest, versions="0-1")
+@handles(WriteTxnMarkersRequest, versions="0-2")
 async def write_txn_markers(
     ctx: Context, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
@@ -58,7 +60,11 @@ async def write_txn_markers(
 
 async def _write_marker(ctx: Context, asked: WritableTxnMarker) -> WritableTxnMarkerResult:
     producer = Producer(asked.producer_id, asked.producer_epoch)
-    marker = Marker(abort=not asked.transaction_result, coordinator_epoch=asked.coordinator_epoch)
+    marker = Marker(
+        abort=not asked.transaction_result,
+        coordinator_epoch=asked.coordinator_epoch,
+        has_own_epoch=asked.transaction_version >= EPOCH_PER_TRANSACTION,
+    )
 
     async def write(at: TopicPartition) -> ErrorCode:
         try:
@@ -193,9 +199,11 @@ def _describe(ctx: Context, transactional_id: str) -> TransactionState:
     )
 
 
-@handles(ListTransactionsRequest, versions="0-1")
-def list_transactions(ctx: Context, request: ListTransactionsRequest) -> ListTransactionsResponse:
-    """List the transactional ids that this broker keeps, of what was asked for."""
+@handles(ListTransactionsRequest, versions="0-2")
+async def list_transactions(
+    ctx: Context, request: ListTransactionsRequest
+) -> ListTransactionsResponse:
+    """List the transactional ids that this broker keeps and the request's filters accept."""
     transactions = ctx.services.transactions
     if transactions.shards.is_loading:
         return ListTransactionsResponse(
@@ -204,6 +212,16 @@ def list_transactions(ctx: Context, request: ListTransactionsRequest) -> ListTra
             transaction_states=[],
         )
     now_ms = ctx.services.clock.now_ms()
+    matching: Container[str] | None = None
+    if request.transactional_id_pattern:
+        ids = [txn.transactional_id for txn in transactions.txns()]
+        try:
+            with ctx.connection.aside():
+                matching = await asyncio.to_thread(_matching, request.transactional_id_pattern, ids)
+        except KafkaError as refusal:
+            return ListTransactionsResponse(
+                error_code=refusal.code, unknown_state_filters=[], transaction_states=[]
+            )
     return ListTransactionsResponse(
         error_code=ErrorCode.NONE,
         unknown_state_filters=[one for one in request.state_filters if one not in BY_LABEL],
@@ -214,9 +232,15 @@ def list_transactions(ctx: Context, request: ListTransactionsRequest) -> ListTra
                 transaction_state=txn.value.state.label,
             )
             for txn in transactions.txns()
-            if txn.value is not None and _is_wanted(txn.value, request, now_ms)
+            if txn.value is not None
+            and _is_wanted(txn.value, request, now_ms)
+            and (matching is None or txn.transactional_id in matching)
         ],
     )
+
+
+def _matching(pattern: str, ids: Sequence[str]) -> frozenset[str]:
+    return Pattern(pattern).matching(ids)
 
 
 def _is_wanted(value: TxnValue, request: ListTransactionsRequest, now_ms: int) -> bool:

@@ -16,7 +16,7 @@ from plog.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
 )
 from plog.types import TopicPartition
-from tests.handlers.wire import Speaker
+from tests.handlers.wire import Speaker, fresh_name
 from tests.transactions.conftest import Enter
 from tests.transactions.transactor import read
 
@@ -30,6 +30,34 @@ def listed(wire: Speaker, version: int = 1, **asked: object) -> set[str]:
     answer = wire.ask(request, version)
     assert answer.error_code == NONE
     return {one.transactional_id for one in answer.transaction_states}
+
+
+def test_transactions_are_listed_by_a_pattern_of_their_ids(
+    wire: Speaker, enter: Enter, at: TopicPartition
+) -> None:
+    prefix = fresh_name()
+    idle, busy = enter(f"{prefix}-idle"), enter(f"{prefix}-busy")
+    busy.send(at)
+    ids = {idle.transactional_id, busy.transactional_id}
+    for pattern, expected in {
+        f"{prefix}-.*": ids,
+        f"{prefix}-(idle|none)": {idle.transactional_id},
+        prefix: set(),  # the whole id has to match
+        f"(?i){prefix.upper()}-BUSY": {busy.transactional_id},
+    }.items():
+        assert listed(wire, 2, transactional_id_pattern=pattern) == expected
+    assert listed(wire, 2, transactional_id_pattern=f"{prefix}.*", state_filters=["Ongoing"]) == {
+        busy.transactional_id
+    }
+    for everything in ("", None):
+        assert listed(wire, 2, transactional_id_pattern=everything) >= ids
+    for invalid in ("(", "a{0,1000}" * 3_000):
+        request = ListTransactionsRequest(
+            state_filters=[], producer_id_filters=[], transactional_id_pattern=invalid
+        )
+        answer = wire.ask(request, 2)
+        assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+        assert answer.transaction_states == []
 
 
 def test_transactions_are_listed_by_state_producer_and_duration(
@@ -81,7 +109,14 @@ def test_producers_of_a_partition_are_described(
 
 
 def write_marker(
-    wire: Speaker, at: TopicPartition, producer: tuple[int, int], *, commit: bool, epoch: int
+    wire: Speaker,
+    at: TopicPartition,
+    producer: tuple[int, int],
+    *,
+    commit: bool,
+    epoch: int,
+    version: int = 1,
+    transaction_version: int = 0,
 ) -> ErrorCode:
     producer_id, producer_epoch = producer
     request = WriteTxnMarkersRequest(
@@ -92,10 +127,11 @@ def write_marker(
                 transaction_result=commit,
                 topics=[WritableTxnMarkerTopic(name=at.topic, partition_indexes=[at.partition])],
                 coordinator_epoch=epoch,
+                transaction_version=transaction_version,
             )
         ]
     )
-    (marker,) = wire.ask(request, 1).markers
+    (marker,) = wire.ask(request, version).markers
     (topic,) = marker.topics
     (part,) = topic.partitions
     return ErrorCode(part.error_code)
@@ -118,6 +154,31 @@ def test_administrator_ends_a_transaction_that_hangs(
     assert write_marker(wire, nowhere, one.producer, commit=True, epoch=50) is (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     )
+
+
+@pytest.mark.parametrize("transaction_version", [1, 2])
+def test_marker_of_transaction_version_2_has_an_epoch_of_its_own(
+    wire: Speaker, enter: Enter, at: TopicPartition, transaction_version: int
+) -> None:
+    one = enter()
+    one.send(at, b"yes")
+    of_writes = one.producer
+    next_epoch = (one.producer.id, one.producer.epoch + 1)
+    errors = [
+        write_marker(
+            wire,
+            at,
+            producer,
+            commit=True,
+            epoch=50,
+            version=2,
+            transaction_version=transaction_version,
+        )
+        for producer in (of_writes, next_epoch)
+    ]
+    has_own = transaction_version == 2
+    assert errors == [ErrorCode.INVALID_PRODUCER_EPOCH if has_own else NONE, NONE]
+    assert read(wire, at) == [b"yes"]
 
 
 @pytest.mark.parametrize("version", [4, 5])

@@ -1,6 +1,17 @@
 """Transactions: partitions and offsets join them, markers end them (KIP-98)."""
 
-from plog.protocol.schema import Bool, Int16, Int32, Int64, String, Struct, Uuid, field, message
+from plog.protocol.schema import (
+    Bool,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    String,
+    Struct,
+    Uuid,
+    field,
+    message,
+)
 from plog.types import ZERO_UUID
 
 
@@ -207,11 +218,17 @@ class WritableTxnMarker(Struct):
     transaction_result: Bool = field("True to commit, False to abort.")
     topics: list[WritableTxnMarkerTopic] = field("The topics.")
     coordinator_epoch: Int32 = field("Epoch of the transaction coordinator.")
+    transaction_version: Int8 = field(
+        "2 where each transaction has an epoch of its own (KIP-890), 0 or 1 before.",
+        versions="2+",
+        default=0,
+        ignorable=True,
+    )
 
 
-@message(api_key=27, versions="0-1", flexible="1+")
+@message(api_key=27, versions="0-2", flexible="1+")
 class WriteTxnMarkersRequest(Struct):
-    """A coordinator ends transactions in the logs of their partitions."""
+    """A coordinator ends transactions in the logs of their partitions; v2 says their version."""
 
     markers: list[WritableTxnMarker] = field("The transactions to end.")
 
@@ -237,7 +254,7 @@ class WritableTxnMarkerResult(Struct):
     topics: list[WritableTxnMarkerTopicResult] = field("The topics.")
 
 
-@message(api_key=27, versions="0-1", flexible="1+")
+@message(api_key=27, versions="0-2", flexible="1+")
 class WriteTxnMarkersResponse(Struct):
     """Which markers were written."""
 
@@ -279,14 +296,20 @@ class DescribeTransactionsResponse(Struct):
     transaction_states: list[TransactionState] = field("The transactions.")
 
 
-@message(api_key=66, versions="0-1", flexible="0+")
+@message(api_key=66, versions="0-2", flexible="0+")
 class ListTransactionsRequest(Struct):
-    """Asks a coordinator for all its transactions (KIP-664)."""
+    """Asks a coordinator for all its transactions (KIP-664), v2 by a pattern (KIP-1152)."""
 
     state_filters: list[String] = field("Only transactions in these states; empty for all.")
     producer_id_filters: list[Int64] = field("Only those of these producer ids; empty for all.")
     duration_filter: Int64 = field(
         "Only those open for longer, in ms; negative for all.", versions="1+", default=-1
+    )
+    transactional_id_pattern: String | None = field(
+        "Only those whose ids this regular expression of RE2 matches; empty or None for all.",
+        versions="2+",
+        nullable="2+",
+        default=None,
     )
 
 
@@ -298,7 +321,7 @@ class ListedTransaction(Struct):
     transaction_state: String = field("State of the transaction, by Kafka's name.")
 
 
-@message(api_key=66, versions="0-1", flexible="0+")
+@message(api_key=66, versions="0-2", flexible="0+")
 class ListTransactionsResponse(Struct):
     """The transactions."""
 

@@ -230,6 +230,7 @@ def mark(
     who: Known = None,
     coordinator_epoch: int = 0,
     times: int = 1,
+    own_epoch: bool = False,
 ) -> Step:
     """WriteTxnMarkers, of one producer."""
 
@@ -241,6 +242,7 @@ def mark(
             transaction_result=commit,
             topics=topics_of(WritableTxnMarkerTopic, side, topics),
             coordinator_epoch=coordinator_epoch,
+            transaction_version=2 if own_epoch else 1,
         )
         return WriteTxnMarkersRequest(markers=[marker] * times)
 
@@ -302,13 +304,20 @@ def listed(
     states: Sequence[str] = (),
     of: Sequence[str | int] = (),
     duration_ms: int = -1,
+    pattern: str | None = None,
 ) -> Step:
-    """ListTransactions; `of` are producers by their names, or ids."""
+    """ListTransactions; `of` are producers by their names, or ids.
+
+    A pattern is of the case's own ids: they begin with its prefix.
+    """
 
     def make(side: Side) -> ListTransactionsRequest:
         ids = [producer(side, one, 0, None)[0] if isinstance(one, str) else one for one in of]
         return ListTransactionsRequest(
-            state_filters=list(states), producer_id_filters=ids, duration_filter=duration_ms
+            state_filters=list(states),
+            producer_id_filters=ids,
+            duration_filter=duration_ms,
+            transactional_id_pattern=transactional_id(side, pattern) if pattern else pattern,
         )
 
     return Step(make, version)

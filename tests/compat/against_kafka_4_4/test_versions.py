@@ -18,8 +18,12 @@ from tests.compat.against_kafka.group_steps import (
 )
 from tests.compat.against_kafka.pair import Case, Topic, one
 from tests.compat.against_kafka.test_cluster import cluster
+from tests.compat.against_kafka.txn_steps import init, mark, producers, write
+from tests.compat.against_kafka.txn_steps import listed as transactions
 from tests.compat.against_kafka_4.steps import join
 
+AT = ("t", [0])
+WRITTEN = [init(), write(version=12)]
 T, UNKNOWN = ("t", 0, 5), ("no", 0, 1)
 WANTED, NOT_THERE = ("t", [0, 1]), ("no", [0])
 OFFSETS = {
@@ -61,6 +65,31 @@ DELETIONS = {
     "empty-id": [deleted("", version=3)],
     "stable": [*alone(), deleted("g", version=3)],
 }
+TRANSACTIONS = {
+    "all": [init(), init("y", via="q"), transactions(2)],
+    "pattern": [init(), init("y", via="q"), transactions(2, pattern="x.*")],
+    "part": [init(), init("xy", via="q"), transactions(2, pattern="x")],
+    "nothing": [init(), transactions(2, pattern="z.*")],
+    "no-pattern": [init(), transactions(2, pattern="")],
+    "bad-pattern": [init(), transactions(2, pattern="(")],
+    "and-state": [
+        *WRITTEN,
+        init("xy", via="q"),
+        transactions(2, pattern="x.*", states=["Ongoing"]),
+    ],
+}
+MARKERS = {
+    "version-1": [*WRITTEN, mark(AT, version=2), producers(AT)],
+    "own-epoch": [*WRITTEN, mark(AT, by=1, version=2, own_epoch=True), producers(AT)],
+    "own-epoch-is-the-writes": [*WRITTEN, mark(AT, version=2, own_epoch=True), producers(AT)],
+    "own-epoch-older": [
+        init(), *WRITTEN, mark(AT, by=-1, version=2, own_epoch=True), producers(AT)],
+    "own-epoch-twice": [*WRITTEN, mark(AT, by=1, version=2, own_epoch=True),
+        mark(AT, by=1, version=2, own_epoch=True), producers(AT)],
+    "own-epoch-of-nothing": [init(), mark(AT, by=1, version=2, own_epoch=True), producers(AT)],
+    "own-epoch-of-nobody": [mark(AT, who=(5, 3), version=2, own_epoch=True), producers(AT)],
+    "unknown-topic": [mark(("no", [0]), who=(5, 0), version=2, own_epoch=True)],
+}  # fmt: skip
 
 CASES = {
     f"{api}/{name}-{version}": Case(steps, {"t": Topic(2), "u": Topic()})
@@ -68,6 +97,8 @@ CASES = {
         ("Offsets", 10, OFFSETS),
         ("DescribeGroups", 6, DESCRIPTIONS),
         ("DeleteGroups", 3, DELETIONS),
+        ("ListTransactions", 2, TRANSACTIONS),
+        ("WriteTxnMarkers", 2, MARKERS),
     )
     for name, steps in cases.items()
 } | {
