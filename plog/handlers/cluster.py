@@ -77,11 +77,14 @@ def describe_cluster(ctx: Context, request: DescribeClusterRequest) -> DescribeC
 # -- DescribeLogDirs
 
 
-@handles(DescribeLogDirsRequest, versions="0-4")
+@handles(DescribeLogDirsRequest, versions="0-5")
 async def describe_log_dirs(
     ctx: Context, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    """Say what each log directory of this broker holds, and how full its disk is."""
+    """Say what each log directory of this broker holds, and how full its disk is.
+
+    No directory is cordoned: plog does not have the setting `cordoned.log.dirs`.
+    """
     wanted = (
         None
         if request.topics is None

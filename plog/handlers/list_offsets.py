@@ -27,9 +27,17 @@ from plog.storage.log import Log
 from plog.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
-EARLIEST_LOCAL, LATEST_TIERED = -4, -5
-"""KIP-405: without tiered storage the local log is the whole log, and nothing is tiered."""
-SINCE = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
+"""KIP-405, KIP-1023: without tiered storage the local log is the whole log, nothing is tiered, and
+nothing waits for that."""
+SINCE = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 """Lowest version that may ask for each of the named ends."""
 READ_COMMITTED = 1
 CONSUMER = -1
@@ -52,7 +60,7 @@ class SegmentStart(NamedTuple):
     timestamp: int
 
 
-@handles(ListOffsetsRequest, versions="0-9")
+@handles(ListOffsetsRequest, versions="0-11")
 async def list_offsets(ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Look every partition up."""
     named = Counter(
@@ -124,7 +132,7 @@ def _known(partition: Partition, timestamp: int, end: int) -> Found | None:
         return Found(end, leader_epoch=partition.leadership.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return Found(log.log_start_offset, leader_epoch=log.epoch_at(log.log_start_offset))
-    if timestamp == LATEST_TIERED:
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return Found(NO_OFFSET)
     return None
 

@@ -27,17 +27,21 @@ from plog.protocol.messages.reassignments import (
 from plog.types import TopicPartition
 
 NO_MESSAGE = ""
-"""Not null, as from Kafka."""
+"""Not null, as from Kafka with ZooKeeper, which knows version 0 alone."""
 
 
-@handles(AlterPartitionReassignmentsRequest, versions="0-0")
+@handles(AlterPartitionReassignmentsRequest, versions="0-1")
 def alter_partition_reassignments(
     ctx: Context, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    """Accept the replicas that a partition already has, and refuse any others."""
+    """Accept the replicas that a partition already has, and refuse any others.
+
+    That holds whether the request allows another number of replicas or not.
+    """
     return AlterPartitionReassignmentsResponse(
         error_code=ErrorCode.NONE,
-        error_message=NO_MESSAGE,
+        error_message=NO_MESSAGE if ctx.version == 0 else None,
+        allow_replication_factor_change=request.allow_replication_factor_change,
         responses=[
             ReassignableTopicResponse(
                 name=topic.name,

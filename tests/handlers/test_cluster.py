@@ -83,7 +83,7 @@ def other_dir(broker: BrokerProcess, here: str) -> Path:
 # -- DescribeLogDirs
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 def test_directories_and_their_partitions_are_described(
     broker: ManyListeners, wire: Speaker, version: int
 ) -> None:
@@ -95,7 +95,7 @@ def test_directories_and_their_partitions_are_described(
     assert [result.log_dir for result in answer.results] == [str(p) for p in broker.log_dirs]
     sizes = {}
     for result in answer.results:
-        assert result.error_code == 0
+        assert (result.error_code, result.is_cordoned) == (0, False)
         if version >= 4:
             assert 0 < result.usable_bytes <= result.total_bytes
         else:

@@ -37,6 +37,7 @@ from plog.protocol.messages.topics import (
 from tests.handlers.wire import WAIT_MS, Speaker, create_topic, make_batch, produce
 
 LATEST_MS, EARLIEST_MS, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+EARLIEST_PENDING_UPLOAD = -6
 BEGIN = 1_600_000_000_000
 
 
@@ -118,13 +119,14 @@ def test_named_ends(wire: Speaker, version: int) -> None:
         (MAX_TIMESTAMP, 7, (16, BEGIN + 10_000, 0)),
         (EARLIEST_LOCAL, 8, (0, -1, 0)),
         (LATEST_TIERED, 9, (-1, -1, -1)),
+        (EARLIEST_PENDING_UPLOAD, 11, (-1, -1, -1)),
     ],
 )
 def test_later_names_have_their_version(
     wire: Speaker, timestamp: int, since: int, expected: tuple[int, int, int]
 ) -> None:
     topic = timed_topic(wire)
-    for version in range(10):
+    for version in range(12):
         (found,) = ask(wire, topic, timestamp, version=version)
         if version < since:
             assert found.error_code == ErrorCode.UNSUPPORTED_VERSION

@@ -15,15 +15,23 @@ from plog.protocol.messages.reassignments import (
 from tests.handlers.wire import Speaker, create_topic
 
 
-def reassign(connection: Speaker, topic: str, *moves: tuple[int, list[int] | None]) -> list[int]:
+def reassign(
+    connection: Speaker,
+    topic: str,
+    *moves: tuple[int, list[int] | None],
+    version: int = 0,
+    may_resize: bool = True,
+) -> list[int]:
     partitions = [
         ReassignablePartition(partition_index=index, replicas=replicas) for index, replicas in moves
     ]
     request = AlterPartitionReassignmentsRequest(
-        topics=[ReassignableTopic(name=topic, partitions=partitions)]
+        topics=[ReassignableTopic(name=topic, partitions=partitions)],
+        allow_replication_factor_change=may_resize,
     )
-    answer = connection.ask(request, 0)
-    assert (answer.error_code, answer.error_message) == (0, "")
+    answer = connection.ask(request, version)
+    assert answer.allow_replication_factor_change == may_resize
+    assert (answer.error_code, answer.error_message) == (0, "" if version == 0 else None)
     (result,) = answer.responses
     assert result.name == topic
     assert [one.partition_index for one in result.partitions] == [index for index, _ in moves]
@@ -47,6 +55,18 @@ def test_partitions_stay_where_they_are(
     wire: Speaker, topic: str, replicas: list[int] | None, expected: ErrorCode
 ) -> None:
     assert reassign(wire, topic, (0, replicas)) == [expected]
+
+
+@pytest.mark.parametrize("may_resize", [True, False])
+def test_no_replica_is_added_whether_that_is_allowed_or_not(
+    wire: Speaker, topic: str, may_resize: bool
+) -> None:
+    for replicas, expected in {
+        (0,): ErrorCode.NONE,
+        (0, 1): ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    }.items():
+        moved = reassign(wire, topic, (0, list(replicas)), version=1, may_resize=may_resize)
+        assert moved == [expected]
 
 
 def test_each_partition_has_its_answer(wire: Speaker) -> None:

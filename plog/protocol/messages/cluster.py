@@ -49,7 +49,7 @@ class DescribableLogDirTopic(Struct):
     partitions: list[Int32] = field("The partitions.")
 
 
-@message(api_key=35, versions="0-4", flexible="2+")
+@message(api_key=35, versions="0-5", flexible="2+")
 class DescribeLogDirsRequest(Struct):
     """Asks a broker for its log directories and what they hold (KIP-113)."""
 
@@ -86,11 +86,17 @@ class DescribeLogDirsResult(Struct):
     usable_bytes: Int64 = field(
         "Free bytes of the volume, -1 when unknown.", versions="4+", default=-1, ignorable=True
     )
+    is_cordoned: Bool = field(
+        "Whether no new partition is placed there (KIP-1066).",
+        versions="5+",
+        default=False,
+        ignorable=True,
+    )
 
 
-@message(api_key=35, versions="0-4", flexible="2+")
+@message(api_key=35, versions="0-5", flexible="2+")
 class DescribeLogDirsResponse(Struct):
-    """The log directories. V4 sizes of their volumes (KIP-827)."""
+    """The log directories. V4 sizes of their volumes (KIP-827), v5 cordoned ones."""
 
     throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
     error_code: Int16 = field("0, or why it failed.", versions="3+", default=0, ignorable=True)

@@ -24,7 +24,7 @@ class ListOffsetsTopic(Struct):
     partitions: list[ListOffsetsPartition] = field("The partitions.")
 
 
-@message(api_key=2, versions="0-10", flexible="6+")
+@message(api_key=2, versions="0-11", flexible="6+")
 class ListOffsetsRequest(Struct):
     """Asks for offsets by time.
 
@@ -64,7 +64,7 @@ class ListOffsetsTopicResponse(Struct):
     partitions: list[ListOffsetsPartitionResponse] = field("The partitions.")
 
 
-@message(api_key=2, versions="0-10", flexible="6+")
+@message(api_key=2, versions="0-11", flexible="6+")
 class ListOffsetsResponse(Struct):
     """Offsets with their timestamps."""
 

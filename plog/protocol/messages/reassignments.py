@@ -1,6 +1,6 @@
 """Moving partitions between brokers (KIP-455)."""
 
-from plog.protocol.schema import Int16, Int32, String, Struct, field, message
+from plog.protocol.schema import Bool, Int16, Int32, String, Struct, field, message
 
 
 class ReassignablePartition(Struct):
@@ -21,11 +21,14 @@ class ReassignableTopic(Struct):
     partitions: list[ReassignablePartition] = field("The partitions.")
 
 
-@message(api_key=45, versions="0", flexible="0+")
+@message(api_key=45, versions="0-1", flexible="0+")
 class AlterPartitionReassignmentsRequest(Struct):
     """Begins and cancels moves of partitions."""
 
     timeout_ms: Int32 = field("How long the controller may take, in ms.", default=60000)
+    allow_replication_factor_change: Bool = field(
+        "Whether a partition may get more or fewer replicas (KIP-860).", versions="1+", default=True
+    )
     topics: list[ReassignableTopic] = field("The topics to move.")
 
 
@@ -44,11 +47,14 @@ class ReassignableTopicResponse(Struct):
     partitions: list[ReassignablePartitionResponse] = field("The partitions.")
 
 
-@message(api_key=45, versions="0", flexible="0+")
+@message(api_key=45, versions="0-1", flexible="0+")
 class AlterPartitionReassignmentsResponse(Struct):
     """Which moves were begun or cancelled."""
 
     throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
+    allow_replication_factor_change: Bool = field(
+        "As in the request.", versions="1+", default=True, ignorable=True
+    )
     error_code: Int16 = field("0, or why it failed.")
     error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
     responses: list[ReassignableTopicResponse] = field("What became of each topic.")

@@ -144,7 +144,7 @@ ELECTIONS = {
 }
 
 
-def reassign(*parts: tuple[str, int, Sequence[int] | None]) -> Made:
+def reassign(*parts: tuple[str, int, Sequence[int] | None], **options: bool) -> Made:
     def partition(index: int, replicas: Sequence[int] | None) -> ReassignablePartition:
         return ReassignablePartition(
             partition_index=index, replicas=None if replicas is None else list(replicas)
@@ -156,6 +156,7 @@ def reassign(*parts: tuple[str, int, Sequence[int] | None]) -> Made:
             topics=topics_of(
                 ReassignableTopic, side, ((name, [partition(*rest)]) for name, *rest in parts)
             ),
+            **options,
         )
 
     return make

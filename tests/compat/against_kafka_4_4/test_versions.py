@@ -17,10 +17,11 @@ from tests.compat.against_kafka.group_steps import (
     listed,
 )
 from tests.compat.against_kafka.pair import Case, Topic, one
-from tests.compat.against_kafka.test_cluster import cluster
+from tests.compat.against_kafka.test_cluster import cluster, log_dirs, reassign
 from tests.compat.against_kafka.txn_steps import init, mark, producers, write
 from tests.compat.against_kafka.txn_steps import listed as transactions
 from tests.compat.against_kafka_4.steps import join
+from tests.handlers.wire import make_batch
 
 AT = ("t", [0])
 WRITTEN = [init(), write(version=12)]
@@ -103,6 +104,22 @@ CASES = {
     for name, steps in cases.items()
 } | {
     "Metadata/version-13": one(ask.metadata("t", "no"), 13),
+    **{
+        f"ListOffsets/version-{version}-{-timestamp}": one(
+            ask.list_offsets(("t", 0, timestamp)), version, t=Topic(batches=[make_batch()])
+        )
+        for version, timestamp in ((10, -1), (11, -2), (11, -6), (10, -6))
+    },
+    **{
+        f"AlterPartitionReassignments/{name}-1": one(reassign(*moves, **options), 1)
+        for name, moves, options in (
+            ("as-it-is", [("t", 0, [0])], {}),
+            ("as-it-is-no-resize", [("t", 0, [0])], {"allow_replication_factor_change": False}),
+            ("unknown-broker", [("t", 0, [0, 7])], {"allow_replication_factor_change": False}),
+            ("cancel", [("t", 0, None)], {"allow_replication_factor_change": False}),
+        )
+    },
+    "DescribeLogDirs/version-5": one(log_dirs(("t", [0]), ("no", [0])), 5),
     "DescribeCluster/version-2": one(cluster(), 2),
     "DescribeCluster/fenced-2": one(cluster(include_fenced_brokers=True), 2),
     "DescribeCluster/controllers-2": one(cluster(endpoint_type=2), 2),
