@@ -29,11 +29,12 @@ PAGE = ROOT / "docs" / "COMPATIBILITY.md"
 HEAD = """# What plog works with
 
 Results of the tests with other projects' clients and tools, with bad input and on bad hosts.
-`bin/test --compatibility` runs the tests and writes this page; a part of them
-(`bin/test --compatibility tests/compat`) updates its own rows. `tests/compatibility.py` names the
-tests of each row. Long forms (`bin/test --compatibility --long -m long`) take hours and run less
-often; each row says when and on which commit it last ran. [SKIPPED.md](SKIPPED.md) lists what plog
-does not support.
+`bin/test --compatibility` runs the tests and writes this page. <!-- checkout -->
+A part of them (`bin/test --compatibility tests/compat`) updates its own rows. <!-- checkout -->
+`tests/compatibility.py` names the tests of each row. <!-- checkout -->
+`bin/test --compatibility --long -m long` runs the long forms. <!-- checkout -->
+Long forms take hours and run less often; each row says when and on which commit it last ran.
+[SKIPPED.md](SKIPPED.md) lists what plog does not support.
 
 librdkafka 2.16 may lose its cached coordinator for good when its only broker restarts, with plog as
 with any broker: it re-bootstraps. `metadata.recovery.strategy=none` in the client avoids that.
@@ -549,7 +550,9 @@ ROWS = [
         (
             _of("test_packages.py::test_package_is_installed_upgraded_and_removed"),
             _of("test_packages.py::test_package_is_of_roots_modes_whatever_builds_it"),
-            _of("test_packages.py::test_links_of_the_packages_pages_lead_to_its_files"),
+            _of("test_packages.py::test_pages_in_the_package_name_files_that_it_has"),
+            _of("test_packages.py::test_pages_of_the_package_name_files_that_it_has"),
+            _of("test_packages.py::test_files_that_a_package_lacks_are_found"),
             _of("test_packages.py::test_systemd_finds_nothing_wrong_with_the_packages_units"),
             _of("test_packages.py::test_every_file_of_settings_in_the_package_is_the_administrators"),
         ),

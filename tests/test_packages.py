@@ -26,11 +26,13 @@ from packaging.version import Version
 
 from plog._native import batch
 from plog.client.admin import Admin
+from plog.client.producer import Producer
 from plog.protocol import record_batch
 from tests.compat.clients import CODECS, Confluent, Sent
 from tests.compat.made import STATUS
 from tests.conftest import ROOT
 from tests.servers import BrokerProcess, free_port
+from tests.test_pages import BLOCK, anchors, links
 from tests.units import EXPOSURE, INSTALLED, add_units_of_every_host, complaints, exposure
 
 BUILD_TIMEOUT_S = 900
@@ -470,21 +472,83 @@ class Installed:
         return version
 
 
+NAMED = re.compile(r"(?<![\w./:@-])(?:~?/)?(?:[\w.@-]+/)+[\w.*-]*")
+"""A word of a page that may be a path."""
+PACKAGED = ("/opt/plog", "/usr/share/doc/plog", "/usr/bin", "/usr/lib")
+"""Where the package has all files that a page may name, beside the settings in /etc/plog."""
+
+
+def dangling(pages: Path, root: Path | None = None) -> list[str]:
+    """Return the links and paths of the pages in a directory that lead to no file.
+
+    Relative paths are those that begin with a folder of the checkout.
+    Absolute paths are looked up below `root` where it is given.
+    """
+    own = {path.name for path in ROOT.iterdir()} - {"build"}
+    wrong = []
+    for page in sorted(pages.rglob("*.md")):
+        text = page.read_text("utf-8")
+        for link in links(text):
+            path, _, anchor = link.partition("#")
+            target = page.parent / path if path else page
+            if not target.exists() or (anchor and anchor not in anchors(target.read_text("utf-8"))):
+                wrong.append(f"{page.name}: {link}")
+        for found in NAMED.findall(text):
+            named = found.rstrip(".")
+            if named.startswith(PACKAGED):
+                exists = (
+                    root is None or (root / named[1:]).is_symlink() or (root / named[1:]).exists()
+                )
+            elif named.startswith("/etc/plog/") and root is not None:
+                exists = named.endswith("/NAME.properties") or (root / named[1:]).exists()
+            else:
+                exists = named.partition("/")[0] not in own or (pages / named).exists()
+            if not exists:
+                wrong.append(f"{page.name}: {named}")
+        # Files beside those folders, and pages that are named without a folder.
+        for named in re.findall(r"[\w-]+\.(?:md|toml|pyx|sh)\b", text):
+            known = (ROOT / named).exists() or (ROOT / "docs" / named).exists()
+            if known and not list(pages.rglob(named)):
+                wrong.append(f"{page.name}: {named}")
+        wrong += [f"{page.name}: {word}" for word in re.findall(r"\bcheckout\b", text)]
+    return wrong
+
+
+def test_pages_of_the_package_name_files_that_it_has(tmp_path: Path) -> None:
+    of_library("install_pages", tmp_path, cwd=ROOT)
+    assert dangling(tmp_path) == []
+    assert {path.name for path in (tmp_path / "examples").glob("*.py")} == {
+        path.name for path in (ROOT / "examples").glob("*.py")
+    }
+    text = (tmp_path / "docs/OPERATIONS.md").read_text("utf-8")
+    assert "### In a container" in text, "a block of lines has no end"
+
+
+def test_files_that_a_package_lacks_are_found(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/SPARK.md").touch()
+    (tmp_path / "page.md").write_text(
+        "[good](docs/SPARK.md) [bad](docs/NONE.md) [bad](#none) `bin/test` tests/cli,\n"
+        "`docs/SPARK.md` TESTING.md or SPARK.md, pyproject.toml: /opt/plog/bin/plog\n"
+        "in a checkout; https://example.org/bin/x\n"
+    )
+    assert dangling(tmp_path, tmp_path) == [
+        "page.md: docs/NONE.md",
+        "page.md: #none",
+        "page.md: docs/NONE.md",
+        "page.md: bin/test",
+        "page.md: tests/cli",
+        "page.md: /opt/plog/bin/plog",
+        "page.md: TESTING.md",
+        "page.md: pyproject.toml",
+        "page.md: checkout",
+    ]
+
+
 @pytest.mark.timeout(BUILD_TIMEOUT_S)
-def test_links_of_the_packages_pages_lead_to_its_files(package: Path, tmp_path: Path) -> None:
+def test_pages_in_the_package_name_files_that_it_has(package: Path, tmp_path: Path) -> None:
     run("dpkg-deb", "-x", package, tmp_path)
-    pages = tmp_path / "usr/share/doc/plog"
-    for name in (
-        "README.md",
-        "docs/FIRST_STEPS.md",
-        "docs/MIGRATION.md",
-        "docs/OPERATIONS.md",
-        "docs/settings.md",
-    ):
-        page = pages / name
-        links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
-        assert [link for link in links if not (page.parent / link).exists()] == []
-        assert links or name == "docs/settings.md"
+    assert dangling(tmp_path / "usr/share/doc/plog", tmp_path) == []
 
 
 @pytest.mark.timeout(BUILD_TIMEOUT_S)
@@ -658,6 +722,22 @@ def test_package_is_installed_upgraded_and_removed(
         page = f"127.0.0.1:{other.metrics_port}"
         once = "--every", "1", "--count", "1", "--json"
         assert "apis" in json.loads(within("plog", "top", "--metrics", page, *once, user="plog"))
+        examples = host / "usr/share/doc/plog/examples"
+        asked_of = {"PLOG_BOOTSTRAP_SERVER": broker.bootstrap, "PATH": PATHS, "LANG": "C.UTF-8"}
+        within("plog", "topics", "create", "greetings", "-b", broker.bootstrap)
+        with Producer(broker.bootstrap) as producer:
+            producer.send("greetings", b"hello").result(timeout=60)
+        # By the commands of their page.
+        ((_, shown),) = BLOCK.findall((examples / "README.md").read_text("utf-8"))
+        assert set(re.findall(r"/examples/(\w+\.py)", shown)) == {
+            path.name for path in examples.glob("*.py")
+        }
+        shown = re.sub(r"(\.py .*)", rf"\1 --bootstrap-server {broker.bootstrap}", shown)
+        said = run(*inside(host, "sh", "-ec", shown, user="plog"), env=asked_of)
+        assert said == "HELLO\n"
+        for topic in ("shouted-1", "shouted-2"):
+            (record,) = Confluent().consume(broker.bootstrap, topic, 1)
+            assert record.value == b"HELLO"
     settings, client = (
         host / "etc/plog" / name for name in ("server.properties", "client.properties")
     )

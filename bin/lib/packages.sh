@@ -93,6 +93,21 @@ build_wheel() {
     wheel=$(ls -t "$out/plog-$version"-*.whl | head -n 1)
 }
 
+# install_pages DIRECTORY : the pages and examples of the Debian package, in the folders of a checkout, so that
+# links lead where they do there. Pages for developers of plog need the sources, and stay out.
+install_pages() {
+    local doc=$1 file
+    for file in config/mirror-maker.properties examples/*.py; do
+        install -D -m 644 "$file" "$doc/$file"
+    done
+    mkdir -p "$doc/docs"
+    for file in COMPATIBILITY FORMATS MIGRATION OPERATIONS SKIPPED SPARK protocol settings; do
+        sed -f systemd/deb/pages.sed "docs/$file.md" >"$doc/docs/$file.md"
+    done
+    sed -f systemd/deb/pages.sed systemd/deb/README.md >"$doc/README.md"
+    sed -f systemd/deb/pages.sed systemd/deb/examples.md >"$doc/examples/README.md"
+}
+
 # build_deb OUT : sets `package`.
 build_deb() {
     local out=$1 stage version architecture made name glibc file system_python
@@ -109,7 +124,7 @@ build_deb() {
     rm -rf "$stage/root/opt/plog/lib/bin"
     mkdir -p "$stage/root/opt/plog/bin" "$stage/root/usr/bin" "$stage/root/etc/plog" \
         "$stage/root/usr/lib/systemd/system" "$stage/root/usr/lib/sysusers.d" \
-        "$stage/root/usr/lib/tmpfiles.d" "$stage/root/usr/share/doc/plog" "$stage/root/DEBIAN"
+        "$stage/root/usr/lib/tmpfiles.d" "$stage/root/DEBIAN"
     cat >"$stage/root/opt/plog/bin/plog" <<LAUNCHER
 #!$system_python -I
 import sys
@@ -127,11 +142,7 @@ LAUNCHER
     sed -f systemd/instances.sed systemd/plog.service >"$stage/root/usr/lib/systemd/system/plog@.service"
     install -m 644 systemd/plog.sysusers.conf "$stage/root/usr/lib/sysusers.d/plog.conf"
     install -m 644 systemd/plog.tmpfiles.conf "$stage/root/usr/lib/tmpfiles.d/plog.conf"
-    # As in a checkout, so that links lead where they do there; but for what is of those who change plog.
-    for file in README.md docs/*.* config/mirror-maker.properties examples/*.* asv_bench/README.md; do
-        [ "$file" = docs/NEXT.md ] ||
-            install -D -m 644 "$file" "$stage/root/usr/share/doc/plog/$file"
-    done
+    install_pages "$stage/root/usr/share/doc/plog"
     install -m 755 systemd/deb/postinst systemd/deb/prerm systemd/deb/postrm "$stage/root/DEBIAN"
     name=$(basename "$system_python")
     sed -i "s|@python@|$system_python|" "$stage/root/DEBIAN/postinst"

@@ -18,8 +18,9 @@ from plog.protocol.schema import NEVER, ZERO, Field, Struct
 HEAD = """\
 # Messages
 
-What plog can encode and decode, written from `plog/protocol/messages/` by
-`python -m plog.ops.protocol_docs docs/protocol.md`; edit those, not this page.
+What plog can encode and decode.
+The declarations in `plog/protocol/messages/` are the source of this page. <!-- checkout -->
+`python -m plog.ops.protocol_docs docs/protocol.md` writes it. <!-- checkout -->
 Which of these versions a broker serves, it says itself (ApiVersions); what it does
 not serve is in [SKIPPED.md](SKIPPED.md).
 

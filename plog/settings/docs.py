@@ -24,8 +24,8 @@ from plog.settings.topic_keys import TopicKeys
 INTRODUCTION = """\
 # Settings
 
-Generated from the declarations in `plog/settings/` by
-`python -m plog.settings.docs docs/settings.md`; edit those, not this page.
+The declarations in `plog/settings/` are the source of this page. <!-- checkout -->
+`python -m plog.settings.docs docs/settings.md` writes it. <!-- checkout -->
 
 `plog server [FILE] [--override key=value]` reads a file in Kafka's `server.properties` syntax
 (Java properties, as UTF-8), then the overrides. Names, meanings and defaults are those of Kafka
