@@ -30,7 +30,7 @@ from plog.coordinator.consumer_events import (
 )
 from plog.coordinator.consumer_group import ConsumerGroup
 from plog.coordinator.consumer_table import Record, Resolved, Table
-from plog.coordinator.failures import told
+from plog.coordinator.failures import log_level, told
 from plog.coordinator.group_events import Answer, Effect, Join, SetTimer, StopTimer, Timer
 from plog.coordinator.group_shard import Group
 from plog.coordinator.group_states import GroupState
@@ -263,7 +263,9 @@ class ConsumerRunner:
                 await self._append(group.group_id, pairs)
         except KafkaError as failure:
             if not is_of_full_disk(failure):
-                self._unstored.warning("group %.100r cannot be stored: %s", group.group_id, failure)
+                self._unstored.log(
+                    log_level(failure), "group %.100r cannot be stored: %s", group.group_id, failure
+                )
             if self._is_ours(group):
                 self._go_back(group, told(failure, too_large=ErrorCode.UNKNOWN_SERVER_ERROR))
             return

@@ -1,6 +1,8 @@
-"""What clients are told when a coordinator cannot write to its own log."""
+"""Failed appends of a coordinator to its own log: the error for clients, the level for the log."""
 
 from __future__ import annotations
+
+import logging
 
 from plog.errors import ErrorCode, KafkaError
 
@@ -13,6 +15,15 @@ UNAVAILABLE = frozenset(
     }
 )
 ELSEWHERE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR})
+PASSING = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    }
+)
+"""A busy disk, a start, a stop or a move causes these. Clients retry, and nothing is wrong."""
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
@@ -24,3 +35,8 @@ def told(failure: KafkaError, *, too_large: ErrorCode) -> ErrorCode:
     if code in ELSEWHERE:
         return ErrorCode.NOT_COORDINATOR
     return too_large if code in TOO_LARGE else code
+
+
+def log_level(failure: KafkaError) -> int:
+    """Return the level of the log line about a failed append: WARNING unless the cause passes."""
+    return logging.INFO if failure.code in PASSING else logging.WARNING

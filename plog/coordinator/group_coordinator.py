@@ -21,7 +21,7 @@ from plog.coordinator.classic_group import ClassicGroup
 from plog.coordinator.consumer_events import Beat
 from plog.coordinator.consumer_group import ConsumerGroup
 from plog.coordinator.consumer_runner import ConsumerRunner
-from plog.coordinator.failures import told
+from plog.coordinator.failures import log_level, told
 from plog.coordinator.given_out import GivenOut, Key
 from plog.coordinator.group_endings import GroupEndings
 from plog.coordinator.group_events import (
@@ -119,7 +119,10 @@ class GroupCoordinator:
             log, "%d further rebalances", least_level=logging.INFO, timing=loop
         )
         self._unstored = BoundedLines(
-            log, "%d further group changes could not be stored", timing=loop
+            log,
+            "%d further group changes could not be stored",
+            least_level=logging.INFO,
+            timing=loop,
         )
         self._unsubscribe: Callable[[], None] = lambda: None
         self._classic_rebalances = 0
@@ -552,6 +555,8 @@ class GroupCoordinator:
         except KafkaError as failure:
             error = told(failure, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
             if not is_of_full_disk(failure):
-                self._unstored.warning("group %.100r cannot be stored: %s", group.group_id, failure)
+                self._unstored.log(
+                    log_level(failure), "group %.100r cannot be stored: %s", group.group_id, failure
+                )
         if group.machine is machine:
             self._feed(group, Stored(ticket, error))

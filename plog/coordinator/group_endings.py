@@ -15,7 +15,7 @@ from plog.coordinator.consumer_group import ConsumerGroup
 from plog.coordinator.consumer_runner import ConsumerRunner
 from plog.coordinator.consumer_store import Batch
 from plog.coordinator.consumer_table import Record
-from plog.coordinator.failures import told
+from plog.coordinator.failures import log_level, told
 from plog.coordinator.group_events import Effect
 from plog.coordinator.group_shard import Group, Shard
 from plog.coordinator.shards import Shards
@@ -138,7 +138,8 @@ class GroupEndings:
             try:
                 await self.forget_offsets(group, partitions)
             except KafkaError as failure:
-                self._unstored.warning(
+                self._unstored.log(
+                    log_level(failure),
                     "group %.100r keeps offsets of deleted topics: %s",
                     group.group_id,
                     failure,
@@ -154,6 +155,9 @@ class GroupEndings:
                 if group.is_forgettable:
                     await self.delete(group.group_id)
             except KafkaError as failure:
-                self._unstored.warning(
-                    "offsets of group %.100r cannot expire: %s", group.group_id, failure
+                self._unstored.log(
+                    log_level(failure),
+                    "offsets of group %.100r cannot expire: %s",
+                    group.group_id,
+                    failure,
                 )

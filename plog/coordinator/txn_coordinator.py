@@ -16,7 +16,7 @@ from plog.cluster.own_appends import OwnAppends, Pair
 from plog.cluster.store import SessionLost, WriteRefused
 from plog.cluster.write_leaves import WriteLeaves
 from plog.coordinator import txn_log
-from plog.coordinator.failures import told
+from plog.coordinator.failures import log_level, told
 from plog.coordinator.shards import Shards
 from plog.coordinator.txn import EPOCH_PER_TRANSACTION, Txn
 from plog.coordinator.txn_connections import Sender, Way
@@ -120,7 +120,10 @@ class TxnCoordinator:
             log, "%d further waits for markers", least_level=logging.INFO, timing=loop
         )
         self._unstored = BoundedLines(
-            log, "%d further transactional ids could not be stored", timing=loop
+            log,
+            "%d further transactional ids could not be stored",
+            least_level=logging.INFO,
+            timing=loop,
         )
         self._fenced = BoundedLines(log, "%d further markers were refused", timing=loop)
         self.shards = Shards(
@@ -359,7 +362,12 @@ class TxnCoordinator:
         except KafkaError as failure:
             error = told(failure, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
             if not is_of_full_disk(failure):
-                self._unstored.warning("transactional id %.100r: %s", txn.transactional_id, failure)
+                self._unstored.log(
+                    log_level(failure),
+                    "transactional id %.100r: %s",
+                    txn.transactional_id,
+                    failure,
+                )
         self._feed(shard, txn, Stored(effect.ticket, error))
 
     async def _complete_later(self, shard: TxnShard, txn: Txn) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,13 @@ from plog.coordinator.member_memory import PATIENCE_MS, SHARE, STALE_MS
 from plog.coordinator.replay import Entry, Replayed
 from plog.coordinator.roster import Member
 from plog.coordinator.txn_events import Producer
-from plog.errors import ErrorCode, KafkaStorageError
+from plog.errors import (
+    ErrorCode,
+    KafkaError,
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    RequestTimedOut,
+)
 from plog.runtime.bounded_lines import AT_ONCE
 from plog.runtime.clock import ManualClock
 from plog.runtime.trusted_time import DOUBT_MS, TrustedTime
@@ -929,12 +936,22 @@ def test_groups_that_are_read_from_the_log_count() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    ("failure", "level"),
+    [
+        pytest.param(KafkaStorageError, "WARNING", id="failed disk"),
+        pytest.param(RequestTimedOut, "INFO", id="busy disk"),
+        pytest.param(NotLeaderOrFollower, "INFO", id="moved"),
+    ],
+)
 def test_lines_of_groups_that_cannot_be_stored_are_bounded(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, failure: type[KafkaError], level: str
 ) -> None:
+    caplog.set_level(logging.INFO)
+
     class Appends:
         async def append(self, *_: object, **__: object) -> int:
-            raise KafkaStorageError("offline")
+            raise failure("offline")
 
     settings = BrokerSettings({"group.initial.rebalance.delay.ms": "0"})
 
@@ -954,5 +971,7 @@ def test_lines_of_groups_that_cannot_be_stored_are_bounded(
 
     asyncio.run(run())
     lines = told(caplog, "^group 'g.n[0-9]+' cannot be stored: offline$")
+    levels = {each.levelname for each in caplog.records if "cannot be stored" in each.message}
+    assert levels == {level}
     assert AT_ONCE <= lines < GROUPS
     assert lines + counted(caplog, r"(\d+) further group changes") == GROUPS

@@ -24,6 +24,7 @@ from plog.errors import (
     InvalidProducerEpoch,
     KafkaError,
     KafkaStorageError,
+    RequestTimedOut,
     TransactionCoordinatorFenced,
     UnknownTopicOrPartition,
 )
@@ -347,18 +348,30 @@ def test_lines_of_markers_that_are_refused_are_bounded(caplog: pytest.LogCapture
     assert lines + counted(caplog, r"(\d+) further markers were refused") == PARTITIONS
 
 
-def test_lines_of_ids_that_cannot_be_stored_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("failure", "answered", "level"),
+    [
+        pytest.param(KafkaStorageError, ErrorCode.NOT_COORDINATOR, "WARNING", id="failed disk"),
+        pytest.param(RequestTimedOut, ErrorCode.COORDINATOR_NOT_AVAILABLE, "INFO", id="busy disk"),
+    ],
+)
+def test_lines_of_ids_that_cannot_be_stored_are_bounded(
+    caplog: pytest.LogCaptureFixture, failure: type[KafkaError], answered: ErrorCode, level: str
+) -> None:
+    caplog.set_level(logging.INFO)
+
     async def run() -> None:
         appends = Appends()
-        appends.store_refusal = KafkaStorageError("offline")
+        appends.store_refusal = failure("offline")
         made, _ = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends)
         for number in range(PARTITIONS):
             answer = await made.init(f"id\n{number}", 1000, None)
-            assert answer.error is ErrorCode.NOT_COORDINATOR
+            assert answer.error is answered
         made.close()
 
     asyncio.run(run())
     lines = told(caplog, "^transactional id 'id.n[0-9]+': offline$")
+    assert {each.levelname for each in caplog.records if "offline" in each.message} == {level}
     assert AT_ONCE <= lines < PARTITIONS
     assert lines + counted(caplog, r"(\d+) further transactional ids") == PARTITIONS
 
