@@ -362,6 +362,7 @@ class Broker:
         )
         undo.push_async_callback(control_plane.stop, STOP_HANDLERS_MS, STOP_DRAIN_MS)
         undo.callback(purgatory.close)
+        undo.callback(groups.stop_serving)
         # Whoever finds that clients are let in may look at the page.
         if metrics_socket is not None:
             self._serve_metrics(metrics_socket, reactor, dispatcher, services)

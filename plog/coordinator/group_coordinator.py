@@ -214,6 +214,14 @@ class GroupCoordinator:
             else:
                 self._execute(group, group.machine.die(ErrorCode.NOT_COORDINATOR))
 
+    def stop_serving(self) -> None:
+        """Answer waiting members with NOT_COORDINATOR and serve no group: the broker stops.
+
+        Otherwise their requests would delay the stop, and members that are silent meanwhile would
+        expire while nothing can be stored any more.
+        """
+        self.shards.give_up_all()
+
     def close(self) -> None:
         """Stop: no timer fires any more, and nobody is answered."""
         self._memory.lines.tell_rest()

@@ -187,6 +187,12 @@ class Shards(Generic[S]):
         if shard is not None:
             self._given_up(shard)
 
+    def give_up_all(self) -> None:
+        """Serve no partition any more and take none over: the broker stops."""
+        self._is_closed = True
+        for index in [*self._served, *self._loading]:
+            self.give_up(index)
+
     # -- work --------------------------------------------------------------------------------
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
