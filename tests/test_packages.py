@@ -472,7 +472,7 @@ class Installed:
         return version
 
 
-NAMED = re.compile(r"(?<![\w./:@-])(?:~?/)?(?:[\w.@-]+/)+[\w.*-]*")
+NAMED = re.compile(r"(?<![\w./:@-])(?:~?/)?(?:[\w.@-]+/)+[\w.@*-]*")
 """A word of a page that may be a path."""
 PACKAGED = ("/opt/plog", "/usr/share/doc/plog", "/usr/bin", "/usr/lib")
 """Where the package has all files that a page may name, beside the settings in /etc/plog."""
@@ -726,7 +726,7 @@ def test_package_is_installed_upgraded_and_removed(
         asked_of = {"PLOG_BOOTSTRAP_SERVER": broker.bootstrap, "PATH": PATHS, "LANG": "C.UTF-8"}
         within("plog", "topics", "create", "greetings", "-b", broker.bootstrap)
         with Producer(broker.bootstrap) as producer:
-            producer.send("greetings", b"hello").result(timeout=60)
+            producer.send("greetings", b"hello").result()
         # By the commands of their page.
         ((_, shown),) = BLOCK.findall((examples / "README.md").read_text("utf-8"))
         assert set(re.findall(r"/examples/(\w+\.py)", shown)) == {
