@@ -30,6 +30,10 @@ from plog.settings.keys import ConfigType, EntityKey, Fault, Key, Update, unknow
 logger = logging.getLogger(__name__)
 
 
+THREAD_COUNTS = ("background.threads", "log.cleaner.threads", "num.io.threads")
+"""Keys whose changes Kafka limits (DynamicThreadPool, LogCleaner)."""
+
+
 class ConfigSource(IntEnum):
     """Where a value comes from, as DescribeConfigs v1 and later says it."""
 
@@ -160,7 +164,7 @@ class DynamicSettings:
         Unknown keys are no fault: as in Kafka, they may be some plugin's.
 
         Raises:
-            InvalidRequest: naming every key that is wrong or not dynamic, and why.
+            InvalidRequest: naming every key that is wrong, not dynamic, or changed too much.
         """
         faults = self._not_dynamic(configs, cluster_default=False)
         return self._checked(faults, {**self._cluster_default, **configs})
@@ -181,11 +185,29 @@ class DynamicSettings:
         texts = {**self._static.given, **known}
         faulty = {fault.key for fault in not_dynamic}
         others = [fault for fault in type(self._static).faults(texts) if fault.key not in faulty]
-        if not_dynamic or others:
-            # As in Kafka: only a topic's configs are INVALID_CONFIG.
-            faults = [*not_dynamic, *others]
-            raise InvalidRequest("; ".join(f"{key}: {reason}" for key, reason in faults))
-        return type(self._static)(texts)
+        if not (faults := [*not_dynamic, *others]):
+            changed = type(self._static)(texts)
+            if not (faults := self._thread_count_faults(changed)):
+                return changed
+        # As in Kafka: only a topic's configs are INVALID_CONFIG.
+        raise InvalidRequest("; ".join(f"{key}: {reason}" for key, reason in faults))
+
+    def _thread_count_faults(self, changed: BrokerSettings) -> list[Fault]:
+        """Return the thread counts that change to 0, to less than half, or to more than double."""
+        faults = []
+        for name in THREAD_COUNTS:
+            count, current = changed.value(name), self._broker.value(name)
+            assert isinstance(count, int)
+            assert isinstance(current, int)
+            if count == current:
+                continue
+            if count < 1:
+                faults.append(Fault(name, f"{count} is below 1"))
+            elif count < current // 2:
+                faults.append(Fault(name, f"{count} is below half of the current {current}"))
+            elif count > current * 2:
+                faults.append(Fault(name, f"{count} is above double the current {current}"))
+        return faults
 
     def _not_dynamic(self, configs: Mapping[str, str], *, cluster_default: bool) -> list[Fault]:
         faults = []

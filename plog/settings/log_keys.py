@@ -365,9 +365,9 @@ class LogKeys(Settings):
     log_cleaner_threads = key(
         "log.cleaner.threads",
         INT,
-        "Threads that compact logs; log.cleaner.enable=false turns compaction off.",
+        "Threads that compact logs. 0 turns compaction off, and can be set only in the file.",
         default=1,
-        at_least=1,
+        at_least=0,
         update=Update.CLUSTER_WIDE,
     )
     log_cleaner_io_max_bytes_per_second = key(

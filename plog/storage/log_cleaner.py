@@ -72,6 +72,7 @@ class LogCleaner:
         self._lock = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._stopping = False
+        self._is_off = False
         self._at_work: set[TopicPartition] = set()
         self._paused: dict[TopicPartition, int] = {}
         self._not_before_ms: dict[TopicPartition, tuple[Log, int]] = {}
@@ -84,6 +85,9 @@ class LogCleaner:
         """
         settings = self._settings()
         wanted = settings.log_cleaner_threads if settings.log_cleaner_enable else 0
+        if settings.log_cleaner_enable and not wanted and not self._is_off:
+            _log.warning("no log is compacted: log.cleaner.threads=0")
+        self._is_off = not wanted
         with self._lock:
             for number in range(len(self._threads), wanted):
                 thread = threading.Thread(

@@ -23,6 +23,7 @@ from plog.protocol.messages.configs import (
 )
 from plog.protocol.messages.topics import DeleteTopicsRequest
 from plog.settings.definitions import BrokerSettings
+from plog.settings.dynamic import THREAD_COUNTS
 from plog.settings.keys import ConfigType, Key, Update
 from plog.settings.server_properties import ConfigError, read
 from tests.handlers.conftest import ManyListeners
@@ -589,7 +590,11 @@ def test_configs_of_a_deleted_topic_are_not_its_successor_s(wire: Speaker) -> No
 # -- the same bounds at a start and at run time
 
 EDGES = ["", "x", "0", "1", "-1", "-2", "0.5", "true", "nan", str(-(2**63)), str(2**63), " 1 "]
-DYNAMIC = [key for key in BrokerSettings.KEYS.values() if key.update is not Update.READ_ONLY]
+DYNAMIC = [
+    key
+    for key in BrokerSettings.KEYS.values()
+    if key.update is not Update.READ_ONLY and key.name not in THREAD_COUNTS
+]
 
 
 def values_to_try(key: Key[object]) -> list[str]:
@@ -625,8 +630,58 @@ def test_dynamic_setting_has_the_same_bounds_at_a_start_and_at_run_time(
     assert not wrong
 
 
-def test_broker_keeps_a_thread_that_compacts(wire: Speaker) -> None:
-    """Kafka refuses 0 at run time too: "Log cleaner threads should be at least 1"."""
-    refused = alter(wire, (BROKER, "0"), ("log.cleaner.threads", SET, "0"))
-    assert refused.error_code != 0
-    assert "log.cleaner.threads: 0 is below 1" in (refused.error_message or "")
+@pytest.mark.parametrize("name", ["0", ALL_BROKERS])
+@pytest.mark.parametrize("key", THREAD_COUNTS)
+def test_thread_count_stays_between_half_and_double_of_now(
+    wire: Speaker, key: str, name: str
+) -> None:
+    """Kafka's rule: from 1 to 2, or from 8 to 4..16, but never 0."""
+    resource = (BROKER, name)
+    current = BrokerSettings().value(key)
+    reasons = {
+        "0": "0 is below 1",
+        f"{current // 2 - 1}": "is below",
+        f"{current // 2}": "" if current > 1 else "0 is below 1",
+        f"{current * 2}": "",
+        f"{current * 2 + 1}": f"is above double the current {current}",
+    }
+    for text, reason in reasons.items():
+        (replaced,) = replace(wire, (resource, {key: text}), validate_only=True)
+        altered = alter(wire, resource, (key, SET, text), validate_only=True)
+        for answer in (replaced, altered):
+            expected = ErrorCode.INVALID_REQUEST if reason else ErrorCode.NONE
+            assert ErrorCode(answer.error_code) is expected, text
+            assert reason in (answer.error_message or ""), text
+
+
+def test_thread_count_is_compared_with_that_of_now(
+    own_broker: Callable[..., BrokerProcess],
+) -> None:
+    connection = speak(own_broker().port)
+    key, resource = "log.cleaner.threads", (BROKER, "0")
+    for count in (2, 4, 8):
+        assert alter(connection, resource, (key, SET, f"{count}")).error_code == 0
+        eventually(
+            lambda count=count: value(connection, resource, key) == (f"{count}", OF_BROKER), "set"
+        )
+    # Without its own value the broker would have 1 at once.
+    refused = alter(connection, resource, (key, DELETE, None))
+    assert ErrorCode(refused.error_code) is ErrorCode.INVALID_REQUEST
+    assert "log.cleaner.threads: 1 is below half of the current 8" in refused.error_message
+    connection.close()
+
+
+def test_broker_without_threads_that_compact_gets_none_at_run_time(
+    own_broker: Callable[..., BrokerProcess],
+) -> None:
+    """As Kafka: 0 is accepted in the file, and every other count is more than double of it."""
+    broker = own_broker(**{"log.cleaner.threads": 0})
+    assert "WARNING plog.storage.log_cleaner: no log is compacted: log.cleaner.threads=0" in (
+        broker.log
+    )
+    connection = speak(broker.port)
+    for text, code in (("1", ErrorCode.INVALID_REQUEST), ("0", ErrorCode.NONE)):
+        answer = alter(connection, (BROKER, "0"), ("log.cleaner.threads", SET, text))
+        assert ErrorCode(answer.error_code) is code
+    assert broker.log.count("no log is compacted") == 1
+    connection.close()

@@ -385,6 +385,25 @@ def test_one_log_may_be_compacted_and_have_its_oldest_records_deleted(
     again.shutdown()
 
 
+def test_no_threads_compact_nothing_and_a_line_says_so(
+    start: Start, dirs: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = start(log_cleaner_backoff_ms=10, log_cleaner_threads=0)
+    log = make(manager, A0)
+    dirty(log)
+    cleaner = manager.cleaner
+    for _ in range(2):
+        cleaner.start()
+    assert caplog.messages.count("no log is compacted: log.cleaner.threads=0") == 1
+    assert cleaner._threads == []
+    assert checkpoint(manager, log) != 10
+    one = broker_settings(dirs, log_cleaner_backoff_ms=10, log_cleaner_threads=1)
+    cleaner._settings = lambda: one
+    cleaner.start()
+    until(lambda: checkpoint(manager, log) == 10)
+    manager.shutdown()
+
+
 def test_threads_compact_by_themselves_and_stop(start: Start) -> None:
     manager = start(log_cleaner_backoff_ms=10, log_cleaner_threads=2)
     logs = [make(manager, at) for at in (A0, A1, B0)]

@@ -29,6 +29,12 @@ SHOWN = [
 SHOWN_OF_BROKER = [
     "log.segment.bytes", "log.retention.ms", "log.cleanup.policy", "log.cleaner.threads",
 ]  # fmt: skip
+THREAD_COUNTS = {
+    "background.threads": ("0", "4", "5", "20", "21"),
+    "log.cleaner.threads": ("0", "1", "4", "5"),
+    "num.io.threads": ("0", "3", "4", "16", "17"),
+}
+"""Both brokers begin with 10, 2 and 8: from half to double is allowed, and never 0."""
 SHOW = Step(describe((TOPIC, "t"), keys=SHOWN, synonyms=True), 4)
 SHOW_BROKER = Step(describe((BROKER, "0"), keys=SHOWN_OF_BROKER, synonyms=True), 4, settles=True)
 SET_TOPIC = Topic(configs={"retention.ms": "5000", "cleanup.policy": "delete"})
@@ -105,6 +111,14 @@ REPLACE = {
     ),
     "broker-validated": one(
         replace((BROKER, "0", {"log.cleaner.threads": "3"}), validate_only=True), 2
+    ),
+    "thread-counts": Case(
+        [
+            Step(replace((BROKER, name, {key: text}), validate_only=True), 2)
+            for name in ("0", "")
+            for key, texts in THREAD_COUNTS.items()
+            for text in texts
+        ]
     ),
     "broker": Case(
         [
