@@ -354,7 +354,7 @@ class Admin(Administration):
 
     def features(self) -> list[FeatureLevels]:
         """Return the features that the controller knows, by name."""
-        answer = self._ask_controller(introduction(), ApiVersionsResponse)
+        answer = self._cluster.controller().call(introduction(), ApiVersionsResponse)
         levels = {one.name: one.max_version_level for one in answer.finalized_features}
         return sorted(
             FeatureLevels(one.name, one.min_version, one.max_version, levels.get(one.name, 0))

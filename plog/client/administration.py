@@ -1,4 +1,4 @@
-"""What everybody who administers a cluster begins and ends with."""
+"""The base of the administrative clients: their arguments, and their connections."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ class Administration:
     """Connections to a cluster, opened when they are needed and closed at the end.
 
     Args:
-        bootstrap_servers: "host:port,...", or a cluster that is somebody's already, who closes it.
-        request_timeout_ms: how long each answer may take, and how long a call waits for whoever
-            has to answer it.
+        bootstrap_servers: "host:port,...", or a cluster, which stays open when this client closes.
+        request_timeout_ms: how long each response may take, and how long a call waits for a
+            coordinator or leader that moves. A request that itself makes the broker wait, such as
+            CreateTopics, may take twice as long.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """One TCP connection to one broker: frames out, frames in, in order.
 
 Owns the socket, the negotiation of versions (ApiVersions) and the matching of
-answers to requests. Knows nothing of topics or leaders, and never retries.
-One thread uses a connection at a time; `interrupt` alone may come from another.
+responses to requests. Knows nothing of topics or leaders, and never retries.
+One thread uses a connection at a time; only `interrupt` may come from another.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import socket
 import struct
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from plog import __version__
@@ -34,11 +35,11 @@ from plog.types import Buffer
 R = TypeVar("R", bound=Struct)
 
 LARGEST_ANSWER = 1 << 30
-"""An answer that claims to be larger is not Kafka's protocol."""
+"""A response that claims to be larger is not Kafka's protocol."""
 FIRST_READ_BYTES = 8 << 20
-"""Memory for an answer begins here and doubles with what really arrives.
+"""The first size of a response's buffer, which doubles as bytes arrive.
 
-Above the usual size of a fetch: to grow costs a copy, which is a third of the reader's time.
+Above the usual size of a fetch: growing copies the bytes, which takes a third of the reader's time.
 """
 MAX_VERSION: dict[int, int] = {
     ApiKey.API_VERSIONS: 4,
@@ -53,14 +54,14 @@ MAX_VERSION: dict[int, int] = {
     ApiKey.END_TXN: 3,
     ApiKey.TXN_OFFSET_COMMIT: 3,
 }
-"""Where this client stays below what it could speak.
+"""The newest version that this client sends, where the protocol has newer ones.
 
 ApiVersions 5 names the broker that the client expects, which this client does not check; a broker
-before Kafka 4.4 would refuse it first. From 13 on, Fetch wants topic ids, which not all know who
-ask (see `fetcher.send_fetch`), and so does OffsetCommit from 10 on; later versions of
+before Kafka 4.4 would refuse it first. From 13 on, Fetch requires topic ids, which not every caller
+knows (see `fetcher.send_fetch`), and so does OffsetCommit from 10 on. Later versions of
 FindCoordinator and OffsetFetch ask for many groups at once, in another form. Transactions are those
-of version 1: AddPartitionsToTxn 4 is what brokers ask each other, and later versions of the others
-are for the producers of version 2 (KIP-890).
+of version 1: brokers send AddPartitionsToTxn 4 to each other, and later versions of the other
+requests are for producers of version 2 (KIP-890).
 """
 CONNECT_TIMEOUT_MS = 10_000
 
@@ -69,24 +70,33 @@ _ERROR_CODE = struct.Struct(">h")
 
 
 class BrokerUnreachable(NetworkException):
-    """No connection could be opened: nobody listens there, or the name is unknown."""
+    """No connection could be opened: nothing listens at the address, or its name is unknown."""
+
+
+def address_of(host: str, port: int) -> str:
+    """Return an address as messages name it and `bootstrap_servers` takes it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def introduction() -> ApiVersionsRequest:
-    """Return the request for versions, which says what asks.
+    """Return the request for versions, with this client's name and version.
 
-    The "+" before a build (plog/__init__.py) is none of what KIP-511 allows in a version, and
-    brokers refuse whoever sends it.
+    KIP-511 does not allow the "+" before a build (plog/__init__.py) in a version: brokers refuse
+    such a request.
     """
     version = __version__.replace("+", "-")
     return ApiVersionsRequest(client_software_name="plog", client_software_version=version)
 
 
 class _Pending(NamedTuple):
+    """A request without its response; times are time.monotonic()."""
+
     correlation_id: int
+    request: type[Struct]
     response: type[Struct]
     version: int
-    deadline: float  # time.monotonic()
+    sent_at: float
+    deadline: float
 
 
 class Connection:
@@ -95,13 +105,15 @@ class Connection:
     Args:
         host: a name or an address; IPv6 without brackets.
         client_id: what the broker's logs call this client.
-        timeout_ms: how long each answer may take, from the request on.
+        timeout_ms: how long each response may take, from the request on.
         connect_timeout_ms: how long opening the connection may take.
+        opened: called with the connection once its socket is connected, before the negotiation:
+            from then on another thread may `interrupt` it.
 
     Raises:
-        BrokerUnreachable: nobody answers at this address.
-        NetworkException: whoever answers is no broker.
-        RequestTimedOut: it accepts the connection and then says nothing.
+        BrokerUnreachable: no connection could be opened.
+        NetworkException: the server at this address is not a Kafka broker.
+        RequestTimedOut: the server accepts the connection, but does not answer.
     """
 
     def __init__(
@@ -112,8 +124,9 @@ class Connection:
         client_id: str = "plog",
         timeout_ms: int = 30_000,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        opened: Callable[[Connection], None] | None = None,
     ) -> None:
-        self.peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.peer = address_of(host, port)
         self._client_id = client_id
         self._timeout_s = timeout_ms / 1000
         self._correlation_id = 0
@@ -133,6 +146,8 @@ class Connection:
             self._readable.register(self._socket, select.POLLIN)
             self._writable = select.poll()
             self._writable.register(self._socket, select.POLLOUT)
+            if opened is not None:
+                opened(self)
             self._negotiate()
         except BaseException:
             self.close()
@@ -144,9 +159,9 @@ class Connection:
         self._socket.close()
 
     def interrupt(self) -> None:
-        """Make the thread that waits for an answer give up with NetworkException. Thread-safe.
+        """Make the thread that waits for a response give up with NetworkException. Thread-safe.
 
-        The connection is of no more use; its own thread still closes it.
+        The connection cannot be used afterwards; its own thread still closes it.
         """
         # It may be closed already, by either side.
         with contextlib.suppress(OSError):
@@ -158,19 +173,37 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """Number of requests whose answers have not been read."""
+        """Number of requests whose responses have not been read."""
         return len(self._pending)
 
     @property
     def deadline(self) -> float | None:
-        """When (time.monotonic()) the oldest answer is overdue; None with none to come."""
+        """When (time.monotonic()) the oldest request times out; None without a request."""
         return self._pending[0].deadline if self._pending else None
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the oldest request in flight has timed out: `receive` then raises."""
+        return bool(self._pending) and time.monotonic() >= self._pending[0].deadline
+
+    @property
+    def waited_s(self) -> float:
+        """How long the oldest request in flight has waited for its response; 0 without one."""
+        return time.monotonic() - self._pending[0].sent_at if self._pending else 0.0
+
+    def timed_out(self) -> RequestTimedOut:
+        """Return the error for the oldest request in flight, after its deadline."""
+        asked = self._pending[0]
+        return RequestTimedOut(
+            f"{self.peer} did not answer {_name(asked.request)}"
+            f" within {asked.deadline - asked.sent_at:g} s"
+        )
 
     @property
     def is_usable(self) -> bool:
         """Whether a request may be sent: open, and not known to be closed by the broker.
 
-        Brokers close idle connections; that shows as bytes to read when no answer is due.
+        Brokers close idle connections; that shows as bytes to read when no response is due.
         """
         return self.fileno() >= 0 and (bool(self._pending) or not self.ready(0))
 
@@ -187,7 +220,7 @@ class Connection:
         most = MAX_VERSION.get(request.api.key, high) if at_most is None else at_most
         best = min(high, request.api.versions.high, most)
         if best < max(low, request.api.versions.low):
-            raise UnsupportedVersion(f"{self.peer} does not serve {request.__name__}")
+            raise UnsupportedVersion(f"{self.peer} does not support {_name(request)}")
         return best
 
     def serves(self, request: type[Struct]) -> bool:
@@ -201,14 +234,14 @@ class Connection:
     def call(
         self, request: Struct, response: type[R], *, version: int | None = None, wait_ms: int = 0
     ) -> R:
-        """Send a request and wait for its answer; no other may be in flight."""
+        """Send a request and wait for its response; no other may be in flight."""
         if self._pending:
-            raise ValueError(f"{len(self._pending)} answers are still to be read")
+            raise ValueError(f"{len(self._pending)} responses have not been read yet")
         self.send(request, response, version=version, wait_ms=wait_ms)
         try:
             return self.receive(response)
         except BaseException:
-            # By Ctrl-C, say: its answer would be taken for the next one's.
+            # By Ctrl-C, for example: the next call would read this response.
             self.close()
             raise
 
@@ -220,16 +253,16 @@ class Connection:
         version: int | None = None,
         wait_ms: int = 0,
     ) -> None:
-        """Send a request; its answer is read by `receive`, unless `response` is None (acks=0).
+        """Send a request; `receive` reads its response, unless `response` is None (acks=0).
 
         Args:
-            wait_ms: how long the request asks the broker to wait before it answers; comes on top
-                of the time an answer may take.
+            wait_ms: how long the request asks the broker to wait before it answers; added to the
+                connection's `timeout_ms`.
 
         Raises:
             UnsupportedVersion, MalformedBytes: the request cannot be encoded; nothing was sent.
             NetworkException: the connection is lost.
-            RequestTimedOut: the broker does not read; the connection is lost.
+            RequestTimedOut: the broker does not read the request; the connection is lost.
         """
         spoken = self.version_for(type(request)) if version is None else version
         header_id = (self._correlation_id + 1) & 0x7FFFFFFF
@@ -238,28 +271,31 @@ class Connection:
         )
         body = codec.encode(request, spoken)
         self._correlation_id = header_id
-        deadline = time.monotonic() + self._timeout_s + wait_ms / 1000
+        sent_at = time.monotonic()
+        deadline = sent_at + self._timeout_s + wait_ms / 1000
         self._write(
             b"".join((_SIZE.pack(len(header) + len(body)), header, body)),
             deadline,
-            type(request).__name__,
+            _name(type(request)),
         )
         if response is not None:
-            self._pending.append(_Pending(header_id, response, spoken, deadline))
+            self._pending.append(
+                _Pending(header_id, type(request), response, spoken, sent_at, deadline)
+            )
 
     def ready(self, timeout_ms: float) -> bool:
-        """Wait until bytes of an answer, or the end of the connection, are there."""
+        """Wait until bytes of a response, or the end of the connection, can be read."""
         if self.fileno() < 0:
-            return True  # `receive` then says so
+            return True  # `receive` then raises
         return bool(self._readable.poll(max(timeout_ms, 0)))
 
     def receive(self, response: type[R]) -> R:
-        """Read the answer to the oldest request in flight.
+        """Read the response to the oldest request in flight.
 
         Raises:
             NetworkException: the broker closed the connection or sent something else.
-            RequestTimedOut: no answer came in time; the connection is closed.
-            ValueError: no such answer is due.
+            RequestTimedOut: no response came in time; the connection is closed.
+            ValueError: no such response is due.
         """
         if not self._pending or self._pending[0].response is not response:
             raise ValueError(f"no {response.__name__} is due from {self.peer}")
@@ -271,11 +307,11 @@ class Connection:
         return answer
 
     def _answer(self) -> tuple[_Pending, memoryview, int]:
-        """Read the next frame; return what it answers, the frame and where its body begins."""
+        """Read the next frame; return its request, the frame and the position of its body."""
         asked = self._pending[0]
         (size,) = _SIZE.unpack(self._read(_SIZE.size, asked.deadline))
         if not 4 <= size <= LARGEST_ANSWER:
-            raise self._lost(f"an answer of {size} bytes; is that a Kafka broker?")
+            raise self._lost(f"a response of {size} bytes; is this a Kafka broker?")
         frame = self._read(size, asked.deadline)
         try:
             correlation_id, pos = framing.decode_response_header(
@@ -284,12 +320,12 @@ class Connection:
         except InvalidRequest as fault:
             raise self._lost(f"malformed response header: {fault}") from fault
         if correlation_id != asked.correlation_id:
-            raise self._lost(f"answer {correlation_id} came where {asked.correlation_id} was due")
+            raise self._lost(f"correlation id {correlation_id} in place of {asked.correlation_id}")
         self._pending.popleft()
         return asked, frame, pos
 
     def _negotiate(self) -> None:
-        """Learn the broker's versions, asking in ever older versions until one is understood."""
+        """Learn the broker's versions, asking in older versions until the broker supports one."""
         version = MAX_VERSION[ApiKey.API_VERSIONS]
         while True:
             answer = self._ask_versions(version)
@@ -304,8 +340,8 @@ class Connection:
     def _ask_versions(self, version: int) -> ApiVersionsResponse:
         self.send(introduction(), ApiVersionsResponse, version=version)
         asked, frame, pos = self._answer()
-        # A broker that does not know our version answers in version 0 (KIP-511), and says so
-        # in the error code, which is at the same place in every version.
+        # A broker that does not know our version answers in version 0 (KIP-511). Its error code
+        # says so, which is at the same place in every version.
         if len(frame) - pos < _ERROR_CODE.size:
             raise self._lost(f"an ApiVersionsResponse of {len(frame) - pos} bytes")
         (error_code,) = _ERROR_CODE.unpack_from(frame, pos)
@@ -324,7 +360,7 @@ class Connection:
             except BlockingIOError:
                 if not self._writable.poll(max(deadline - time.monotonic(), 0) * 1000):
                     self.close()
-                    raise RequestTimedOut(f"{self.peer} does not take {what}") from None
+                    raise RequestTimedOut(f"{self.peer} did not read {what} in time") from None
             except OSError as fault:
                 raise self._lost(f"sending {what}: {fault.strerror or fault}") from fault
 
@@ -341,16 +377,23 @@ class Connection:
             except BlockingIOError:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0 or not self._readable.poll(left_s * 1000):
+                    late = self.timed_out()
                     self.close()
-                    raise RequestTimedOut(f"no answer from {self.peer} in time") from None
+                    raise late from None
                 continue
             except OSError as fault:
                 raise self._lost(fault.strerror or str(fault)) from fault
             if count == 0:
-                raise self._lost("the broker closed the connection")
+                asked = _name(self._pending[0].request)
+                raise self._lost(f"the broker closed the connection before it answered {asked}")
             got += count
         return memoryview(buffer)[:size]
 
     def _lost(self, why: str) -> NetworkException:
         self.close()
         return NetworkException(f"connection to {self.peer}: {why}")
+
+
+def _name(request: type[Struct]) -> str:
+    """Return how Kafka calls a request: Metadata, not MetadataRequest."""
+    return request.__name__.removesuffix("Request")

@@ -33,9 +33,9 @@ from plog.errors import (
     ErrorCode,
     InvalidConfig,
     KafkaError,
+    NetworkException,
     OffsetOutOfRange,
     PlogError,
-    RequestTimedOut,
 )
 from plog.types import NO_EPOCH, TopicPartition
 
@@ -341,8 +341,9 @@ class Consumer:
     def poll(self, timeout_ms: int = 1000) -> list[ConsumerRecord]:
         """Return records as soon as there are any, or [] after `timeout_ms`.
 
-        Brokers that are away and leaders that move are waited for; records then go on where they
-        ended, none lost, none twice.
+        Waits for brokers that are down and leaders that move. Records then continue where they
+        ended, none lost, none twice. A look-up of leaders or offsets that a broker does not answer
+        may hold the call for request_timeout_ms.
 
         Raises:
             OffsetOutOfRange: with auto_offset_reset="none".
@@ -357,10 +358,10 @@ class Consumer:
             if found:
                 self._look_ahead()
                 return found
-            left_s = deadline - time.monotonic()
             self._send_fetches()
-            # Until an answer, or the time of the next attempt after a failure.
-            wait_s = left_s
+            # Until a response, or the time of the next attempt after a failure. A look-up that no
+            # broker answered may have taken all the time.
+            wait_s = left_s = deadline - time.monotonic()
             if self._is_retrying:
                 wait_s = min(left_s, self._retry_at - time.monotonic())
             if self._in_flight:
@@ -411,8 +412,8 @@ class Consumer:
         if not self._is_retrying or time.monotonic() >= self._retry_at:
             self._is_retrying = False
             try:
-                self._find_positions()
-                self._find_leaders()
+                if self._find_positions():
+                    self._find_leaders()
             except KafkaError as fault:
                 if self._reset == "none" and isinstance(fault, OffsetOutOfRange):
                     raise
@@ -426,19 +427,23 @@ class Consumer:
             if not any(asked.goes_on(p, self._positions.get(p)) for p in asked.offsets):
                 self._drop_connection(node_id)
 
-    def _find_positions(self) -> None:
-        """Ask where partitions without a position begin, of the leaders that can be asked."""
+    def _find_positions(self) -> bool:
+        """Ask the leaders where partitions without a position begin; False if no broker answers."""
         unset = [p for p, at in self._positions.items() if at.offset is None and not at.paused]
         if not unset:
-            return
+            return True
         times = dict.fromkeys(unset, self._reset_time(unset))
         found, fault = ask_leaders(self._cluster, times, self._limits.isolation_level)
         for partition, at in found.items():
             self._move(partition, at.offset)
-        if fault is not None:
-            for partition in times.keys() - found.keys():
-                self._cluster.forget(partition.topic)
-            self._back_off(fault)
+        if fault is None:
+            return True
+        lost = isinstance(fault, NetworkException)
+        has_answered = any(self._cluster.known_leader(partition) is not None for partition in unset)
+        for partition in times.keys() - found.keys():
+            self._cluster.forget(partition.topic)
+        self._back_off(fault)
+        return has_answered or not lost
 
     def _find_leaders(self) -> None:
         """Ask about partitions whose leader is not known; one that stays so is asked for later."""
@@ -505,8 +510,7 @@ class Consumer:
             if node_id in ready:
                 self._receive_fetch(node_id)
             elif now >= deadline:
-                late = RequestTimedOut(f"no answer from {self._connections[node_id].peer} in time")
-                self._lose(node_id, late)
+                self._lose(node_id, self._connections[node_id].timed_out())
 
     def _receive_fetch(self, node_id: int) -> None:
         asked = self._in_flight[node_id]

@@ -1,8 +1,8 @@
 """A client's view of the cluster: brokers, leaders, and a connection to each broker.
 
 Owns the bootstrap list, the shared connections (one request at a time each) and
-the last Metadata answers. Asks again when told that something moved; whether to
-try a request again is its callers' business.
+the last Metadata responses. Callers report what moved (`forget`), and decide whether to
+repeat a request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from plog.client.arguments import at_least
-from plog.client.connection import BrokerUnreachable, Connection
+from plog.client.connection import BrokerUnreachable, Connection, address_of
 from plog.errors import (
     ErrorCode,
     InvalidConfig,
@@ -40,7 +40,7 @@ R = TypeVar("R", bound=Struct)
 DEFAULT_PORT = 9092
 HIGHEST_PORT = 65535
 NOT_THERE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
-"""What a broker says of a topic that does not exist, or is just being created."""
+"""Errors for a topic that does not exist, or that is being created."""
 
 
 class Node(NamedTuple):
@@ -74,15 +74,15 @@ class TopicInfo:
 
 
 def parse_bootstrap(servers: str | Iterable[str]) -> list[tuple[str, int]]:
-    """Read "host:port,host:port" (port 9092 where none is given; [::1]:9092 for IPv6).
+    """Read "host:port,host:port" (default port 9092; [::1]:9092 for IPv6).
 
     Raises:
-        InvalidConfig: an entry is no address, or there is none.
+        InvalidConfig: an entry is not an address, or the list is empty.
     """
     entries = servers.split(",") if isinstance(servers, str) else list(servers)
     addresses = [_address(entry.strip()) for entry in entries if entry.strip()]
     if not addresses:
-        raise InvalidConfig("no bootstrap server is given")
+        raise InvalidConfig("bootstrap servers are empty: use host:port,...")
     return addresses
 
 
@@ -104,10 +104,10 @@ def _address(entry: str) -> tuple[str, int]:
 
 
 def no_leader(partition: TopicPartition) -> LeaderNotAvailable:
-    """Say of a partition that nobody leads it, and where to look."""
+    """Return the error for a partition without a leader."""
     return LeaderNotAvailable(
-        f"partition {partition} has no leader: its broker is away, or its log directory is offline,"
-        " of which that broker's log says more"
+        f"partition {partition} has no leader: its broker is down, or its log directory is offline"
+        " (see that broker's log)"
     )
 
 
@@ -115,9 +115,9 @@ class Cluster:
     """Connections and metadata of one cluster. Not thread-safe.
 
     Args:
-        bootstrap_servers: "host:port,..." or a list of such; any one that answers will do.
+        bootstrap_servers: "host:port,..." or a list of such; one that answers suffices.
         client_id: what the brokers' logs call this client.
-        request_timeout_ms: how long each answer may take; at least 1.
+        request_timeout_ms: how long each response may take; at least 1.
     """
 
     def __init__(
@@ -135,14 +135,31 @@ class Cluster:
         self.nodes: dict[int, Node] = {}
         self.topics: dict[str, TopicInfo] = {}
         self.errors: dict[str, KafkaError] = {}
-        """Topics that the last answer about them refused, and why (a wrong name, no access)."""
+        """Topics that the last response refused, and why (an invalid name, no access)."""
         self.controller_id = -1
         self.cluster_id: str | None = None
+        self._opening: Connection | None = None
+        self._is_interrupted = False
+
+    @property
+    def bootstrap(self) -> str:
+        """The bootstrap servers, as messages name them."""
+        return ",".join(address_of(host, port) for host, port in self._bootstrap)
+
+    def address(self, node_id: int) -> str:
+        """Return a known broker's address, as messages name it."""
+        node = self.nodes[node_id]
+        return address_of(node.host, node.port)
+
+    @property
+    def request_timeout_s(self) -> float:
+        """How long each response may take."""
+        return self._timeout_ms / 1000
 
     def twin(self) -> Cluster:
-        """Return another one that knows the same brokers, for another thread."""
+        """Return another cluster that knows the same brokers, for another thread."""
         twin = Cluster(
-            [f"[{host}]:{port}" for host, port in self._bootstrap],  # brackets fit any host
+            self.bootstrap,
             client_id=self._client_id,
             request_timeout_ms=self._timeout_ms,
         )
@@ -156,9 +173,14 @@ class Cluster:
         self._connections.clear()
 
     def interrupt(self) -> None:
-        """Make the thread that waits for an answer give up with NetworkException. Thread-safe."""
-        for connection in list(self._connections.values()):
-            connection.interrupt()
+        """Make the thread that uses the cluster give up with NetworkException. Thread-safe.
+
+        The cluster opens no connection afterwards.
+        """
+        self._is_interrupted = True
+        for connection in [*self._connections.values(), self._opening]:
+            if connection is not None:
+                connection.interrupt()
 
     def __enter__(self) -> Cluster:
         return self
@@ -167,28 +189,28 @@ class Cluster:
         self.close()
 
     def open(self, node_id: int) -> Connection:
-        """Return a new connection of the caller's own to a broker.
+        """Return a new connection to a broker, which the caller owns.
 
         Raises:
-            NetworkException: the broker is not known, or not reached.
+            NetworkException: the broker is not known, or cannot be reached.
         """
         node = self._node(node_id)
         return self._connect(node.host, node.port)
 
     def connection(self, node_id: int) -> Connection:
-        """Return the shared connection to a broker, opening it if need be.
+        """Return the shared connection to a broker; open it if necessary.
 
         Raises:
-            NetworkException: the broker is not known, or not reached.
+            NetworkException: the broker is not known, or cannot be reached.
         """
         node = self._node(node_id)
         return self._shared(node.host, node.port)
 
     def ask_any(self, request: Struct, response: type[R]) -> R:
-        """Return the answer of whichever broker gives one.
+        """Ask the brokers in turn; return the first response.
 
         Raises:
-            NetworkException: none does; the message names each with its reason.
+            NetworkException: no broker answers; the message names each with its reason.
         """
         faults: list[KafkaError] = []
         for host, port in self._addresses():
@@ -202,11 +224,11 @@ class Cluster:
         raise NetworkException(text)
 
     def controller(self) -> Connection:
-        """Return a connection to the broker that takes administrative requests.
+        """Return a connection to the controller, which accepts administrative requests.
 
         Raises:
-            NotController: there is none at the moment.
-            NetworkException: it is not reached.
+            NotController: the cluster has no controller at the moment.
+            NetworkException: the controller cannot be reached.
         """
         if self.controller_id not in self.nodes:
             self.refresh([])
@@ -215,13 +237,13 @@ class Cluster:
         return self.connection(self.controller_id)
 
     def refresh(self, topics: Iterable[str] | None, *, create: bool = False) -> None:
-        """Ask for brokers and for these topics (None: all of them).
+        """Ask for the brokers and for these topics (None: all topics).
 
-        Topics that do not exist are then missing in `topics`; those that the broker refuses to
-        speak of are in `errors`.
+        Topics that do not exist are then missing in `topics`; topics that the broker refuses are
+        in `errors`.
 
         Args:
-            create: whether the broker may create the topics, if it is configured to.
+            create: whether the broker may create the topics, if its configuration allows that.
 
         Raises:
             NetworkException: no broker answers.
@@ -241,18 +263,18 @@ class Cluster:
         self.controller_id = answer.controller_id
         self.cluster_id = answer.cluster_id
         if topics is None:
-            told = {topic.name for topic in answer.topics}
-            self.topics = {n: info for n, info in self.topics.items() if n in told}
+            listed = {topic.name for topic in answer.topics}
+            self.topics = {n: info for n, info in self.topics.items() if n in listed}
             self.errors.clear()
         for topic in answer.topics:
             self._learn(topic)
 
     def topic(self, name: str) -> TopicInfo:
-        """Return a topic, asking the cluster when it is not known yet.
+        """Return a topic; ask the cluster if it is not known yet.
 
         Raises:
             UnknownTopicOrPartition: it does not exist.
-            KafkaError: its name is invalid, or the like.
+            KafkaError: the cluster refuses it, for example for an invalid name.
         """
         if name not in self.topics:
             self.refresh([name])
@@ -275,13 +297,13 @@ class Cluster:
         return found
 
     def known_leader(self, partition: TopicPartition) -> PartitionInfo | None:
-        """Return a partition if it is known to have a leader; asks nobody."""
+        """Return a partition if it is known to have a leader; send no request."""
         topic = self.topics.get(partition.topic)
         found = None if topic is None else topic.partitions.get(partition.partition)
         return None if found is None or found.leader_id not in self.nodes else found
 
     def forget(self, topic: str) -> None:
-        """Drop what is known of a topic, so that the next look asks the cluster."""
+        """Forget a topic, so that the next look-up asks the cluster."""
         self.topics.pop(topic, None)
         self.errors.pop(topic, None)
 
@@ -307,7 +329,7 @@ class Cluster:
         if known is None or known.topic_id != info.topic_id:
             return
         for index, part_before in known.partitions.items():
-            # A broker that lags behind must not send us back to a leader that was deposed.
+            # A broker with old metadata must not send us back to a former leader.
             part_now = info.partitions.get(index)
             if part_now is not None and NO_EPOCH < part_now.leader_epoch < part_before.leader_epoch:
                 info.partitions[index] = part_before
@@ -319,7 +341,7 @@ class Cluster:
         return node
 
     def _addresses(self) -> Iterator[tuple[str, int]]:
-        """Yield every address that may answer: connected ones first, then in random order."""
+        """Yield every known address: connected ones first, then the others in random order."""
         connected = [at for at, connection in self._connections.items() if connection.is_usable]
         known = [(node.host, node.port) for node in self.nodes.values()]
         others = list(dict.fromkeys(known + self._bootstrap))
@@ -337,13 +359,28 @@ class Cluster:
         return found
 
     def _connect(self, host: str, port: int) -> Connection:
-        return Connection(host, port, client_id=self._client_id, timeout_ms=self._timeout_ms)
+        try:
+            return Connection(
+                host,
+                port,
+                client_id=self._client_id,
+                timeout_ms=self._timeout_ms,
+                opened=self._opened,
+            )
+        finally:
+            self._opening = None
+
+    def _opened(self, connection: Connection) -> None:
+        """Take note of a connection that negotiates: `interrupt` ends its wait, too."""
+        self._opening = connection
+        if self._is_interrupted:
+            raise NetworkException(f"connection to {connection.peer}: interrupted")
 
 
 def cluster_of(
     servers: str | Iterable[str] | Cluster, client_id: str, request_timeout_ms: int
 ) -> tuple[Cluster, bool]:
-    """Return the cluster that is given, or a new one; and whether it is new, the caller's own."""
+    """Return the given cluster or a new one, and whether it is new and so the caller's to close."""
     if isinstance(servers, Cluster):
         return servers, False
     return Cluster(servers, client_id=client_id, request_timeout_ms=request_timeout_ms), True

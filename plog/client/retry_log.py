@@ -19,9 +19,9 @@ class RetryLog:
         self._log = log
         self._last, self._again_at = "", 0.0
 
-    def warn(self, cause: object) -> None:
-        """Log `cause`, unless it is the last one and was logged a moment ago."""
+    def warn(self, cause: object, then: str = "trying again") -> None:
+        """Log `cause` and what the client does then, unless WARN_INTERVAL_S suppresses it."""
         now, text = time.monotonic(), str(cause)
         if text != self._last or now >= self._again_at:
-            self._log.warning("%s; trying again", text)
+            self._log.warning("%s; %s", text, then)
             self._last, self._again_at = text, now + WARN_INTERVAL_S

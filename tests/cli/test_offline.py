@@ -13,8 +13,8 @@ from tests.planes import Plane
 from tests.servers import BrokerProcess
 
 SAYS = (
-    "plog: partition t-1 has no leader: its broker is away, or its log directory is offline, of"
-    " which that broker's log says more; waiting for it"
+    "plog: partition t-1 has no leader: its broker is down, or its log directory is offline"
+    " (see that broker's log); waiting for it"
 )
 
 

@@ -14,7 +14,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import pytest
@@ -139,8 +139,8 @@ def silent() -> Iterator[str]:
 def run_quickly(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path):
     """Run a command in this process with a short time for answers; return what it printed."""
 
-    def connect(host: str, port: int, *, client_id: str, timeout_ms: int) -> Connection:
-        return Connection(host, port, client_id=client_id, timeout_ms=ANSWER_MS)
+    def connect(host: str, port: int, *, timeout_ms: int, **options: Any) -> Connection:
+        return Connection(host, port, timeout_ms=ANSWER_MS, **options)
 
     properties = tmp_path / "server.properties"
     properties.write_text(f"log.dirs={tmp_path}\nbroker.id=1\n")

@@ -76,7 +76,7 @@ def test_refusal_without_versions_is_answered_by_version_0(fake):
 
 def test_api_that_is_not_served_is_said_so(fake):
     connection = connect(fake)
-    with pytest.raises(UnsupportedVersion, match="DeleteTopicsRequest"):
+    with pytest.raises(UnsupportedVersion, match="does not support DeleteTopics"):
         connection.version_for(DeleteTopicsRequest)
     assert connection.is_usable
 
@@ -84,17 +84,21 @@ def test_api_that_is_not_served_is_said_so(fake):
 @pytest.mark.parametrize(
     ("answer", "error", "text"),
     [
-        (lambda c: struct.pack(">i", 1 << 30) + b"\0" * 8, RequestTimedOut, "in time"),
+        (
+            lambda c: struct.pack(">i", 1 << 30) + b"\0" * 8,
+            RequestTimedOut,
+            r"Metadata within 0\.3 s",
+        ),
         (lambda c: struct.pack(">i", (1 << 30) + 1), NetworkException, "bytes"),
-        (lambda c: struct.pack(">i", -1), NetworkException, "an answer of -1 bytes"),
-        (lambda c: struct.pack(">i", 3) + b"abc", NetworkException, "an answer of 3 bytes"),
+        (lambda c: struct.pack(">i", -1), NetworkException, "a response of -1 bytes"),
+        (lambda c: struct.pack(">i", 3) + b"abc", NetworkException, "a response of 3 bytes"),
         (lambda c: b"HTTP/1.1 400 Bad Request\r\n\r\n", NetworkException, "Kafka broker"),
-        (lambda c: struct.pack(">iib", 5, c + 1, 0), NetworkException, "was due"),
+        (lambda c: struct.pack(">iib", 5, c + 1, 0), NetworkException, "in place of"),
         (lambda c: struct.pack(">ii", 4, c), NetworkException, "malformed"),
         (lambda c: struct.pack(">iib", 5, c, 0), NetworkException, "malformed"),
         (lambda c: struct.pack(">iiib", 9, c, -1, 0), NetworkException, "malformed"),
-        (lambda c: SILENCE, RequestTimedOut, "no answer"),
-        (lambda c: CLOSE, NetworkException, "closed the connection"),
+        (lambda c: SILENCE, RequestTimedOut, r"did not answer Metadata within 0\.3 s"),
+        (lambda c: CLOSE, NetworkException, "closed the connection before it answered Metadata"),
     ],
 )
 def test_answer_that_is_none_ends_the_connection(fake, answer, error, text):
@@ -193,7 +197,7 @@ def test_requests_in_flight_are_answered_in_order(fake):
     for _ in range(5):
         connection.send(NOTHING, MetadataResponse)
     assert connection.in_flight == 5
-    with pytest.raises(ValueError, match="still to be read"):
+    with pytest.raises(ValueError, match="have not been read"):
         connection.call(NOTHING, MetadataResponse)
     for _ in range(5):
         assert connection.receive(MetadataResponse).cluster_id == "fake"
