@@ -1,8 +1,8 @@
-"""Where records wait: a queue of batches for each partition, shared by senders and the sender.
+"""A queue of batches for each partition, which application threads fill and the sender empties.
 
 Owns the lock, the bound on memory, when a batch is full or has waited long
 enough, and the partition counts that records are spread over. Knows neither
-connections nor answers.
+connections nor responses.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from plog.errors import (
     InvalidTopic,
     KafkaError,
     MessageTooLarge,
+    NetworkException,
     PlogError,
     RequestTimedOut,
     UnknownTopicOrPartition,
@@ -34,7 +35,7 @@ from plog.errors import (
 from plog.types import NO_PRODUCER_ID, TopicPartition, counted, is_legal_topic_name
 
 RECORD_OVERHEAD = 61 + 5 + 1 + 10 + 5 + 5 + 5 + 5
-"""Most bytes a record takes besides its key, value and headers, alone in its batch."""
+"""Maximum bytes of a record alone in its batch, without its key, value and headers."""
 HEADER_OVERHEAD = 10
 FOREVER = float("inf")
 
@@ -45,7 +46,7 @@ class ProducerClosed(PlogError):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What limits batches and memory; times in seconds."""
+    """The limits of batches and memory; times in seconds."""
 
     batch_size: int
     linger_s: float
@@ -57,13 +58,13 @@ class Bounds:
 
 
 def _let_in() -> None:
-    """Let every record in: the gate of a producer without transactions."""
+    """Accept every record: the gate of a producer without transactions."""
 
 
 class PartitionQueue:
     """The batches of one partition, oldest first.
 
-    The last may be open. The attributes below `open` are the sender's alone.
+    The last may be open. Only the sender uses the attributes below `open`.
     """
 
     __slots__ = (
@@ -90,7 +91,7 @@ class PartitionQueue:
         self.in_flight = 0  # batches without an answer, given up or not
         self.is_known = False  # the last answer was an acknowledgement of numbered records
         self.draining = False  # one came back: none goes out before all have
-        self.refusal: KafkaError | None = None  # its numbers were refused: number anew
+        self.refusal: KafkaError | None = None  # its numbers were refused: number again
         self.leader_id = -1  # where those in flight are
         self.retry_at = 0.0
         self.failures = 0  # in a row
@@ -106,12 +107,13 @@ class PartitionQueue:
 
 
 class _Topic:
-    """What is known of a topic: its number of partitions (0: not known), or why it is refused."""
+    """State of a topic: its number of partitions (0: not known), or why it is refused."""
 
-    __slots__ = ("count", "error", "queues")
+    __slots__ = ("count", "error", "queues", "responses")
 
     def __init__(self) -> None:
         self.count = 0
+        self.responses = 0  # of Metadata, about it
         self.error: KafkaError | None = None
         self.queues: dict[int, PartitionQueue] = {}
 
@@ -122,12 +124,13 @@ class Accumulator:
     Args:
         bounds: limits.
         partitioner: (topic, key, number of partitions) -> partition; called with the lock held.
-        transactional: batches say that they are of a transaction.
-        gate: asked with the lock held before each record is added; raises what refuses it. Who
-            changes its mind and then takes the lock (`wake`, `flush`) has seen the last record.
+        servers: the addresses to name when no broker answers.
+        transactional: batches belong to a transaction.
+        gate: called with the lock held before each record is added; raises to refuse it. A caller
+            that makes it refuse and then takes the lock (`wake`, `flush`) has seen the last record.
 
     Attributes:
-        rows_failures: calls of `append_rows` that have failed.
+        rows_failures: failed calls of `append_rows`.
     """
 
     def __init__(
@@ -135,6 +138,7 @@ class Accumulator:
         bounds: Bounds,
         partitioner: Partitioner,
         *,
+        servers: str = "",
         transactional: bool = False,
         gate: Callable[[], None] = _let_in,
     ) -> None:
@@ -144,6 +148,7 @@ class Accumulator:
         self._partitioner = partitioner
         closed: Callable[[str, int], None] | None = getattr(partitioner, "batch_closed", None)
         self._batch_closed = closed
+        self._servers = servers
         self._transactional = transactional
         self._gate = gate
         self.rows_failures = RowsFailures()
@@ -234,11 +239,11 @@ class Accumulator:
     ) -> None:
         """Add rows to the open batches of their partitions (see `Producer.send_rows`).
 
-        A batch of each in turn: requests have many then, and no partition's rows wait for all of
-        another's.
+        One batch of each partition in turn: a request then has many, and no partition waits for all
+        rows of another.
         """
         row, size = rows.largest
-        # Of the largest row, so that there is room for any.
+        # The size of the largest row, so that any row fits.
         size += RECORD_OVERHEAD
         if size > self._largest:
             raise MessageTooLarge(
@@ -246,7 +251,7 @@ class Accumulator:
                 f" {self._bounds.max_request_size}, buffer_memory {self._bounds.buffer_memory}"
             )
         if rows.placed < len(rows) and not isinstance(self._partitioner, StickyPartitioner):
-            raise InvalidConfig("a partitioner of the application is not asked about rows")
+            raise InvalidConfig("rows without a partition: send_rows does not call a partitioner")
         if len(rows) == 0:
             return
         with self._lock:
@@ -254,7 +259,7 @@ class Accumulator:
             if rows.largest_partition >= known.count:
                 known = self._wait_for_partition(topic, rows.largest_partition)
             count = known.count
-        # Behind the partitions: rows that go wherever a batch is being filled.
+        # After the partitions: rows that go to the batch that is being filled.
         order, starts = group(rows.partitions(count, count), count + 1)
         waiting = deque(
             (partition, start, end)
@@ -279,7 +284,7 @@ class Accumulator:
         timestamp: int,
         delivery: RowsDelivery,
     ) -> int:
-        """Add the rows that one batch takes; return where the others begin."""
+        """Add rows to one batch; return the index of the first row that does not fit."""
         size = rows.largest[1] + RECORD_OVERHEAD
         with self._lock:
             known = self._topics.get(topic)
@@ -317,9 +322,9 @@ class Accumulator:
         return taken
 
     def flush(self, timeout_s: float | None) -> bool:
-        """Send what waits without lingering; tell whether all of it has its outcome in time."""
+        """Send waiting batches at once; return whether all have their outcome in time."""
         if threading.get_ident() == self.sender_ident:
-            raise RuntimeError("a delivery callback may not wait for the producer")
+            raise RuntimeError("a delivery callback must not wait for the producer")
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
             self._flushing += 1
@@ -336,7 +341,7 @@ class Accumulator:
                 self._flushing -= 1
 
     def close(self, *, abort: bool = False) -> None:
-        """Take no more records; with `abort` make the sender give up what there is."""
+        """Accept no more records; with `abort` make the sender give up the waiting ones."""
         with self._lock:
             self._is_closed = True
             self._is_aborted = self._is_aborted or abort
@@ -344,7 +349,7 @@ class Accumulator:
             self._wake()
 
     def wake(self) -> None:
-        """Make the sender look now: something has changed that it decides by."""
+        """Make the sender look now, because its conditions have changed."""
         with self._lock:
             self._wake()
 
@@ -358,21 +363,26 @@ class Accumulator:
         """Uncompressed bytes of the records without an outcome."""
         return self._buffered
 
+    def unacknowledged(self) -> str:
+        """Describe the records without an outcome, for an error message."""
+        with self._lock:
+            return self._unacknowledged()
+
     # -- for the sender
 
     @property
     def is_aborted(self) -> bool:
-        """Whether everything is to be given up."""
+        """Whether all records are to be given up."""
         return self._is_aborted
 
     @property
     def is_finished(self) -> bool:
-        """Whether there is nothing left, and nothing to come."""
+        """Whether the accumulator is closed and empty."""
         with self._lock:
             return self._is_closed and not self._busy
 
     def wanted_topics(self) -> set[str]:
-        """Return the topics that somebody waits to learn about."""
+        """Return the topics that a call of `send` waits for."""
         with self._lock:
             return set(self._wanted)
 
@@ -382,15 +392,16 @@ class Accumulator:
             return [name for name, topic in self._topics.items() if topic.count]
 
     def set_partitions(self, topic: str, count: int, error: KafkaError | None = None) -> None:
-        """Note a topic's number of partitions; 0 and perhaps why when it cannot be written."""
+        """Note a topic's number of partitions; 0 and perhaps an error if it cannot be written."""
         with self._lock:
             known = self._topics.setdefault(topic, _Topic())
             known.count, known.error = count, error
+            known.responses += 1
             if count or error is not None:
                 self._wanted.discard(topic)
 
     def metadata_asked(self, fault: KafkaError | None) -> None:
-        """Note that the cluster was asked about the wanted topics, or why it could not be."""
+        """Note the end of a Metadata request for the wanted topics, and its error."""
         with self._lock:
             self._metadata_rounds += 1
             self._metadata_fault = fault
@@ -399,11 +410,10 @@ class Accumulator:
     def take(
         self, now: float, may_send: Callable[[PartitionQueue], bool]
     ) -> tuple[list[tuple[PartitionQueue, ProducerBatch]], list[ProducerBatch], float]:
-        """Return the batches to send now, at most one of a partition, marked as in flight.
+        """Return the batches to send now, the expired batches, and the next time to look.
 
-        Also those whose time is over (taken out of their queues, for `finish`), and when something
-        is due of itself. What it returns to send, the sender must give back by `came_back` or
-        `remove`.
+        The batches to send are marked as in flight, at most one of a partition. The sender returns
+        each by `came_back` or `remove`. Expired batches are removed from their queues.
         """
         linger_s = self._bounds.linger_s
         chosen: list[tuple[PartitionQueue, ProducerBatch]] = []
@@ -437,21 +447,21 @@ class Accumulator:
         return chosen, expired, due
 
     def came_back(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Note that a batch is not in flight any more; it stays where it is in its queue."""
+        """Note that a batch is no longer in flight; it keeps its place in its queue."""
         with self._lock:
             batch.in_flight = False
             batch.came_back = True
             queue.in_flight -= 1
 
     def remove(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Take a batch out of its queue: its outcome is known. Makes room."""
+        """Remove a batch with a known outcome from its queue, and free its memory."""
         with self._lock:
             self._remove(queue, batch)
 
     def replace(
         self, queue: PartitionQueue, batch: ProducerBatch, parts: Sequence[ProducerBatch]
     ) -> None:
-        """Put the parts of a split batch in its place."""
+        """Replace a batch with its parts after a split."""
         with self._lock:
             at = queue.batches.index(batch)
             queue.batches.remove(batch)
@@ -460,7 +470,7 @@ class Accumulator:
             self._buffered += sum(part.size for part in parts) - batch.size
 
     def is_oldest(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
-        """Tell whether no older batch of the partition is without its outcome."""
+        """Return whether the batch is the oldest of its partition without an outcome."""
         with self._lock:
             return bool(queue.batches) and queue.batches[0] is batch
 
@@ -477,7 +487,7 @@ class Accumulator:
             return list(queue.batches)
 
     def take_waiting(self) -> list[ProducerBatch]:
-        """Take out every batch that is not in flight: its transaction will not be committed."""
+        """Remove every batch that is not in flight: its transaction is not committed."""
         with self._lock:
             found = []
             for queue in list(self._busy.values()):
@@ -487,7 +497,7 @@ class Accumulator:
         return found
 
     def take_all(self) -> list[ProducerBatch]:
-        """Take every batch out: the sender ends."""
+        """Remove every batch: the sender ends."""
         with self._lock:
             self._is_closed = self._is_aborted = True
             left = [batch for queue in self._busy.values() for batch in queue.batches]
@@ -498,9 +508,9 @@ class Accumulator:
         return left
 
     def sleep_until(self, due: float) -> bool:
-        """Say until when the sender sleeps; False when it must look again first."""
+        """Note until when the sender sleeps; return False if it must look again first."""
         with self._lock:
-            # A `close` after the sender asked `is_finished` rang before `take`, which forgot it.
+            # A `close` between `is_finished` and `take` has set `_must_look`, which `take` clears.
             is_over = self._is_aborted or (self._is_closed and not self._busy)
             if self._must_look or is_over:
                 return False
@@ -508,7 +518,7 @@ class Accumulator:
             return True
 
     def awake(self) -> None:
-        """Say that the sender does not sleep any more."""
+        """Note that the sender is awake."""
         with self._lock:
             self._sleeps_until = -FOREVER
         with contextlib.suppress(BlockingIOError):
@@ -525,9 +535,11 @@ class Accumulator:
     # -- with the lock held
 
     def _prepare(self, topic: str, size: int) -> _Topic:
-        """Wait until the topic is known and there is room."""
+        """Wait until the topic is known and the record fits into buffer_memory."""
         if not is_legal_topic_name(topic):
-            raise InvalidTopic(f"invalid topic name {topic!r}")
+            raise InvalidTopic(
+                f"invalid topic name {topic!r}: use 1-249 characters from a-z A-Z 0-9 . _ -"
+            )
         deadline = time.monotonic() + self._bounds.max_block_s
         while True:
             known = self._wait_for_topic(topic, deadline)
@@ -544,13 +556,14 @@ class Accumulator:
                 self._waiting_for_room -= 1
             if not has_room:
                 raise RequestTimedOut(
-                    f"no room for a record: {self._buffered} bytes are still unacknowledged,"
-                    f" buffer_memory is {self._bounds.buffer_memory}"
+                    f"buffer_memory={self._bounds.buffer_memory} is still full after max_block_ms="
+                    f"{self._bounds.max_block_s * 1000:g}: {self._unacknowledged()}"
                 )
 
     def _wait_for_topic(self, topic: str, deadline: float) -> _Topic:
         """Wait until the topic's number of partitions is known."""
         asked = self._metadata_rounds
+        responses = self._topics.setdefault(topic, _Topic()).responses
         while True:
             if self._is_closed:
                 raise ProducerClosed("the producer is closed")
@@ -563,14 +576,27 @@ class Accumulator:
             self._wake()
             if not self._changed.wait(self._left_to_wait(deadline)):
                 self._wanted.discard(topic)
-                raise self._metadata_fault or UnknownTopicOrPartition(
-                    f"topic {topic!r} does not exist"
-                )
+                raise self._metadata_fault or self._unknown(topic, known.responses > responses)
+
+    def _unknown(self, topic: str, is_answered: bool) -> KafkaError:
+        """Return the error for a topic whose number of partitions did not become known in time."""
+        if is_answered:
+            return UnknownTopicOrPartition(f"topic {topic!r} does not exist")
+        return NetworkException(
+            f"topic {topic!r}: no answer to Metadata from {self._servers}"
+            f" within max_block_ms={self._bounds.max_block_s * 1000:g}"
+        )
+
+    def _unacknowledged(self) -> str:
+        """Describe the records without an outcome, and why the last attempt to send some failed."""
+        faults = [queue.last_fault for queue in self._busy.values() if queue.last_fault is not None]
+        why = f"last: {faults[0]}" if faults else f"sent to {self._servers}"
+        return f"{self._buffered} bytes are not acknowledged; {why}"
 
     def _wait_for_partition(self, topic: str, partition: int) -> _Topic:
-        """Ask the cluster once more: partitions may have been added."""
+        """Ask the cluster again, because partitions may have been added."""
         if partition < 0:
-            raise InvalidPartitions(f"partition {partition} of {topic!r}")
+            raise InvalidPartitions(f"invalid partition {partition} of topic {topic!r}")
         asked = self._metadata_rounds
         deadline = time.monotonic() + self._bounds.max_block_s
         self._wanted.add(topic)
@@ -581,17 +607,18 @@ class Accumulator:
         known = self._wait_for_topic(topic, deadline)
         if partition >= known.count:
             raise UnknownTopicOrPartition(
-                f"topic {topic!r} has {counted(known.count, 'partition')}, no number {partition}"
+                f"topic {topic!r} has no partition {partition}, only"
+                f" {counted(known.count, 'partition')}"
             )
         return known
 
     def _left_to_wait(self, deadline: float) -> float:
         if threading.get_ident() == self.sender_ident:
-            raise RequestTimedOut("a delivery callback may not wait for the producer")
+            raise RequestTimedOut("a delivery callback must not wait for the producer")
         return max(deadline - time.monotonic(), 0)
 
     def _new_batch(self, queue: PartitionQueue) -> ProducerBatch:
-        """Make a batch that is not in its queue yet."""
+        """Return a new batch that is not in its queue yet."""
         now = time.monotonic()
         return ProducerBatch(
             queue.partition,
@@ -602,7 +629,7 @@ class Accumulator:
         )
 
     def _open(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Put a batch, which has a record, in the place of the open one."""
+        """Make a batch with a record the open one of its queue."""
         if queue.open is not None:
             self._close(queue, queue.open)
         queue.open = batch

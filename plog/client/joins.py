@@ -1,7 +1,7 @@
-"""Partitions on their way into a transaction, before the first batch for them goes out.
+"""Add partitions to a transaction before their first batch is sent.
 
-Owns which of them wait, and when the coordinator is asked again. For the sender's thread, on a
-connection of its own.
+Owns which partitions wait, and when the coordinator is asked again. Used by the sender's thread, on
+a connection of its own.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 
 
 class Joins:
-    """What the sender has to have joined.
+    """The partitions that the sender wants to add to the transaction.
 
     Args:
         cluster: the sender's.
 
     Attributes:
-        due: when (time.monotonic()) there is something to ask of itself.
+        due: the time (time.monotonic()) of the next attempt.
     """
 
     def __init__(self, transactions: Transactions, cluster: Cluster) -> None:
@@ -40,7 +40,7 @@ class Joins:
         self.due = FOREVER
 
     def may_send(self, queue: PartitionQueue) -> bool:
-        """Tell whether a partition is in the transaction; if not, it is asked for."""
+        """Return whether a partition is in the transaction; if not, note it for `ask`."""
         if self._progress.is_dropping:
             return False
         if queue.partition in self._progress.joined:
@@ -50,10 +50,10 @@ class Joins:
         return False
 
     def ask(self) -> bool:
-        """Have what waits join, if it is time; tell whether it has."""
+        """Add the waiting partitions, if it is time; return whether that succeeded."""
         wanted, self._wanted, self.due = self._wanted, set(), FOREVER
         if self._progress.is_dropping:
-            # The next transaction waits for nothing that this one has waited for.
+            # The next transaction does not wait for this one's partitions.
             self._failures, self._fault, self._ask_at = 0, None, 0.0
             return False
         if not wanted:
@@ -62,8 +62,8 @@ class Joins:
             self.due = self._ask_at
             return False
         if self._coordinator.opened_at < self._transactions.opened_at:
-            # By an older connection than that of the last end a coordinator takes it for a request
-            # of the transaction before, which has been on its way since.
+            # On a connection older than that of the last end, a coordinator would take the request
+            # for a delayed one of the previous transaction.
             self._coordinator.forget()
         try:
             self._transactions.join(self._coordinator, wanted)
@@ -80,13 +80,13 @@ class Joins:
         backoff_s = min(FIRST_BACKOFF_S * 2**self._failures, MAX_BACKOFF_S)
         self._ask_at = self.due = time.monotonic() + backoff_s * random.uniform(0.8, 1.2)
         self._failures = min(self._failures + 1, 10)
-        # The markers of the transaction before are waited for as a matter of course.
+        # No warning for the usual wait for the markers of the previous transaction.
         if fault.code != ErrorCode.CONCURRENT_TRANSACTIONS and str(fault) != str(self._fault):
             log.warning("%s; trying again", fault)
         self._fault = fault
 
     def interrupt(self) -> None:
-        """Make a wait for the coordinator end soon. Thread-safe."""
+        """End a wait for the coordinator. Thread-safe."""
         self._coordinator.interrupt()
 
     def close(self) -> None:

@@ -1,8 +1,7 @@
-"""A producer: records into batches, batches to leaders, answers to callbacks.
+"""A producer: records into batches, batches to leaders, responses to callbacks.
 
-Owns the arguments and their defaults. Records wait in the accumulator, and the
-sender's thread does everything that brings them to brokers; transactions are begun and ended on the
-application's.
+Owns the arguments and their defaults. Records wait in the accumulator, and the sender's thread
+sends them to brokers. Transactions begin and end on the application's thread.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ class Producer:
 
     With idempotence (the default) an acknowledged record is written once, in order, whatever
     happens to connections, brokers and leaders in between. A record that is given up after
-    delivery_timeout_ms may have been written; only its acknowledgement is missing.
+    delivery_timeout_ms may have been written without an acknowledgement.
 
-    Leaving the `with` block flushes; leaving it by an exception gives up what is unacknowledged.
+    Leaving the `with` block flushes; an exception in it gives up all unacknowledged records.
 
-    With a transactional_id every record is of a transaction: readers of committed records see all
-    of a transaction or nothing, in all partitions, also across producers of the same id that follow
-    each other (KIP-98). After `init_transactions`, once, each transaction is a block:
+    With a transactional_id every record belongs to a transaction: readers of committed records see
+    all of a transaction or nothing, in all partitions, also if another producer takes over the id
+    (KIP-98). After one `init_transactions`, each transaction is a block:
 
         with producer.transaction():
             producer.send("payments", b"...")
@@ -70,30 +69,30 @@ class Producer:
 
     Args:
         bootstrap_servers: "host:port,...".
-        acks: "all" (every in-sync replica, durably), "1" (the leader) or "0" (no answer).
-        enable_idempotence: number batches, so that a retry never writes twice; needs acks="all".
+        acks: "all" (every in-sync replica, durably), "1" (the leader) or "0" (no response).
+        enable_idempotence: number batches, so that a retry never writes twice; requires acks="all".
             Without it retries may write twice, but keep the order.
         linger_ms: how long a batch waits for more records before it is sent.
         batch_size: bytes (uncompressed) at which a batch is sent without waiting.
         compression_type: "none", "gzip", "snappy", "lz4" or "zstd".
-        max_request_size: most bytes of a request, and so of a record. Batches that the broker finds
-            too large are split.
-        buffer_memory: most bytes waiting; `send` blocks beyond it, at most max_block_ms.
-        max_block_ms: how long `send` may wait, for memory or to learn about a topic.
+        max_request_size: maximum bytes of a request, and so of a record. The producer splits
+            batches that the broker refuses as too large.
+        buffer_memory: maximum bytes of waiting records; beyond it `send` blocks up to max_block_ms.
+        max_block_ms: how long `send` may wait for memory or for the metadata of a topic.
         request_timeout_ms: how long a broker may take to answer.
-        delivery_timeout_ms: how long a record may take, retries and all, before it is given up.
+        delivery_timeout_ms: how long a record may take, with retries, before it is given up.
         retry_backoff_ms: wait before a retry; it doubles each time, up to a second.
         metadata_max_age_ms: how old the known number of partitions may get.
-        partitioner: (topic, key, number of partitions) -> partition; one that has a method
-            `batch_closed(topic, partition)` is told when a batch is full or sent. It is called
-            under the producer's lock.
-        transactional_id: a name that this producer keeps over restarts; of those who have it the
-            last to call `init_transactions` goes on, and the others are fenced. Needs idempotence.
-        transaction_timeout_ms: after which the coordinator aborts a transaction and fences its
+        partitioner: (topic, key, number of partitions) -> partition, called under the producer's
+            lock. If it has a method `batch_closed(topic, partition)`, the producer calls that when
+            a batch is full or sent.
+        transactional_id: a name that this producer keeps over restarts. The last producer to call
+            `init_transactions` fences the others with this id. Requires idempotence.
+        transaction_timeout_ms: after this time the coordinator aborts a transaction and fences its
             producer; at most the brokers' transaction.max.timeout.ms.
 
     Raises:
-        InvalidConfig: an argument is not one of its values, or they contradict each other.
+        InvalidConfig: an argument is invalid, or arguments contradict each other.
     """
 
     def __init__(
@@ -118,11 +117,13 @@ class Producer:
         transaction_timeout_ms: int = 60_000,
     ) -> None:
         if acks not in ACKS:
-            raise InvalidConfig(f"acks={acks!r}: one of {', '.join(ACKS)}")
+            raise InvalidConfig(f"invalid acks={acks!r}: use {', '.join(ACKS)}")
         if compression_type not in CODECS:
-            raise InvalidConfig(f"compression_type={compression_type!r}: {', '.join(CODECS)}")
+            raise InvalidConfig(
+                f"invalid compression_type={compression_type!r}: use {', '.join(CODECS)}"
+            )
         if enable_idempotence and ACKS[acks] != -1:
-            raise InvalidConfig(f"enable_idempotence needs acks='all', not {acks!r}")
+            raise InvalidConfig(f"enable_idempotence requires acks='all', not {acks!r}")
         at_least(
             0,
             linger_ms=linger_ms,
@@ -141,10 +142,10 @@ class Producer:
         if transactional_id == "":
             raise InvalidConfig("transactional_id is empty")
         if transactional_id is not None and not enable_idempotence:
-            raise InvalidConfig("transactional_id needs enable_idempotence")
+            raise InvalidConfig("transactional_id requires enable_idempotence")
         if delivery_timeout_ms < linger_ms:
             raise InvalidConfig(
-                f"delivery_timeout_ms={delivery_timeout_ms} is less than linger_ms={linger_ms}"
+                f"delivery_timeout_ms={delivery_timeout_ms} is below linger_ms={linger_ms}"
             )
         bounds = Bounds(
             batch_size=batch_size,
@@ -171,17 +172,22 @@ class Producer:
             )
 
         chosen = partitioner or StickyPartitioner()
+        own = cluster()
         self._transactions: Transactions | None = None
         if transactional_id is None:
-            self._accumulator = Accumulator(bounds, chosen)
+            self._accumulator = Accumulator(bounds, chosen, servers=own.bootstrap)
         else:
             self._transactions = Transactions(
                 cluster(), transactional_id, transaction_timeout_ms, block_s=max_block_ms / 1000
             )
             self._accumulator = Accumulator(
-                bounds, chosen, transactional=True, gate=self._check_transaction
+                bounds,
+                chosen,
+                servers=own.bootstrap,
+                transactional=True,
+                gate=self._check_transaction,
             )
-        self._sender = Sender(self._accumulator, cluster(), rules, self._transactions)
+        self._sender = Sender(self._accumulator, own, rules, self._transactions)
         self._closing = threading.Lock()
         self._released = False
         self._sender.start()
@@ -208,14 +214,14 @@ class Producer:
     ) -> Delivery:
         """Add a record to its partition's batch and return at once.
 
-        It waits only to learn about a topic (which the broker may create then), and for memory.
+        Waits only for the metadata of a new topic (which the broker may create), and for memory.
 
         Raises:
             UnknownTopicOrPartition: no such topic, and the broker does not create it.
-            InvalidTopic: no topic can have this name.
+            InvalidTopic: the name is not valid for a topic.
             MessageTooLarge: the record alone exceeds max_request_size or buffer_memory.
             RequestTimedOut: buffer_memory stayed full for max_block_ms.
-            NetworkException: no broker could be asked about the topic for max_block_ms.
+            NetworkException: no broker answered about the topic within max_block_ms.
             ProducerClosed: after close().
             InvalidTxnState: with a transactional_id, outside a transaction or in one that can only
                 be aborted.
@@ -238,27 +244,25 @@ class Producer:
     ) -> RowsDelivery:
         """Add rows of Arrow columns to their partitions' batches, without an object for each.
 
-        Rows that name no partition go where `send` puts records: by their key, as every client
-        that follows Java's has it, or without one wherever a batch is being filled. In a partition
-        rows keep the order they have, those with a key or a partition, and those without.
+        Rows without a partition go where `send` puts records: by the hash of their key, as in the
+        Java client, or without a key to the batch that is being filled. Within a partition, rows
+        with a key or a partition keep their order, and so do rows without.
 
-        It waits as `send` does, max_block_ms at most for each batch that there is no room for. All
-        that can be refused by looking at the rows is refused before any is taken. What is raised
-        later has some of them on their way; a transaction can only be aborted then.
+        Waits as `send` does, up to max_block_ms for each batch without room. Invalid rows are
+        refused before any row is added. If the call raises later, some rows are added, and a
+        transaction can only be aborted.
 
-        What fails is raised by `result` of what this returns, or else by every `flush` from then
-        on, or else by `close`; and by a commit, as for any record.
+        `result` of the returned object raises the first failure; otherwise every later `flush`
+        raises it, or `close`. A commit raises it as for any record.
 
         Args:
-            rows: which keep the buffers that they are in; nobody may write to these before this
-                returns.
-            timestamp_ms: of the rows that have none; None: now.
+            rows: they keep their buffers, which must not change before the call returns.
+            timestamp_ms: the timestamp of rows that have none; None: now.
 
         Raises:
             MessageTooLarge: the largest row alone exceeds max_request_size or buffer_memory.
-            InvalidConfig: a row names no partition, and the producer has a partitioner of the
-                application's.
-            UnknownTopicOrPartition: no such topic, or it lacks a partition that a row names.
+            InvalidConfig: a row has no partition, and the application has set a partitioner.
+            UnknownTopicOrPartition: no such topic, or it lacks the partition of a row.
             InvalidTopic, RequestTimedOut, NetworkException, ProducerClosed, InvalidTxnState,
             ValueError: as `send`.
         """
@@ -278,15 +282,15 @@ class Producer:
         return delivery
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything sent so far is acknowledged or given up, and its callbacks called.
+        """Wait until all records are acknowledged or given up, and their callbacks called.
 
         Raises:
-            TimeoutError: some of it is neither after `timeout_s`.
-            PlogError: the first failure of rows that `RowsDelivery.result` has not told; the
-                producer of a transactional id goes on after an abort.
+            TimeoutError: records are still waiting after `timeout_s`.
+            PlogError: the first failure of rows that `RowsDelivery.result` has not raised. A
+                transactional producer continues after an abort.
         """
         self._settle(timeout_s)
-        failure = self._accumulator.rows_failures.hear()
+        failure = self._accumulator.rows_failures.report()
         if failure is not None:
             if self._transactions is not None:
                 failure = self._transactions.progress.error or failure
@@ -295,48 +299,47 @@ class Producer:
     def _settle(self, timeout_s: float | None = None) -> None:
         if not self._accumulator.flush(timeout_s):
             raise TimeoutError(
-                f"{self._accumulator.buffered_bytes} bytes are still unacknowledged"
-                f" after {timeout_s:g} s"
+                f"flush did not end within {timeout_s:g} s: {self._accumulator.unacknowledged()}"
             )
 
     # -- transactions ------------------------------------------------------------------------
 
     def init_transactions(self) -> None:
-        """Become the producer of the transactional id. Once, before the first transaction.
+        """Become the producer of the transactional id; call it once, before the first transaction.
 
-        Whoever was it before is fenced, and what it left open is aborted. Waits max_block_ms at
-        most, as all calls of transactions do; may be called again when that was not enough.
+        The coordinator fences the previous producer and aborts its open transaction. Like all calls
+        of transactions it waits up to max_block_ms; after a timeout it may be called again.
 
         Raises:
-            RequestTimedOut: no coordinator has taken this producer in in time.
-            InvalidTransactionTimeout: transaction_timeout_ms is more than the brokers allow.
-            InvalidTxnState: it is initialized already, or has no transactional_id.
+            RequestTimedOut: the coordinator did not confirm in time.
+            InvalidTransactionTimeout: transaction_timeout_ms is above the brokers' maximum.
+            InvalidTxnState: the producer is already initialized, or has no transactional_id.
             KafkaError: another refusal.
         """
         self._transactional(Call.INIT).init()
 
     def begin_transaction(self) -> None:
-        """Begin a transaction: what is sent from now on belongs to it.
+        """Begin a transaction, which all records from now on belong to.
 
         Raises:
-            InvalidTxnState: not initialized, or the last one has not ended.
+            InvalidTxnState: not initialized, or the last transaction has not ended.
             ProducerFenced: another producer has the transactional id now; close this one.
         """
         self._transactional(Call.BEGIN).begin()
 
     def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata) -> None:
-        """Commit a group's offsets with the transaction: they stand if, and once, it is committed.
+        """Commit a group's offsets together with the transaction.
 
         Args:
-            offsets: of each partition the next record to read, as `GroupConsumer.positions` gives;
-                as `OffsetAndMetadata` with a text to be kept beside it.
-            group: who commits, as `GroupConsumer.group_metadata` says right now (KIP-447).
+            offsets: the next offset to read of each partition, as `GroupConsumer.positions` returns
+                them; `OffsetAndMetadata` adds a text.
+            group: the current `GroupConsumer.group_metadata` (KIP-447).
 
         Raises:
-            CommitFailed: the group has gone on without this member; the transaction can only be
-                aborted, as after every other failure.
+            CommitFailed: the group no longer has this member; the transaction can only be aborted,
+                as after every other failure.
             ProducerFenced: another producer has the transactional id now; close this one.
-            RequestTimedOut: the coordinators gave no answer in time.
+            RequestTimedOut: the coordinators did not answer in time.
         """
         self._transactional(Call.SEND_OFFSETS).send_offsets(offsets, group)
 
@@ -344,19 +347,19 @@ class Producer:
         """Wait for every record of the transaction to be acknowledged, then commit it.
 
         Raises:
-            RequestTimedOut: in time no answer came that says whether it is committed; call again.
+            RequestTimedOut: it is not known whether the transaction is committed; call again.
             ProducerFenced: another producer has the transactional id now; close this one.
             KafkaError: the first failure of the transaction, which can only be aborted.
         """
         self._transactional(Call.COMMIT).commit(self._settle)
 
     def prepare_transaction(self) -> PreparedTransaction | None:
-        """Wait for every record of the transaction to be acknowledged, and leave its end to others.
+        """Wait for every record of the transaction to be acknowledged; another client ends it.
 
-        The first half of a commit in two phases (KIP-939): with what it returns anybody ends the
-        transaction by `TransactionAdmin.end`, once it is decided, and `close` leaves it open. Until
-        then its coordinator would abort it after transaction_timeout_ms, and the next producer of
-        the transactional id at once. None: it has no records, and nothing is to be ended.
+        The first half of a two-phase commit (KIP-939): any client ends the transaction by
+        `TransactionAdmin.end` with the returned numbers, and `close` leaves it open. Until then the
+        coordinator aborts it after transaction_timeout_ms, and the next producer of the
+        transactional id does at once. None: the transaction is empty and has no end.
 
         Raises:
             KafkaError: the first failure of the transaction, which can only be aborted.
@@ -365,12 +368,12 @@ class Producer:
         return self._transactional(Call.PREPARE).prepare(self._settle)
 
     def abort_transaction(self) -> None:
-        """Drop what has not been sent, wait for what has, and abort the transaction.
+        """Drop the records that wait, wait for those in flight, and abort the transaction.
 
-        What is dropped fails with TransactionAborted.
+        Dropped records fail with TransactionAborted.
 
         Raises:
-            RequestTimedOut: it is not known to be aborted yet; call again.
+            RequestTimedOut: it is not known whether the transaction is aborted; call again.
             ProducerFenced: another producer has the transactional id now; close this one.
         """
         self._transactional(Call.ABORT).abort(self._sender.drain)
@@ -380,8 +383,8 @@ class Producer:
     def transaction(self) -> Iterator[None]:
         """Begin a transaction, and commit it at the end of the block, or abort it on an exception.
 
-        What commit or the block raised comes out in any case. Raises as `begin_transaction` and
-        `commit_transaction`; only after RequestTimedOut of the commit is it neither.
+        Raises the exception of the block, or as `begin_transaction` and `commit_transaction`. If
+        the commit raises RequestTimedOut, the transaction is not aborted.
         """
         transactions = self._transactional(Call.BEGIN)
         self.begin_transaction()
@@ -393,14 +396,14 @@ class Producer:
                 try:
                     self.abort_transaction()
                 except PlogError as fault:
-                    failure.add_note(f"the transaction is not aborted: {fault}")
+                    failure.add_note(f"aborting the transaction failed: {fault}")
             raise
 
     def _transactional(self, call: Call) -> Transactions:
         if self._transactions is None:
             raise InvalidTxnState(f"{call.value}: the producer has no transactional_id")
         if threading.current_thread() is self._sender:
-            raise RuntimeError("a delivery callback may not wait for the producer")
+            raise RuntimeError("a delivery callback must not wait for the producer")
         return self._transactions
 
     def _check_transaction(self) -> None:
@@ -412,26 +415,26 @@ class Producer:
     # -- the end -----------------------------------------------------------------------------
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Take no more records, wait for those there are, and close the connections.
+        """Accept no more records, wait for their outcomes, and close the connections.
 
-        Records that have no outcome after `timeout_s` (None: however long it takes, which
-        delivery_timeout_ms bounds) fail with ProducerClosed. From a delivery callback it only
-        says that no more records come. May be called again.
+        Records without an outcome after `timeout_s` (None: delivery_timeout_ms bounds the wait)
+        fail with ProducerClosed. In a delivery callback it only refuses further records. May be
+        called again.
 
-        A transaction that is open is aborted, unless it is prepared; with `timeout_s` 0, or from a
-        delivery callback, it is left to the coordinator's clock, or to the next producer of the
+        Aborts an open transaction, unless it is prepared. With `timeout_s` 0, or in a delivery
+        callback, the transaction stays open until its timeout, or until the next producer of the
         transactional id.
 
         Raises:
-            PlogError: with everything closed, the first failure of rows, if none was raised yet;
-                not from a delivery callback, and not with a transactional_id, by which they are of
-                a transaction that nobody has committed.
+            PlogError: the first failure of rows, if no call has raised it yet; everything is
+                closed. Not in a delivery callback, and not with a transactional_id: those rows
+                belong to a transaction that was not committed.
         """
         self._close(timeout_s)
         if self._transactions is None and threading.current_thread() is not self._sender:
-            failure = self._accumulator.rows_failures.unheard
+            failure = self._accumulator.rows_failures.unreported
             if failure is not None:
-                self._accumulator.rows_failures.hear()
+                self._accumulator.rows_failures.report()
                 raise failure
 
     def _close(self, timeout_s: float | None) -> None:
@@ -441,7 +444,7 @@ class Producer:
             and threading.current_thread() is not self._sender
         ):
             self._transactions.abort_at_close(self._sender.drain, timeout_s)
-        # With no time at all, nothing more may be sent: closing alone would end the lingering.
+        # Without abort, closing would send the batches that linger.
         self._accumulator.close(abort=timeout_s == 0)
         if threading.current_thread() is self._sender:
             return
@@ -460,5 +463,5 @@ class Producer:
 
 def _checked(timestamp_ms: int) -> int:
     if timestamp_ms < 0:
-        raise ValueError(f"timestamp_ms={timestamp_ms}: at least 0")
+        raise ValueError(f"invalid timestamp_ms={timestamp_ms}: at least 0")
     return operator.index(timestamp_ms)

@@ -1,8 +1,8 @@
-"""Records of one partition on their way, and what their senders hold of them.
+"""A batch of records of one partition, and the deliveries that applications hold.
 
-Owns a batch from its first record to its outcome: its bytes, its numbers, its
-callbacks, the calls whose rows are in it, and how one that is too large becomes
-two. Decides nothing about when it is sent or given up.
+Owns a batch from its first record to its outcome: its bytes, its sequence numbers, its
+callbacks, the calls whose rows are in it, and the split of one that is too large.
+The sender decides when a batch is sent or given up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_SEQUENCE = 2**31 - 1
 """After it comes 0, so that adding is a mask."""
 
 _SPENT = BatchBuilder()
-"""In the place of a finished batch's builder: whoever keeps its deliveries keeps no records."""
+"""Replaces a finished batch's builder, so that its deliveries keep no records in memory."""
 
 
 class RecordMetadata(NamedTuple):
@@ -43,8 +43,8 @@ class RecordMetadata(NamedTuple):
 
 
 DeliveryCallback = Callable[[RecordMetadata | None, PlogError | None], None]
-"""Called on the producer's own thread, once per record, as its fate becomes known: its metadata, or
-the error. What it raises is logged; it must not wait for the producer."""
+"""Called on the producer's own thread, once per record, with its metadata or its error. An
+exception is logged. The callback must not wait for the producer."""
 
 
 class ProducerBatch:
@@ -53,10 +53,10 @@ class ProducerBatch:
     Attributes:
         size, count: uncompressed bytes and records so far.
         created, deadline: time.monotonic(), when it was opened, when it is given up.
-        transactional: its bytes say that it is of a transaction.
+        transactional: it belongs to a transaction.
         base_sequence: of its first record; -1 while it has no number.
-        came_back: it was sent, and is not in flight any more.
-        maybe_written: an attempt ended without an answer that says whether it was.
+        came_back: it was sent, and is no longer in flight.
+        maybe_written: an attempt ended without a response, so it may have been written.
         rows: the calls that have rows in it.
     """
 
@@ -132,7 +132,7 @@ class ProducerBatch:
         """Add a record and return its place in the batch.
 
         Raises:
-            TypeError, OverflowError, ValueError: it is no record; the batch is as it was.
+            TypeError, OverflowError, ValueError: the record is invalid; the batch is unchanged.
         """
         self.size = self.builder.append(timestamp, key, value, headers)
         index = self.count
@@ -151,42 +151,42 @@ class ProducerBatch:
         limit_bytes: int,
         delivery: RowsDelivery,
     ) -> int:
-        """Add rows as `RowColumns.fill` does, and return what it does.
+        """Add rows by `RowColumns.fill`, and return its result.
 
-        Raises as that; the batch is as it was.
+        Raises as `RowColumns.fill`; the batch is then unchanged.
         """
         taken = rows.fill(self.builder, order, start, end, timestamp, limit_bytes)
         if taken > start:
             self.count += taken - start
             self.size = self.builder.uncompressed_bytes
-            # Twice, if others have added to it meanwhile; then it is told twice, too.
+            # A call is listed twice if another has added rows meanwhile; it then hears twice.
             if not self.rows or self.rows[-1] is not delivery:
                 self.rows.append(delivery)
                 delivery.batch_added()
         return taken
 
     def number(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Give the batch its idempotent numbers; they are part of its bytes."""
+        """Set the producer id, epoch and sequence, which are part of the batch's bytes."""
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self.base_sequence = base_sequence
         self.builder.set_producer(producer_id, producer_epoch, base_sequence)
         self.encoded = None
 
     def unnumber(self) -> None:
-        """Take the numbers back: they led to nothing that was written."""
+        """Remove the numbers: the batch was not written with them."""
         self.number(NO_PRODUCER_ID, -1, -1)
 
     def encode(self) -> bytes:
-        """Return the batch as it goes over the wire, compressed once."""
+        """Return the bytes to send, compressed once."""
         if self.encoded is None:
             self.encoded = self.builder.build()
         return self.encoded
 
     def split(self) -> tuple[ProducerBatch, ProducerBatch]:
-        """Make two batches of this one, with its numbers shared out; it is decided when both are.
+        """Split the batch in two, with its numbers; it has its outcome once both have theirs.
 
         Raises:
-            ValueError: it has one record only.
+            ValueError: it has only one record.
         """
         if len(self) < 2:
             raise ValueError("a batch of one record cannot be split")
@@ -215,14 +215,14 @@ class ProducerBatch:
         return halves
 
     def finish(self, base_offset: int, append_time: int, error: PlogError | None) -> None:
-        """Set the outcome, call the callbacks, wake who waits. Once, on the sender's thread."""
+        """Set the outcome, call the callbacks, wake waiters. Once, on the sender's thread."""
         self.base_offset, self.append_time, self.error = base_offset, append_time, error
         self.decided = True
         for index, timestamp, callback in self.callbacks:
             try:
                 callback(None if error is not None else self.metadata(index, timestamp), error)
             except Exception:
-                # The application's fault must not cost the records behind this one.
+                # A faulty callback must not affect the records after this one.
                 log.exception("a delivery callback of %s failed", self.partition)
         self.callbacks = []
         self.encoded, self.builder = None, _SPENT
@@ -232,7 +232,7 @@ class ProducerBatch:
         self._finished()
 
     def metadata(self, index: int, timestamp: int) -> RecordMetadata:
-        """Return where the record at `index`, of that time, was written."""
+        """Return the metadata of the record at `index`, with its timestamp."""
         return RecordMetadata(
             *self.partition,
             -1 if self.base_offset < 0 else self.base_offset + index,
@@ -271,7 +271,7 @@ class ProducerBatch:
         self._done.set()
         parent = self._parent
         if parent is None:
-            # After its halves, if there are any: a call waits for the batches that it knows of.
+            # After both halves: a call waits for the batches that it knows of.
             for delivery in self.rows:
                 delivery.batch_done()
         elif parent._halves is not None:
@@ -284,12 +284,12 @@ class ProducerBatch:
 def _again(
     record: Record,
 ) -> tuple[int, bytes | None, bytes | None, Sequence[Header], DeliveryCallback | None]:
-    """Return a record of a batch that is being split as `append` takes it."""
+    """Return a record of a batch that is being split, as the arguments of `append`."""
     return record.timestamp, record.key, record.value, record.headers, None
 
 
 class Delivery:
-    """What `send` returns: the record's fate, once it is known."""
+    """The result of `send`: the record's outcome, once it is known."""
 
     __slots__ = ("_batch", "_index", "_timestamp")
 
@@ -297,21 +297,23 @@ class Delivery:
         self._batch, self._index, self._timestamp = batch, index, timestamp
 
     def done(self) -> bool:
-        """Tell whether the record was acknowledged or given up."""
+        """Return whether the record was acknowledged or given up."""
         return self._batch.leaf(self._index)[0].decided
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Wait for the record's metadata.
 
         Raises:
-            KafkaError: it could not be written; RequestTimedOut leaves open whether it was.
+            KafkaError: it was not written; after RequestTimedOut it may have been.
             ProducerClosed: the producer was closed before.
-            TimeoutError: not known yet after `timeout_s`.
+            TimeoutError: the record has no outcome after `timeout_s`.
         """
         leaf, index = self._batch.leaf(self._index)
         if not leaf.decided:
             if not self._batch.wait(timeout_s):
-                raise TimeoutError("the record is not acknowledged yet")
+                raise TimeoutError(
+                    f"record for {self._batch.partition}: not acknowledged after {timeout_s:g} s"
+                )
             leaf, index = self._batch.leaf(self._index)
         if leaf.error is not None:
             raise leaf.error

@@ -1,21 +1,21 @@
-"""The thread behind a producer: batches to leaders, answers to batches.
+"""The thread behind a producer: batches to leaders, responses to batches.
 
 Owns the connections, the requests in flight, the sequence numbers and the
-retries. The rules that keep order and write nothing twice:
+retries. These rules keep the order and prevent duplicates:
 
-- A partition has at most MAX_IN_FLIGHT batches out when they are numbered (a broker remembers
-  five), one when not, all on one connection. When one comes back without success, no more go out
-  until all have come back; then the oldest goes first.
-- At first it has one out only, until that is acknowledged: of a producer that it does not know a
-  broker takes any sequence, also that of a later batch.
-- A batch that came back goes out alone. It may have been written, with batches behind it that were
-  acknowledged since; more of them, and the broker would forget that it has it.
-- A numbered batch keeps its numbers over every attempt, so a broker that has it says so.
-- Numbers change only after the broker refused those of the partition's oldest batch: then it was
-  not written, and neither was any batch behind it, for they follow it. They are numbered from 0
-  under the next epoch, which fences whatever of the old one is still on its way.
-- In a transaction numbers never change: a batch that is refused or given up makes it one that can
-  only be aborted, and nothing more of it goes out. Abort sees to a new epoch.
+- A partition has at most MAX_IN_FLIGHT numbered batches in flight (a broker remembers five), or one
+  without numbers, all on one connection. After a failure no more are sent until all have come back.
+  Then the oldest is sent first.
+- The first batch is in flight alone until it is acknowledged: a broker accepts any first sequence
+  of a producer that it does not know, also that of a later batch.
+- A batch is retried alone. It may have been written, and later batches acknowledged since. After
+  more of them the broker would forget that it has the retried one.
+- A numbered batch keeps its numbers in every attempt, so the broker recognises a duplicate.
+- Numbers change only after the broker has refused those of the partition's oldest batch: neither it
+  nor the later batches were written. They start again from 0 under the next epoch, which fences
+  delayed requests of the old one.
+- In a transaction numbers never change: after a batch is refused or given up, the transaction can
+  only be aborted, and nothing more of it is sent. Abort gets a new epoch.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from plog.types import NO_PRODUCER_ID, TopicPartition
 log = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT = 5
-"""Batches of a partition, and requests of a connection, that wait for their answers."""
+"""Maximum batches of a partition, and requests of a connection, without a response."""
 MAX_EPOCH = 2**15 - 1
 MAX_BACKOFF_S = 1.0
 WRITTEN = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
@@ -77,12 +77,12 @@ UNDECIDED = frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )
-"""Refusals that do not say that the batch was not written."""
+"""Errors after which the batch may have been written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a sender promises; times in seconds."""
+    """The settings of a sender; times in seconds."""
 
     acks: int
     idempotent: bool
@@ -104,9 +104,9 @@ class Sender(threading.Thread):
     """Empties an accumulator until it is closed and empty, or aborted.
 
     Args:
-        accumulator: where the batches come from.
-        cluster: the sender's own from now on; closed at its end.
-        transactions: of which all the records are; None: of none.
+        accumulator: the source of the batches.
+        cluster: the sender owns it from now on, and closes it at its end.
+        transactions: the transactions of all records; None without a transactional id.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Sender(threading.Thread):
         self._accumulator = accumulator
         self._cluster = cluster
         self._rules = rules
-        # Connections of our own: answers to Produce come in their own time.
+        # Connections of our own, because responses to Produce take their time.
         self._connections: dict[int, Connection] = {}
         self._requests: dict[int, deque[_Request]] = {}
         self._producer_id, self._producer_epoch = NO_PRODUCER_ID, -1
@@ -135,15 +135,15 @@ class Sender(threading.Thread):
     def run(self) -> None:
         """Send until the accumulator is closed and empty, or aborted."""
         self._accumulator.sender_ident = threading.get_ident()
-        reason = "the producer's thread failed"
+        reason = "the sender's thread failed"
         try:
             while not (self._accumulator.is_aborted or self._accumulator.is_finished):
                 self._step()
             reason = "the producer was closed before the record was acknowledged"
         finally:
-            # Whatever ended the loop, nobody may wait for ever.
+            # However the loop ended, no call may wait forever.
             if self._progress is not None:
-                # First: what is given up here must not be committed.
+                # First: the records that are given up here must not be committed.
                 self._progress.refuse(ProducerClosed(reason))
             for batch in self._accumulator.take_all():
                 batch.finish(-1, -1, ProducerClosed(reason))
@@ -156,7 +156,7 @@ class Sender(threading.Thread):
             self._cluster.close()
 
     def interrupt(self) -> None:
-        """Make a wait for a broker end soon. Thread-safe."""
+        """End a wait for a broker. Thread-safe."""
         for connection in list(self._connections.values()):
             connection.interrupt()
         if self._joins is not None:
@@ -164,12 +164,12 @@ class Sender(threading.Thread):
         self._cluster.interrupt()
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until nothing of a transaction that is being aborted waits or is on its way.
+        """Wait until no record of an aborting transaction waits or is in flight.
 
-        Returns False when something is after `timeout_s`. For any thread but this one.
+        Returns False after `timeout_s`. Not for the sender's thread.
         """
         if threading.get_ident() == self.ident:
-            raise RuntimeError("a delivery callback may not wait for the producer")
+            raise RuntimeError("a delivery callback must not wait for the producer")
         self._drained_all.clear()
         if self._is_over:
             return True
@@ -192,23 +192,23 @@ class Sender(threading.Thread):
         self._wait(min(due, next_due))
 
     def _drop_lost_transaction(self) -> None:
-        """Drop what waits, if its transaction will not be committed; tell who waits for that.
+        """Drop the waiting batches of a transaction that is not committed, and wake `drain`.
 
-        After `take`: whoever rings from then on makes the sender look once more.
+        After `take`: a later wake-up makes the sender look again.
         """
         progress = self._progress
         if progress is None or not progress.is_dropping:
             return
         for batch in self._accumulator.take_waiting():
             self._give_up(batch, progress.drop_reason())
-        # Also where nothing can be aborted any more, as the producer is fenced meanwhile.
+        # Also if nothing can be aborted, because the producer was fenced meanwhile.
         if not any(self._requests.values()):
             self._drained_all.set()
 
-    # -- what is known of the cluster
+    # -- metadata
 
     def _learn_topics(self) -> float:
-        """Ask about topics that somebody waits for or whose leaders moved; return when next."""
+        """Ask about topics that `send` waits for or whose leaders moved; return the next time."""
         now = time.monotonic()
         max_age_s = self._rules.metadata_max_age_s
         if now - self._asked_all >= max_age_s:
@@ -244,7 +244,7 @@ class Sender(threading.Thread):
         return self._asked_all + max_age_s
 
     def _may_send(self, queue: PartitionQueue) -> bool:
-        """Tell whether a partition may have one more batch in flight; called under the lock."""
+        """Return whether a partition may have one more batch in flight; called under the lock."""
         if self._joins is not None and not self._joins.may_send(queue):
             return False
         together = MAX_IN_FLIGHT if queue.is_known and not queue.batches[0].came_back else 1
@@ -257,11 +257,11 @@ class Sender(threading.Thread):
             queue.retry_at = time.monotonic() + self._rules.backoff_s
             return False
         if queue.in_flight and queue.leader_id != leader.leader_id:
-            return False  # first those that are out must come back
+            return False  # those in flight must come back first
         queue.leader_id = leader.leader_id
         return len(self._requests.get(leader.leader_id, ())) < MAX_IN_FLIGHT
 
-    # -- out
+    # -- requests
 
     def _send(self, chosen: Sequence[tuple[PartitionQueue, ProducerBatch]]) -> None:
         needs_id = self._rules.idempotent and self._progress is None
@@ -282,7 +282,7 @@ class Sender(threading.Thread):
     def _requests_of(
         self, batches: Iterable[tuple[PartitionQueue, ProducerBatch]]
     ) -> list[list[tuple[PartitionQueue, ProducerBatch]]]:
-        """Number and encode batches; share them out so that no request is too large."""
+        """Number and encode batches; group them so that no request is too large."""
         groups: list[list[tuple[PartitionQueue, ProducerBatch]]] = []
         room = 0
         for queue, batch in batches:
@@ -343,10 +343,10 @@ class Sender(threading.Thread):
         connection = self._connections[leader_id] = self._cluster.open(leader_id)
         return connection
 
-    # -- in
+    # -- responses
 
     def _wait(self, due: float) -> None:
-        """Sleep until an answer is there, something is due, or the accumulator calls."""
+        """Sleep until a response arrives, a time is due, or the accumulator wakes the sender."""
         waited = select.poll()
         waited.register(self._accumulator.wake_socket, select.POLLIN)
         nodes: dict[int, int] = {}
@@ -356,7 +356,7 @@ class Sender(threading.Thread):
                 nodes[connection.fileno()] = node_id
                 waited.register(connection, select.POLLIN)
         if self._accumulator.sleep_until(due):
-            # Rounded up: a millisecond early would be a turn for nothing.
+            # Rounded up: to wake a millisecond early would be in vain.
             left_ms = None if due == FOREVER else max(due - time.monotonic(), 0) * 1000 + 1
             ready = waited.poll(left_ms)
             self._accumulator.awake()
@@ -369,10 +369,10 @@ class Sender(threading.Thread):
         now = time.monotonic()
         for node_id, connection in list(self._connections.items()):
             if connection.deadline is not None and connection.deadline <= now:
-                self._lose(node_id, RequestTimedOut(f"no answer from {connection.peer} in time"))
+                self._lose(node_id, connection.timed_out())
 
     def _receive(self, node_id: int) -> None:
-        """Read one answer."""
+        """Read one response."""
         connection = self._connections[node_id]
         try:
             answer = connection.receive(ProduceResponse)
@@ -386,7 +386,9 @@ class Sender(threading.Thread):
                 if asked is not None:
                     self._answered(*asked, part)
         for queue, batch in batches.values():
-            lack = NetworkException(f"the answer of {connection.peer} lacks {queue.partition}")
+            lack = NetworkException(
+                f"the Produce response of {connection.peer} lacks {queue.partition}"
+            )
             self._come_back(queue, batch, lack, undecided=True)
 
     def _answered(
@@ -399,7 +401,7 @@ class Sender(threading.Thread):
         self._come_back(queue, batch, fault, undecided=part.error_code in UNDECIDED)
 
     def _lose(self, node_id: int, fault: KafkaError) -> None:
-        """Drop a connection; whether what was on it was written is not known."""
+        """Drop a connection; its batches in flight may have been written."""
         connection = self._connections.pop(node_id, None)
         if connection is not None:
             connection.close()
@@ -423,15 +425,15 @@ class Sender(threading.Thread):
     def _come_back(
         self, queue: PartitionQueue, batch: ProducerBatch, fault: PlogError, *, undecided: bool
     ) -> None:
-        """Take a batch back that was not acknowledged: retry it, split it, or fail it."""
+        """Handle a batch that was not acknowledged: retry it, split it, or fail it."""
         self._accumulator.came_back(queue, batch)
         if batch.decided:
-            pass  # given up while it was out
+            pass  # given up while it was in flight
         elif not isinstance(fault, KafkaError):
             self._fail(queue, batch, fault)
         elif fault.code in NUMBERS_REFUSED:
             queue.draining = True
-            # If it is not the oldest, an older batch, which comes or came back too, must go first.
+            # An older batch, which comes back too, must be sent first.
             if self._accumulator.is_oldest(queue, batch):
                 if self._progress is not None:
                     self._fail(queue, batch, fault)
@@ -451,7 +453,7 @@ class Sender(threading.Thread):
         self._drained(queue)
 
     def _fail(self, queue: PartitionQueue, batch: ProducerBatch, fault: PlogError) -> None:
-        """Give a batch up. Its number leaves a gap; refused for it, the next are numbered anew."""
+        """Give a batch up. The broker refuses the next ones for the gap; they get new numbers."""
         queue.draining = True
         self._accumulator.remove(queue, batch)
         self._give_up(batch, fault)
@@ -459,17 +461,17 @@ class Sender(threading.Thread):
     def _give_up(self, batch: ProducerBatch, fault: PlogError) -> None:
         """Set the outcome of a batch that will not be acknowledged, and of its transaction."""
         if self._progress is not None:
-            # Its numbers are a gap, or have been used: nobody knows.
+            # It is not known whether its numbers were used or leave a gap.
             self._progress.fail(fault, is_unsure=batch.base_sequence >= 0)
         batch.finish(-1, -1, fault)
 
     def _retry(self, queue: PartitionQueue, fault: KafkaError) -> None:
-        """Set when the partition is tried again: later each time, up to a second."""
+        """Set the time of the partition's next attempt: a longer wait each time, up to a second."""
         backoff_s = min(self._rules.backoff_s * 2**queue.failures, MAX_BACKOFF_S)
-        # Spread, so that many producers do not come back at once.
+        # Random, so that many producers do not retry at the same time.
         queue.retry_at = time.monotonic() + backoff_s * random.uniform(0.8, 1.2)
         queue.failures = min(queue.failures + 1, 10)
-        # What is given up is not tried again; its connections were cut for that.
+        # Batches that are given up are not tried again; `close` has cut their connections.
         is_given_up = self._accumulator.is_aborted or (
             self._progress is not None and self._progress.is_dropping
         )
@@ -478,7 +480,7 @@ class Sender(threading.Thread):
         queue.last_fault = fault
 
     def _drained(self, queue: PartitionQueue) -> None:
-        """When everything of a partition is back: number anew if need be, and go on."""
+        """Continue once no batch of a partition is in flight, with new numbers if necessary."""
         if queue.in_flight:
             return
         if queue.draining:
@@ -501,8 +503,14 @@ class Sender(threading.Thread):
         seconds = self._rules.delivery_timeout_s
         sent = "sent and never acknowledged" if batch.attempts else "never sent"
         fault = self._accumulator.last_fault(batch.partition)
-        why = f"; last: {fault}" if fault is not None else ""
-        text = f"record for {batch.partition}: {sent} in {seconds:g} s{why}"
+        leader = self._cluster.known_leader(batch.partition)
+        if fault is not None:
+            why = f"last: {fault}"
+        elif leader is not None:
+            why = f"leader: {self._cluster.address(leader.leader_id)}"
+        else:
+            why = f"bootstrap servers: {self._cluster.bootstrap}"
+        text = f"record for {batch.partition}: {sent} in {seconds:g} s; {why}"
         self._give_up(batch, RequestTimedOut(text))
 
     # -- numbers

@@ -1,8 +1,8 @@
-"""The states of a transactional producer as a table, and what one transaction has come to.
+"""The states of a transactional producer as a table, and the state of its transaction.
 
-Owns every decision about what may be asked when, and which failure costs the transaction and which
-the producer. Pure: calls and news in, states out; asks no broker. Two threads use it, the
-application's and the sender's, under a lock of its own.
+Owns which call is allowed in which state, and which failure ends the transaction and which the
+producer. Pure: calls and events in, states out; sends no request. The application's thread and the
+sender's use it, under a lock of its own.
 
     UNINITIALIZED -- init --> READY -- begin --> IN_TRANSACTION -- commit --> COMMITTING --.
                                ^  ^                  |    '--- abort --> ABORTING --.       |
@@ -11,9 +11,9 @@ application's and the sender's, under a lock of its own.
                                |  |           ABORTABLE_ERROR -- abort ----'        |       |
                                |  '-------------------------------------------------'       |
                                '------------------------------------------------------------'
-    IN_TRANSACTION -- prepare --> PREPARED: everything is written, and whoever has the producer's
-    numbers may end the transaction (KIP-939); from there commit, abort and failures go as above.
-    From each of them a producer that is fenced, or refused for good, goes to FATAL_ERROR.
+    IN_TRANSACTION -- prepare --> PREPARED: everything is written, and any client with the
+    producer's id and epoch may end the transaction (KIP-939). Commit, abort and failures lead on as
+    above. A producer that is fenced or refused for good goes from every state to FATAL_ERROR.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from plog.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
 
 
 class State(Enum):
-    """What a transactional producer is at."""
+    """The state of a transactional producer."""
 
     UNINITIALIZED = "uninitialized"
     READY = "ready"
@@ -41,7 +41,7 @@ class State(Enum):
 
 
 class Call(Enum):
-    """What the application asks for."""
+    """A call of the application."""
 
     INIT = "init_transactions"
     BEGIN = "begin_transaction"
@@ -53,11 +53,11 @@ class Call(Enum):
 
 
 class News(Enum):
-    """What has happened."""
+    """An event."""
 
-    INITIALIZED = "there is a producer id and an epoch"
-    ENDED = "the transaction has ended as it was asked to"
-    FAILED = "something of the transaction failed"
+    INITIALIZED = "the producer has an id and an epoch"
+    ENDED = "the transaction has ended as requested"
+    FAILED = "a request or a record of the transaction failed"
     REFUSED = "the producer is fenced, or refused for good"
 
 
@@ -72,12 +72,12 @@ ASKED: Mapping[tuple[State, Call], State] = {
     (State.PREPARED, Call.COMMIT): State.COMMITTING,
     (State.PREPARED, Call.ABORT): State.ABORTING,
     (State.ABORTABLE_ERROR, Call.ABORT): State.ABORTING,
-    # Once more, after no answer came in time. What was asked for may have happened, so the other
-    # thing cannot be asked for any more.
+    # Again, after no response came in time. The first request may have succeeded, so the opposite
+    # call is no longer allowed.
     (State.COMMITTING, Call.COMMIT): State.COMMITTING,
     (State.ABORTING, Call.ABORT): State.ABORTING,
 }
-"""What follows a call; one that is not here is refused."""
+"""The next state for each allowed call; other calls are refused."""
 
 HEARD: Mapping[tuple[State, News], State] = {
     (State.UNINITIALIZED, News.INITIALIZED): State.READY,
@@ -88,10 +88,10 @@ HEARD: Mapping[tuple[State, News], State] = {
     (State.COMMITTING, News.FAILED): State.ABORTABLE_ERROR,
     **{(state, News.REFUSED): State.FATAL_ERROR for state in State},
 }
-"""What follows news; where they are not here, nothing changes."""
+"""The next state after an event; other events change nothing."""
 
 DROPPING = frozenset({State.ABORTING, State.ABORTABLE_ERROR, State.FATAL_ERROR})
-"""No record goes out: none of this transaction will be committed."""
+"""States in which no record is sent, because the transaction will not be committed."""
 
 FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 FATAL = FENCED | {
@@ -100,7 +100,7 @@ FATAL = FENCED | {
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ErrorCode.UNSUPPORTED_VERSION,
 }
-"""Refusals that no later transaction of this producer would escape."""
+"""Errors that every later transaction of this producer would get, too."""
 
 
 class TransactionAborted(PlogError):
@@ -108,14 +108,14 @@ class TransactionAborted(PlogError):
 
 
 class ProducerIdentity(NamedTuple):
-    """The numbers that all batches of a transaction carry."""
+    """The producer id and epoch of all batches of a transaction."""
 
     id: int = NO_PRODUCER_ID
     epoch: int = NO_EPOCH
 
 
 class PreparedTransaction(NamedTuple):
-    """A transaction that is written, and ends as whoever has these numbers decides (KIP-939)."""
+    """A written transaction that any client with these numbers may end (KIP-939)."""
 
     transactional_id: str
     producer_id: int
@@ -123,19 +123,19 @@ class PreparedTransaction(NamedTuple):
 
 
 class Progress:
-    """What the producer of a transactional id is at, and what its transaction holds. Thread-safe.
+    """The state of a transactional producer, and the parts of its transaction. Thread-safe.
 
     Attributes:
-        takes_records: whether `send` can be asked for, by `ASKED`.
+        takes_records: whether `ASKED` allows `send`.
         is_dropping: whether records that have not been sent are dropped.
-        producer: its id and epoch; changed only while no record is on its way.
-        error: why the transaction, or the producer, is in an error state; the first failure.
-        joined: partitions that the coordinator has said to be in the transaction.
-        groups: groups whose offsets are in it.
-        may_be_open: the coordinator was asked for something to join, so it may wait for an end.
-        is_open: it said that something has.
-        is_unsure: the fate of numbers, or of a request, is unknown. Only a new epoch keeps what may
-            still be on its way out of the next transaction (KIP-360).
+        producer: its id and epoch; changed only while no record is in flight.
+        error: the first failure, if the transaction or the producer is in an error state.
+        joined: partitions that the coordinator has added to the transaction.
+        groups: groups whose offsets the transaction commits.
+        may_be_open: a partition or group was sent to the coordinator, which may wait for an end.
+        is_open: the coordinator has added a partition or group.
+        is_unsure: the outcome of sequence numbers, or of a request, is unknown. Only a new epoch
+            keeps delayed requests out of the next transaction (KIP-360).
     """
 
     def __init__(self, transactional_id: str) -> None:
@@ -150,25 +150,26 @@ class Progress:
 
     @property
     def state(self) -> State:
-        """What the producer is at."""
+        """The state of the producer."""
         return self._state
 
     @state.setter
     def state(self, state: State) -> None:
         self._state = state
-        # Kept, as they are asked for every record and batch: to look a state up in a table costs
-        # half as much as to add a record.
+        # Stored, because every record and batch reads them: a look-up in the table takes half as
+        # long as adding a record.
         self.takes_records = (state, Call.SEND) in ASKED
         self.is_dropping = state in DROPPING
 
-    # -- what is asked for
+    # -- calls
 
     def ask(self, call: Call) -> None:
-        """Go on as the application wants.
+        """Change the state for a call of the application.
 
         Raises:
-            InvalidTxnState: that cannot be asked for now. In an error state its cause is the first
-                failure; `prepare` and `commit` raise that itself, and every call a fatal one.
+            InvalidTxnState: the call is not allowed in this state. In an error state its cause is
+                the first failure. `prepare` and `commit` raise the failure itself, and after a
+                fatal failure every call does.
         """
         with self._lock:
             following = ASKED.get((self.state, call))
@@ -181,7 +182,7 @@ class Progress:
                 self.may_be_open = self.is_open = False
 
     def check(self, call: Call) -> None:
-        """Look whether something can be asked for, and change nothing. Raises as `ask`."""
+        """Check whether a call is allowed, without changing the state. Raises as `ask`."""
         if (self.state, call) not in ASKED:
             raise self._refusal(call)
 
@@ -192,81 +193,79 @@ class Progress:
             or (self.state is State.ABORTABLE_ERROR and call in (Call.PREPARE, Call.COMMIT))
         ):
             return error
-        what = f"{call.value}: transactional id {self.transactional_id!r} is at"
+        what = f"{call.value}: transactional id {self.transactional_id!r} is in state"
         if error is None or self.state is not State.ABORTABLE_ERROR:
-            return InvalidTxnState(f"{what}: {self.state.value}")
-        refusal = InvalidTxnState(
-            f"{what}: {self.state.value}; the transaction can only be aborted: {error}"
-        )
+            return InvalidTxnState(f"{what} {self.state.value!r}")
+        refusal = InvalidTxnState(f"{what} {self.state.value!r}; call abort_transaction: {error}")
         refusal.__cause__ = error
         return refusal
 
     def drop_reason(self) -> TransactionAborted:
-        """Return what dropped records fail with."""
-        why = "it is aborted" if self.error is None else f"it cannot be committed: {self.error}"
-        reason = TransactionAborted(f"not sent with its transaction: {why}")
+        """Return the error of dropped records."""
+        why = "is aborted" if self.error is None else f"cannot be committed: {self.error}"
+        reason = TransactionAborted(f"record not sent, its transaction {why}")
         reason.__cause__ = self.error
         return reason
 
-    # -- what happens
+    # -- events
 
     def initialized(self, producer: ProducerIdentity) -> None:
-        """Take note of who the producer is from now on; sequences start at 0."""
+        """Store the producer's new id and epoch; sequences start at 0."""
         with self._lock:
             self.producer, self.is_unsure = producer, False
             self._hear(News.INITIALIZED)
 
     def asked_to_join(self) -> None:
-        """Take note that the coordinator is about to be asked for something to join."""
+        """Note that a partition or group is about to be sent to the coordinator."""
         self.may_be_open = True
 
     def has_joined(self) -> None:
-        """Take note that the coordinator has let something join."""
+        """Note that the coordinator has added a partition or group."""
         self.is_open = True
 
     def ended_there(self) -> None:
-        """Take note that the coordinator waits for no end any more."""
+        """Note that the coordinator has ended the transaction."""
         self.may_be_open = self.is_open = False
 
     def ended(self) -> None:
-        """Take note that the transaction is over."""
+        """Note that the transaction has ended."""
         with self._lock:
             self._hear(News.ENDED)
             if self.state is State.READY:
                 self.error = None
 
     def fail(self, fault: PlogError, *, is_unsure: bool) -> PlogError:
-        """Take note of a failure; return what the application is told of it.
+        """Note a failure; return the error to raise.
 
         Args:
-            is_unsure: what failed had numbers, or its fate is unknown.
+            is_unsure: the failed batch had sequence numbers, or its outcome is unknown.
         """
         is_fatal = isinstance(fault, KafkaError) and fault.code in FATAL
         return self._fail(fault, News.REFUSED if is_fatal else News.FAILED, is_unsure=is_unsure)
 
     def refuse(self, fault: PlogError) -> PlogError:
-        """Take note of a failure that the producer cannot go on after; return what is told."""
+        """Note a failure after which the producer cannot continue; return the error to raise."""
         return self._fail(fault, News.REFUSED, is_unsure=True)
 
     def _fail(self, fault: PlogError, news: News, *, is_unsure: bool) -> PlogError:
-        told = self._told(fault)
+        error = self._described(fault)
         with self._lock:
             self.is_unsure = self.is_unsure or is_unsure
             before = self.state
             self._hear(news)
             if self.state is not before:
-                self.error = told
-        return told
+                self.error = error
+        return error
 
-    def _told(self, fault: PlogError) -> PlogError:
+    def _described(self, fault: PlogError) -> PlogError:
         if not isinstance(fault, KafkaError) or fault.code not in FENCED:
             return fault
-        told = ProducerFenced(
+        fenced = ProducerFenced(
             f"transactional id {self.transactional_id!r} has another producer, or its transaction"
-            f" took longer than it may: {fault}"
+            f" exceeded transaction_timeout_ms: {fault}"
         )
-        told.__cause__ = fault
-        return told
+        fenced.__cause__ = fault
+        return fenced
 
     def _hear(self, news: News) -> None:
         self.state = HEARD.get((self.state, news), self.state)

@@ -1,9 +1,9 @@
-"""What a transactional producer says to coordinators, and what it makes of their answers.
+"""The requests of a transactional producer to coordinators, and the handling of their responses.
 
-Owns the requests of transactions of version 1 (KIP-98; with KIP-360 a producer goes on after an
-abort that leaves something unknown, with KIP-447 offsets are committed as a group's member) and how
-long each is tried. What may be asked when is `transaction_states`'; records are the sender's, which
-has partitions join by `join`, on its own thread and connection.
+Owns the requests of transactions of version 1 (KIP-98), and how long each is tried. With KIP-360 a
+producer continues after an abort with an unknown outcome, with KIP-447 it commits offsets as a
+member of a group. `transaction_states` decides which call is allowed when. The sender owns the
+records, and adds partitions by `join` on its own thread and connection.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 FIRST_BACKOFF_S = 0.02
-"""Short: most is waited for the markers of the transaction before, and they are soon there."""
+"""Short: most waits are for the markers of the previous transaction, which come soon."""
 MAX_BACKOFF_S = 1.0
 NOT_OURS_ANY_MORE = EXPELLED | {ErrorCode.FENCED_INSTANCE_ID, ErrorCode.REBALANCE_IN_PROGRESS}
-"""Refusals of offsets that say that the group has gone on without the member."""
+"""Refusals of offsets after which the group continues without the member."""
 
 Drain = Callable[[float], bool]
-"""Waits that long at most until no record is waiting or on its way; tells whether so it is."""
+"""Waits at most so many seconds until no record waits or is in flight; returns whether it is so."""
 
 
 class Transactions:
@@ -74,8 +74,8 @@ class Transactions:
     Calls of several threads wait for each other; `join` and `interrupt` do not.
 
     Args:
-        cluster: the coordinators are found by it; its own from now on, closed by `close`.
-        timeout_ms: after which the coordinator aborts a transaction.
+        cluster: finds the coordinators; owned from now on, closed by `close`.
+        timeout_ms: after this time the coordinator aborts a transaction.
         block_s: how long a call may wait for coordinators.
     """
 
@@ -89,41 +89,41 @@ class Transactions:
         self._cluster = cluster
         self._coordinator = self.coordinator_by(cluster)
         self._groups: dict[str, Coordinator] = {}
-        # One to a broker, whatever the groups: of two, brokers take what comes by the one that was
-        # opened first for late, once a transaction has ended by the other.
+        # One connection per broker for all groups: after a transaction has ended by one of two
+        # connections, brokers take requests by the older one for delayed ones.
         self._to_groups: dict[int, Connection] = {}
         self._calls = threading.Lock()
         self._closing = threading.Event()
 
     @property
     def opened_at(self) -> float:
-        """When (time.monotonic()) the connection was opened by which transactions end."""
+        """When (time.monotonic()) the connection for the ends of transactions was opened."""
         return self._coordinator.opened_at
 
     def coordinator_by(self, cluster: Cluster) -> Coordinator:
-        """Return the transactional id's coordinator, to be found by a cluster."""
+        """Return the transactional id's coordinator, which a cluster finds."""
         return Coordinator(cluster, KeyType.TRANSACTION, self.transactional_id)
 
     # -- calls of the application ------------------------------------------------------------
 
     def init(self) -> None:
-        """Become the producer: fence whoever was, and have what it left open aborted."""
+        """Become the producer: fence the previous one, and abort its open transaction."""
         with self._calls:
             self.progress.ask(Call.INIT)
             self._take_identity(self._deadline())
 
     def begin(self) -> None:
-        """Begin a transaction; no broker hears of it before something joins."""
+        """Begin a transaction; the first request follows when a partition or group joins."""
         with self._calls:
             self.progress.ask(Call.BEGIN)
 
     def cut(self, stop: BaseException) -> None:
-        """Take note that a call has sent some of its rows only, which must not be committed."""
+        """Note that a call has sent only some of its rows, which must not be committed."""
         fault = stop if isinstance(stop, PlogError) else _interrupted(stop)
         self.progress.fail(fault, is_unsure=False)
 
     def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
-        """Commit a group's offsets with the transaction: they stand once it does."""
+        """Commit a group's offsets with the transaction."""
         with self._calls:
             self.progress.ask(Call.SEND_OFFSETS)
             if not offsets:
@@ -134,9 +134,9 @@ class Transactions:
                     self._add_group(group.group_id, deadline)
                 self._commit_offsets(offsets, group, deadline)
             except PlogError as fault:
-                # A request that nobody answered may still be on its way.
-                told = self.progress.fail(fault, is_unsure=True)
-                raise told from told.__cause__
+                # A request without a response may still arrive.
+                error = self.progress.fail(fault, is_unsure=True)
+                raise error from error.__cause__
             except BaseException as stop:
                 self.progress.fail(_interrupted(stop), is_unsure=True)
                 raise
@@ -150,7 +150,7 @@ class Transactions:
             self.progress.ended()
 
     def prepare(self, flush: Callable[[], None]) -> PreparedTransaction | None:
-        """Leave the end to others, after `flush`; None where nothing has joined that would end."""
+        """Leave the end to another client, after `flush`; None if nothing has joined."""
         with self._calls:
             self._flushed(Call.PREPARE, State.PREPARED, flush)
             if not self.progress.is_open:
@@ -158,7 +158,7 @@ class Transactions:
             return PreparedTransaction(self.transactional_id, *self.progress.producer)
 
     def _flushed(self, call: Call, state: State, flush: Callable[[], None]) -> None:
-        """Ask for what ends the sending, and wait for what was sent; raise the first failure."""
+        """Change the state for a call, and wait for the records; raise the first failure."""
         progress = self.progress
         progress.ask(call)
         try:
@@ -172,25 +172,22 @@ class Transactions:
             raise progress.error
 
     def abort(self, drain: Drain) -> None:
-        """Abort, once `drain` has dropped what was not sent and waited for what was."""
+        """Abort, once `drain` has dropped waiting records and waited for those in flight."""
         with self._calls:
             self._abort(drain, self._block_s)
 
     def abort_at_close(self, drain: Drain, timeout_s: float | None) -> None:
-        """Abort a transaction that nobody has ended, if there is one; failures are only told.
-
-        One that is prepared is left as it is.
-        """
+        """Abort an open transaction; only log a failure. A prepared transaction stays open."""
         most_s = self._block_s if timeout_s is None else min(timeout_s, self._block_s)
         if not self._calls.acquire(timeout=most_s):
             return
         try:
             state = self.progress.state
             if state is not State.PREPARED and (state, Call.ABORT) in ASKED:
-                log.warning("%s is closed in a transaction, which is aborted", self)
+                log.warning("%s: closed in an open transaction; aborting it", self)
                 self._abort(drain, most_s)
         except PlogError as fault:
-            log.warning("%s: its transaction is left to the coordinator: %s", self, fault)
+            log.warning("%s: the coordinator will abort its transaction: %s", self, fault)
         finally:
             self._calls.release()
 
@@ -199,32 +196,33 @@ class Transactions:
         progress.ask(Call.ABORT)
         deadline = time.monotonic() + most_s
         if not drain(most_s):
-            raise RequestTimedOut(f"{self}: records are still on their way; abort once more")
+            raise RequestTimedOut(f"{self}: records are still in flight; abort again")
         if progress.state is not State.ABORTING:
             assert progress.error is not None
             raise progress.error
         if progress.may_be_open:
             self._end(commit=False, deadline=deadline)
         if progress.is_unsure:
-            # Under the next epoch sequences begin at 0 again, and nothing late gets in (KIP-360).
+            # The next epoch begins sequences at 0, and keeps delayed requests out (KIP-360).
             try:
                 self._take_identity(deadline)
             except KafkaError as fault:
                 if fault.retriable:
                     raise
-                told = progress.refuse(fault)
-                raise told from told.__cause__
+                error = progress.refuse(fault)
+                raise error from error.__cause__
         progress.ended()
 
     # -- for the sender's thread -------------------------------------------------------------
 
     def join(self, coordinator: Coordinator, partitions: Collection[TopicPartition]) -> None:
-        """Have partitions join the transaction; asks once.
+        """Add partitions to the transaction by one request.
 
         Args:
             coordinator: the sender's own.
 
-        Raises KafkaError: none has, as far as is known.
+        Raises:
+            KafkaError: no partition is known to be added.
         """
         topics: dict[str, list[int]] = {}
         for topic, index in sorted(partitions):
@@ -256,7 +254,7 @@ class Transactions:
     # -- requests ----------------------------------------------------------------------------
 
     def _take_identity(self, deadline: float) -> None:
-        """Get a producer id and an epoch: first ones, or those that follow the present ones."""
+        """Get a producer id and an epoch: the first ones, or the next epoch."""
 
         def ask() -> ProducerIdentity:
             was = self.progress.producer
@@ -295,20 +293,20 @@ class Transactions:
         self.progress.groups.add(group_id)
 
     def _commit_offsets(self, offsets: Offsets, group: GroupMetadata, deadline: float) -> None:
-        """Tell the group's coordinator, which is not the transaction's."""
+        """Send offsets to the group's coordinator, which is not the transaction's."""
         coordinator = self._groups.get(group.group_id)
         if coordinator is None:
             coordinator = Coordinator(self._cluster, KeyType.GROUP, group.group_id, self._to_groups)
             self._groups[group.group_id] = coordinator
         topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
         for at, offset in offsets.items():
-            told = with_metadata(offset)
+            entry = with_metadata(offset)
             topics.setdefault(at.topic, []).append(
                 TxnOffsetCommitRequestPartition(
                     partition_index=at.partition,
-                    committed_offset=told.offset,
-                    committed_leader_epoch=told.leader_epoch,
-                    committed_metadata=told.metadata,
+                    committed_offset=entry.offset,
+                    committed_leader_epoch=entry.leader_epoch,
+                    committed_metadata=entry.metadata,
                 )
             )
         producer = self.progress.producer
@@ -343,7 +341,7 @@ class Transactions:
             raise
 
     def _end(self, *, commit: bool, deadline: float) -> None:
-        """Have the coordinator decide; it ends the transaction in every partition by itself."""
+        """Let the coordinator decide; it then ends the transaction in every partition."""
         progress = self.progress
 
         def ask() -> None:
@@ -362,13 +360,12 @@ class Transactions:
             self._settled(ask, self._coordinator, deadline)
         except KafkaError as fault:
             if fault.retriable:
-                raise  # not known yet: the same may be asked for again
+                raise  # not known yet: the application may call again
             is_unknown_there = fault.code == ErrorCode.INVALID_TXN_STATE and not progress.is_open
             if commit or not is_unknown_there:
-                told = progress.refuse(fault)
-                raise told from told.__cause__
-            # Nothing has joined. What asked to may be on its way still, and is late for the epoch
-            # that comes.
+                error = progress.refuse(fault)
+                raise error from error.__cause__
+            # Nothing has joined. A request to join may still arrive: too late for the next epoch.
             progress.is_unsure = True
         progress.ended_there()
 
@@ -382,11 +379,11 @@ class Transactions:
         return time.monotonic() + self._block_s
 
     def _settled(self, attempt: Callable[[], T], coordinator: Coordinator, deadline: float) -> T:
-        """Try until there is an answer that another attempt would not change.
+        """Repeat a request until it succeeds or is refused for good.
 
         Raises:
-            RequestTimedOut: there is none in time; what was asked for may have happened.
-            ProducerClosed: the producer is closed meanwhile.
+            RequestTimedOut: no such response came in time; the request may have succeeded.
+            ProducerClosed: the producer was closed meanwhile.
             KafkaError: a refusal.
         """
         wait_s = FIRST_BACKOFF_S
@@ -398,8 +395,9 @@ class Transactions:
                     raise
                 _forget_if_moved(coordinator, fault)
                 if time.monotonic() + wait_s >= deadline:
-                    raise RequestTimedOut(f"not done in time; last: {fault}") from fault
-            # Spread, so that many producers do not come back at once.
+                    waited = f"gave up after max_block_ms={self._block_s * 1000:g}"
+                    raise RequestTimedOut(f"{self}: {waited}; last: {fault}") from fault
+            # Random, so that many producers do not retry at the same time.
             self._closing.wait(wait_s * random.uniform(0.8, 1.2))
             wait_s = min(wait_s * 2, MAX_BACKOFF_S)
         raise ProducerClosed("the producer is closed")
@@ -407,14 +405,14 @@ class Transactions:
     # -- the end -----------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """Make a call that waits give up with ProducerClosed. Thread-safe."""
+        """Make a waiting call give up with ProducerClosed. Thread-safe."""
         self._closing.set()
         for coordinator in [self._coordinator, *list(self._groups.values())]:
             coordinator.interrupt()
         self._cluster.interrupt()
 
     def close(self, timeout_s: float) -> None:
-        """Close the connections, as soon as no call is under way."""
+        """Close the connections, as soon as no call is running."""
         self.interrupt()
         if self._calls.acquire(timeout=timeout_s):
             try:
@@ -429,17 +427,17 @@ class Transactions:
 
 
 def _interrupted(stop: BaseException) -> TransactionAborted:
-    return TransactionAborted(f"the transaction was interrupted by {stop!r}")
+    return TransactionAborted(f"{stop!r} interrupted the transaction")
 
 
 def _check_each(
     what: str, codes: Mapping[TopicPartition, int], partitions: Iterable[TopicPartition]
 ) -> None:
-    """Raise the refusal of a partition, if there is one."""
+    """Raise the refusal of a partition, if one was refused."""
     lacking = [at for at in partitions if at not in codes]
     if lacking:
-        raise InvalidRequest(f"{what}: the answer lacks {lacking[0]}")
-    # Others are only kept out by the one that is refused itself.
+        raise InvalidRequest(f"{what}: the response lacks {lacking[0]}")
+    # OPERATION_NOT_ATTEMPTED only says that another partition was refused.
     for at, code in codes.items():
         if code not in (ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED):
             raise error_for(code, f"{what}, {at}: {error_for(code)}")

@@ -208,7 +208,7 @@ def test_callback_may_send_and_ask_but_not_wait(bootstrap, new_topic, caplog):
         first = producer.send(topic, b"first", on_delivery=delivered)
         first.result(WAIT_S)
         producer.flush(WAIT_S)
-        assert "may not wait" in caplog.text
+        assert "must not wait" in caplog.text
         producer.flush(WAIT_S)
         assert seen[0].result(0).offset == 1
         assert seen[1].offset == 0
@@ -353,7 +353,7 @@ def test_sender_without_broker_is_told_why():
 def test_partition_out_of_range_is_refused(bootstrap, new_topic):
     topic = new_topic(2)
     with Producer(bootstrap) as producer:
-        with pytest.raises(UnknownTopicOrPartition, match="has 2 partitions, no number 2"):
+        with pytest.raises(UnknownTopicOrPartition, match="has no partition 2, only 2 partitions"):
             producer.send(topic, b"x", partition=2)
         with pytest.raises(InvalidPartitions):
             producer.send(topic, b"x", partition=-1)

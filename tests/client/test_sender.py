@@ -299,8 +299,10 @@ def test_full_memory_holds_send_up_and_then_refuses():
             for _ in range(100):
                 producer.send("t", b"x" * 100)
 
-        with pytest.raises(RequestTimedOut, match="buffer_memory is 2000"):
+        with pytest.raises(RequestTimedOut, match="buffer_memory=2000 is still full") as caught:
             fill()
+        assert "after max_block_ms=100" in str(caught.value)
+        assert fake.bootstrap in str(caught.value)
         producer.close(0)
 
 
@@ -317,11 +319,23 @@ def test_flush_says_that_its_time_is_over():
         silent(fake)
         producer = producer_of(fake)
         waiting = producer.send("t", b"x")
-        with pytest.raises(TimeoutError, match="unacknowledged"):
+        with pytest.raises(TimeoutError, match=f"not acknowledged; sent to {fake.bootstrap}"):
             producer.flush(0.05)
         with pytest.raises(TimeoutError):
             waiting.result(0.05)
         assert not waiting.done()
+        producer.close(0)
+
+
+def test_record_that_expires_before_any_answer_names_the_leader():
+    with ProduceBroker() as fake:
+        silent(fake)
+        producer = producer_of(fake, delivery_timeout_ms=100, request_timeout_ms=30_000)
+        waiting = producer.send("t", b"x")
+        with pytest.raises(RequestTimedOut) as caught:
+            waiting.result(WAIT_S)
+        expected = f"record for t-0: sent and never acknowledged in 0.1 s; leader: {fake.bootstrap}"
+        assert str(caught.value) == expected
         producer.close(0)
 
 

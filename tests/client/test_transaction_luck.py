@@ -343,7 +343,7 @@ def test_end_without_an_answer_is_asked_for_again(fake: TxnBroker) -> None:
         fake.lots[ApiKey.END_TXN] = [SILENCE] * 100
         producer.begin_transaction()
         producer.send("t", b"x", partition=0)
-        with pytest.raises(RequestTimedOut, match="not done in time"):
+        with pytest.raises(RequestTimedOut, match="gave up after max_block_ms"):
             producer.commit_transaction()
         # It may be committed, so it cannot be aborted any more.
         with pytest.raises(InvalidTxnState, match="committing"):
@@ -420,7 +420,7 @@ def test_callback_may_not_end_a_transaction(fake: TxnBroker) -> None:
 
         with producer.transaction():
             producer.send("t", b"x", partition=0, on_delivery=delivered)
-    assert told == ["a delivery callback may not wait for the producer"] * 2
+    assert told == ["a delivery callback must not wait for the producer"] * 2
     assert fake.ends == [True]
 
 

@@ -121,7 +121,7 @@ def test_first_failure_is_what_commit_raises() -> None:
     progress.fail(RequestTimedOut("second"), is_unsure=False)
     with pytest.raises(InvalidRecord, match="first"):
         progress.ask(Call.COMMIT)
-    with pytest.raises(InvalidTxnState, match="only be aborted: first") as refusal:
+    with pytest.raises(InvalidTxnState, match="call abort_transaction: first") as refusal:
         progress.ask(Call.SEND)
     assert refusal.value.__cause__ is first
     assert not isinstance(progress.drop_reason(), InvalidRecord)

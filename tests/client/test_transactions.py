@@ -255,7 +255,7 @@ def test_record_that_is_refused_costs_its_transaction_alone(
     refused = producer.send(compacted, b"no")
     with pytest.raises(InvalidRecord):
         refused.result(WAIT_S)
-    with pytest.raises(InvalidTxnState, match="only be aborted"):
+    with pytest.raises(InvalidTxnState, match="call abort_transaction"):
         producer.send(topic, b"no")
     with pytest.raises(InvalidRecord):
         producer.commit_transaction()
@@ -334,7 +334,7 @@ def test_transaction_that_takes_too_long_is_aborted_by_the_coordinator(
             slow.begin_transaction()
             slow.send("t", b"no").result(WAIT_S)
             until(lambda: read_all(broker.bootstrap, "t") == {})
-            with pytest.raises(ProducerFenced, match="took longer than it may"):
+            with pytest.raises(ProducerFenced, match="exceeded transaction_timeout_ms"):
                 slow.commit_transaction()
         with (
             pytest.raises(InvalidTransactionTimeout),
