@@ -1,13 +1,13 @@
-"""One member of a consumer group: it joins, gets its partitions, says that it lives, and leaves.
+"""One member of a consumer group: it joins, gets its partitions, sends heartbeats, and leaves.
 
-Owns the classic protocol as a client speaks it, step by step: `advance` takes one as far as
-answers are there, so that whoever polls is kept no longer than it wants to be. A thread beats
-the heart meanwhile, on a connection of its own, through rebalances and losses of the coordinator,
-and only raises flags. Never touches positions.
+Owns the client's side of the classic protocol, in steps: `advance` goes as far as responses have
+arrived, so that `poll` keeps its timeout. A thread sends heartbeats on its own connection, through
+rebalances and failures of the coordinator, and only sets flags. Never touches positions.
 
-No heart beats while a Join waits: it has no session then. One begins with the answer, which the
-thread sees, however long the application works. To ask further is for the next poll, and so is to
-ask again when a Join or a Sync was lost with its connection; until then such a member is silent.
+The thread sends no heartbeats while a Join waits, because the member has no session then. The
+session begins with the response, which the thread reads even while the application works. The next
+poll sends the Sync, and repeats a Join or a Sync whose connection was lost. Until then such a
+member is silent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,15 @@ from plog.client.coordinators import (
 )
 from plog.client.metadata import Cluster
 from plog.client.retry_log import RetryLog
-from plog.errors import RETRIABLE, ErrorCode, KafkaError, PlogError, error_for
+from plog.errors import (
+    RETRIABLE,
+    ErrorCode,
+    KafkaError,
+    NetworkException,
+    PlogError,
+    RequestTimedOut,
+    error_for,
+)
 from plog.protocol.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -60,41 +68,43 @@ R = TypeVar("R", bound=Struct)
 log = logging.getLogger(__name__)
 
 CONSUMER = "consumer"
+"""The protocol type of groups whose members share partitions."""
+MEMBER_ID_VERSION = 4
+"""From this version of JoinGroup on the coordinator answers a first Join at once (KIP-394)."""
 MOVE_PATIENCE_S = 2.0
 """How long a group may be without a coordinator before a warning is logged."""
-"""The type of groups whose members share partitions."""
-NOBODY, NO_GENERATION = "", -1
+NO_MEMBER_ID, NO_GENERATION = "", -1
 EXPELLED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
-"""Errors that say that the group has gone on without this member."""
+"""Errors after which the group continues without this member."""
 LOST = EXPELLED | {ErrorCode.FENCED_INSTANCE_ID}
-"""Errors that say so, or that another has this member's name: what it had may be others' by now."""
+"""Errors after which other members may have this member's partitions."""
 STOP_PATIENCE_S = 1.0
-"""How long a heart that stops is waited for: it may be looking for a broker that says nothing."""
+"""How long `stop` waits for the heartbeat thread, which may wait for a broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who the group takes this member for; nobody, before it has joined."""
+    """The member's id and generation; empty before it has joined."""
 
-    member_id: str = NOBODY
+    member_id: str = NO_MEMBER_ID
     generation: int = NO_GENERATION
 
 
 class GroupMetadata(NamedTuple):
-    """Who commits for a group (KIP-447): a member, or with the name alone nobody that is in it."""
+    """The identity of a commit for a group (KIP-447): a member, or only the group's name."""
 
     group_id: str
     generation: int = NO_GENERATION
-    member_id: str = NOBODY
+    member_id: str = NO_MEMBER_ID
     instance_id: str | None = None
 
 
 class CommitFailed(PlogError):
-    """The group has gone on without this member: its partitions are others' by now."""
+    """The group has expelled this member: other members have its partitions."""
 
 
 class Timeouts(NamedTuple):
-    """In ms: how long a member may be silent, how often it speaks, how long it may work."""
+    """Timeouts in ms: of the session, between heartbeats, and between polls."""
 
     session_ms: int = 45_000
     heartbeat_ms: int = 3_000
@@ -102,7 +112,7 @@ class Timeouts(NamedTuple):
 
 
 class State(Enum):
-    """What a member is at."""
+    """The state of a member."""
 
     OUTSIDE = "outside"
     JOINING = "joining"
@@ -114,9 +124,10 @@ class Membership:
     """A member of one group.
 
     Args:
-        cluster: finds the coordinator; the caller's thread alone uses it.
-        assignors: those that the member can use, the preferred first.
-        partition_counts: tells how many partitions each topic has (0: there is none), for a leader.
+        cluster: finds the coordinator; only the caller's thread uses it.
+        assignors: the member's assignors, the preferred first.
+        partition_counts: returns the number of partitions of topics (0: no such topic), for a
+            leader.
     """
 
     def __init__(
@@ -137,87 +148,90 @@ class Membership:
         self._partition_counts = partition_counts
         self.identity = Identity()
         self.committer = Identity()
-        """Who it was when it was inside last: commits are its, until it is inside again."""
+        """The identity for commits: that of the last generation, until the next one is joined."""
         self.state = State.OUTSIDE
         self.assigned: list[TopicPartition] = []
-        """What the last generation gives this member."""
+        """The partitions of this member in the last generation."""
         self.led: Mapping[str, int] = {}
-        """The topics of all members that it leads, and of how many partitions it has shared."""
-        self._connection: Connection | None = None  # where a Join may wait for long
-        # For all that must not wait behind it.
+        """As the leader: the topics of all members, with the partition counts it has used."""
+        self._connection: Connection | None = None  # a Join may wait on it for long
+        # For requests that must not wait behind a Join.
         self._aside = Coordinator(cluster, KeyType.GROUP, group_id)
         self._retry_at = 0.0
         self._failing_since = 0.0
-        """When (time.monotonic()) the first of the failed attempts was; 0: the last one worked."""
+        """Time (time.monotonic()) of the first failed attempt; 0 after a success."""
         self._retries = RetryLog(log)
-        self._heart: _Heart | None = None
-        self._refused: ErrorCode | None = None  # one of LOST, on the way in
+        self._waits = RetryLog(log)
+        self._heartbeats: _Heartbeats | None = None
+        self._refused: ErrorCode | None = None  # one of LOST, while joining
 
     @property
     def metadata(self) -> GroupMetadata:
-        """Who this member is, for those who commit on its behalf.
+        """The member's identity, for commits on its behalf.
 
-        Whoever was taken out stays who it was, and is refused: nobody's offsets would be taken.
+        An expelled member keeps its identity, so that the coordinator refuses its commits. It would
+        accept a commit without a member id.
         """
         one = self.committer
         return GroupMetadata(self.group_id, one.generation, one.member_id, self.instance_id)
 
     @property
     def is_member(self) -> bool:
-        """Whether it has been inside, and the group is not known to have gone on without it."""
-        return self.committer.member_id == self.identity.member_id != NOBODY
+        """Whether it has been in a generation, and is not known to be expelled."""
+        return self.committer.member_id == self.identity.member_id != NO_MEMBER_ID
 
-    # -- towards the inside ------------------------------------------------------------------
+    # -- joining -----------------------------------------------------------------------------
 
     @property
     def must_rejoin(self) -> bool:
-        """Whether the group rebalances, or has gone on without this member.
+        """Whether the group rebalances, or has expelled this member.
 
-        On the way in the coordinator's answers tell of a rebalance.
+        While the member joins, the coordinator's responses report a rebalance.
         """
-        rebalances = self._heart is not None and self._heart.is_rebalancing
+        rebalances = self._heartbeats is not None and self._heartbeats.is_rebalancing
         return self._error is not None or (rebalances and self.state is State.INSIDE)
 
     @property
     def is_lost(self) -> bool:
-        """Whether the member was taken out: what it had may be others' by now."""
+        """Whether the member was expelled or fenced: other members may have its partitions."""
         return self._error in LOST
 
     @property
     def _error(self) -> ErrorCode | None:
-        """What has ended the membership, whoever was told."""
-        return self._refused or (None if self._heart is None else self._heart.error)
+        """The error that has ended the membership, from any request."""
+        return self._refused or (None if self._heartbeats is None else self._heartbeats.error)
 
     def polled(self) -> None:
-        """Take note that the application is alive."""
-        if self._heart is not None:
-            self._heart.polled_at = time.monotonic()
+        """Note that the application polls."""
+        if self._heartbeats is not None:
+            self._heartbeats.polled_at = time.monotonic()
 
     def rejoin(self) -> None:
-        """Have the member join again once it polls; until then its heart goes on."""
-        if self._heart is not None:
-            self._heart.is_rebalancing = True
+        """Make the member join again with its next poll; heartbeats continue until then."""
+        if self._heartbeats is not None:
+            self._heartbeats.is_rebalancing = True
 
     def refused(self, code: int) -> None:
-        """Take note of why a request of this member, made by another, was refused."""
+        """Note the error of another request of this member."""
         if code in LOST and self.state is State.INSIDE:
             self._refused = ErrorCode(code)
 
     def rest(self) -> None:
-        """End the heart: `is_lost` does not change any more until `begin`."""
-        if self._heart is not None:
-            self._heart.stop()
+        """End the heartbeats: `is_lost` does not change until `begin`."""
+        if self._heartbeats is not None:
+            self._heartbeats.stop()
 
     def begin(self) -> None:
-        """Leave the generation behind, to join the next one.
+        """Leave the generation, to join the next one.
 
-        Raises KafkaError with what no rejoining can mend. Whoever joins again nevertheless is still
-        the same member, and is told so again.
+        Raises:
+            KafkaError: joining again cannot solve it. If the member joins again nevertheless, it
+                keeps its identity and gets the same error.
         """
         self.rest()
-        error, self._refused, self._heart = self._error, None, None
+        error, self._refused, self._heartbeats = self._error, None, None
         if self.state is not State.INSIDE or self._is_asking:
-            self._drop_connection()  # an answer may be on its way
+            self._drop_connection()  # a response may still arrive
         self.state = State.OUTSIDE
         if error in EXPELLED:
             self.identity = Identity()
@@ -225,12 +239,12 @@ class Membership:
             raise error_for(error, f"group {self.group_id!r}: {error.name}")
 
     def advance(self, subscription: Subscription, timeout_s: float) -> bool:
-        """Go on towards the inside; True once this member has its partitions.
+        """Continue joining; return True once this member has its partitions.
 
-        It goes no further once the member `is_lost`.
+        It stops once the member `is_lost`.
 
         Raises:
-            KafkaError: what trying again cannot mend.
+            KafkaError: an error that a retry cannot solve.
         """
         deadline = time.monotonic() + timeout_s
         while self.state is not State.INSIDE:
@@ -242,6 +256,7 @@ class Membership:
                 return False
             try:
                 if not self._step(subscription, max(left_s, 0)):
+                    self._report_wait()
                     return False
             except KafkaError as fault:
                 self._fail(fault)
@@ -250,27 +265,27 @@ class Membership:
         return True
 
     def _step(self, subscription: Subscription, timeout_s: float) -> bool:
-        """Do what can be done now; False when the answer takes longer."""
+        """Do the next step; return False if the response takes longer."""
         if self.state is State.OUTSIDE:
             self._send_join(subscription)
         if self.state is State.JOINING:
-            assert self._heart is not None
-            answer = self._heart.joined(timeout_s)
+            assert self._heartbeats is not None
+            answer = self._heartbeats.joined(timeout_s)
             if answer is None:
                 return False
             self._take_join(answer)
             return True
         connection = self._coordinator()
-        if not connection.ready(timeout_s * 1000):
+        if not connection.ready(timeout_s * 1000) and not connection.is_overdue:
             return False
         self._take_sync(connection.receive(SyncGroupResponse))
         return True
 
     def _fail(self, fault: KafkaError) -> None:
-        """Begin again after a while, or say or raise what no other attempt can mend."""
+        """Schedule another attempt, or raise an error that a retry cannot solve."""
         self.state = State.OUTSIDE
         if fault.code == ErrorCode.REBALANCE_IN_PROGRESS:
-            # The member is one of the generation that it was let into, for which its heart beats.
+            # The member belongs to the generation that it has joined, and sends heartbeats for it.
             self._retry_at = time.monotonic() + RETRY_BACKOFF_S
             return
         self.rest()
@@ -292,10 +307,25 @@ class Membership:
         if fault.code not in MOVED or now - self._failing_since >= MOVE_PATIENCE_S:
             self._retries.warn(fault)
 
+    def _report_wait(self) -> None:
+        """Log that the coordinator has not answered for longer than a request usually takes."""
+        connection = self._connection
+        if connection is None or connection.waited_s < self._cluster.request_timeout_s:
+            return
+        request = "JoinGroup" if self.state is State.JOINING else "SyncGroup"
+        self._waits.warn(
+            f"group {self.group_id!r}: {connection.peer} has not answered {request} yet",
+            f"waiting for other members, max_poll_interval_ms={self._timeouts.max_poll_ms} at most",
+        )
+
     # -- JoinGroup and SyncGroup -----------------------------------------------------------------
 
     def _send_join(self, subscription: Subscription) -> None:
         connection = self._coordinator()
+        # Without a member id the coordinator answers at once (KIP-394). Later it may wait for the
+        # other members, who join with their next poll.
+        is_first = self.identity.member_id == NO_MEMBER_ID and self.instance_id is None
+        answers_at_once = is_first and connection.version_for(JoinGroupRequest) >= MEMBER_ID_VERSION
         connection.send(
             JoinGroupRequest(
                 group_id=self.group_id,
@@ -312,10 +342,10 @@ class Membership:
                 ],
             ),
             JoinGroupResponse,
-            wait_ms=self._timeouts.max_poll_ms,
+            wait_ms=0 if answers_at_once else self._timeouts.max_poll_ms,
         )
         self.rest()
-        self._heart = _Heart(self, self._cluster.twin(), connection)
+        self._heartbeats = _Heartbeats(self, self._cluster.twin(), connection)
         self.state = State.JOINING
 
     def _take_join(self, answer: JoinGroupResponse) -> None:
@@ -325,6 +355,8 @@ class Membership:
             return
         self._check(answer.error_code)
         self.identity = Identity(answer.member_id, answer.generation_id)
+        # The leader's Sync is answered at once; those of the others wait for it.
+        is_leader = answer.leader == answer.member_id
         self._coordinator().send(
             SyncGroupRequest(
                 group_id=self.group_id,
@@ -336,12 +368,12 @@ class Membership:
                 assignments=self._share(answer),
             ),
             SyncGroupResponse,
-            wait_ms=self._timeouts.max_poll_ms,
+            wait_ms=0 if is_leader else self._timeouts.max_poll_ms,
         )
         self.state = State.SYNCING
 
     def _share(self, answer: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
-        """Give the partitions out, if this member leads, and note by what (`led`)."""
+        """As the leader, assign the partitions and note the partition counts (`led`)."""
         self.led = {}
         if answer.leader != answer.member_id:
             return []
@@ -353,7 +385,7 @@ class Membership:
         topics = {topic for one in members.values() for topic in one.topics}
         self.led = self._partition_counts(topics)
         if answer.skip_assignment:
-            return []  # a static leader is back, and everybody keeps what it has (KIP-814)
+            return []  # a static leader is back, and all members keep their partitions (KIP-814)
         shares = assignor.assign(members, self.led)
         return [
             SyncGroupRequestAssignment(member_id=one, assignment=encode_assignment(share))
@@ -373,18 +405,18 @@ class Membership:
     # -- the coordinator ---------------------------------------------------------------------
 
     def call(self, request: Struct, response: type[R]) -> R:
-        """Ask the coordinator something else. Raises KafkaError."""
+        """Send another request to the coordinator. Raises KafkaError."""
         return self._aside.call(request, response)
 
     def ask(self, request: Struct, response: type[R], timeout_s: float) -> R | None:
-        """Ask from the inside what may be asked again; None while the answer takes longer.
+        """Send a request that may be repeated, as a member; None while the response takes longer.
 
-        Until then the next call waits for the same answer. It goes with the generation (`begin`).
+        The next call waits for the same response. `begin` drops it.
 
         Raises:
-            KafkaError: there is no answer to wait for any more.
+            KafkaError: no response will come.
         """
-        connection = self._coordinator()  # free, while no Join or Sync waits there
+        connection = self._coordinator()  # free, while no Join or Sync waits on it
         if not connection.in_flight:
             connection.send(request, response)
         due_at = connection.deadline or 0.0
@@ -397,7 +429,7 @@ class Membership:
         return self._connection is not None and self._connection.in_flight > 0
 
     def forget_coordinator(self) -> None:
-        """Look for the coordinator again before the next `call`, and from the inside `ask`."""
+        """Look the coordinator up again before the next `call`, and as a member before `ask`."""
         self._aside.forget()
         if self.state is State.INSIDE:
             self._drop_connection()
@@ -413,40 +445,40 @@ class Membership:
         if connection is not None:
             connection.close()
 
-    # -- the way out -------------------------------------------------------------------------
+    # -- leaving -----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Leave, unless the member is static: it may be back before it is missed."""
+        """Leave the group, unless the member is static: it may return within its session."""
         self.rest()
-        if self.instance_id is None and self.identity.member_id != NOBODY:
+        if self.instance_id is None and self.identity.member_id != NO_MEMBER_ID:
             try:
                 self.call(leave_request(self.group_id, self.identity), LeaveGroupResponse)
             except KafkaError as fault:
-                log.warning("group %s is not told that a member leaves: %s", self.group_id, fault)
+                log.warning("group %r: LeaveGroup failed: %s", self.group_id, fault)
         self.identity, self.state, self.assigned, self.led = Identity(), State.OUTSIDE, [], {}
-        self._refused, self._heart = None, None
+        self._refused, self._heartbeats = None, None
         self._drop_connection()
         self.forget_coordinator()
 
 
 def leave_request(group_id: str, identity: Identity, reason: str | None = None) -> Struct:
-    """Return what takes one member out."""
+    """Return the request by which one member leaves."""
     return LeaveGroupRequest(
         group_id=group_id,
         members=[MemberIdentity(member_id=identity.member_id, reason=reason)],
     )
 
 
-class _Heart:
-    """The thread that says that a member lives, from its Join on, until that is not so (`error`).
+class _Heartbeats:
+    """The thread that sends a member's heartbeats, from its Join on until an `error`.
 
     Args:
-        cluster: finds the coordinator; the thread's own from now on, closed at its end.
-        connection: where the Join's answer is due.
+        cluster: finds the coordinator; the thread owns it from now on, and closes it at its end.
+        connection: receives the Join's response.
 
     Attributes:
-        is_rebalancing: the members are to join again.
-        error: why there is nothing more to say.
+        is_rebalancing: the members have to join again.
+        error: the error that ended the heartbeats.
         polled_at: when (time.monotonic()) the application polled last.
     """
 
@@ -457,14 +489,19 @@ class _Heart:
         self._group_id = membership.group_id
         self._instance_id = membership.instance_id
         self._connection = connection
-        self._reading = threading.Lock()  # while somebody looks for the Join's answer
+        self._reading = threading.Lock()  # held to read the Join's response
         self._answer: JoinGroupResponse | KafkaError | None = None
         self._stopping = threading.Event()
+        self._retries = RetryLog(log)
         self.is_rebalancing = False
         self.error: ErrorCode | None = None
         self.polled_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="plog heartbeat", daemon=True)
         self._thread.start()
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._stopping.is_set()
 
     def stop(self) -> None:
         """End the thread."""
@@ -474,17 +511,21 @@ class _Heart:
         self._thread.join(STOP_PATIENCE_S)
 
     def joined(self, timeout_s: float = 0) -> JoinGroupResponse | None:
-        """Return what the Join was answered; None if that takes longer. Thread-safe.
+        """Return the Join's response; None if it takes longer. Thread-safe.
 
-        Whoever looks first reads it: a session begins with it, however long the application works.
+        The first thread that looks reads it: the session begins with it, even while the application
+        works.
 
         Raises:
-            KafkaError: it will not be answered any more.
+            KafkaError: no response will come.
         """
         with self._reading:
-            if self._answer is None and self._connection.ready(timeout_s * 1000):
+            connection = self._connection
+            if self._answer is None and (
+                connection.ready(timeout_s * 1000) or connection.is_overdue
+            ):
                 try:
-                    self._answer = self._connection.receive(JoinGroupResponse)
+                    self._answer = connection.receive(JoinGroupResponse)
                 except KafkaError as fault:
                     self._answer = fault
             if isinstance(self._answer, KafkaError):
@@ -492,23 +533,23 @@ class _Heart:
             return self._answer
 
     def _run(self) -> None:
-        beat_s = wait_s = self._timeouts.heartbeat_ms / 1000
+        interval_s = wait_s = self._timeouts.heartbeat_ms / 1000
         try:
             while self.error is None and not self._stopping.wait(wait_s):
-                wait_s = beat_s
+                wait_s = interval_s
                 me = self._identity()
                 if me is None:
                     continue
                 if time.monotonic() - self.polled_at > self._timeouts.max_poll_ms / 1000:
                     self._leave(me)
-                elif not self._beat(me):
-                    wait_s = min(beat_s, RETRY_BACKOFF_S)
+                elif not self._send_heartbeat(me):
+                    wait_s = min(interval_s, RETRY_BACKOFF_S)
         finally:
             self._coordinator.forget()
             self._cluster.close()
 
     def _identity(self) -> Identity | None:
-        """Return who the group takes this member for, once its Join is answered."""
+        """Return the member's identity, once its Join is answered."""
         try:
             answer = self.joined()
         except KafkaError:
@@ -517,13 +558,15 @@ class _Heart:
             return None
         return Identity(answer.member_id, answer.generation_id)
 
-    def _beat(self, me: Identity) -> bool:
-        """Say that the member lives; False if nobody has heard it."""
+    def _send_heartbeat(self, me: Identity) -> bool:
+        """Send a heartbeat; return False if no coordinator has received it."""
         try:
             code = self._coordinator.call(self._request(me), HeartbeatResponse).error_code
-            self._cluster.close()  # the coordinator is found, and has a connection by itself
+            self._cluster.close()  # the coordinator has a connection of its own
         except KafkaError as fault:
             code = fault.code
+            if isinstance(fault, NetworkException | RequestTimedOut) and not self._is_stopping:
+                self._retries.warn(f"group {self._group_id!r}: heartbeat failed: {fault}")
         if code in RETRIABLE:
             self._coordinator.forget()
             return False
@@ -554,5 +597,6 @@ class _Heart:
                 self._coordinator.call(
                     leave_request(self._group_id, me, reason), LeaveGroupResponse
                 )
-        except KafkaError:
-            return
+        except KafkaError as fault:
+            if not self._is_stopping:
+                log.warning("group %r: LeaveGroup failed: %s", self._group_id, fault)

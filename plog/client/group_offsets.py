@@ -1,7 +1,7 @@
-"""What a member commits for its group, and what it finds committed (OffsetCommit, OffsetFetch).
+"""A member's commits, and the look-up of committed offsets (OffsetCommit, OffsetFetch).
 
-Owns the two requests, and how long each is tried. When something is committed is `group_consumer`'s
-to say; commits in transactions are `transactions`'.
+Owns the two requests, and how long each is tried. `group_consumer` decides when to commit;
+`transactions` owns commits in transactions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ from collections.abc import Iterable
 from plog.client.coordinators import MOVED, RETRY_BACKOFF_S
 from plog.client.group_membership import LOST, CommitFailed, Identity, Membership, State
 from plog.client.offsets import OffsetAndMetadata, Offsets, with_metadata
-from plog.errors import ErrorCode, KafkaError, RebalanceInProgress, error_for
+from plog.client.retry_log import RetryLog
+from plog.errors import (
+    ErrorCode,
+    KafkaError,
+    NetworkException,
+    RebalanceInProgress,
+    RequestTimedOut,
+    error_for,
+)
 from plog.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -29,24 +37,27 @@ log = logging.getLogger(__name__)
 
 
 class GroupOffsets:
-    """The committed offsets of a member's group. Keeps none.
+    """The committed offsets of a member's group. Stores none.
 
     Args:
-        timeout_s: how long `commit` and `fetch` try while the coordinator moves, or is away.
+        timeout_s: how long `commit` and `fetch` try while the coordinator moves or is down.
     """
 
     def __init__(self, membership: Membership, *, timeout_s: float) -> None:
         self._membership = membership
         self._timeout_s = timeout_s
-        self._refused = Identity()  # who `fetch_within` could not be told as,
-        self._retry_at = 0.0  # and asks again then; in another generation at once
+        self._retries = RetryLog(log)
+        # The identity with which `fetch_within` failed, and the time of its next attempt. With
+        # another identity it asks at once.
+        self._refused = Identity()
+        self._retry_at = 0.0
 
     def commit(self, offsets: Offsets) -> None:
-        """Commit as the member, or as nobody without one.
+        """Commit as the member, or without a member id if it is none.
 
         Raises:
-            CommitFailed: the group has gone on without it.
-            RebalanceInProgress: the group goes on, and the member is about to follow.
+            CommitFailed: the group has expelled the member.
+            RebalanceInProgress: the group has a new generation, which the member is about to join.
             KafkaError: the coordinator refuses, or does not answer in time.
         """
         deadline = time.monotonic() + self._timeout_s
@@ -67,24 +78,24 @@ class GroupOffsets:
                 time.sleep(RETRY_BACKOFF_S)
 
     def _is_of_a_rebalance(self, fault: KafkaError) -> bool:
-        """Tell whether a refusal says only that the member's next generation has begun."""
+        """Return whether a refusal only means that the member's next generation has begun."""
         if fault.code == ErrorCode.ILLEGAL_GENERATION:
             return self._membership.state is not State.INSIDE and not self._membership.is_lost
         return fault.code == ErrorCode.REBALANCE_IN_PROGRESS
 
     def commit_once(self, offsets: Offsets) -> None:
-        """Commit as the member, or as nobody, or raise KafkaError with the first refusal."""
+        """Commit by one request. Raises KafkaError with the first refusal."""
         membership = self._membership
         identity = membership.committer if membership.is_member else Identity()
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
         for at, offset in offsets.items():
-            told = with_metadata(offset)
+            entry = with_metadata(offset)
             topics.setdefault(at.topic, []).append(
                 OffsetCommitRequestPartition(
                     partition_index=at.partition,
-                    committed_offset=told.offset,
-                    committed_leader_epoch=told.leader_epoch,
-                    committed_metadata=told.metadata,
+                    committed_offset=entry.offset,
+                    committed_leader_epoch=entry.leader_epoch,
+                    committed_metadata=entry.metadata,
                 )
             )
         answer = membership.call(
@@ -112,9 +123,9 @@ class GroupOffsets:
     def fetch(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what is committed for these partitions, but for those without a commit.
+        """Return the committed offsets of partitions; those without a commit are left out.
 
-        Transactions that are about to commit some are waited for.
+        Waits for transactions that are about to commit some.
 
         Raises:
             KafkaError: the coordinator refuses, or does not answer in time.
@@ -135,14 +146,14 @@ class GroupOffsets:
     def fetch_within(
         self, partitions: Iterable[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, OffsetAndMetadata] | None:
-        """Return what is committed for partitions of the member, as `fetch`; None if not known yet.
+        """Return the committed offsets of the member's partitions as `fetch`, or None if not known.
 
-        Transactions may be about to commit some, or the coordinator be away: ask again. A call goes
-        on with the wait of the one before. It does not wait for the time to ask again, as there may
-        be something to read meanwhile.
+        They are not known while a transaction is about to commit some, or the coordinator is down:
+        call again. A call continues the wait of the previous one. It does not wait for the next
+        attempt, because the member may have something to read meanwhile.
 
         Raises:
-            KafkaError: what asking again cannot mend.
+            KafkaError: an error that a retry cannot solve.
         """
         request = self._fetch_request(partitions)
         if not request.topics:
@@ -156,7 +167,11 @@ class GroupOffsets:
         except KafkaError as fault:
             self._prepare_another(fault)
             self._refused, self._retry_at = me, time.monotonic() + RETRY_BACKOFF_S
-            log.info("group %s: where to begin is not known yet: %s", request.group_id, fault)
+            text = f"group {request.group_id!r}: committed offsets are not known yet: {fault}"
+            if isinstance(fault, NetworkException | RequestTimedOut):
+                self._retries.warn(text)
+            else:
+                log.info("%s", text)
             return None
 
     def _fetch_request(self, partitions: Iterable[TopicPartition]) -> OffsetFetchRequest:
@@ -173,7 +188,7 @@ class GroupOffsets:
         )
 
     def _prepare_another(self, fault: KafkaError) -> None:
-        """See to it that another attempt may do, or raise what none can mend."""
+        """Prepare another attempt, or raise an error that a retry cannot solve."""
         if not fault.retriable:
             raise fault
         if fault.code != ErrorCode.UNSTABLE_OFFSET_COMMIT:

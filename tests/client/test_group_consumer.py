@@ -164,7 +164,7 @@ def test_what_a_cooperative_member_keeps_is_never_revoked(
 def test_a_member_that_dies_is_missed_after_its_session(broker: BrokerProcess, topic: str) -> None:
     one, dies = (Member(broker, topic, [topic]) for _ in range(2))
     until(lambda: even(one, dies))
-    heart = dies.consumer._membership._heart
+    heart = dies.consumer._membership._heartbeats
     assert heart is not None
     heart.stop()  # silent, as if killed; its thread polls on and hears nothing
     dies._stopping.set()

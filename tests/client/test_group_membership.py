@@ -18,6 +18,7 @@ from plog.client.group_consumer import (
 from plog.client.group_membership import State
 from plog.errors import ErrorCode, KafkaError
 from plog.protocol.api_keys import ApiKey
+from plog.protocol.framing import RequestHeader
 from plog.protocol.messages.groups import (
     FindCoordinatorRequest,
     HeartbeatRequest,
@@ -151,7 +152,7 @@ def test_who_is_expelled_hears_of_a_loss_and_commits_nothing(
     one = worker(assignor)
     fake.lots[ApiKey.HEARTBEAT] = [*before, end]
     until(lambda: one.membership.is_lost)
-    heart = one.membership._heart
+    heart = one.membership._heartbeats
     assert heart is not None
     until(lambda: not heart._thread.is_alive())
     one.consumer._commit_at = 0  # one would be due
@@ -639,3 +640,84 @@ def test_commits_by_themselves_find_a_coordinator_that_has_moved(
     assert fake.count(FindCoordinatorRequest) == looks + 1
     assert fake.count(OffsetCommitRequest) == 2
     assert one.consumer._committed == {TopicPartition("t", index): 3 for index in range(2)}
+
+
+# -- a coordinator that keeps the connection and does not answer -----------------------------------
+
+
+@both
+def test_first_join_is_given_up_after_the_request_timeout(
+    fake: GroupBroker, worker: MakeWorker, assignor: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A coordinator answers it at once (KIP-394), whatever the other members do."""
+    fake.lots[ApiKey.JOIN_GROUP] = [SILENCE]
+    one = worker(assignor, request_timeout_ms=300)
+    assert one.heard == ["assigned"]
+    assert f"{fake.bootstrap} did not answer JoinGroup within 0.3 s; trying again" in caplog.text
+
+
+def test_sync_of_the_leader_is_given_up_after_the_request_timeout(
+    fake: GroupBroker, worker: MakeWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    join = fake.answers[ApiKey.JOIN_GROUP]
+
+    def join_as_leader(request: object, header: RequestHeader) -> object:
+        answer = join(request, header)
+        answer.leader = answer.member_id
+        return answer
+
+    fake.answers[ApiKey.JOIN_GROUP] = join_as_leader
+    fake.lots[ApiKey.SYNC_GROUP] = [SILENCE]
+    one = worker(EAGER, request_timeout_ms=300)
+    assert one.heard == ["assigned"]
+    assert f"{fake.bootstrap} did not answer SyncGroup within 0.3 s; trying again" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("request_name", "api_key"),
+    [("JoinGroup", ApiKey.JOIN_GROUP), ("SyncGroup", ApiKey.SYNC_GROUP)],
+)
+def test_wait_for_other_members_is_reported_and_ends(
+    fake: GroupBroker,
+    worker: MakeWorker,
+    caplog: pytest.LogCaptureFixture,
+    request_name: str,
+    api_key: ApiKey,
+) -> None:
+    fake.lots[api_key] = [SILENCE]
+    one = worker(
+        EAGER, request_timeout_ms=200, max_poll_interval_ms=800, group_instance_id="static"
+    )
+    assert one.heard == ["assigned"]
+    said = [record.getMessage() for record in caplog.records]
+    waits = (
+        f"group 'g': {fake.bootstrap} has not answered {request_name} yet;"
+        " waiting for other members, max_poll_interval_ms=800 at most"
+    )
+    assert said == [
+        waits,
+        f"{fake.bootstrap} did not answer {request_name} within 1 s; trying again",
+    ]
+
+
+def test_look_up_of_committed_offsets_that_is_not_answered_is_reported(
+    fake: GroupBroker, worker: MakeWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.lots[ApiKey.OFFSET_FETCH] = [SILENCE]
+    worker(EAGER, request_timeout_ms=200)
+    assert (
+        f"group 'g': committed offsets are not known yet: {fake.bootstrap}"
+        " did not answer OffsetFetch within 0.2 s; trying again"
+    ) in caplog.text
+
+
+def test_heartbeat_that_is_not_answered_is_reported(
+    fake: GroupBroker, worker: MakeWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker(EAGER, request_timeout_ms=200)
+    fake.lots[ApiKey.HEARTBEAT] = [SILENCE]
+    warning = (
+        f"group 'g': heartbeat failed: {fake.bootstrap}"
+        " did not answer Heartbeat within 0.2 s; trying again"
+    )
+    until(lambda: warning in caplog.text)
