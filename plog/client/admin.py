@@ -1,8 +1,8 @@
 """Administrative requests: topics, partitions, configs, records, log directories.
 
-Owns no state but its connections. Each call asks the broker that must answer it
-(the controller, a leader, or each broker), again when that one has changed, and
-raises the first error it is told.
+Owns only its connections. Each call asks the broker that is responsible (the
+controller, a leader, or each broker), and again when that broker has changed. It
+raises the first error of a response.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ R = TypeVar("R", bound=Struct)
 T = TypeVar("T")
 
 UP, DOWN_SAFELY = 1, 2
-"""Which way a feature's level is to go."""
+"""Direction in which a feature's level changes."""
 TOPIC, BROKER, GROUP = 2, 4, 32
 """Resource types of configs."""
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -74,9 +74,9 @@ SOURCES = {
     8: "group",
 }
 BROKER_DEFAULT = -1
-"""Number of partitions or replicas: as the broker is configured."""
+"""Number of partitions or replicas: the broker's default."""
 END = -1
-"""Offset of `delete_records`: everything there is."""
+"""Offset of `delete_records`: the end of the log."""
 MOVED = frozenset(
     {
         ErrorCode.NOT_CONTROLLER,
@@ -84,14 +84,14 @@ MOVED = frozenset(
         ErrorCode.LEADER_NOT_AVAILABLE,
     }
 )
-"""Errors after which the same request may do on another broker, or a little later."""
+"""Errors after which the same request may succeed on another broker, or a little later."""
 MOVED_TIMEOUT_S = 10.0
 HINTS: dict[int, str] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "it does not exist",
-    ErrorCode.OFFSET_OUT_OF_RANGE: "the log does not reach that far",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "the offset is past the end of the log",
     ErrorCode.KAFKA_STORAGE_ERROR: "its log directory is offline, or its log is damaged",
 }
-"""What a code means here, where the broker sends no words with it."""
+"""What a code means here, if the broker sends no message with it."""
 RETRY_BACKOFF_S = 0.1
 
 
@@ -118,7 +118,7 @@ class LogDirPartition(NamedTuple):
 
 
 class FeatureLevels(NamedTuple):
-    """A feature (KIP-584): the levels that a broker supports, and the one in force (0: none)."""
+    """A feature (KIP-584): the levels that a broker supports, and the level in force (0: none)."""
 
     name: str
     lowest: int
@@ -135,7 +135,7 @@ class Admin(Administration):
         return sorted(self._cluster.nodes.values())
 
     def controller_id(self) -> int:
-        """Return the controller's node id, -1 while there is none."""
+        """Return the controller's node id, -1 without a controller."""
         self._cluster.refresh([])
         return self._cluster.controller_id
 
@@ -154,7 +154,7 @@ class Admin(Administration):
 
         Raises:
             UnknownTopicOrPartition: it does not exist.
-            InvalidTopic: no topic can have this name.
+            InvalidTopic: the name is not valid for a topic.
         """
         self._cluster.forget(name)
         return self._cluster.topic(name)
@@ -173,7 +173,7 @@ class Admin(Administration):
 
         Args:
             assignments: the brokers of each partition, in place of the two numbers.
-            validate_only: only check whether it could be created.
+            validate_only: only check whether the topic could be created.
 
         Raises:
             TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidReplicationFactor,
@@ -233,7 +233,7 @@ class Admin(Administration):
 
         Raises:
             UnknownTopicOrPartition: it does not exist.
-            InvalidPartitions: it has as many or more.
+            InvalidPartitions: it already has that many partitions or more.
         """
 
         def create() -> None:
@@ -286,7 +286,7 @@ class Admin(Administration):
 
         Args:
             name: with BROKER, "" is what all brokers share.
-            keys: only these; all by default.
+            keys: only these settings; all by default.
 
         Raises:
             UnknownTopicOrPartition: no such topic.
@@ -329,7 +329,7 @@ class Admin(Administration):
         """Change settings, each (key, SET | DELETE | APPEND | SUBTRACT, value).
 
         Raises:
-            InvalidConfig: no such key, or a value it does not take.
+            InvalidConfig: no such key, or an invalid value.
             UnknownTopicOrPartition: no such topic.
             InvalidRequest: no such broker, or one key twice.
         """
@@ -364,14 +364,14 @@ class Admin(Administration):
     def set_feature(
         self, name: str, level: int, *, lower: bool = False, validate_only: bool = False
     ) -> None:
-        """Put a feature's level in force in the whole cluster; 0 for none.
+        """Set a feature's level in the whole cluster; 0 removes the feature.
 
         Args:
-            lower: the level is below the one in force.
+            lower: the new level is below the current one.
 
         Raises:
-            InvalidUpdateVersion: no such feature or level, or it goes the other way.
-            InvalidRequest: the feature is not in force, and is to be removed.
+            InvalidUpdateVersion: no such feature or level, or `lower` does not fit.
+            InvalidRequest: the feature is not set, and cannot be removed.
         """
         change = FeatureUpdateKey(
             feature=name, max_version_level=level, upgrade_type=DOWN_SAFELY if lower else UP
@@ -389,9 +389,9 @@ class Admin(Administration):
         self._settled(update)
 
     def log_dirs(self, topics: Sequence[str] | None = None) -> list[LogDirPartition]:
-        """Return what every broker holds in its log directories, of some topics or of all.
+        """Return the partitions in every broker's log directories, of some topics or of all.
 
-        Directories that are offline hold nothing that could be told.
+        Offline directories are left out.
         """
         asked: list[DescribableLogDirTopic] | None = None
         if topics is not None:
@@ -440,14 +440,14 @@ class Admin(Administration):
         return connection.call(request, response, wait_ms=self._timeout_ms)
 
     def _ask_about(self, resource_type: int, name: str, request: Struct, response: type[R]) -> R:
-        """Ask the broker that knows a resource: that very broker, or any one."""
+        """Ask the broker that knows a resource: the named broker, or any broker."""
         if resource_type != BROKER or not name:
             return self._cluster.ask_any(request, response)
         self._cluster.refresh([])
         known = self._cluster.nodes
         if not name.isdecimal() or int(name) not in known:
             raise InvalidRequest(
-                f"no broker has the id {name!r}; there are {', '.join(map(str, sorted(known)))}"
+                f"no broker has id {name!r}; the cluster has {', '.join(map(str, sorted(known)))}"
             )
         return self._cluster.connection(int(name)).call(request, response)
 
