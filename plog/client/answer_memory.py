@@ -1,18 +1,18 @@
-"""Memory for the answers of one connection: used again once nobody looks into it any more.
+"""Buffers for the responses of one connection, reused once no memoryview refers to them.
 
-A fresh buffer of megabytes is zeroed and faulted in page by page, which costs a
-reader of large fetches about a tenth of its time.
+The kernel zeroes a new buffer of megabytes page by page, which costs a reader of large fetches
+about a tenth of its time.
 """
 
 from __future__ import annotations
 
 KEPT_BUFFERS = 2
-"""One answer is being decoded while the next is received."""
+"""One response is being decoded while the next is received."""
 WORTH_KEEPING_BYTES = 64 * 1024
 
 
 class AnswerMemory:
-    """Hands out buffers for answers, and finds by itself which of them are free again."""
+    """Hands out buffers for responses, and finds out which of them are free again."""
 
     def __init__(self) -> None:
         self._kept: list[bytearray] = []  # oldest first

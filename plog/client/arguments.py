@@ -9,8 +9,8 @@ def at_least(least: int, **given: int) -> None:
     """Check arguments, named as the application names them.
 
     Raises:
-        InvalidConfig: one is smaller than `least`.
+        InvalidConfig: an argument is below `least`.
     """
     for name, value in given.items():
         if value < least:
-            raise InvalidConfig(f"{name}={value}: at least {least}")
+            raise InvalidConfig(f"invalid {name}={value}: at least {least}")

@@ -1,8 +1,8 @@
-"""How the leader of a group shares the partitions: range, roundrobin, sticky, cooperative-sticky.
+"""How the leader of a group assigns partitions: range, roundrobin, sticky, cooperative-sticky.
 
-Owns the four assignments that Kafka's clients know by these names, and what a member tells for
-them, so that members of other clients may be in the same group. Pure: it sees who wants what, and
-how many partitions there are.
+Owns the four assignors that Kafka's clients know by these names, and the encoding of their
+subscriptions and assignments, so that members with other clients may join the same group. Pure: its
+input are the members' subscriptions and the partition counts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _VERSION, _GENERATION = struct.Struct(">h"), struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member wants, and what it has had since which generation."""
+    """The topics of a member, and the partitions it has had since which generation."""
 
     topics: tuple[str, ...]
     owned: tuple[TopicPartition, ...] = ()
@@ -41,21 +41,21 @@ class Subscription:
 
 
 class Assignor(NamedTuple):
-    """An assignment by its name; `is_cooperative` ones let members keep what stays theirs."""
+    """An assignor by its name. With `is_cooperative` members keep the partitions that stay."""
 
     name: str
     assign: Callable[[Mapping[str, Subscription], Mapping[str, int]], Assignment]
     is_cooperative: bool = False
 
 
-# -- what members tell each other ------------------------------------------------------------------
+# -- subscriptions and assignments -----------------------------------------------------------------
 
 
 def encode_subscription(subscription: Subscription, assignor: Assignor) -> bytes:
-    """Encode what a member tells for an assignor."""
+    """Encode a member's subscription for an assignor."""
     user_data: bytes | None = None
     if assignor is STICKY and subscription.owned:
-        # It gives everything up before it joins, and tells here what it would like to have back.
+        # The member gives all partitions up before it joins, and names those it wants back here.
         previous = StickyUserData(
             previous_assignment=_wire(subscription.owned), generation=subscription.generation
         )
@@ -74,7 +74,7 @@ def encode_subscription(subscription: Subscription, assignor: Assignor) -> bytes
 def decode_subscription(
     data: bytes, assignor: Assignor, instance_id: str | None = None
 ) -> Subscription:
-    """Decode what a member told. Raises InvalidRequest."""
+    """Decode a member's subscription. Raises InvalidRequest."""
     version = _version_of(data, ConsumerProtocolSubscription.api.versions.high)
     found, _ = codec.decode(ConsumerProtocolSubscription, version, data, _VERSION.size)
     owned = tuple(_partitions(found.owned_partitions))
@@ -82,7 +82,7 @@ def decode_subscription(
     if found.user_data and assignor is STICKY:
         owned, generation = _decode_sticky(found.user_data)
     elif assignor is COOPERATIVE_STICKY and generation < 0:
-        # Version 1 has no place for it.
+        # Version 1 has no field for it.
         user_data = found.user_data or b""
         if len(user_data) >= _GENERATION.size:
             (generation,) = _GENERATION.unpack_from(user_data)
@@ -90,13 +90,13 @@ def decode_subscription(
 
 
 def encode_assignment(partitions: Sequence[TopicPartition]) -> bytes:
-    """Encode what a member gets."""
+    """Encode a member's assignment."""
     value = ConsumerProtocolAssignment(assigned_partitions=_wire(partitions))
     return _VERSION.pack(ASSIGNMENT_VERSION) + codec.encode(value, ASSIGNMENT_VERSION)
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """Decode what a member got; nothing, where its leader left it out. Raises InvalidRequest."""
+    """Decode a member's assignment; empty if the leader left it out. Raises InvalidRequest."""
     if not data:
         return []
     version = _version_of(data, ConsumerProtocolAssignment.api.versions.high)
@@ -105,7 +105,7 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
 
 
 def by_topic(partitions: Sequence[TopicPartition]) -> dict[str, list[int]]:
-    """Group partitions by their topics, in the order in which they come."""
+    """Group partitions by topic, in their order."""
     found: dict[str, list[int]] = {}
     for at in partitions:
         found.setdefault(at.topic, []).append(at.partition)
@@ -114,7 +114,7 @@ def by_topic(partitions: Sequence[TopicPartition]) -> dict[str, list[int]]:
 
 def _version_of(data: bytes, newest: int) -> int:
     if len(data) < _VERSION.size:
-        raise InvalidRequest(f"{len(data)} bytes where a version should be")
+        raise InvalidRequest(f"{len(data)} bytes are too few for a version")
     version: int = _VERSION.unpack_from(data)[0]
     return min(version, newest)
 
@@ -144,17 +144,17 @@ def _partitions(topics: Sequence[TopicPartitions]) -> list[TopicPartition]:
 
 
 def _in_order(members: Mapping[str, Subscription]) -> list[str]:
-    """Return the members, static ones by their instances: these keep their places."""
+    """Return the members in order; static members by instance id, so that they keep their place."""
     return sorted(members, key=lambda one: (members[one].instance_id or one, one))
 
 
 def _newest_first(members: Mapping[str, Subscription]) -> list[str]:
-    """Return the members in the order in which claims count: of equals the first one's."""
+    """Return the members in the order of their claims: the newest generation first."""
     return sorted(_in_order(members), key=lambda one: members[one].generation, reverse=True)
 
 
 def assign_ranges(members: Mapping[str, Subscription], partitions: Mapping[str, int]) -> Assignment:
-    """Give each member a range of each of its topics; the first ones get one more."""
+    """Give each member a range of each of its topics; the first members get one more."""
     found: Assignment = {member: [] for member in members}
     ordered = _in_order(members)
     for topic in sorted({topic for one in members.values() for topic in one.topics}):
@@ -171,7 +171,7 @@ def assign_ranges(members: Mapping[str, Subscription], partitions: Mapping[str, 
 def assign_round_robin(
     members: Mapping[str, Subscription], partitions: Mapping[str, int]
 ) -> Assignment:
-    """Deal the partitions out, topic by topic, to the members that want them."""
+    """Give the partitions in turn, topic by topic, to the members that subscribe to them."""
     found: Assignment = {member: [] for member in members}
     ordered = _in_order(members)
     place = 0
@@ -184,7 +184,7 @@ def assign_round_robin(
 
 
 def assign_sticky(members: Mapping[str, Subscription], partitions: Mapping[str, int]) -> Assignment:
-    """Share evenly, and let members keep as much as that allows."""
+    """Assign evenly, and let members keep as many partitions as that allows."""
     shares = _Shares(members, partitions)
     shares.keep_owned()
     shares.deal_rest()
@@ -195,9 +195,9 @@ def assign_sticky(members: Mapping[str, Subscription], partitions: Mapping[str, 
 def assign_cooperatively(
     members: Mapping[str, Subscription], partitions: Mapping[str, int]
 ) -> Assignment:
-    """`assign_sticky`, but what somebody else still has is nobody's until it was given up.
+    """Assign as `assign_sticky`, without the partitions that another member still has.
 
-    The group then rebalances once more (KIP-429).
+    Their owner gives them up, and the group rebalances once more (KIP-429).
     """
     found = assign_sticky(members, partitions)
     owners: dict[TopicPartition, str] = {}
@@ -223,7 +223,7 @@ def _all(
 
 @dataclass(slots=True)
 class _Shares:
-    """A sticky assignment while it is made."""
+    """A sticky assignment while it is computed."""
 
     members: Mapping[str, Subscription]
     partitions: Mapping[str, int]
@@ -238,7 +238,7 @@ class _Shares:
             self._wanting[topic] = [one for one in ordered if topic in self.members[one].topics]
 
     def keep_owned(self) -> None:
-        """Leave everybody what it has and still wants; of two that claim it the newer one."""
+        """Let members keep partitions they still subscribe to; of two claims the newer one wins."""
         for member in _newest_first(self.members):
             for at in self.members[member].owned:
                 wanted = member in self._wanting.get(at.topic, ())
@@ -246,14 +246,14 @@ class _Shares:
                     self._give(at, member)
 
     def deal_rest(self) -> None:
-        """Give what nobody has to whoever has least; what few want goes first."""
+        """Give free partitions to the member with the fewest; rarely subscribed ones first."""
         free = [at for at in _all(self.members, self.partitions) if at not in self._owner]
         free.sort(key=lambda at: len(self._wanting[at.topic]))
         for at in free:
             self._give(at, min(self._wanting[at.topic], key=lambda one: len(self.of[one])))
 
     def balance(self) -> None:
-        """Move partitions from who has much to who has less, as long as that evens out."""
+        """Move partitions from members with many to members with few until they are even."""
         moved = True
         while moved:
             moved = False

@@ -1,7 +1,7 @@
 """A consumer of assigned partitions: positions, polling, seeking, offsets by time.
 
-Owns positions, their resets, and what has been fetched ahead of the application.
-Groups are `group_consumer`'s. Not thread-safe.
+Owns positions, their resets, and the records fetched ahead of the application.
+`group_consumer` owns groups. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ISOLATION_LEVELS = {
 }
 RETRY_BACKOFF_S = 0.1
 BUFFERED_FETCHES = 1
-"""No partition of a broker is fetched while one of them has more fetches than this undelivered."""
+"""A broker gets no fetch while one of its partitions has more undelivered fetches than this."""
 
 
 class ConsumerClosed(PlogError):
@@ -66,14 +66,14 @@ class ConsumerClosed(PlogError):
 
 
 class NotAssigned(PlogError):
-    """The partition is not one of those given to `assign`."""
+    """The partition is not assigned to the consumer."""
 
 
 class ConsumerRecord(NamedTuple):
-    """A record and where it was read.
+    """A record and its position.
 
     `timestamp` is ms since 1970; `timestamp_type` 0 CreateTime, 1 LogAppendTime. `leader_epoch` is
-    that of the leader who wrote it, -1 when it is not known.
+    the epoch of the leader that wrote it, -1 if it is not known.
     """
 
     topic: str
@@ -88,10 +88,10 @@ class ConsumerRecord(NamedTuple):
 
 
 class _Position:
-    """Where one partition is read. A seek makes a new one, so that older fetches miss it.
+    """The position in one partition. A seek creates a new one, so that older fetches miss it.
 
-    Invariant: what is buffered goes from `offset` to `fetch_offset` without a gap, and a fault is
-    what was met there: nothing from behind it counts.
+    Invariant: the buffered records go from `offset` to `fetch_offset` without a gap. A fault was
+    met at `fetch_offset`, and no records after it are used.
     """
 
     __slots__ = (
@@ -109,26 +109,26 @@ class _Position:
         self, offset: int | None, leader_epoch: int = NO_EPOCH, *, paused: bool = False
     ) -> None:
         self.offset = offset  # of the next record to return; None until reset
-        self.leader_epoch = leader_epoch  # of what was read before it, if that is known
+        self.leader_epoch = leader_epoch  # of the last record read, if known
         self.fetch_offset = offset or 0
         self.paused = paused
         self.high_watermark = -1
-        self.served = 0  # the poll that last gave records of it
+        self.served = 0  # the last poll that returned records of it
         self.buffered: deque[RecordStream] = deque()
         self.fault: KafkaError | None = None  # for the next poll to raise
 
 
 class _NodeFetch(NamedTuple):
-    """A Fetch in flight: what was asked, from where."""
+    """A Fetch in flight: its partitions and their offsets."""
 
     positions: dict[TopicPartition, _Position]
     offsets: dict[TopicPartition, int]
 
     def goes_on(self, partition: TopicPartition, position: _Position | None) -> bool:
-        """Tell whether it asks for what comes next.
+        """Return whether its records are the next ones of the position.
 
-        Not so when the partition was unassigned or moved by a seek since, when a batch before it
-        could not be read, or when another leader has answered meanwhile.
+        False if the partition was unassigned or a seek has moved it, if an earlier batch could not
+        be read, or if another leader has answered meanwhile.
         """
         return (
             position is self.positions[partition]
@@ -140,21 +140,21 @@ class _NodeFetch(NamedTuple):
 class Consumer:
     """Reads assigned partitions.
 
-    While the application works on what `poll` returned, the next fetch is on its way: a partition
+    While the application processes the records of `poll`, the next fetch is in flight. A partition
     has at most two fetches buffered, so max_partition_fetch_bytes and fetch_max_bytes bound the
     memory.
 
     Args:
-        bootstrap_servers: "host:port,...", or a cluster that is somebody's already, who closes it.
-        auto_offset_reset: "earliest", "latest" or "none": where to go when a position is unset or
-            out of range ("none": raise OffsetOutOfRange).
+        bootstrap_servers: "host:port,...", or a cluster, which stays open when this client closes.
+        auto_offset_reset: "earliest", "latest" or "none": the position if it is unset or out of
+            range ("none": raise OffsetOutOfRange).
         isolation_level: "read_uncommitted" or "read_committed".
         fetch_max_wait_ms, fetch_min_bytes, fetch_max_bytes, max_partition_fetch_bytes: as Kafka's.
-            A batch that is larger than these still comes through.
-        max_poll_records: most records one poll returns, shared among the partitions that have any.
+            A batch that is larger than these is still fetched.
+        max_poll_records: maximum records of one poll, shared among the partitions.
 
     Raises:
-        InvalidConfig: an argument is not one of its values.
+        InvalidConfig: an argument is invalid.
     """
 
     def __init__(
@@ -172,10 +172,12 @@ class Consumer:
         request_timeout_ms: int = 30_000,
     ) -> None:
         if auto_offset_reset not in (*RESETS, "none"):
-            raise InvalidConfig(f"auto_offset_reset={auto_offset_reset!r}: earliest, latest, none")
+            raise InvalidConfig(
+                f"invalid auto_offset_reset={auto_offset_reset!r}: use earliest, latest, none"
+            )
         if isolation_level not in ISOLATION_LEVELS:
             raise InvalidConfig(
-                f"isolation_level={isolation_level!r}: {', '.join(ISOLATION_LEVELS)}"
+                f"invalid isolation_level={isolation_level!r}: use {', '.join(ISOLATION_LEVELS)}"
             )
         at_least(1, max_poll_records=max_poll_records)
         at_least(
@@ -198,12 +200,12 @@ class Consumer:
         self._max_poll_records = max_poll_records
         self._is_closed = False
         self._polls = 0
-        # In the order in which they are asked for: who gave data goes to the end.
+        # In the order of their requests: a partition that has returned data goes to the end.
         self._positions: dict[TopicPartition, _Position] = {}
-        # Connections of our own: a Fetch may wait, and other requests must not wait behind it.
+        # Connections of our own, so that other requests do not wait behind a Fetch.
         self._connections: dict[int, Connection] = {}
         self._in_flight: dict[int, _NodeFetch] = {}
-        # After a failure: when to try again, and what was said of it.
+        # After a failure: the time of the next attempt, and its log.
         self._is_retrying, self._retry_at = False, 0.0
         self._retries = RetryLog(log)
 
@@ -214,7 +216,7 @@ class Consumer:
         self.close()
 
     def close(self) -> None:
-        """Close every connection and drop what was fetched ahead."""
+        """Close every connection and drop the buffered records."""
         for node_id in list(self._connections):
             self._drop_connection(node_id)
         if self._is_own:
@@ -235,7 +237,7 @@ class Consumer:
         return [TopicPartition(topic, p) for p in sorted(self._cluster.topic(topic).partitions)]
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions and no others; those that stay keep their positions.
+        """Read only these partitions; those that were assigned before keep their positions.
 
         Raises:
             ConsumerClosed: after close().
@@ -250,15 +252,18 @@ class Consumer:
         return sorted(self._positions)
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Set where the next poll goes on: at an offset, or where a group has committed.
+        """Set the position: an offset, or a group's committed offset.
 
         Raises:
             NotAssigned: the partition is not assigned.
-            ValueError: the offset is negative, or larger than offsets are.
+            ValueError: the offset is negative or above the largest offset.
         """
         to = with_metadata(offset)
         if not 0 <= to.offset <= LARGEST_OFFSET:
-            raise ValueError(f"offset {to.offset} of {partition}; the ends have seek_to_*")
+            raise ValueError(
+                f"invalid offset {to.offset} for {partition}: use 0 to {LARGEST_OFFSET},"
+                " seek_to_beginning or seek_to_end"
+            )
         self._move(partition, to.offset, to.leader_epoch)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
@@ -270,7 +275,7 @@ class Consumer:
         self._seek_to(partitions, LATEST)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Do not return records of these partitions until `resume`; what is buffered stays."""
+        """Do not return records of these partitions until `resume`; keep the buffered ones."""
         for partition in partitions:
             self._position(partition).paused = True
 
@@ -280,7 +285,7 @@ class Consumer:
             self._position(partition).paused = False
 
     def paused(self) -> list[TopicPartition]:
-        """Return the partitions that are paused."""
+        """Return the paused partitions."""
         return sorted(p for p, position in self._positions.items() if position.paused)
 
     def position(self, partition: TopicPartition) -> int:
@@ -288,7 +293,7 @@ class Consumer:
 
         Raises:
             NotAssigned: the partition is not assigned.
-            OffsetOutOfRange: it is not set, and auto_offset_reset is "none".
+            OffsetOutOfRange: it has no position, and auto_offset_reset is "none".
         """
         position = self._position(partition)
         if position.offset is None:
@@ -298,7 +303,7 @@ class Consumer:
         return position.offset
 
     def known_positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the next record of each partition that has a position by now, to be committed."""
+        """Return the positions that are known, as offsets to commit."""
         return {
             at: OffsetAndMetadata(one.offset, leader_epoch=one.leader_epoch)
             for at, one in self._positions.items()
@@ -306,7 +311,7 @@ class Consumer:
         }
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """Return the high watermark that the last fetch told, -1 before the first."""
+        """Return the high watermark of the last fetch, -1 before the first."""
         return self._position(partition).high_watermark
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -329,7 +334,7 @@ class Consumer:
 
         Raises:
             UnknownTopicOrPartition: no such partition.
-            KafkaError: no leader answers in request_timeout_ms.
+            KafkaError: no leader answers within request_timeout_ms.
         """
         return list_offsets(
             self._cluster,
@@ -347,8 +352,8 @@ class Consumer:
 
         Raises:
             OffsetOutOfRange: with auto_offset_reset="none".
-            CorruptRecord: what a broker sent cannot be read; `seek` past it to go on.
-            KafkaError: another error that trying again cannot mend.
+            CorruptRecord: a batch cannot be read; `seek` past it to continue.
+            KafkaError: another error that a retry cannot solve.
             ConsumerClosed: after close().
         """
         self._check_open()
@@ -372,14 +377,14 @@ class Consumer:
                 return self._take()
 
     def _take(self) -> list[ConsumerRecord]:
-        """Return what is buffered: of every partition that has any an equal share, then more."""
+        """Return buffered records: an equal share of every partition, then more."""
         self._polls += 1
         ready = [
             (partition, position)
             for partition, position in self._positions.items()
             if position.buffered and not position.paused
         ]
-        # Whoever has waited longest comes first.
+        # The partition that has waited longest comes first.
         ready.sort(key=lambda entry: entry[1].served)
         found: list[ConsumerRecord] = []
         most = self._max_poll_records
@@ -397,7 +402,7 @@ class Consumer:
         return found
 
     def _look_ahead(self) -> None:
-        """Take answers that are there and send the next fetches, before the application works."""
+        """Read responses that have arrived and send the next fetches, before `poll` returns."""
         if self._in_flight:
             self._receive_fetches(0)
         self._send_fetches()
@@ -405,8 +410,8 @@ class Consumer:
     def _send_fetches(self) -> None:
         """Send a Fetch to every broker that may get one.
 
-        Partitions that have no leader or no position now are looked after from time to time; the
-        others do not wait for them.
+        Looks up the leaders and positions that are not known from time to time; the other
+        partitions do not wait for them.
         """
         self._drop_useless_fetches()
         if not self._is_retrying or time.monotonic() >= self._retry_at:
@@ -422,7 +427,7 @@ class Consumer:
             self._send_fetch(node_id, asks)
 
     def _drop_useless_fetches(self) -> None:
-        """Give up a Fetch that nobody wants any more: it might wait at the broker for long."""
+        """Give up a Fetch whose records are not used: it might wait at the broker for long."""
         for node_id, asked in list(self._in_flight.items()):
             if not any(asked.goes_on(p, self._positions.get(p)) for p in asked.offsets):
                 self._drop_connection(node_id)
@@ -446,7 +451,7 @@ class Consumer:
         return has_answered or not lost
 
     def _find_leaders(self) -> None:
-        """Ask about partitions whose leader is not known; one that stays so is asked for later."""
+        """Ask about partitions whose leader is not known, and again later if it stays unknown."""
         wanted = [p for p, at in self._positions.items() if not at.paused and at.fault is None]
         unknown = {p.topic for p in wanted if self._cluster.known_leader(p) is None}
         if not unknown:
@@ -460,7 +465,7 @@ class Consumer:
                 self._back_off(no_leader(partition))
 
     def _due(self) -> dict[int, list[Ask]]:
-        """Return what to ask of each broker now."""
+        """Return the partitions to fetch from each broker now."""
         asks: dict[int, list[Ask]] = {}
         full: set[int] = set(self._in_flight)
         for partition, position in self._positions.items():
@@ -470,8 +475,8 @@ class Consumer:
             if position.offset is None or position.fault is not None:
                 continue
             if len(position.buffered) > BUFFERED_FETCHES:
-                # A fetch without this partition might wait at the broker for max_wait_ms, and
-                # this one, the busiest, behind it.
+                # A fetch without this partition might wait at the broker for max_wait_ms, and this
+                # partition, the busiest, behind it.
                 full.add(leader.leader_id)
             ask = Ask(partition, position.fetch_offset, leader.leader_epoch)
             asks.setdefault(leader.leader_id, []).append(ask)
@@ -496,7 +501,7 @@ class Consumer:
         )
 
     def _receive_fetches(self, timeout_s: float) -> None:
-        """Wait until an answer is there, a fetch is overdue or the time is over; take answers."""
+        """Wait for a response until the timeout or a fetch's deadline; handle the responses."""
         now = time.monotonic()
         deadlines = {n: self._connections[n].deadline or now for n in self._in_flight}
         waited = select.poll()
@@ -521,7 +526,7 @@ class Consumer:
             return
         del self._in_flight[node_id]
         for answer in fetched:
-            # Else it is asked again, from where the position is now.
+            # Otherwise the next Fetch asks from the present position.
             if asked.goes_on(answer.partition, self._positions.get(answer.partition)):
                 self._accept(answer, asked.positions[answer.partition])
 
@@ -532,11 +537,11 @@ class Consumer:
             if len(fetched.records):
                 position.buffered.append(RecordStream(fetched, position.fetch_offset))
                 position.fetch_offset = fetched.next_offset
-                # At the end of the line: the next answer has room for the others first.
+                # Last in the order: the next response has room for the others first.
                 self._positions[fetched.partition] = self._positions.pop(fetched.partition)
         elif isinstance(fault, OffsetOutOfRange):
             if position.buffered:
-                return  # what comes before is still to be delivered; then it is asked again
+                return  # deliver the buffered records first; then it is fetched again
             if self._reset == "none":
                 position.fault = fault
             else:
@@ -549,7 +554,7 @@ class Consumer:
             position.fault = fault
 
     def _lose(self, node_id: int, fault: KafkaError) -> None:
-        """Give a fetch up; what it asked for is asked again, from where the buffers end."""
+        """Give a fetch up; the next one asks again from the end of the buffers."""
         asked = self._in_flight[node_id]
         self._drop_connection(node_id)
         for partition in asked.offsets:
@@ -563,7 +568,7 @@ class Consumer:
             connection.close()
 
     def _back_off(self, fault: KafkaError) -> None:
-        """Try again later, or raise what no other attempt can mend."""
+        """Schedule another attempt, or raise an error that a retry cannot solve."""
         if not fault.retriable:
             raise fault
         self._is_retrying, self._retry_at = True, time.monotonic() + RETRY_BACKOFF_S
@@ -572,7 +577,8 @@ class Consumer:
     def _reset_time(self, partitions: Iterable[TopicPartition]) -> int:
         if self._reset == "none":
             raise OffsetOutOfRange(
-                f"no position for {', '.join(map(str, partitions))}, and auto_offset_reset is none"
+                f"no position for {', '.join(map(str, partitions))} and auto_offset_reset=none:"
+                " use seek"
             )
         return RESETS[self._reset]
 
@@ -601,7 +607,7 @@ class Consumer:
 
 
 def _deliver(partition: TopicPartition, position: _Position, most: int) -> list[ConsumerRecord]:
-    """Take records of one partition, and move its position past them."""
+    """Return records of one partition, and move its position past them."""
     found: list[ConsumerRecord] = []
     while position.buffered and len(found) < most:
         stream = position.buffered[0]
@@ -609,8 +615,8 @@ def _deliver(partition: TopicPartition, position: _Position, most: int) -> list[
             taken, leader_epoch = stream.take_of_epoch(most - len(found))
             exhausted = stream.is_exhausted
         except KafkaError as fault:
-            # Raised by the next poll, and again, until the application seeks past it. A fetch from
-            # behind it may be under way: see `_NodeFetch.goes_on`.
+            # The next poll raises it, and each later one, until the application seeks past it. A
+            # fetch from after it may be in flight: see `_NodeFetch.goes_on`.
             position.buffered.clear()
             position.fetch_offset = position.offset or 0
             position.fault = fault
@@ -620,7 +626,7 @@ def _deliver(partition: TopicPartition, position: _Position, most: int) -> list[
             position.offset = taken[-1].offset + 1
             position.leader_epoch = leader_epoch
         if exhausted:
-            # Past what no reader sees: control records, aborted transactions, compacted offsets.
+            # Past control records, aborted transactions and compacted offsets.
             position.offset = max(position.offset or 0, stream.next_offset)
             position.leader_epoch = stream.leader_epoch
             position.buffered.popleft()

@@ -1,7 +1,7 @@
-"""Which broker coordinates a group or a transactional id, and a connection to it.
+"""Find the broker that coordinates a group or a transactional id, and connect to it.
 
-Owns the look-up (FindCoordinator), what its refusals mean, and for administrators the wait while a
-coordinator moves; who works with one alone decides by itself how long it waits.
+Owns the look-up (FindCoordinator), the meaning of its errors, and for administrative clients the
+wait while a coordinator moves. Consumers and producers decide themselves how long they wait.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ R = TypeVar("R", bound=Struct)
 T = TypeVar("T")
 
 RETRY_BACKOFF_S = 0.1
-"""How long to wait for a coordinator that is chosen, loads or moves, before it is asked again."""
+"""Wait before the next request to a coordinator that is elected, loads or moves."""
 MOVED = frozenset(
     {
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -29,31 +29,31 @@ MOVED = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""Errors after which the same request may do on another broker, or a little later."""
+"""Errors after which the same request may succeed on another broker, or a little later."""
 HINTS: dict[int, str] = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "no broker coordinates it at the moment",
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "its coordinator is still reading what it knows",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "its coordinator is still loading its log",
     ErrorCode.NOT_COORDINATOR: "its coordinator is moving",
 }
-"""What a code means here, where the brokers send no words with it."""
+"""What a code means here, if the brokers send no message with it."""
 
 
 class KeyType(IntEnum):
-    """What a coordinator is asked for."""
+    """The type of a coordinator's keys."""
 
     GROUP = 0
     TRANSACTION = 1
 
     def named(self, key: str) -> str:
-        """Return how messages call a key of this type."""
+        """Return a key of this type as messages name it."""
         return f"group {key!r}" if self is KeyType.GROUP else f"transactional id {key!r}"
 
 
 def find_coordinator(cluster: Cluster, kind: KeyType, key: str) -> Node:
-    """Ask any broker who coordinates a group or a transactional id.
+    """Ask any broker which broker coordinates a group or a transactional id.
 
     Raises:
-        CoordinatorNotAvailable: nobody does at the moment.
+        CoordinatorNotAvailable: no broker does at the moment.
         KafkaError: another refusal, or no broker answers.
     """
     answer = cluster.ask_any(
@@ -67,28 +67,28 @@ def find_coordinator(cluster: Cluster, kind: KeyType, key: str) -> Node:
     if node is None or (node.host, node.port) != (answer.host, answer.port):
         cluster.refresh([])
         node = cluster.nodes.get(answer.node_id)
-    if node is None:  # it left between the two answers
+    if node is None:  # it left between the two responses
         raise CoordinatorNotAvailable(
-            f"{kind.named(key)}: its coordinator, broker {answer.node_id}, is away"
+            f"{kind.named(key)}: its coordinator, broker {answer.node_id}, is down"
         )
     return node
 
 
 def open_coordinator(cluster: Cluster, kind: KeyType, key: str) -> Connection:
-    """Return a new connection of the caller's own. Raises as `find_coordinator`, and `open`."""
+    """Return a new connection, which the caller owns. Raises as `find_coordinator` and `open`."""
     return cluster.open(find_coordinator(cluster, kind, key).node_id)
 
 
 class Coordinator:
-    """The coordinator of one key, with a connection that is opened when it is first asked.
+    """The coordinator of one key, with a connection that is opened for the first request.
 
-    One thread uses it at a time; `interrupt` alone may come from another.
+    One thread uses it at a time; only `interrupt` may come from another.
 
     Args:
         connections: by broker, shared with other keys of the same thread; its own by default.
 
     Attributes:
-        opened_at: when (time.monotonic()) the connection was opened last.
+        opened_at: when (time.monotonic()) the connection was last opened.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Coordinator:
         self.opened_at = 0.0
 
     def call(self, request: Struct, response: type[R]) -> R:
-        """Ask it something. Raises as `find_coordinator`, `open`, and when it does not answer."""
+        """Return the coordinator's response. Raises as `find_coordinator`, `open` and `call`."""
         connection = self._connection
         if connection is None or not connection.is_usable:
             connection = self._connect()
@@ -129,24 +129,24 @@ class Coordinator:
         return None if self._node_id is None else self._connections.get(self._node_id)
 
     def forget(self) -> None:
-        """Look for it again before the next `call`."""
+        """Look the coordinator up again before the next `call`."""
         node_id, self._node_id = self._node_id, None
         connection = None if node_id is None else self._connections.pop(node_id, None)
         if connection is not None:
             connection.close()
 
     def interrupt(self) -> None:
-        """Make the thread that waits for an answer give up with NetworkException. Thread-safe."""
+        """Make the thread that waits for a response give up with NetworkException. Thread-safe."""
         connection = self._connection
         if connection is not None:
             connection.interrupt()
 
 
 class Coordinators:
-    """The coordinators of all keys of a type, for who asks about many. Not thread-safe.
+    """The coordinators of all keys of a type, for administrative clients. Not thread-safe.
 
-    Owns no state: every call looks for the coordinator anew, and again while one is chosen, loads
-    or moves.
+    Owns no state: every call looks the coordinator up, and again while it is elected, loads or
+    moves.
 
     Args:
         timeout_ms: how long a call waits for a coordinator.
@@ -158,10 +158,10 @@ class Coordinators:
         self._timeout_ms = timeout_ms
 
     def ask(self, key: str, ask: Callable[[Node, Connection], T]) -> T:
-        """Return what `ask` makes of a key's coordinator; it is called again after MOVED.
+        """Call `ask` with a key's coordinator and return its result; again after MOVED.
 
         Raises:
-            KafkaError: no coordinator is found in time, or what `ask` raised.
+            KafkaError: no coordinator is found in time, or `ask` raised it.
         """
 
         def attempt() -> T:
@@ -171,7 +171,7 @@ class Coordinators:
         return self.settled(attempt)
 
     def settled(self, attempt: Callable[[], T]) -> T:
-        """Try again while a coordinator is chosen, loads or moves."""
+        """Try again while a coordinator is elected, loads or moves."""
         deadline = time.monotonic() + self._timeout_ms / 1000
         while True:
             try:

@@ -1,7 +1,7 @@
-"""Record sets as they come off the wire, and a reader of one partition that is a fetch ahead.
+"""Fetch requests and their record sets, and a reader of one partition that fetches ahead.
 
 Owns the Fetch requests of partitions that share a leader. Positions move by
-batches here; records are counted by who decodes them.
+batches here; `record_stream` decodes and counts records.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ CONSUMER_REPLICA = -1
 SESSIONLESS = (0, -1)
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 FIRST_BY_ID, LAST_BY_ID = 13, 17
-"""Versions of Fetch that name topics by their ids (KIP-516)."""
+"""Versions of Fetch that identify topics by id (KIP-516)."""
 
 
 NO_NAMES: Mapping[uuid.UUID, str] = {}
 
 
 class Ask(NamedTuple):
-    """From where to read one partition.
+    """The offset from which to read one partition.
 
-    With its topic's id nothing is read of another topic of the same name; `send_fetch` says when.
+    With a topic id, a new topic of the same name is never read; see `send_fetch`.
     """
 
     partition: TopicPartition
@@ -46,12 +46,12 @@ class Ask(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What one partition gave.
+    """The response about one partition.
 
-    `records` are whole batches, or b"" with nothing new; the first may begin before the offset
-    asked for. `next_offset` is where the next fetch goes on. `aborted` lists (producer id, first
-    offset) of aborted transactions among them (read_committed only). With `error`, nothing else
-    counts.
+    `records` are whole batches, or b"" without new records; the first batch may begin before the
+    requested offset. `next_offset` is the offset of the next fetch. `aborted` lists (producer id,
+    first offset) of aborted transactions among them (read_committed only). With `error`, the other
+    fields have no meaning.
     """
 
     partition: TopicPartition
@@ -65,7 +65,7 @@ class Fetched(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """How much and how long one fetch may take."""
+    """Limits of one fetch: its bytes, and its wait at the broker."""
 
     max_wait_ms: int = 500
     min_bytes: int = 1
@@ -77,8 +77,8 @@ class Limits(NamedTuple):
 def send_fetch(connection: Connection, asks: Collection[Ask], limits: Limits) -> None:
     """Send one Fetch, outside any session, for partitions that this broker leads.
 
-    Topics are asked for by their ids if the broker knows of ids, and all are given; by their names
-    else. A topic that was created anew is refused by the id of the old one.
+    The request names topics by id if the broker supports that and every id is given, otherwise by
+    name. By id, the broker refuses a topic that was deleted and created again.
     """
     version = connection.version_for(FetchRequest)
     if all(ask.topic_id != ZERO_UUID for ask in asks):
@@ -122,11 +122,11 @@ def receive_fetch(
     asked: Mapping[TopicPartition, int],
     names: Mapping[uuid.UUID, str] = NO_NAMES,
 ) -> list[Fetched]:
-    """Read the answer to the oldest Fetch in flight.
+    """Read the response to the oldest Fetch in flight.
 
     Args:
-        asked: the offset each partition was asked from.
-        names: of the topics that were asked for with their ids.
+        asked: the requested offset of each partition.
+        names: of the topics that were requested by id.
 
     Raises:
         KafkaError: the broker refused the request as a whole, or the connection was lost.
@@ -142,7 +142,9 @@ def receive_fetch(
             offset = asked.get(partition)
             if offset is None:
                 connection.close()
-                raise NetworkException(f"{connection.peer} sent {partition}, which was not asked")
+                raise NetworkException(
+                    f"{connection.peer} sent {partition}, which was not requested"
+                )
             fetched.append(_fetched(partition, offset, part))
     return fetched
 
@@ -171,10 +173,10 @@ def _fetched(partition: TopicPartition, offset: int, part: PartitionData) -> Fet
 
 
 def whole_batches(records: memoryview, offset: int) -> tuple[memoryview, int]:
-    """Cut off the batch that the answer's end cut through; return the rest and the offset after it.
+    """Drop the incomplete batch at the end; return the whole batches and the offset after them.
 
-    That may leave nothing: only the first partition of an answer that has records at all is sure
-    to give a whole batch (KIP-74).
+    The result may be empty: only the first partition with records in a response always has a whole
+    batch (KIP-74).
 
     Raises:
         CorruptRecord: a header makes no sense.
@@ -187,8 +189,8 @@ class PartitionReader:
     """Reads one partition; the next fetch is in flight while the last is decoded.
 
     Args:
-        connection: the leader's; the reader's own until it is dropped.
-        stop: an offset not to fetch at or past.
+        connection: to the leader; the reader owns it as long as it exists.
+        stop: the reader fetches no record at or after this offset.
     """
 
     def __init__(self, connection: Connection, start: Ask, stop: int, limits: Limits) -> None:
@@ -203,14 +205,14 @@ class PartitionReader:
         """Return the next record set (perhaps empty, after max_wait_ms), or None at the end.
 
         Raises:
-            KafkaError: the partition or the request was refused, or the connection lost.
+            KafkaError: the broker refused the partition or the request, or the connection was lost.
         """
         if self._next.offset >= self._stop:
             return None
         answer = receive_fetch(self._connection, {self._next.partition: self._next.offset})
         if not answer:
             raise NetworkException(
-                f"{self._connection.peer} said nothing of {self._next.partition}"
+                f"the Fetch response of {self._connection.peer} lacks {self._next.partition}"
             )
         fetched = answer[0]
         if fetched.error is not None:

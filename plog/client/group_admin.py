@@ -1,7 +1,7 @@
-"""Administrative requests about consumer groups: who is in them, what they have committed.
+"""Administrative requests about consumer groups: their members, and their committed offsets.
 
-Owns no state but its connections. Each call asks the group's coordinator, or each broker where it
-is about all groups, and asks again while a coordinator is chosen, loads or moves.
+Owns only its connections. Each call asks the group's coordinator, or for all groups each broker. It
+asks again while a coordinator is elected, loads or moves.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ from plog.protocol.messages.offsets import (
 from plog.types import NO_OFFSET, TopicPartition
 
 DEAD = "Dead"
-"""The state of a group that nobody has heard of."""
+"""The state of a group that does not exist."""
 CLASSIC, CONSUMER = "classic", "consumer"
 """Types of groups, by the protocol of their members (KIP-848)."""
 MEMBER_TYPES = {0: CLASSIC, 1: CONSUMER}
-"""By the types of members in ConsumerGroupDescribe v1."""
+"""By the member types of ConsumerGroupDescribe v1."""
 CONSUMER_PROTOCOL = "consumer"
-"""Type of the groups whose assignments are in Kafka's own form."""
+"""Protocol type of the groups whose assignments have Kafka's own encoding."""
 HINTS: Mapping[int, str] = {
     **coordinators.HINTS,
     ErrorCode.GROUP_ID_NOT_FOUND: "it does not exist",
@@ -72,13 +72,13 @@ HINTS: Mapping[int, str] = {
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "its members consume the topic; stop them first",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "no such topic or partition",
 }
-"""What a code means here, where the brokers send no words with it."""
+"""What a code means here, if the brokers send no message with it."""
 
 _VERSION = struct.Struct(">h")
 
 
 class ListedGroup(NamedTuple):
-    """A group as its coordinator lists it; `state` "" from brokers that do not tell it."""
+    """A group as its coordinator lists it; `state` is "" if an old broker does not send it."""
 
     group_id: str
     state: str
@@ -87,11 +87,11 @@ class ListedGroup(NamedTuple):
 
 
 class GroupMember(NamedTuple):
-    """A member; `assigned` is None where it was not told in Kafka's own form.
+    """A member; `assigned` is None if its assignment does not have Kafka's own encoding.
 
-    Of a consumer group (KIP-848) it has an epoch and a target: what it is to have, once it has
-    given up and others have. There `member_type` may be either, or "" from brokers that do not
-    tell.
+    In a consumer group (KIP-848) a member has an epoch and a target: the partitions that it will
+    have once it and the others have given up theirs. There `member_type` may be either type, or ""
+    if the broker does not send it.
     """
 
     member_id: str
@@ -105,7 +105,7 @@ class GroupMember(NamedTuple):
 
 
 class GroupDescription(NamedTuple):
-    """A group; `assignor` is "" while none has been chosen. Classic groups have no epochs."""
+    """A group; `assignor` is "" until one is chosen. Classic groups have no epochs."""
 
     group_id: str
     state: str
@@ -128,7 +128,7 @@ class GroupAdmin(Administration):
     # -- groups --------------------------------------------------------------------------------
 
     def groups(self, states: Iterable[str] = ()) -> list[ListedGroup]:
-        """Return every broker's groups by name, of these states (Kafka's names) or of all."""
+        """Return every broker's groups by name, in these states (Kafka's names) or in all."""
         request = ListGroupsRequest(states_filter=list(states), types_filter=[])
         self._cluster.refresh([])
         found: dict[str, ListedGroup] = {}
@@ -169,7 +169,7 @@ class GroupAdmin(Administration):
         return self._coordinators.ask(group_id, ask)
 
     def delete(self, group_id: str) -> None:
-        """Delete a group, and with it all that it has committed.
+        """Delete a group with its committed offsets.
 
         Raises:
             GroupIdNotFound: it does not exist.
@@ -188,9 +188,9 @@ class GroupAdmin(Administration):
     # -- offsets -------------------------------------------------------------------------------
 
     def committed(self, group_id: str) -> dict[TopicPartition, int]:
-        """Return what a group has committed: of each partition the next offset that it wants.
+        """Return the committed offset of each partition of a group.
 
-        A group that does not exist has committed nothing.
+        A group that does not exist has none.
         """
 
         def ask(_: Node, connection: Connection) -> dict[TopicPartition, int]:
@@ -209,7 +209,7 @@ class GroupAdmin(Administration):
         return self._coordinators.ask(group_id, ask)
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets for a group that nobody is in; one that is not there comes to be.
+        """Commit offsets for a group without members; create the group if it does not exist.
 
         Raises:
             NonEmptyGroup: it has members; nothing was committed.
@@ -238,7 +238,7 @@ class GroupAdmin(Administration):
             for topic in answer.topics:
                 for part in topic.partitions:
                     if part.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
-                        # What those are told who commit from outside while there are members.
+                        # The error for a commit from outside while the group has members.
                         _check(ErrorCode.NON_EMPTY_GROUP, _named(group_id))
                     at = TopicPartition(topic.name, part.partition_index)
                     _check(part.error_code, f"offset of group {group_id!r} in {at}")
@@ -246,11 +246,11 @@ class GroupAdmin(Administration):
         self._coordinators.ask(group_id, ask)
 
     def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Make a group forget what it has committed of these partitions.
+        """Delete a group's committed offsets of these partitions.
 
         Raises:
             GroupIdNotFound: it does not exist.
-            NonEmptyGroup: it has members, who do not tell which topics they consume.
+            NonEmptyGroup: it has members whose subscriptions are not known.
             KafkaError: GROUP_SUBSCRIBED_TO_TOPIC, its members consume the topic; the offsets of
                 other topics are deleted.
         """
@@ -282,10 +282,10 @@ class GroupAdmin(Administration):
     def lags(
         self, offsets: Mapping[TopicPartition, int | None], now_ms: int
     ) -> dict[TopicPartition, PartitionLag]:
-        """Return how far the ends of partitions are from these offsets (None: nothing committed).
+        """Return the lag of partitions from these offsets (None: no committed offset).
 
         Args:
-            now_ms: the time that the ages of records are told at, in ms since 1970.
+            now_ms: the time from which the ages of records count, in ms since 1970.
         """
         return measure(self._cluster, offsets, now_ms)
 
@@ -409,9 +409,9 @@ def _member(member: DescribedGroupMember, protocol_type: str) -> GroupMember:
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...] | None:
-    """Return the partitions of a member's assignment, sorted; None where it is not Kafka's form.
+    """Return the partitions of a member's assignment, sorted; None if the encoding is not Kafka's.
 
-    Nothing at all, as of a group that rebalances, is no partitions.
+    Empty data, as in a group that rebalances, means no partitions.
     """
     if not data:
         return ()

@@ -1,7 +1,7 @@
-"""A consumer in a group: its partitions come and go with the members, its positions are committed.
+"""A consumer in a group: it shares partitions with the other members and commits its positions.
 
-Owns what becomes of positions when partitions come and go, and when they are committed. Members
-and their protocol are `group_membership`'s, commits `group_offsets`', reading is `consumer`'s. Not
+Owns the positions when partitions are assigned and revoked, and the times of commits.
+`group_membership` owns the group protocol, `group_offsets` the commits, `consumer` the reading. Not
 thread-safe.
 """
 
@@ -46,16 +46,16 @@ Partitions = list[TopicPartition]
 LEAVE_PATIENCE_S = 3.0
 """How long `close` waits for a rebalance to end before it leaves."""
 LOOK_AROUND_S = 0.1
-"""How long `poll` waits for records, or for other members, before it looks what the group does."""
+"""How long `poll` waits for records, or for other members, before it checks the group."""
 
 
 class Listener(NamedTuple):
-    """What the application wants to hear of its partitions, while it polls.
+    """The callbacks of an application about its partitions. `poll` calls them.
 
     Args:
-        on_assigned: they came; what was committed is their position by then.
-        on_revoked: they are about to go; positions may still be committed.
-        on_lost: they are gone, and may be others' already. None: as `on_revoked`.
+        on_assigned: after partitions are assigned, and their committed offsets are set.
+        on_revoked: before partitions are revoked; the application may still commit.
+        on_lost: after partitions are lost; other members may have them. None: as `on_revoked`.
     """
 
     on_assigned: Callable[[Partitions], None] = lambda _: None
@@ -64,9 +64,9 @@ class Listener(NamedTuple):
 
 
 class GroupConsumer:
-    """Reads the partitions that its group gives it.
+    """Reads the partitions that its group assigns to it.
 
-    With a text beside each position, which whoever takes over may read (`committed`):
+    An example with a text for each position, which the next owner may read (`committed`):
 
         with GroupConsumer("localhost:9092", "billing", enable_auto_commit=False) as consumer:
             consumer.subscribe(["payments"])
@@ -80,17 +80,17 @@ class GroupConsumer:
         bootstrap_servers: "host:port,...".
         group_id: the group.
         group_instance_id: a name that the member keeps over restarts (KIP-345).
-        assignors: names of those that may share the partitions, the preferred first: range,
-            roundrobin, sticky, cooperative-sticky. If all are cooperative, members keep what stays
-            theirs while the group rebalances, and read on; `commit` may have to wait for its end.
-        enable_auto_commit: commit what `poll` has returned before, every auto_commit_interval_ms
-            and whenever partitions go.
+        assignors: names of assignors, the preferred first: range, roundrobin, sticky,
+            cooperative-sticky. If all are cooperative, members keep and read the partitions that
+            stay during a rebalance; a `commit` may have to wait for its end.
+        enable_auto_commit: commit the records of earlier polls every auto_commit_interval_ms, and
+            before partitions are revoked.
         session_timeout_ms, heartbeat_interval_ms, max_poll_interval_ms: as Kafka's.
-        metadata_max_age_ms: how often it is seen which topics there are, and how large.
+        metadata_max_age_ms: how often topics and their partitions are looked up.
         reading: arguments of `Consumer`, such as auto_offset_reset and isolation_level.
 
     Raises:
-        InvalidConfig: an argument is not one of its values.
+        InvalidConfig: an argument is invalid.
     """
 
     def __init__(
@@ -114,7 +114,9 @@ class GroupConsumer:
             raise InvalidConfig("group_id is empty")
         unknown = [name for name in assignors if name not in ASSIGNORS]
         if unknown or not assignors:
-            raise InvalidConfig(f"assignors={list(assignors)!r}: {', '.join(ASSIGNORS)}")
+            raise InvalidConfig(
+                f"invalid assignors={list(assignors)!r}: use {', '.join(ASSIGNORS)}"
+            )
         chosen = [ASSIGNORS[name] for name in assignors]
         self._is_cooperative = all(one.is_cooperative for one in chosen)
         self._cluster = Cluster(
@@ -154,10 +156,10 @@ class GroupConsumer:
         self.close()
 
     def close(self) -> None:
-        """Commit, if that is automatic, give the partitions back, leave and close.
+        """Commit (with enable_auto_commit), give the partitions up, leave and close.
 
-        A cooperative member that has read on amid a rebalance waits some seconds for its end: what
-        it has read could not be committed before, and would be read again by others.
+        A cooperative member that has read during a rebalance waits some seconds for its end to
+        commit. Otherwise other members would read its records again.
         """
         try:
             self._leave()
@@ -177,7 +179,7 @@ class GroupConsumer:
             membership.close()
 
     def _finish_rebalance(self) -> None:
-        """Wait a little to be inside: what a cooperative member has read on is committed there."""
+        """Wait up to LEAVE_PATIENCE_S for the next generation, in which the member can commit."""
         membership = self._membership
         deadline = time.monotonic() + LEAVE_PATIENCE_S
         try:
@@ -188,16 +190,16 @@ class GroupConsumer:
             ):
                 self._go_inside(deadline, reads_on=False)
         except KafkaError as fault:
-            log.warning("group %s: %s", membership.group_id, fault)
+            log.warning("group %r: %s", membership.group_id, fault)
 
-    # -- what is read --------------------------------------------------------------------------
+    # -- topics and positions ------------------------------------------------------------------
 
     def subscribe(
         self, topics: Iterable[str] | re.Pattern[str], listener: Listener | None = None
     ) -> None:
-        """Read these topics, or all whose whole names match, together with the other members.
+        """Read these topics, or all with matching names, together with the other members.
 
-        No topics at all: as `unsubscribe`.
+        Without topics it is `unsubscribe`.
         """
         wanted = topics if isinstance(topics, re.Pattern) else frozenset(topics)
         if not wanted:
@@ -209,21 +211,21 @@ class GroupConsumer:
         self._rejoin_with_topics()
 
     def unsubscribe(self) -> None:
-        """Give the partitions back, committed if that is automatic, and leave the group."""
+        """Commit (with enable_auto_commit), give the partitions up, and leave the group."""
         try:
             self._leave()
         finally:
             try:
-                self._lose(self.reader.assignment())  # the listener must not commit as nobody
+                self._lose(self.reader.assignment())  # the listener can no longer commit
             finally:
                 self._wanted, self._topics = frozenset(), ()
 
     def subscription(self) -> list[str]:
-        """Return the topics that this member reads its part of, as far as they are known by now."""
+        """Return the subscribed topics that are known."""
         return list(self._topics)
 
     def assignment(self) -> Partitions:
-        """Return the partitions that this member has."""
+        """Return the partitions of this member."""
         return self.reader.assignment()
 
     def partitions_for(self, topic: str) -> Partitions:
@@ -231,15 +233,15 @@ class GroupConsumer:
         return self.reader.partitions_for(topic)
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Set where the next poll goes on. Raises as `Consumer.seek`."""
+        """Set the position of the next poll. Raises as `Consumer.seek`."""
         self.reader.seek(partition, offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go to the log start offset of each partition (all that this member has by default)."""
+        """Go to the log start offset of each partition (by default all of this member)."""
         self.reader.seek_to_beginning(partitions)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go to the end of each partition (all that this member has by default)."""
+        """Go to the end of each partition (by default all of this member)."""
         self.reader.seek_to_end(partitions)
 
     def position(self, partition: TopicPartition) -> int:
@@ -247,7 +249,7 @@ class GroupConsumer:
         return self.reader.position(partition)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Do not return records of these partitions until `resume`, or until they go."""
+        """Do not return records of these partitions until `resume`, or until they are revoked."""
         self.reader.pause(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
@@ -255,21 +257,21 @@ class GroupConsumer:
         self.reader.resume(partitions)
 
     def paused(self) -> Partitions:
-        """Return the partitions that are paused."""
+        """Return the paused partitions."""
         return self.reader.paused()
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log start offset of each partition, whoever has it."""
+        """Return the log start offset of each partition, of any member."""
         return self.reader.beginning_offsets(partitions)
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset after the last readable record of each partition, whoever has it."""
+        """Return the offset after the last readable record of each partition, of any member."""
         return self.reader.end_offsets(partitions)
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Return the first offset of each partition at or after a time, whoever has it.
+        """Return the first offset of each partition, of any member, at or after a time.
 
         Args and errors as of `Consumer.offsets_for_times`.
         """
@@ -278,12 +280,13 @@ class GroupConsumer:
     def poll(self, timeout_ms: int = 1000) -> list[ConsumerRecord]:
         """Return records as soon as there are any, or [] after `timeout_ms`.
 
-        Must be called again within max_poll_interval_ms: here the member takes part in its group,
-        and here the listener is called. Where to begin may not be known for a while, as long as a
-        transaction is about to commit it, say: the partitions then come with a later poll.
+        Must be called again within max_poll_interval_ms: it takes part in rebalances and calls the
+        listener. If the committed offsets are not known yet, for example while a transaction
+        commits them, a later poll assigns the partitions. A request that the coordinator does not
+        answer may hold the call for request_timeout_ms.
 
         Raises:
-            KafkaError: the group refuses this member (FENCED_INSTANCE_ID, say), or as
+            KafkaError: the group refuses this member (for example FENCED_INSTANCE_ID), or as
                 `Consumer.poll`.
         """
         deadline = time.monotonic() + timeout_ms / 1000
@@ -293,13 +296,13 @@ class GroupConsumer:
             found: list[ConsumerRecord] = []
             if self._take_part(deadline):
                 left_s = max(deadline - time.monotonic(), 0)
-                # A rebalance is not kept waiting by a topic to which nobody writes.
+                # Short, so that an idle topic does not delay a rebalance.
                 found = self.reader.poll(int(min(left_s, LOOK_AROUND_S) * 1000))
             if found or time.monotonic() >= deadline:
                 return found
 
     def _take_part(self, deadline: float) -> bool:
-        """Be in the group, as far as the time allows; tell whether there may be records."""
+        """Join the group, as far as the time allows; return whether partitions can be read."""
         membership = self._membership
         self._rejoin_with_topics()
         if membership.must_rejoin:
@@ -309,7 +312,7 @@ class GroupConsumer:
             return False
         if membership.state is not State.INSIDE:
             self._has_entered = False
-            # What a cooperative member keeps it reads on, while the others join.
+            # A cooperative member reads the partitions that it keeps while the others join.
             self._go_inside(deadline, reads_on=bool(self.reader.assignment()))
             if membership.is_lost:
                 self._leave_generation()
@@ -321,7 +324,7 @@ class GroupConsumer:
         return bool(self.reader.assignment())
 
     def _idle(self, deadline: float) -> None:
-        """Wait a little, as far as the time allows: there is nothing to read."""
+        """Wait a little, as far as the time allows: the member has nothing to read."""
         time.sleep(max(min(deadline - time.monotonic(), RETRY_BACKOFF_S), 0))
 
     def _go_inside(self, deadline: float, *, reads_on: bool) -> None:
@@ -338,9 +341,9 @@ class GroupConsumer:
     # -- generations ---------------------------------------------------------------------------
 
     def _leave_generation(self) -> None:
-        """Take part in a rebalance: an eager member gives everything up first.
+        """Take part in a rebalance: an eager member gives all partitions up first.
 
-        To be called again if the listener raises: it has heard of what went, and is not told twice.
+        If the listener raises, call it again: the listener is not called twice for a partition.
         """
         membership = self._membership
         if not membership.is_lost:
@@ -355,19 +358,19 @@ class GroupConsumer:
         membership.begin()
 
     def _enter_generation(self, assigned: Partitions, deadline: float) -> None:
-        """Give up what goes and read on with what comes, once it is known where.
+        """Give up revoked partitions, and read new ones once their committed offsets are known.
 
-        To be called again until that is so: the member has entered then.
+        Call it again until `_has_entered` is set.
         """
         owned = self.reader.assignment()
         gone = [at for at in owned if at not in assigned]
         come = [at for at in assigned if at not in owned]
         if gone:
             if self._is_cooperative:
-                # Somebody else waits for them, whatever the listener makes of it.
+                # Another member waits for them, even if the listener raises.
                 self._membership.rejoin()
             self._give_up(gone)
-        # First: without a position a partition would be read from wherever auto_offset_reset says.
+        # First: without a position the reader would use auto_offset_reset.
         left_s = max(deadline - time.monotonic(), 0)
         positions = self._offsets.fetch_within(come, min(left_s, LOOK_AROUND_S))
         if positions is None:
@@ -390,7 +393,7 @@ class GroupConsumer:
         self._drop(partitions, self._listener.on_lost or self._listener.on_revoked)
 
     def _drop(self, partitions: Partitions, tell: Callable[[Partitions], None]) -> None:
-        """Tell the listener, and have them no more, even if it raises: they are others' then."""
+        """Call the listener, and unassign the partitions even if it raises."""
         try:
             if partitions:
                 tell(partitions)
@@ -464,46 +467,43 @@ class GroupConsumer:
 
     @property
     def group_metadata(self) -> GroupMetadata:
-        """Who this member is at the moment, for `Producer.send_offsets_to_transaction` (KIP-447).
+        """The member's identity for `Producer.send_offsets_to_transaction` (KIP-447).
 
-        It changes with each rebalance, so ask for it anew with every commit: one that names an
-        older generation is refused. It does so once the member is in the next one; whoever the
-        group has gone on without is refused until then.
+        It changes once the member is in the next generation, so read it again for every commit: the
+        coordinator refuses an older generation. It also refuses a member that was expelled, until
+        the member has joined again.
         """
         return self._membership.metadata
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the next record of each partition that has a position by now.
+        """Return the offset of the next record of each partition with a position.
 
-        It is what `commit` commits by itself, and what a transaction commits in its place, with the
-        leader epoch of what was read last.
+        `commit` commits these by default. They include the leader epoch of the last record read.
         """
         return self.reader.known_positions()
 
     def commit(self, offsets: Offsets | None = None) -> None:
-        """Commit offsets of the next records to read: all positions, or those given.
+        """Commit offsets of the next records to read: all positions, or the given offsets.
 
         Args:
-            offsets: with a text and a leader epoch, or without: `positions()` tells the epochs,
-                and so does each record (`leader_epoch`).
+            offsets: with or without a text and a leader epoch; `positions()` and the records
+                (`leader_epoch`) have the epochs.
 
         Raises:
-            CommitFailed: the group has gone on without this member, or poll has not joined it yet.
-            RebalanceInProgress: the member is on its way in, for the first time or again, or a
-                cooperative one into a new generation, where it may keep its partitions. Poll, and
-                commit again: what `poll` takes away until then is read again by others, from what
-                was committed before.
-            KafkaError: the coordinator refuses, or does not answer in request_timeout_ms.
+            CommitFailed: the group has expelled this member, or poll has not joined it yet.
+            RebalanceInProgress: the member is joining a generation. Poll, and commit again. If
+                `poll` revokes a partition meanwhile, its next owner begins at the last commit.
+            KafkaError: the coordinator refuses, or does not answer within request_timeout_ms.
         """
         wanted = self.positions() if offsets is None else offsets
         if not wanted:
             return
         membership = self._membership
         if self._wanted and not membership.is_member:
-            # Nobody's commit might be taken.
+            # The coordinator might accept a commit without a member id.
             group = f"group {membership.group_id!r}"
             if membership.state is State.OUTSIDE:
-                raise CommitFailed(f"{group}: not a member; poll joins it")
+                raise CommitFailed(f"{group}: not a member; call poll to join")
             raise RebalanceInProgress(f"{group}: not a member yet; poll, and commit again")
         self._offsets.commit(wanted)
         self._note_committed(wanted)
@@ -511,7 +511,7 @@ class GroupConsumer:
     def committed(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what the group has committed for partitions, but for those without a commit."""
+        """Return the group's committed offsets; partitions without a commit are left out."""
         return self._offsets.fetch(list(partitions))
 
     def _note_committed(self, offsets: Offsets) -> None:
@@ -525,7 +525,7 @@ class GroupConsumer:
             self._commit_quietly(self.reader.assignment())
 
     def _commit_quietly(self, partitions: Partitions) -> None:
-        """Commit what was returned of partitions, if that is automatic; failures are told."""
+        """Commit the positions of partitions, with enable_auto_commit; only log a failure."""
         if self._auto_commit_s is None:
             return
         positions = self.reader.known_positions()
@@ -540,6 +540,6 @@ class GroupConsumer:
             self._offsets.commit_once(wanted)
         except KafkaError as fault:
             group_id = self._membership.group_id
-            log.warning("group %s: positions are not committed: %s", group_id, fault)
+            log.warning("group %r: auto commit failed: %s", group_id, fault)
             return
         self._note_committed(wanted)

@@ -1,7 +1,7 @@
-"""How far a group is behind: in records, and in time by the record it has to read next.
+"""The lag of a group: in records, and in time by the timestamp of the next record it reads.
 
-Owns the arithmetic and the fetches that find those records, of all partitions of a leader at
-once; keeps nothing.
+Owns the arithmetic and the fetches that find those records, for all partitions of a leader at once.
+Keeps no state.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from plog.types import NO_TIMESTAMP, TopicPartition
 FIRST_BATCHES = Limits(
     max_wait_ms=0, min_bytes=0, max_bytes=8 * 1024 * 1024, partition_max_bytes=32 * 1024
 )
-"""Room for a batch of most partitions. Of larger ones each answer has the first all the same
-(KIP-74), so that each fetch leaves fewer to ask for."""
-MOST_EMPTY = 16
-"""Stretches without any record to read (markers, what compaction removed) are followed so far."""
+"""Enough for one batch of most partitions. A response always has the first batch, even a larger one
+(KIP-74), so each fetch leaves fewer partitions."""
+MAX_EMPTY = 16
+"""How many fetches without a readable record (markers, compacted offsets) are followed."""
 
 
 class PartitionLag(NamedTuple):
-    """Where a log ends, and what of it a group has not read: records, and the age of the oldest.
+    """The end of a log, and the records a group has not read: their number, the age of the oldest.
 
-    Each is None when it is not known: no leader tells the end, nothing is committed, or the next
-    record is gone or tells no time. `records` counts offsets, as Kafka's tools do, and is
-    negative where the log ends before what was committed.
+    A field is None if it is not known: no leader answers, the group has no committed offset, or the
+    next record was deleted or has no timestamp. `records` counts offsets, as Kafka's tools do, and
+    is negative if the log ends before the committed offset.
     """
 
     log_end: int | None = None
@@ -44,9 +44,9 @@ class PartitionLag(NamedTuple):
 def measure(
     cluster: Cluster, offsets: Mapping[TopicPartition, int | None], now_ms: int
 ) -> dict[TopicPartition, PartitionLag]:
-    """Return the lag of each partition from an offset, None where nothing is committed.
+    """Return the lag of each partition from an offset (None: no committed offset).
 
-    Partitions that are gone, or have no leader now, have no lag that is known.
+    The lag of deleted partitions and of partitions without a leader is not known.
     """
     ends = _ends(cluster, offsets)
     behind = {
@@ -87,7 +87,7 @@ def _ends(
 def _timestamps(
     cluster: Cluster, offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return when the first record at or after each offset was written, where somebody tells."""
+    """Return the timestamps of the first records at or after offsets, where leaders answer."""
     by_leader: dict[int, dict[TopicPartition, Ask]] = {}
     found: dict[TopicPartition, int] = {}
     for partition, offset in offsets.items():
@@ -107,8 +107,8 @@ def _ask_leader(
     ends: Mapping[TopicPartition, int],
     found: dict[TopicPartition, int],
 ) -> None:
-    """Ask one leader again and again for what is left, each time of everything."""
-    for _ in range(len(left) + MOST_EMPTY):
+    """Fetch from one leader until every partition has given a record; each time all of them."""
+    for _ in range(len(left) + MAX_EMPTY):
         asked = {partition: ask.offset for partition, ask in left.items()}
         fetcher.send_fetch(connection, left.values(), FIRST_BATCHES)
         for answer in fetcher.receive_fetch(connection, asked):
@@ -126,7 +126,7 @@ def _ask_leader(
 
 
 def _first_timestamp(answer: Fetched, offset: int) -> int | None:
-    """Return when the first record of an answer was written; None where it has none."""
+    """Return the timestamp of the first record of a response; None without a record."""
     if answer.error is not None:
         raise answer.error
     taken = RecordStream(answer, offset).take(1)

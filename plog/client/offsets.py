@@ -1,7 +1,6 @@
-"""Offsets by time, and the named ends of partitions, asked of their leaders (ListOffsets).
+"""Look up offsets by timestamp, and the ends of partitions, at their leaders (ListOffsets).
 
-Owns the grouping by leader and the retries, and how an offset is told with what belongs to it;
-keeps nothing.
+Owns the grouping by leader, the retries, and the types for offsets. Keeps no state.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ RETRY_BACKOFF_S = 0.1
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """What a look-up by time found; offset -1 when no record is that late."""
+    """The result of a look-up by timestamp; the offset is -1 if no record is that late."""
 
     offset: int
     timestamp: int
@@ -40,11 +39,11 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """Where a reader goes on, as groups commit it.
+    """A position, as groups commit it.
 
-    `offset` is the next to read. `metadata` is the application's text, kept beside it; at most the
-    brokers' offset.metadata.max.bytes. `leader_epoch` is that of the last record read, -1 when it
-    is not known (KIP-320).
+    `offset` is the next one to read. `metadata` is a text of the application, which the group keeps
+    with it; at most the brokers' offset.metadata.max.bytes. `leader_epoch` is that of the last
+    record read, -1 if it is not known (KIP-320).
     """
 
     offset: int
@@ -53,11 +52,11 @@ class OffsetAndMetadata(NamedTuple):
 
 
 Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
-"""What is to be committed: where nothing is to be said but the offset, that alone will do."""
+"""Offsets to commit; an int stands for an offset without metadata."""
 
 
 def with_metadata(offset: int | OffsetAndMetadata) -> OffsetAndMetadata:
-    """Return an offset with what is not said of it."""
+    """Return an offset with the defaults of its metadata."""
     return OffsetAndMetadata(offset) if isinstance(offset, int) else offset
 
 
@@ -70,7 +69,7 @@ def list_offsets(
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """Ask each leader for the offsets at these times.
 
-    A leader that moved, or a connection that broke, is tried again until `timeout_ms`.
+    Tries again until `timeout_ms` if a leader moves or a connection breaks.
 
     Args:
         times: ms since 1970, or LATEST, EARLIEST, MAX_TIMESTAMP.
@@ -78,7 +77,7 @@ def list_offsets(
 
     Raises:
         UnknownTopicOrPartition: no such topic or partition.
-        KafkaError: a leader refused, or none could be asked in time.
+        KafkaError: a leader refused, or no leader answered in time.
     """
     deadline = time.monotonic() + timeout_ms / 1000
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
@@ -103,7 +102,7 @@ def ask_leaders(
     """Ask each leader once.
 
     Returns:
-        What was found, and what kept us from the first of the others; None: there are no others.
+        The offsets found, and the error of the first other partition (None: all were found).
 
     Raises:
         UnknownTopicOrPartition: no such topic or partition.
@@ -115,12 +114,12 @@ def ask_leaders(
         try:
             leader_id = cluster.leader(partition).leader_id
         except UnknownTopicOrPartition:
-            raise  # said by metadata that was asked for just now
+            raise  # the metadata is of just now
         except LeaderNotAvailable as away:
             fault = fault or away
             continue
         except KafkaError as lost:
-            return {}, lost  # nobody could be asked about any topic
+            return {}, lost  # no broker answers Metadata
         by_leader.setdefault(leader_id, {})[partition] = timestamp
     for node_id, asked in by_leader.items():
         try:
@@ -132,14 +131,14 @@ def ask_leaders(
         fault = fault or refused
     if fault is None and len(found) < len(times):
         left = ", ".join(str(partition) for partition in times if partition not in found)
-        raise UnknownTopicOrPartition(f"no answer about {left}")
+        raise UnknownTopicOrPartition(f"the ListOffsets response lacks {left}")
     return found, fault
 
 
 def _ask(
     cluster: Cluster, node_id: int, times: Mapping[TopicPartition, int], isolation_level: int
 ) -> tuple[dict[TopicPartition, OffsetAndTimestamp], KafkaError | None]:
-    """Ask one leader; return what it said, and the first refusal."""
+    """Ask one leader; return its offsets, and the first refusal."""
     topics: dict[str, list[ListOffsetsPartition]] = {}
     for partition, timestamp in times.items():
         topics.setdefault(partition.topic, []).append(

@@ -1,7 +1,7 @@
-"""What partitions know of producers and their transactions, asked of and told to their leaders.
+"""Describe the producers of partitions at their leaders, and write abort markers there (KIP-664).
 
-Owns the grouping by leader, and the waiting for one that moves (DescribeProducers and
-WriteTxnMarkers, KIP-664); keeps nothing.
+Owns the grouping by leader, and the wait for a leader that moves (DescribeProducers and
+WriteTxnMarkers). Keeps no state.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from plog.types import NO_OFFSET, TopicPartition
 
 RETRY_BACKOFF_S = 0.1
 SETTLE_S = 3.0
-"""For so long a partition may well be without a leader that answers: one is being elected."""
+"""How long to wait for a partition whose leader moves."""
 FIRST_COORDINATOR_EPOCH = 0
 HINTS: Mapping[int, str] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "no such topic or partition",
@@ -37,14 +37,15 @@ HINTS: Mapping[int, str] = {
         "a coordinator of a later epoch has ended a transaction of the producer there"
     ),
 }
-"""What a code means here, where the brokers send no words with it."""
+"""What a code means here, if the brokers send no message with it."""
 
 
 class ActiveProducer(NamedTuple):
-    """A producer as the leader of a partition remembers it; times in ms since 1970.
+    """The state of a producer at the leader of a partition; times in ms since 1970.
 
-    -1 stands for none: `coordinator_epoch` where no transaction of it has ended there,
-    `txn_start_offset` where none is open, `last_sequence` and `last_timestamp` of no records.
+    -1 stands for none: `coordinator_epoch` before its first transaction has ended there,
+    `txn_start_offset` without an open transaction, `last_sequence` and `last_timestamp` without
+    records.
     """
 
     producer_id: int
@@ -56,19 +57,19 @@ class ActiveProducer(NamedTuple):
 
     @property
     def marker_epoch(self) -> int:
-        """The coordinator's epoch that a marker for the producer is accepted with."""
+        """The coordinator epoch with which the leader accepts a marker for the producer."""
         return max(self.coordinator_epoch, FIRST_COORDINATOR_EPOCH)
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that has not ended in a partition, by what is known of its producer there."""
+    """A transaction that is open in a partition, and the state of its producer there."""
 
     partition: TopicPartition
     producer: ActiveProducer
 
     @property
     def identity(self) -> tuple[TopicPartition, int, int, int]:
-        """What stays the same while it goes on."""
+        """The fields that do not change while the transaction is open."""
         producer = self.producer
         return (
             self.partition,
@@ -78,21 +79,21 @@ class OpenTransaction(NamedTuple):
         )
 
 
-class Told(NamedTuple):
-    """What leaders told of their partitions, and why others were not told of."""
+class DescribedProducers(NamedTuple):
+    """The producers of partitions, and for the other partitions the error of their leader."""
 
     producers: dict[TopicPartition, list[ActiveProducer]]
     faults: dict[TopicPartition, KafkaError]
 
-    def take(self, later: Told) -> None:
-        """Take in what was told later of some of the partitions."""
+    def update(self, later: DescribedProducers) -> None:
+        """Replace the state of some partitions with a later one."""
         self.producers.update(later.producers)
         self.faults.update(later.faults)
         for at in later.producers:
             self.faults.pop(at, None)
 
     def open_transactions(self) -> list[OpenTransaction]:
-        """Return the transactions that are open in these partitions."""
+        """Return the open transactions of these partitions."""
         return [
             OpenTransaction(partition, producer)
             for partition, producers in sorted(self.producers.items())
@@ -101,50 +102,52 @@ class Told(NamedTuple):
         ]
 
 
-def describe_producers(cluster: Cluster, partitions: Iterable[TopicPartition]) -> Told:
-    """Ask the leaders of partitions which producers they remember.
+def describe_producers(
+    cluster: Cluster, partitions: Iterable[TopicPartition]
+) -> DescribedProducers:
+    """Ask the leaders of partitions for their producers.
 
-    A leader that moves is waited for a little; a partition that nobody tells of does not keep the
-    others from being told of.
+    Waits up to SETTLE_S for a leader that moves. An error of one partition does not affect the
+    others.
 
     Raises:
-        NetworkException, RequestTimedOut: no broker tells where anything is.
+        NetworkException, RequestTimedOut: no broker answers Metadata.
     """
     deadline = time.monotonic() + SETTLE_S
     left = sorted(set(partitions))
-    told = _ask_leaders(cluster, left)
+    found = _ask_leaders(cluster, left)
     while True:
-        left = [at for at in left if at in told.faults and told.faults[at].retriable]
+        left = [at for at in left if at in found.faults and found.faults[at].retriable]
         if not left or time.monotonic() >= deadline:
-            return told
+            return found
         time.sleep(RETRY_BACKOFF_S)
         cluster.refresh(sorted({at.topic for at in left}))
-        told.take(_ask_leaders(cluster, left))
+        found.update(_ask_leaders(cluster, left))
 
 
-def _ask_leaders(cluster: Cluster, partitions: Iterable[TopicPartition]) -> Told:
+def _ask_leaders(cluster: Cluster, partitions: Iterable[TopicPartition]) -> DescribedProducers:
     """Ask each leader once."""
-    told = Told({}, {})
+    found = DescribedProducers({}, {})
     by_leader: dict[int, list[TopicPartition]] = {}
     for at in partitions:
         try:
             by_leader.setdefault(cluster.leader(at).leader_id, []).append(at)
         except (NetworkException, RequestTimedOut):
-            raise  # nobody could be asked about any other, either
+            raise  # no broker answers Metadata, for the others either
         except KafkaError as fault:
-            told.faults[at] = fault
+            found.faults[at] = fault
     for node_id, some in by_leader.items():
         try:
             answered = _ask(cluster, node_id, some)
         except KafkaError as fault:
-            told.faults.update(dict.fromkeys(some, fault))
+            found.faults.update(dict.fromkeys(some, fault))
             continue
         for at in some:
             try:
-                told.producers[at] = _producers(at, answered.get(at))
+                found.producers[at] = _producers(at, answered.get(at))
             except KafkaError as fault:
-                told.faults[at] = fault
-    return told
+                found.faults[at] = fault
+    return found
 
 
 def _ask(
@@ -169,12 +172,14 @@ def _ask(
     }
 
 
-def _producers(at: TopicPartition, told: PartitionResponse | None) -> list[ActiveProducer]:
-    """Return what a leader told of a partition. Raises KafkaError."""
+def _producers(at: TopicPartition, part: PartitionResponse | None) -> list[ActiveProducer]:
+    """Return the producers of a partition. Raises KafkaError."""
     what = f"producers of {at}"
-    if told is None:
-        raise error_for(ErrorCode.UNKNOWN_SERVER_ERROR, f"{what}: its leader says nothing of it")
-    _check(told.error_code, what, told.error_message)
+    if part is None:
+        raise error_for(
+            ErrorCode.UNKNOWN_SERVER_ERROR, f"{what}: its leader's response lacks the partition"
+        )
+    _check(part.error_code, what, part.error_message)
     return [
         ActiveProducer(
             one.producer_id,
@@ -184,7 +189,7 @@ def _producers(at: TopicPartition, told: PartitionResponse | None) -> list[Activ
             one.last_timestamp,
             one.current_txn_start_offset,
         )
-        for one in sorted(told.active_producers, key=lambda one: one.producer_id)
+        for one in sorted(part.active_producers, key=lambda one: one.producer_id)
     ]
 
 
@@ -199,7 +204,7 @@ def write_abort_marker(
 ) -> None:
     """Abort a producer's transaction in one partition, in the place of its coordinator.
 
-    Nothing is checked: where none is open, a marker of it is written all the same.
+    The leader writes the marker even if no transaction is open.
 
     Args:
         timeout_ms: how long the leader may wait for its replicas.
@@ -208,7 +213,7 @@ def write_abort_marker(
         UnknownTopicOrPartition: no such partition.
         InvalidProducerEpoch: a later epoch of the producer has written there.
         TransactionCoordinatorFenced: a later coordinator has ended one of its transactions.
-        KafkaError: nothing is known to have been written.
+        KafkaError: the marker may not have been written.
     """
     request = WriteTxnMarkersRequest(
         markers=[
@@ -250,7 +255,10 @@ def _write(
         for part in topic.partitions
     ]
     if not codes:
-        raise error_for(ErrorCode.UNKNOWN_SERVER_ERROR, f"{connection.peer} says nothing of it")
+        raise error_for(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"marker in {partition}: the response of {connection.peer} lacks the partition",
+        )
     for code in codes:
         _check(code, f"marker in {partition}")
 

@@ -1,7 +1,7 @@
 """The records of one fetched record set, decoded a batch at a time.
 
-Owns what a reader must not see: control records, records of aborted
-transactions, records below the offset asked for. Memory is that of the fetch and
+Owns the records that a reader must not see: control records, records of aborted
+transactions, and records below the requested offset. Its memory is that of the fetch and
 of one expanded batch.
 """
 
@@ -21,11 +21,11 @@ _ABORT = 0
 
 
 class RecordStream:
-    """Gives the records of `fetched` at or after `start`, in offset order.
+    """Returns the records of `fetched` at or after `start`, in offset order.
 
     Attributes:
-        next_offset: where the fetch after this one goes on.
-        leader_epoch: that of the batch which was looked at last; -1 before the first.
+        next_offset: the offset of the next fetch.
+        leader_epoch: the epoch of the last decoded batch; -1 before the first.
     """
 
     def __init__(self, fetched: Fetched, start: int) -> None:
@@ -39,10 +39,10 @@ class RecordStream:
         self._ready: deque[Record] = deque()
 
     def take(self, most: int) -> list[Record]:
-        """Return at most `most` records; fewer at the end, or before a batch that is corrupt.
+        """Return at most `most` records; fewer at the end, or before a corrupt batch.
 
         Raises:
-            CorruptRecord: the very next batch does not check or expand.
+            CorruptRecord: the next batch is corrupt.
         """
         taken: list[Record] = []
         while len(taken) < most:
@@ -58,7 +58,7 @@ class RecordStream:
         return taken
 
     def take_of_epoch(self, most: int) -> tuple[list[Record], int]:
-        """Return records as `take`, but of one leader epoch, and that.
+        """Return records of one leader epoch as `take` does, and the epoch.
 
         Raises:
             CorruptRecord: as `take`.
@@ -76,7 +76,7 @@ class RecordStream:
             if not taken:
                 leader_epoch = self.leader_epoch
             elif self.leader_epoch != leader_epoch:
-                break  # what is ready is the next one's
+                break  # the next records have another epoch
             room = most - len(taken)
             if room >= len(self._ready):
                 taken.extend(self._ready)
@@ -112,7 +112,7 @@ class RecordStream:
         while self._aborted and self._aborted[-1][1] <= header.last_offset:
             self._open_aborts.add(self._aborted.pop()[0])
         if header.is_control:
-            # The abort marker ends the transaction that the list spoke of.
+            # The abort marker ends the transaction in the list.
             if header.producer_id in self._open_aborts and self._is_abort(header):
                 self._open_aborts.discard(header.producer_id)
             return False

@@ -1,9 +1,9 @@
-"""Administrative requests about transactions, as coordinators and as partitions know them.
+"""Administrative requests about transactions, to coordinators and to leaders of partitions.
 
-Owns no state but its connections. What a transactional id is at, its coordinator says; which
-transactions are open in a partition, and since which offset, its leader (KIP-664). Where the two
-contradict each other a transaction hangs: nobody will ever end it, and readers of committed records
-wait before it for good.
+Owns only its connections. A coordinator knows the state of a transactional id. A leader knows which
+transactions are open in a partition, and since which offset (KIP-664). A transaction that is open
+at a leader but unknown to a coordinator hangs: it never ends by itself, and readers of committed
+records wait for it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from plog.client.connection import Connection
 from plog.client.coordinators import Coordinators, KeyType
 from plog.client.metadata import Node
 from plog.client.partition_producers import (
+    DescribedProducers,
     OpenTransaction,
-    Told,
     describe_producers,
     write_abort_marker,
 )
@@ -47,16 +47,16 @@ from plog.types import TopicPartition
 
 ALL_DURATIONS = -1
 ONGOING = "Ongoing"
-"""The state of a transactional id whose open transaction nobody has decided to end."""
+"""The state of a transactional id with an open transaction whose end is not decided."""
 HINTS: Mapping[int, str] = {
     **coordinators.HINTS,
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "it does not exist",
 }
-"""What a code means here, where the brokers send no words with it."""
+"""What a code means here, if the brokers send no message with it."""
 
 
 class ListedTransaction(NamedTuple):
-    """A transactional id as its coordinator, the broker `coordinator_id`, lists it."""
+    """A transactional id as its coordinator, broker `coordinator_id`, lists it."""
 
     transactional_id: str
     coordinator_id: int
@@ -65,7 +65,7 @@ class ListedTransaction(NamedTuple):
 
 
 class TransactionDescription(NamedTuple):
-    """A transactional id; `started_ms` (since 1970) and `partitions` are of an open transaction."""
+    """A transactional id; `started_ms` (since 1970) and `partitions` describe an open one."""
 
     transactional_id: str
     coordinator: Node
@@ -78,7 +78,7 @@ class TransactionDescription(NamedTuple):
 
 
 class HangingTransaction(NamedTuple):
-    """A transaction that nobody will end; `transactional_id` is None where it has expired."""
+    """A transaction that never ends by itself; `transactional_id` is None after it has expired."""
 
     transaction: OpenTransaction
     transactional_id: str | None
@@ -91,7 +91,7 @@ class TransactionAdmin(Administration):
     def _coordinators(self) -> Coordinators:
         return Coordinators(self._cluster, KeyType.TRANSACTION, timeout_ms=self._timeout_ms)
 
-    # -- as coordinators know them ---------------------------------------------------------------
+    # -- at coordinators -------------------------------------------------------------------------
 
     def transactions(
         self,
@@ -99,16 +99,16 @@ class TransactionAdmin(Administration):
         producer_ids: Iterable[int] = (),
         longer_than_ms: int | None = None,
     ) -> list[ListedTransaction]:
-        """Return every broker's transactional ids by name, all of them unless less is asked for.
+        """Return every broker's transactional ids by name; the arguments select some of them.
 
         Args:
             states: only in these states (Kafka's names).
             producer_ids: only of these producers.
-            longer_than_ms: only those whose last transaction began so long ago, whether it has
-                ended or not; ids that have had none count as well.
+            longer_than_ms: only ids whose last transaction began at least this long ago, whether it
+                has ended or not, and ids without a transaction.
 
         Raises:
-            UnsupportedVersion: a broker cannot tell (before Kafka 3.0, by duration before 3.8).
+            UnsupportedVersion: a broker is older than Kafka 3.0, or than 3.8 for `longer_than_ms`.
         """
         request = ListTransactionsRequest(
             state_filters=list(states),
@@ -131,7 +131,7 @@ class TransactionAdmin(Administration):
         return answer
 
     def describe(self, transactional_id: str) -> TransactionDescription:
-        """Return what a transactional id is at.
+        """Return the state of a transactional id.
 
         Raises:
             TransactionalIdNotFound: it does not exist.
@@ -149,16 +149,16 @@ class TransactionAdmin(Administration):
         return self._coordinators.ask(transactional_id, ask)
 
     def end(self, transaction: PreparedTransaction, *, commit: bool) -> None:
-        """End a transaction that its producer has prepared; done again, it says the same.
+        """End a transaction that its producer has prepared. The call may be repeated.
 
-        Its markers follow by themselves. Another transaction of the transactional id is never
-        touched: it has another epoch.
+        The coordinator writes the markers afterwards. Other transactions of the transactional id
+        have another epoch and are not affected.
 
         Raises:
-            ProducerFenced: the transaction has ended otherwise (its time was over), or another
-                producer has the transactional id by now.
+            ProducerFenced: the transaction timed out, or another producer has taken over the
+                transactional id.
             InvalidTxnState: it has ended the other way, or has not begun.
-            KafkaError: another refusal, or no answer in time; it may have ended.
+            KafkaError: another refusal, or no response in time; the transaction may have ended.
         """
         request = EndTxnRequest(
             transactional_id=transaction.transactional_id,
@@ -171,7 +171,8 @@ class TransactionAdmin(Administration):
             code = connection.call(request, EndTxnResponse).error_code
             what = f"transactional id {transaction.transactional_id!r}"
             if code in FENCED:
-                raise ProducerFenced(f"{what}: not at epoch {transaction.producer_epoch} any more")
+                epoch = transaction.producer_epoch
+                raise ProducerFenced(f"{what}: its producer epoch is no longer {epoch}")
             _check(code, what)
 
         deadline = time.monotonic() + self._timeout_ms / 1000
@@ -183,10 +184,10 @@ class TransactionAdmin(Administration):
                     raise
             time.sleep(coordinators.RETRY_BACKOFF_S)
 
-    # -- as partitions know them -----------------------------------------------------------------
+    # -- at leaders of partitions ----------------------------------------------------------------
 
     def partitions_of(self, topic: str, numbers: Iterable[int] = ()) -> list[TopicPartition]:
-        """Return these partitions of a topic; none named are all of them.
+        """Return these partitions of a topic; without numbers all of them.
 
         Raises:
             UnknownTopicOrPartition: no such topic or partition.
@@ -199,7 +200,7 @@ class TransactionAdmin(Administration):
         return wanted
 
     def all_partitions(self) -> list[TopicPartition]:
-        """Return the partitions of every topic, the brokers' own among them."""
+        """Return the partitions of every topic, internal ones included."""
         self._cluster.refresh(None)
         return sorted(
             TopicPartition(name, number)
@@ -207,8 +208,8 @@ class TransactionAdmin(Administration):
             for number in topic.partitions
         )
 
-    def producers(self, partitions: Iterable[TopicPartition]) -> Told:
-        """Return which producers the leaders of partitions remember.
+    def producers(self, partitions: Iterable[TopicPartition]) -> DescribedProducers:
+        """Return the producers of partitions, from their leaders.
 
         Raises: as `describe_producers`.
         """
@@ -218,13 +219,13 @@ class TransactionAdmin(Administration):
         """Return the transaction that is open in a partition since an offset.
 
         Raises:
-            InvalidTxnState: there is none.
-            KafkaError: the partition's leader does not tell.
+            InvalidTxnState: no such transaction.
+            KafkaError: the partition's leader does not answer.
         """
-        told = self.producers([at])
-        if at in told.faults:
-            raise told.faults[at]
-        for one in told.open_transactions():
+        described = self.producers([at])
+        if at in described.faults:
+            raise described.faults[at]
+        for one in described.open_transactions():
             if one.producer.txn_start_offset == start_offset:
                 return one
         raise InvalidTxnState(f"no transaction is open in {at} since offset {start_offset}")
@@ -234,12 +235,12 @@ class TransactionAdmin(Administration):
     def owners(
         self, transactions: Iterable[OpenTransaction]
     ) -> dict[OpenTransaction, TransactionDescription | None]:
-        """Return the transactional id behind each transaction; None where nobody knows one.
+        """Return the transactional id of each transaction; None if no coordinator knows it.
 
-        Whether its coordinator will end the transaction, `will_end` tells.
+        `will_end` decides whether the coordinator will end the transaction.
 
         Raises:
-            KafkaError: a broker does not tell, so that nothing can be said.
+            KafkaError: a broker does not answer, so the result would be incomplete.
         """
         wanted = list(transactions)
         if not wanted:
@@ -248,8 +249,8 @@ class TransactionAdmin(Administration):
         by_producer: dict[int, TransactionDescription] = {}
         for listed in self.transactions(producer_ids=producer_ids):
             try:
-                # By the id that was listed: the description is of a moment later, and has the next
-                # one where this one's epochs were used up.
+                # By the listed producer id: the later description has the next id if the epochs of
+                # this one were used up.
                 by_producer[listed.producer_id] = self.describe(listed.transactional_id)
             except TransactionalIdNotFound:  # it has just expired
                 continue
@@ -261,20 +262,20 @@ class TransactionAdmin(Administration):
         """Find the transactions in partitions that no coordinator will end.
 
         Args:
-            longer_than_ms: only those that have written nothing for so long, by the timestamps of
+            longer_than_ms: only transactions without a record for this long, by the timestamps of
                 their records.
-            now_ms: the time to judge this by, in ms since 1970.
+            now_ms: the current time, in ms since 1970.
 
         Returns:
-            The transactions, and the partitions that could not be judged, with the reason.
+            The transactions, and the errors of partitions whose leaders did not answer.
 
         Raises:
-            KafkaError: a coordinator does not tell, so that nothing can be said.
+            KafkaError: a coordinator does not answer, so the result would be incomplete.
         """
-        told = self.producers(partitions)
+        described = self.producers(partitions)
         old = [
             one
-            for one in told.open_transactions()
+            for one in described.open_transactions()
             if max(now_ms - one.producer.last_timestamp, 0) >= longer_than_ms
         ]
         suspects = {
@@ -283,9 +284,9 @@ class TransactionAdmin(Administration):
             if owner is None or not will_end(owner, one)
         }
         if not suspects:
-            return [], told.faults
-        # Those that have ended since are none: a coordinator forgets that a partition is in a
-        # transaction only once its marker is there or refused.
+            return [], described.faults
+        # Leave out transactions that have ended since: a coordinator forgets that a partition is in
+        # a transaction only once its marker is written or refused.
         again = self.producers({one.partition for one in suspects})
         still_open = {one.identity for one in again.open_transactions()}
         found = [
@@ -293,7 +294,7 @@ class TransactionAdmin(Administration):
             for one, owner in suspects.items()
             if one.identity in still_open
         ]
-        return found, told.faults | again.faults
+        return found, described.faults | again.faults
 
     def abort(
         self,
@@ -303,7 +304,7 @@ class TransactionAdmin(Administration):
         producer_epoch: int,
         coordinator_epoch: int,
     ) -> None:
-        """Abort a producer's transaction in one partition, whatever its coordinator knows.
+        """Abort a producer's transaction in one partition without asking its coordinator.
 
         Raises: as `write_abort_marker`.
         """
@@ -318,11 +319,11 @@ class TransactionAdmin(Administration):
 
 
 def will_end(owner: TransactionDescription, transaction: OpenTransaction) -> bool:
-    """Tell whether the coordinator of a transactional id will end a producer's transaction.
+    """Return whether the coordinator of a transactional id will end a producer's transaction.
 
-    Where it has decided to, under the producer's epoch or under a later one, by which it fences
-    the producer. Before that the epochs must be the same: what a later epoch of the producer has
-    begun is another transaction.
+    If the coordinator has decided to end it, the epoch is the producer's or a later one, which
+    fences the producer. Before that the epochs must be equal: a later epoch of the producer belongs
+    to another transaction.
     """
     if transaction.partition not in owner.partitions:
         return False
@@ -349,7 +350,7 @@ def _description(state: TransactionState, coordinator: Node) -> TransactionDescr
             for number in topic.partitions
         )
     )
-    # Where a transaction has ended its start is told on, until the next one begins.
+    # The coordinator still sends the start of a transaction that has ended, until the next begins.
     is_open = bool(partitions) and state.transaction_start_time_ms >= 0
     return TransactionDescription(
         state.transactional_id,

@@ -98,8 +98,8 @@ def test_topic_is_created_listed_described_and_deleted(call, broker):
         (["produce", "a b"], "invalid topic name"),
         (["consume", "nowhere"], "plog topics list"),
         (["configs", "describe", "topic", "nowhere"], "nowhere"),
-        (["configs", "describe", "broker", "77"], "no broker has the id '77'; there are 0"),
-        (["configs", "describe", "broker", "x"], "no broker has the id 'x'"),
+        (["configs", "describe", "broker", "77"], "no broker has id '77'; the cluster has 0"),
+        (["configs", "describe", "broker", "x"], "no broker has id 'x'"),
         (["configs", "set", "broker", "0", "log.dirs=/x"], "log.dirs"),
     ],
 )

@@ -173,7 +173,7 @@ def test_position_out_of_range_follows_the_reset(
 def test_reset_none_raises_until_a_seek(reading):
     consumer = reading([10], auto_offset_reset="none")
     (partition,) = consumer.assignment()
-    with pytest.raises(OffsetOutOfRange, match="auto_offset_reset is none"):
+    with pytest.raises(OffsetOutOfRange, match="auto_offset_reset=none"):
         consumer.poll(WAIT_MS)
     with pytest.raises(OffsetOutOfRange):
         consumer.position(partition)

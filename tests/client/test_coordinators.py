@@ -57,7 +57,7 @@ def test_coordinator_that_has_left_is_not_available(fake: TxnBroker, cluster: Cl
     fake.answers[ApiKey.FIND_COORDINATOR] = lambda *_: FindCoordinatorResponse(
         error_code=0, node_id=9, host="gone", port=1
     )
-    with pytest.raises(CoordinatorNotAvailable, match="broker 9, is away"):
+    with pytest.raises(CoordinatorNotAvailable, match="broker 9, is down"):
         find_coordinator(cluster, KeyType.GROUP, "x")
 
 
