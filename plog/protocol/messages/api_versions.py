@@ -1,11 +1,11 @@
-"""ApiVersions: what a broker serves."""
+"""ApiVersions: the APIs and versions that a broker supports."""
 
 from plog.protocol.schema import Bool, Int16, Int32, Int64, String, Struct, field, message
 
 
 @message(api_key=18, versions="0-5", flexible="3+")
 class ApiVersionsRequest(Struct):
-    """Asks what a broker serves; the first request of most connections.
+    """Asks for the supported APIs; the first request of most connections.
 
     V5 names the broker that the client expects (KIP-1242).
     """
@@ -35,40 +35,40 @@ class ApiVersion(Struct):
     """One of `api_keys`."""
 
     api_key: Int16 = field("The API.")
-    min_version: Int16 = field("Lowest version.")
-    max_version: Int16 = field("Highest version.")
+    min_version: Int16 = field("Lowest supported version.")
+    max_version: Int16 = field("Highest supported version.")
 
 
 class SupportedFeatureKey(Struct):
     """One of `supported_features`."""
 
     name: String = field("The name.", versions="3+", default="")
-    min_version: Int16 = field("Lowest version.", versions="3+", default=0)
-    max_version: Int16 = field("Highest version.", versions="3+", default=0)
+    min_version: Int16 = field("Lowest supported version.", versions="3+", default=0)
+    max_version: Int16 = field("Highest supported version.", versions="3+", default=0)
 
 
 class FinalizedFeatureKey(Struct):
     """One of `finalized_features`."""
 
     name: String = field("The name.", versions="3+", default="")
-    max_version_level: Int16 = field("Level in force.", versions="3+", default=0)
-    min_version_level: Int16 = field("Lowest level in force.", versions="3+", default=0)
+    max_version_level: Int16 = field("Finalized level.", versions="3+", default=0)
+    min_version_level: Int16 = field("Lowest finalized level.", versions="3+", default=0)
 
 
 @message(api_key=18, versions="0-5", flexible="3+")
 class ApiVersionsResponse(Struct):
-    """What the broker serves.
+    """The supported APIs and features.
 
     Its header is version 0 whatever its own version (KIP-511). V3 features (KIP-584).
     """
 
-    error_code: Int16 = field("0, or why it failed.")
-    api_keys: list[ApiVersion] = field("The APIs served.")
+    error_code: Int16 = field("Error code, 0 for success.")
+    api_keys: list[ApiVersion] = field("The supported APIs.")
     throttle_time_ms: Int32 = field(
-        "How long a quota holds the client back, in ms.", versions="1+", default=0, ignorable=True
+        "How long a quota throttles the client, in ms.", versions="1+", default=0, ignorable=True
     )
     supported_features: list[SupportedFeatureKey] = field(
-        "Features the broker could take part in (KIP-584).",
+        "Features that the broker supports (KIP-584).",
         versions="3+",
         default=[],
         tag=0,
@@ -82,7 +82,7 @@ class ApiVersionsResponse(Struct):
         ignorable=True,
     )
     finalized_features: list[FinalizedFeatureKey] = field(
-        "Features in force in the cluster.", versions="3+", default=[], tag=2, ignorable=True
+        "Finalized features of the cluster.", versions="3+", default=[], tag=2, ignorable=True
     )
     zk_migration_ready: Bool = field(
         "Whether a migration to KRaft may begin.",

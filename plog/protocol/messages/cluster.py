@@ -8,7 +8,7 @@ class DescribeClusterRequest(Struct):
     """Asks for brokers and controller (KIP-700)."""
 
     include_cluster_authorized_operations: Bool = field(
-        "Whether to say what the client may do to the cluster."
+        "Whether to include the client's operations on the cluster."
     )
     endpoint_type: Int8 = field("1 brokers, 2 controllers.", versions="1+", default=1)
     include_fenced_brokers: Bool = field(
@@ -30,15 +30,15 @@ class DescribeClusterBroker(Struct):
 class DescribeClusterResponse(Struct):
     """Brokers and controller."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
-    error_code: Int16 = field("0, or why it failed.")
-    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
+    error_code: Int16 = field("Error code, 0 for success.")
+    error_message: String | None = field("Error message, or None.", nullable="0+", default=None)
     endpoint_type: Int8 = field("1 brokers, 2 controllers.", versions="1+", default=1)
     cluster_id: String = field("The cluster, or None.")
     controller_id: Int32 = field("The controller's node id, -1 for none.", default=-1)
     brokers: list[DescribeClusterBroker] = field("The live brokers.")
     cluster_authorized_operations: Int32 = field(
-        "Bits of what the client may do to the cluster.", default=-(2**31)
+        "Bits of the operations that the client may use on the cluster.", default=-(2**31)
     )
 
 
@@ -64,7 +64,9 @@ class DescribeLogDirsPartition(Struct):
     offset_lag: Int64 = field(
         "How far a future replica is behind, or the log's end ahead of the high watermark."
     )
-    is_future_key: Bool = field("Whether this is a replica on its way from another log directory.")
+    is_future_key: Bool = field(
+        "Whether the replica is being moved here from another log directory."
+    )
 
 
 class DescribeLogDirsTopic(Struct):
@@ -77,7 +79,7 @@ class DescribeLogDirsTopic(Struct):
 class DescribeLogDirsResult(Struct):
     """One of `results`."""
 
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
     log_dir: String = field("Absolute path of the log directory.")
     topics: list[DescribeLogDirsTopic] = field("The topics.")
     total_bytes: Int64 = field(
@@ -98,9 +100,11 @@ class DescribeLogDirsResult(Struct):
 class DescribeLogDirsResponse(Struct):
     """The log directories. V4 sizes of their volumes (KIP-827), v5 cordoned ones."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
-    error_code: Int16 = field("0, or why it failed.", versions="3+", default=0, ignorable=True)
-    results: list[DescribeLogDirsResult] = field("What became of each.")
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
+    error_code: Int16 = field(
+        "Error code, 0 for success.", versions="3+", default=0, ignorable=True
+    )
+    results: list[DescribeLogDirsResult] = field("The results.")
 
 
 class AlterReplicaLogDirTopic(Struct):
@@ -121,14 +125,14 @@ class AlterReplicaLogDir(Struct):
 class AlterReplicaLogDirsRequest(Struct):
     """Moves replicas between a broker's log directories (KIP-113)."""
 
-    dirs: list[AlterReplicaLogDir] = field("Where replicas shall move.")
+    dirs: list[AlterReplicaLogDir] = field("The target directories.")
 
 
 class AlterReplicaLogDirPartitionResult(Struct):
     """One of `partitions`."""
 
     partition_index: Int32 = field("The partition.")
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
 
 
 class AlterReplicaLogDirTopicResult(Struct):
@@ -140,7 +144,7 @@ class AlterReplicaLogDirTopicResult(Struct):
 
 @message(api_key=34, versions="0-2", flexible="2+")
 class AlterReplicaLogDirsResponse(Struct):
-    """Which moves were begun."""
+    """The result of each move."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
-    results: list[AlterReplicaLogDirTopicResult] = field("What became of each.")
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
+    results: list[AlterReplicaLogDirTopicResult] = field("The results.")

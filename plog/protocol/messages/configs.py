@@ -8,7 +8,7 @@ class DescribeConfigsResource(Struct):
 
     resource_type: Int8 = field("2 topic, 4 broker, 8 broker logger, 32 group.")
     resource_name: String = field("The topic's or group's name, or the broker's id.")
-    configuration_keys: list[String] | None = field("Keys asked for; None for all.", nullable="0+")
+    configuration_keys: list[String] | None = field("Requested keys; None for all.", nullable="0+")
 
 
 @message(api_key=32, versions="0-4", flexible="4+")
@@ -16,11 +16,9 @@ class DescribeConfigsRequest(Struct):
     """Asks for settings of topics, brokers and groups. V1 synonyms, v3 documentation."""
 
     resources: list[DescribeConfigsResource] = field("The resources.")
-    include_synonyms: Bool = field(
-        "Whether to list where else the value could come from.", versions="1+", default=False
-    )
+    include_synonyms: Bool = field("Whether to include synonyms.", versions="1+", default=False)
     include_documentation: Bool = field(
-        "Whether to include what each key does.", versions="3+", default=False
+        "Whether to include documentation.", versions="3+", default=False
     )
 
 
@@ -29,7 +27,7 @@ class DescribeConfigsSynonym(Struct):
 
     name: String = field("The name.", versions="1+", default="")
     value: String | None = field("The value.", versions="1+", nullable="1+", default=None)
-    source: Int8 = field("Where it comes from.", versions="1+", default=0)
+    source: Int8 = field("Source of the value.", versions="1+", default=0)
 
 
 class DescribeConfigsResourceResult(Struct):
@@ -39,27 +37,25 @@ class DescribeConfigsResourceResult(Struct):
     value: String | None = field("The value.", nullable="0+")
     read_only: Bool = field("Whether it cannot be changed.")
     is_default: Bool = field("Whether the value is the default.", versions="0", default=False)
-    config_source: Int8 = field(
-        "Where the value comes from.", versions="1+", default=-1, ignorable=True
-    )
+    config_source: Int8 = field("Source of the value.", versions="1+", default=-1, ignorable=True)
     is_sensitive: Bool = field("Whether it is a secret, whose value is None.")
     synonyms: list[DescribeConfigsSynonym] = field(
-        "Values that this key would take, the most specific first.",
+        "The values for this key at all levels, the most specific first.",
         versions="1+",
         default=[],
         ignorable=True,
     )
     config_type: Int8 = field("Type of the value.", versions="3+", default=0, ignorable=True)
     documentation: String | None = field(
-        "What the key does.", versions="3+", nullable="3+", default=None, ignorable=True
+        "Documentation of the key.", versions="3+", nullable="3+", default=None, ignorable=True
     )
 
 
 class DescribeConfigsResult(Struct):
     """One of `results`."""
 
-    error_code: Int16 = field("0, or why it failed.")
-    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
+    error_code: Int16 = field("Error code, 0 for success.")
+    error_message: String | None = field("Error message, or None.", nullable="0+", default=None)
     resource_type: Int8 = field("2 topic, 4 broker, 8 broker logger, 32 group.")
     resource_name: String = field("The topic's or group's name, or the broker's id.")
     configs: list[DescribeConfigsResourceResult] = field("The settings.")
@@ -69,8 +65,8 @@ class DescribeConfigsResult(Struct):
 class DescribeConfigsResponse(Struct):
     """The settings."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
-    results: list[DescribeConfigsResult] = field("What became of each.")
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
+    results: list[DescribeConfigsResult] = field("The results.")
 
 
 class AlterableConfig(Struct):
@@ -93,24 +89,24 @@ class AlterConfigsRequest(Struct):
     """Replaces all dynamic settings of topics, brokers and groups."""
 
     resources: list[AlterConfigsResource] = field("The resources.")
-    validate_only: Bool = field("Check everything and change nothing.")
+    validate_only: Bool = field("Check the request without changing anything.")
 
 
 class AlterConfigsResourceResponse(Struct):
     """One of `responses`."""
 
-    error_code: Int16 = field("0, or why it failed.")
-    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
+    error_code: Int16 = field("Error code, 0 for success.")
+    error_message: String | None = field("Error message, or None.", nullable="0+", default=None)
     resource_type: Int8 = field("2 topic, 4 broker, 8 broker logger, 32 group.")
     resource_name: String = field("The topic's or group's name, or the broker's id.")
 
 
 @message(api_key=33, versions="0-2", flexible="2+")
 class AlterConfigsResponse(Struct):
-    """Which resources were changed."""
+    """The result for each resource."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
-    responses: list[AlterConfigsResourceResponse] = field("What became of each topic or resource.")
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
+    responses: list[AlterConfigsResourceResponse] = field("The result for each topic or resource.")
 
 
 class IncrementalAlterableConfig(Struct):
@@ -134,23 +130,23 @@ class IncrementalAlterConfigsRequest(Struct):
     """Changes single settings of topics, brokers and groups (KIP-339)."""
 
     resources: list[IncrementalAlterConfigsResource] = field("The resources.")
-    validate_only: Bool = field("Check everything and change nothing.")
+    validate_only: Bool = field("Check the request without changing anything.")
 
 
 @message(api_key=44, versions="0-1", flexible="1+")
 class IncrementalAlterConfigsResponse(Struct):
-    """Which resources were changed."""
+    """The result for each resource."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
-    responses: list[AlterConfigsResourceResponse] = field("What became of each topic or resource.")
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
+    responses: list[AlterConfigsResourceResponse] = field("The result for each topic or resource.")
 
 
 @message(api_key=74, versions="0-1", flexible="0+")
 class ListConfigResourcesRequest(Struct):
-    """Asks what has, or may have, settings (KIP-1142); v0 for client metrics alone (KIP-1000)."""
+    """Lists resources with settings (KIP-1142); v0 only client metrics (KIP-1000)."""
 
     resource_types: list[Int8] = field(
-        "Types asked about, as in DescribeConfigs; of all types if there are none.",
+        "Requested types, as in DescribeConfigs; empty for all.",
         versions="1+",
         default=[],
     )
@@ -170,8 +166,8 @@ class ListedConfigResource(Struct):
 
 @message(api_key=74, versions="0-1", flexible="0+")
 class ListConfigResourcesResponse(Struct):
-    """What there is."""
+    """The resources."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
-    error_code: Int16 = field("0, or why it failed.")
-    config_resources: list[ListedConfigResource] = field("What there is.", default=[])
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
+    error_code: Int16 = field("Error code, 0 for success.")
+    config_resources: list[ListedConfigResource] = field("The resources.", default=[])

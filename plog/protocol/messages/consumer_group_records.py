@@ -1,5 +1,5 @@
 """Keys and values of `__consumer_offsets` about groups of KIP-848, as Kafka's brokers store them.
-Each is preceded by its version as an int16, and a key's version tells what it is a key of.
+Each is preceded by its version as an int16, and a key's version gives its type.
 """
 
 from plog.protocol.messages.consumer_groups import TopicPartitions
@@ -19,14 +19,14 @@ from plog.protocol.schema import (
 
 @message(versions="3-6")
 class ConsumerGroupKey(Struct):
-    """Names what there is one of in a group: 3 its epoch, 4 its topics, 6 its target's epoch."""
+    """Key of a group's records: 3 its epoch, 4 its topics, 6 the epoch of its target."""
 
     group_id: String = field("The group.")
 
 
 @message(versions="5-8")
 class ConsumerGroupMemberKey(Struct):
-    """Names what each member has: 5 what it told, 7 its target, 8 its current assignment."""
+    """Key of a member's records: 5 its subscription, 7 its target, 8 its current assignment."""
 
     group_id: String = field("The group.")
     member_id: String = field("The member.")
@@ -34,7 +34,7 @@ class ConsumerGroupMemberKey(Struct):
 
 @message(versions="16")
 class ConsumerGroupRegularExpressionKey(Struct):
-    """Names a regular expression that members have subscribed to."""
+    """Key of a subscribed regular expression."""
 
     group_id: String = field("The group.")
     regular_expression: String = field("The expression, in RE2's syntax.")
@@ -44,14 +44,14 @@ class ConsumerGroupRegularExpressionKey(Struct):
 class ConsumerGroupMetadataValue(Struct):
     """The group itself."""
 
-    epoch: Int32 = field("Counts what changed about members and topics.")
+    epoch: Int32 = field("Epoch of the group; it rises when members or topics change.")
 
 
 class PartitionMetadata(Struct):
     """One of `partition_metadata`."""
 
     partition: Int32 = field("The partition.")
-    racks: list[String] = field("Where its replicas are.")
+    racks: list[String] = field("Racks of its replicas.")
 
 
 class TopicMetadata(Struct):
@@ -59,15 +59,13 @@ class TopicMetadata(Struct):
 
     topic_id: Uuid = field("The topic's id (KIP-516).")
     topic_name: String = field("The topic.")
-    num_partitions: Int32 = field("How many partitions it has.")
-    partition_metadata: list[PartitionMetadata] = field(
-        "Racks of the partitions, where they are known."
-    )
+    num_partitions: Int32 = field("Number of partitions.")
+    partition_metadata: list[PartitionMetadata] = field("Racks of the partitions, if known.")
 
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupPartitionMetadataValue(Struct):
-    """The topics that members want, as the group has last seen them."""
+    """The subscribed topics, as the group has last seen them."""
 
     topics: list[TopicMetadata] = field("The topics.")
 
@@ -76,15 +74,13 @@ class ClassicProtocol(Struct):
     """One of `supported_protocols`."""
 
     name: String = field("The assignor.")
-    metadata: Bytes = field("What the assignor needs to know of the member.")
+    metadata: Bytes = field("Metadata of the member for the assignor.")
 
 
 class ClassicMemberMetadata(Struct):
-    """What a member told that speaks the classic protocol."""
+    """The data of a member that uses the classic protocol."""
 
-    session_timeout_ms: Int32 = field(
-        "Silence after which the member counts as gone, in ms.", default=0
-    )
+    session_timeout_ms: Int32 = field("Session timeout, in ms.", default=0)
     supported_protocols: list[ClassicProtocol] = field(
         "Assignors the member can use, the preferred first.", default=[]
     )
@@ -92,58 +88,63 @@ class ClassicMemberMetadata(Struct):
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupMemberMetadataValue(Struct):
-    """What a member told of itself."""
+    """A member's subscription."""
 
     instance_id: String | None = field(
         "Name that a static member keeps over restarts (KIP-345), or None.", nullable="0+"
     )
-    rack_id: String | None = field("Where the member is.", nullable="0+")
-    client_id: String = field("What the client calls itself.")
-    client_host: String = field("Where it is.")
-    subscribed_topic_names: list[String] = field("The topics that it wants.")
+    rack_id: String | None = field("The member's rack, or None.", nullable="0+")
+    client_id: String = field("The client id.")
+    client_host: String = field("The client's host.")
+    subscribed_topic_names: list[String] = field("The subscribed topics.")
     subscribed_topic_regex: String | None = field(
-        "What names of topics that it wants match.", nullable="0+"
+        "Subscribed topics by regular expression.", nullable="0+"
     )
-    rebalance_timeout_ms: Int32 = field(
-        "How long it may take to give partitions up, in ms.", default=-1
-    )
-    server_assignor: String | None = field("The assignor that it prefers.", nullable="0+")
+    rebalance_timeout_ms: Int32 = field("Maximum time to give partitions up, in ms.", default=-1)
+    server_assignor: String | None = field("The preferred assignor.", nullable="0+")
     classic_member_metadata: ClassicMemberMetadata | None = field(
-        "What it told if it speaks the classic protocol.", nullable="0+", default=DEFAULT, tag=0
+        "Its classic protocol data, if it uses the classic protocol.",
+        nullable="0+",
+        default=DEFAULT,
+        tag=0,
     )
 
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupTargetAssignmentMetadataValue(Struct):
-    """The group's epoch that is assigned for."""
+    """The group epoch of the target assignment."""
 
     assignment_epoch: Int32 = field("The epoch.")
 
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupTargetAssignmentMemberValue(Struct):
-    """What a member is to have."""
+    """A member's target assignment."""
 
     topic_partitions: list[TopicPartitions] = field("The partitions.")
 
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupCurrentMemberAssignmentValue(Struct):
-    """Where a member stands."""
+    """A member's current assignment."""
 
     member_epoch: Int32 = field("Its epoch.")
     previous_member_epoch: Int32 = field(
-        "Its epoch before: it comes with that if it has missed the answer."
+        "Its previous epoch, which it sends if it has missed the response."
     )
-    state: Int8 = field("0 stable, 1 has not given up yet, 2 waits for others.")
-    assigned_partitions: list[TopicPartitions] = field("What it may use.")
-    partitions_pending_revocation: list[TopicPartitions] = field("What it is giving up.")
+    state: Int8 = field(
+        "0 stable, 1 has to give partitions up, 2 waits for partitions of other members."
+    )
+    assigned_partitions: list[TopicPartitions] = field("The assigned partitions.")
+    partitions_pending_revocation: list[TopicPartitions] = field(
+        "Partitions that it has to give up."
+    )
 
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupRegularExpressionValue(Struct):
-    """Which topics match a regular expression."""
+    """The topics that match a regular expression."""
 
     topics: list[String] = field("The topics.")
-    version: Int64 = field("The version of the cluster's metadata that was looked at.")
-    timestamp: Int64 = field("When that was, in ms.")
+    version: Int64 = field("The version of the cluster metadata used.")
+    timestamp: Int64 = field("Time of the look-up, in ms.")

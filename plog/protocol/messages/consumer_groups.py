@@ -1,4 +1,4 @@
-"""Groups of KIP-848, whose coordinator assigns: heartbeats and descriptions."""
+"""Consumer groups of KIP-848: heartbeats and descriptions."""
 
 from plog.protocol.schema import Bool, Int8, Int16, Int32, String, Struct, Uuid, field, message
 
@@ -12,42 +12,42 @@ class TopicPartitions(Struct):
 
 @message(api_key=68, versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatRequest(Struct):
-    """Says that a member is alive, and what has changed about it: null has not.
+    """A member's heartbeat, with its changed fields; null means unchanged.
 
     V1 regular expressions, and members that name themselves (KIP-1082).
     """
 
     group_id: String = field("The group.")
-    member_id: String = field("The member; the same for as long as its process lives.")
+    member_id: String = field("The member id; constant while its process runs.")
     member_epoch: Int32 = field("Its epoch; 0 joins, -1 leaves, -2 leaves to come back (static).")
     instance_id: String | None = field(
         "Name that a static member keeps over restarts (KIP-345), or None.",
         nullable="0+",
         default=None,
     )
-    rack_id: String | None = field("Where the member is.", nullable="0+", default=None)
+    rack_id: String | None = field("The member's rack, or None.", nullable="0+", default=None)
     rebalance_timeout_ms: Int32 = field(
-        "How long the member may take to give partitions up, in ms; -1 as before.", default=-1
+        "Maximum time to give partitions up, in ms; -1 if unchanged.", default=-1
     )
     subscribed_topic_names: list[String] | None = field(
-        "The topics that it wants.", nullable="0+", default=None
+        "The subscribed topics.", nullable="0+", default=None
     )
     subscribed_topic_regex: String | None = field(
-        "What names of topics that it wants match, in RE2's syntax.",
+        "Subscribed topics by regular expression, in RE2's syntax.",
         versions="1+",
         nullable="1+",
         default=None,
     )
     server_assignor: String | None = field(
-        "The coordinator's assignor that it prefers.", nullable="0+", default=None
+        "The preferred server-side assignor.", nullable="0+", default=None
     )
     topic_partitions: list[TopicPartitions] | None = field(
-        "The partitions that it owns.", nullable="0+", default=None
+        "The owned partitions.", nullable="0+", default=None
     )
 
 
 class AssignedPartitions(Struct):
-    """What a member may use from now on."""
+    """A member's assignment."""
 
     topic_partitions: list[TopicPartitions] = field("All of its partitions.")
 
@@ -56,14 +56,14 @@ class AssignedPartitions(Struct):
 class ConsumerGroupHeartbeatResponse(Struct):
     """The member's epoch, and its partitions if they have changed."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
-    error_code: Int16 = field("0, or why it failed.")
-    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
+    error_code: Int16 = field("Error code, 0 for success.")
+    error_message: String | None = field("Error message, or None.", nullable="0+", default=None)
     member_id: String | None = field("The member.", nullable="0+", default=None)
     member_epoch: Int32 = field("Its epoch.", default=0)
-    heartbeat_interval_ms: Int32 = field("When to come again, in ms.", default=0)
+    heartbeat_interval_ms: Int32 = field("Interval to the next heartbeat, in ms.", default=0)
     assignment: AssignedPartitions | None = field(
-        "All that it may use, if that has changed.", nullable="0+", default=None
+        "Its assignment, if that has changed.", nullable="0+", default=None
     )
 
 
@@ -73,7 +73,7 @@ class ConsumerGroupDescribeRequest(Struct):
 
     group_ids: list[String] = field("The groups.")
     include_authorized_operations: Bool = field(
-        "Whether to say what the client may do to the group."
+        "Whether to include the client's operations on the group."
     )
 
 
@@ -86,7 +86,7 @@ class NamedTopicPartitions(Struct):
 
 
 class Assignment(Struct):
-    """What a member has, or is to have."""
+    """A member's current or target assignment."""
 
     topic_partitions: list[NamedTopicPartitions] = field("The partitions.")
 
@@ -100,16 +100,16 @@ class ConsumerGroupMember(Struct):
         nullable="0+",
         default=None,
     )
-    rack_id: String | None = field("Where the member is.", nullable="0+", default=None)
+    rack_id: String | None = field("The member's rack, or None.", nullable="0+", default=None)
     member_epoch: Int32 = field("Its epoch.")
     client_id: String = field("The client id of the member's connection.")
     client_host: String = field("The host of the member's connection.")
-    subscribed_topic_names: list[String] = field("The topics that it wants.")
+    subscribed_topic_names: list[String] = field("The subscribed topics.")
     subscribed_topic_regex: String | None = field(
-        "What names of topics that it wants match.", nullable="0+", default=None
+        "Subscribed topics by regular expression.", nullable="0+", default=None
     )
-    assignment: Assignment = field("What it has.")
-    target_assignment: Assignment = field("What it is to have.")
+    assignment: Assignment = field("The owned partitions.")
+    target_assignment: Assignment = field("The target assignment.")
     member_type: Int8 = field(
         "-1 unknown, 0 classic, 1 consumer protocol.", versions="1+", default=-1, ignorable=True
     )
@@ -118,16 +118,18 @@ class ConsumerGroupMember(Struct):
 class DescribedConsumerGroup(Struct):
     """One of `groups`."""
 
-    error_code: Int16 = field("0, or why it failed.")
-    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
+    error_code: Int16 = field("Error code, 0 for success.")
+    error_message: String | None = field("Error message, or None.", nullable="0+", default=None)
     group_id: String = field("The group.")
     group_state: String = field("State of the group, by Kafka's name.", default="")
-    group_epoch: Int32 = field("Counts what changed about members and topics.", default=0)
-    assignment_epoch: Int32 = field("The group's epoch that is assigned for.", default=0)
-    assignor_name: String = field("The assignor that is used.", default="")
+    group_epoch: Int32 = field(
+        "Epoch of the group; it rises when members or topics change.", default=0
+    )
+    assignment_epoch: Int32 = field("The group epoch of the target assignment.", default=0)
+    assignor_name: String = field("The assignor in use.", default="")
     members: list[ConsumerGroupMember] = field("The members.", default=[])
     authorized_operations: Int32 = field(
-        "Bits of what the client may do to the group.", default=-(2**31)
+        "Bits of the operations that the client may use on the group.", default=-(2**31)
     )
 
 
@@ -135,5 +137,5 @@ class DescribedConsumerGroup(Struct):
 class ConsumerGroupDescribeResponse(Struct):
     """The groups."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
     groups: list[DescribedConsumerGroup] = field("The groups.")

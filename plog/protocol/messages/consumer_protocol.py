@@ -1,4 +1,4 @@
-"""What members of `consumer` groups tell each other through the coordinator: KIP-429's formats.
+"""Subscriptions and assignments of `consumer` groups, which the coordinator passes on (KIP-429).
 Each is preceded by its version as an int16; a newer one is read as the newest that is known.
 """
 
@@ -14,32 +14,35 @@ class TopicPartitions(Struct):
 
 @message(versions="0-3")
 class ConsumerProtocolSubscription(Struct):
-    """What a member wants. V1 what it owns (KIP-429), v2 since when (KIP-792), v3 its rack."""
+    """A member's subscription. V1 owned partitions (KIP-429), v2 generation (KIP-792), v3 rack."""
 
     topics: list[String] = field("The topics.")
-    user_data: Bytes | None = field("The assignor's own.", nullable="0+", default=None)
+    user_data: Bytes | None = field("Data of the assignor.", nullable="0+", default=None)
     owned_partitions: list[TopicPartitions] = field(
-        "What the member has and would keep.", versions="1+", default=[], ignorable=True
+        "Partitions that the member owns and wants to keep.",
+        versions="1+",
+        default=[],
+        ignorable=True,
     )
     generation_id: Int32 = field(
-        "The generation that gave it to the member.", versions="2+", default=-1, ignorable=True
+        "The generation of the assignment.", versions="2+", default=-1, ignorable=True
     )
     rack_id: String | None = field(
-        "Where the member is.", versions="3+", nullable="3+", default=None, ignorable=True
+        "The member's rack, or None.", versions="3+", nullable="3+", default=None, ignorable=True
     )
 
 
 @message(versions="0-3")
 class ConsumerProtocolAssignment(Struct):
-    """What a member is to consume."""
+    """A member's assignment."""
 
     assigned_partitions: list[TopicPartitions] = field("The partitions.")
-    user_data: Bytes | None = field("The assignor's own.", nullable="0+", default=None)
+    user_data: Bytes | None = field("Data of the assignor.", nullable="0+", default=None)
 
 
 @message(versions="0-1")
 class StickyUserData(Struct):
-    """What members of the eager sticky assignor tell in `user_data`; no version precedes it."""
+    """The `user_data` of the eager sticky assignor; no version precedes it."""
 
-    previous_assignment: list[TopicPartitions] = field("What the member had.")
-    generation: Int32 = field("Since when.", versions="1+", default=-1)
+    previous_assignment: list[TopicPartitions] = field("The member's previous assignment.")
+    generation: Int32 = field("The generation of `owned_partitions`.", versions="1+", default=-1)

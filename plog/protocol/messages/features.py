@@ -1,4 +1,4 @@
-"""UpdateFeatures: what the whole cluster may do from now on (KIP-584)."""
+"""UpdateFeatures: the finalized features of the cluster (KIP-584)."""
 
 from plog.protocol.schema import Bool, Int8, Int16, Int32, String, Struct, field, message
 
@@ -7,12 +7,12 @@ class FeatureUpdateKey(Struct):
     """One of `feature_updates`."""
 
     feature: String = field("The feature.")
-    max_version_level: Int16 = field("The level that is to be in force; below 1: none.")
+    max_version_level: Int16 = field("The new level; below 1 removes the feature.")
     allow_downgrade: Bool = field(
         "Whether the level may become lower.", versions="0", default=False
     )
     upgrade_type: Int8 = field(
-        "1 to raise the level, 2 to lower it where nothing is lost, 3 to lower it all the same.",
+        "1 raises the level, 2 lowers it if no data is lost, 3 lowers it in any case.",
         versions="1+",
         default=1,
     )
@@ -22,26 +22,28 @@ class FeatureUpdateKey(Struct):
 class UpdateFeaturesRequest(Struct):
     """Changes the levels of features."""
 
-    timeout_ms: Int32 = field("How long the client waits, in ms.", default=60000)
+    timeout_ms: Int32 = field("Timeout of the request, in ms.", default=60000)
     feature_updates: list[FeatureUpdateKey] = field("The changes.")
-    validate_only: Bool = field("Check, and change nothing.", versions="1+", default=False)
+    validate_only: Bool = field(
+        "Check the request without changing anything.", versions="1+", default=False
+    )
 
 
 class UpdatableFeatureResult(Struct):
     """One of `results`."""
 
     feature: String = field("The feature.")
-    error_code: Int16 = field("0, or why it failed.")
-    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
+    error_code: Int16 = field("Error code, 0 for success.")
+    error_message: String | None = field("Error message, or None.", nullable="0+", default=None)
 
 
 @message(api_key=57, versions="0-2", flexible="0+")
 class UpdateFeaturesResponse(Struct):
-    """Which changes were made; v2 says so of all of them together."""
+    """The result of each change; from v2 on one result for all."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
-    error_code: Int16 = field("0, or why it failed.")
-    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
+    error_code: Int16 = field("Error code, 0 for success.")
+    error_message: String | None = field("Error message, or None.", nullable="0+", default=None)
     results: list[UpdatableFeatureResult] = field(
-        "What became of each change.", versions="0-1", default=[], ignorable=True
+        "The result of each change.", versions="0-1", default=[], ignorable=True
     )

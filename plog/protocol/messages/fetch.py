@@ -30,19 +30,21 @@ class FetchPartition(Struct):
 
     partition: Int32 = field("The partition.")
     current_leader_epoch: Int32 = field(
-        "The leader epoch the client knows, to fence stale views (KIP-320).",
+        "The leader epoch that the client knows; fences old metadata (KIP-320).",
         versions="9+",
         default=-1,
         ignorable=True,
     )
-    fetch_offset: Int64 = field("Where to read from.")
+    fetch_offset: Int64 = field("Offset of the fetch.")
     last_fetched_epoch: Int32 = field(
-        "Epoch of the reader's last record, to find where logs part.", versions="12+", default=-1
+        "Epoch of the reader's last record, to find where the logs diverge.",
+        versions="12+",
+        default=-1,
     )
     log_start_offset: Int64 = field(
         "First offset of the log.", versions="5+", default=-1, ignorable=True
     )
-    partition_max_bytes: Int32 = field("Most bytes of this partition.")
+    partition_max_bytes: Int32 = field("Maximum bytes of this partition.")
     replica_directory_id: Uuid = field(
         "The follower's log directory.", versions="17+", default=ZERO_UUID, tag=0, ignorable=True
     )
@@ -85,9 +87,9 @@ class FetchRequest(Struct):
         "The follower that asks (KIP-903).", versions="15+", default=DEFAULT, tag=1
     )
     max_wait_ms: Int32 = field("How long to wait for min_bytes, in ms.")
-    min_bytes: Int32 = field("Bytes that are worth an answer.")
+    min_bytes: Int32 = field("Minimum bytes of the response.")
     max_bytes: Int32 = field(
-        "Most bytes of the whole answer, but for the first batch (KIP-74).",
+        "Maximum bytes of the response, except the first batch (KIP-74).",
         versions="3+",
         default=2**31 - 1,
         ignorable=True,
@@ -99,14 +101,14 @@ class FetchRequest(Struct):
         "The fetch session, 0 for none (KIP-227).", versions="7+", default=0, ignorable=True
     )
     session_epoch: Int32 = field(
-        "The request's place in its session; 0 opens one, -1 stays outside.",
+        "The request's epoch in its session; 0 opens a session, -1 uses none.",
         versions="7+",
         default=-1,
         ignorable=True,
     )
     topics: list[FetchTopic] = field("The topics.")
     forgotten_topics_data: list[ForgottenTopic] = field(
-        "What to drop from the session.", versions="7+", default=[]
+        "Partitions to remove from the session.", versions="7+", default=[]
     )
     rack_id: String = field(
         "The consumer's rack (KIP-392).", versions="11+", default="", ignorable=True
@@ -147,19 +149,24 @@ class PartitionData(Struct):
     """One of `partitions`."""
 
     partition_index: Int32 = field("The partition.")
-    error_code: Int16 = field("0, or why it failed.")
-    high_watermark: Int64 = field("Offset after the last record that every in-sync replica has.")
+    error_code: Int16 = field("Error code, 0 for success.")
+    high_watermark: Int64 = field(
+        "High watermark: the offset after the last record that every in-sync replica has."
+    )
     last_stable_offset: Int64 = field(
-        "Offset below which no transaction is open.", versions="4+", default=-1, ignorable=True
+        "Last stable offset: no transaction is open below it.",
+        versions="4+",
+        default=-1,
+        ignorable=True,
     )
     log_start_offset: Int64 = field(
         "First offset of the log.", versions="5+", default=-1, ignorable=True
     )
     diverging_epoch: EpochEndOffset = field(
-        "Where the reader's log and this one part.", versions="12+", default=DEFAULT, tag=0
+        "Where the reader's log diverges from this one.", versions="12+", default=DEFAULT, tag=0
     )
     current_leader: LeaderIdAndEpoch = field(
-        "The leader, where the client asked another broker.", versions="12+", default=DEFAULT, tag=1
+        "The leader, if the client asked another broker.", versions="12+", default=DEFAULT, tag=1
     )
     snapshot_id: SnapshotId = field(
         "A snapshot to fetch instead (KRaft only).", versions="12+", default=DEFAULT, tag=2
@@ -204,11 +211,13 @@ class FetchResponse(Struct):
     """
 
     throttle_time_ms: Int32 = field(
-        "How long a quota holds the client back, in ms.", versions="1+", default=0, ignorable=True
+        "How long a quota throttles the client, in ms.", versions="1+", default=0, ignorable=True
     )
-    error_code: Int16 = field("0, or why it failed.", versions="7+", default=0, ignorable=True)
+    error_code: Int16 = field(
+        "Error code, 0 for success.", versions="7+", default=0, ignorable=True
+    )
     session_id: Int32 = field("The fetch session, 0 for none (KIP-227).", versions="7+", default=0)
-    responses: list[FetchableTopicResponse] = field("What became of each topic or resource.")
+    responses: list[FetchableTopicResponse] = field("The result for each topic or resource.")
     node_endpoints: list[NodeEndpoint] = field(
-        "Where the named leaders are reached.", versions="16+", default=[], tag=0
+        "Addresses of the named leaders.", versions="16+", default=[], tag=0
     )

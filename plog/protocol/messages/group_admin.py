@@ -1,4 +1,4 @@
-"""Groups as seen from outside: description, list, deletion."""
+"""Administration of groups: description, list, deletion."""
 
 from plog.protocol.schema import Bool, Bytes, Int16, Int32, String, Struct, field, message
 
@@ -9,14 +9,14 @@ class DescribeGroupsRequest(Struct):
 
     groups: list[String] = field("The groups.")
     include_authorized_operations: Bool = field(
-        "Whether to say what the client may do to the group.", versions="3+", default=False
+        "Whether to include the client's operations on the group.", versions="3+", default=False
     )
 
 
 class DescribedGroupMember(Struct):
     """One of `members`."""
 
-    member_id: String = field("The member, named by the coordinator.")
+    member_id: String = field("The member id, which the coordinator assigns.")
     group_instance_id: String | None = field(
         "Name that a static member keeps over restarts (KIP-345), or None.",
         versions="4+",
@@ -26,24 +26,26 @@ class DescribedGroupMember(Struct):
     )
     client_id: String = field("The client id of the member's connection.")
     client_host: String = field("The host of the member's connection.")
-    member_metadata: Bytes = field("What the member joined with.")
-    member_assignment: Bytes = field("What the member got.")
+    member_metadata: Bytes = field("The member's metadata of its Join.")
+    member_assignment: Bytes = field("The member's assignment.")
 
 
 class DescribedGroup(Struct):
     """One of `groups`."""
 
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
     error_message: String | None = field(
-        "Why it failed, in words.", versions="6+", nullable="6+", default=None, ignorable=True
+        "Error message, or None.", versions="6+", nullable="6+", default=None, ignorable=True
     )
     group_id: String = field("The group.")
     group_state: String = field("State of the group, by Kafka's name.")
-    protocol_type: String = field("What kind of group it is, such as `consumer`.")
+    protocol_type: String = field("Protocol type of the group, such as `consumer`.")
     protocol_data: String = field("The assignor, while the group is stable.")
     members: list[DescribedGroupMember] = field("The members.")
     authorized_operations: Int32 = field(
-        "Bits of what the client may do to the group.", versions="3+", default=-(2**31)
+        "Bits of the operations that the client may use on the group.",
+        versions="3+",
+        default=-(2**31),
     )
 
 
@@ -52,7 +54,7 @@ class DescribeGroupsResponse(Struct):
     """The groups; an unknown one is in state Dead, from v6 on with an error (KIP-1043)."""
 
     throttle_time_ms: Int32 = field(
-        "How long a quota holds the client back, in ms.", versions="1+", default=0, ignorable=True
+        "How long a quota throttles the client, in ms.", versions="1+", default=0, ignorable=True
     )
     groups: list[DescribedGroup] = field("The groups.")
 
@@ -73,7 +75,7 @@ class ListedGroup(Struct):
     """One of `groups`."""
 
     group_id: String = field("The group.")
-    protocol_type: String = field("What kind of group it is, such as `consumer`.")
+    protocol_type: String = field("Protocol type of the group, such as `consumer`.")
     group_state: String = field(
         "State of the group, by Kafka's name.", versions="4+", default="", ignorable=True
     )
@@ -87,9 +89,9 @@ class ListGroupsResponse(Struct):
     """The groups."""
 
     throttle_time_ms: Int32 = field(
-        "How long a quota holds the client back, in ms.", versions="1+", default=0, ignorable=True
+        "How long a quota throttles the client, in ms.", versions="1+", default=0, ignorable=True
     )
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
     groups: list[ListedGroup] = field("The groups.")
 
 
@@ -104,15 +106,15 @@ class DeletableGroupResult(Struct):
     """One of `results`."""
 
     group_id: String = field("The group.")
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
     error_message: String | None = field(
-        "Why it failed, in words.", versions="3+", nullable="3+", default=None, ignorable=True
+        "Error message, or None.", versions="3+", nullable="3+", default=None, ignorable=True
     )
 
 
 @message(api_key=42, versions="0-3", flexible="2+")
 class DeleteGroupsResponse(Struct):
-    """Which groups were deleted."""
+    """The result of each deletion."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
-    results: list[DeletableGroupResult] = field("What became of each.")
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
+    results: list[DeletableGroupResult] = field("The results.")

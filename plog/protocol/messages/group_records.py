@@ -1,5 +1,5 @@
 """Keys and values of `__consumer_offsets`, as Kafka's brokers store them. Each is preceded by its
-version as an int16, and a key's version tells what it is a key of.
+version as an int16, and a key's version gives its type.
 """
 
 from plog.protocol.schema import Bytes, Int32, Int64, String, Struct, field, message
@@ -7,7 +7,7 @@ from plog.protocol.schema import Bytes, Int32, Int64, String, Struct, field, mes
 
 @message(versions="0-1")
 class OffsetCommitKey(Struct):
-    """Names a committed offset; both versions mean the same."""
+    """Key of a committed offset; both versions mean the same."""
 
     group: String = field("The group.")
     topic: String = field("The topic.")
@@ -16,19 +16,19 @@ class OffsetCommitKey(Struct):
 
 @message(versions="0-4", flexible="4+")
 class OffsetCommitValue(Struct):
-    """A committed offset. V1 has a time of its own at which it expires."""
+    """A committed offset. V1 has an expiry time."""
 
-    offset: Int64 = field("Next offset the consumer wants.")
+    offset: Int64 = field("Next offset to read.")
     leader_epoch: Int32 = field(
         "Epoch of the last record consumed, -1 when unknown (KIP-320).",
         versions="3+",
         default=-1,
         ignorable=True,
     )
-    metadata: String = field("What the consumer wants kept beside the offset.")
-    commit_timestamp: Int64 = field("When it was committed, in ms.")
+    metadata: String = field("The consumer's metadata for the offset.")
+    commit_timestamp: Int64 = field("Time of the commit, in ms.")
     expire_timestamp: Int64 = field(
-        "When it is to be forgotten, in ms; -1 for what the broker's setting says.",
+        "Expiry time, in ms; -1 for the broker's setting.",
         versions="1",
         default=-1,
         ignorable=True,
@@ -37,7 +37,7 @@ class OffsetCommitValue(Struct):
 
 @message(versions="2")
 class GroupMetadataKey(Struct):
-    """Names a classic group."""
+    """Key of a classic group."""
 
     group: String = field("The group.")
 
@@ -45,7 +45,7 @@ class GroupMetadataKey(Struct):
 class MemberMetadata(Struct):
     """One of `members`."""
 
-    member_id: String = field("The member, named by the coordinator.")
+    member_id: String = field("The member id, which the coordinator assigns.")
     group_instance_id: String | None = field(
         "Name that a static member keeps over restarts (KIP-345), or None.",
         versions="3+",
@@ -53,25 +53,25 @@ class MemberMetadata(Struct):
         default=None,
         ignorable=True,
     )
-    client_id: String = field("What the client calls itself.")
-    client_host: String = field("Where it is.")
+    client_id: String = field("The client id.")
+    client_host: String = field("The client's host.")
     rebalance_timeout: Int32 = field(
-        "How long it may take to join again, in ms.", versions="1+", default=-1, ignorable=True
+        "Maximum time to join again, in ms.", versions="1+", default=-1, ignorable=True
     )
-    session_timeout: Int32 = field("Silence after which it counts as gone, in ms.")
-    subscription: Bytes = field("What it told for the chosen assignor.")
-    assignment: Bytes = field("Its assignment, in the assignor's form.")
+    session_timeout: Int32 = field("Session timeout, in ms.")
+    subscription: Bytes = field("Its subscription for the chosen assignor.")
+    assignment: Bytes = field("Its assignment, in the assignor's encoding.")
 
 
 @message(versions="0-4", flexible="4+")
 class GroupMetadataValue(Struct):
     """A generation of a classic group, with the assignment of each member."""
 
-    protocol_type: String = field("What kind of group it is, such as `consumer`.")
+    protocol_type: String = field("Protocol type of the group, such as `consumer`.")
     generation: Int32 = field("The group's generation.")
-    protocol: String | None = field("The assignor that was chosen.", nullable="0+")
+    protocol: String | None = field("The chosen assignor.", nullable="0+")
     leader: String | None = field("The member that assigned.", nullable="0+")
     current_state_timestamp: Int64 = field(
-        "Since when it has the state that it has, in ms.", versions="2+", default=-1, ignorable=True
+        "Time of the last state change, in ms.", versions="2+", default=-1, ignorable=True
     )
     members: list[MemberMetadata] = field("The members.")

@@ -8,13 +8,15 @@ class ListOffsetsPartition(Struct):
 
     partition_index: Int32 = field("The partition.")
     current_leader_epoch: Int32 = field(
-        "The leader epoch the client knows, to fence stale views (KIP-320).",
+        "The leader epoch that the client knows; fences old metadata (KIP-320).",
         versions="4+",
         default=-1,
         ignorable=True,
     )
     timestamp: Int64 = field("A time in ms, or a named end below 0.")
-    max_num_offsets: Int32 = field("Most segment starts to list.", versions="0", default=1)
+    max_num_offsets: Int32 = field(
+        "Maximum number of segment starts to list.", versions="0", default=1
+    )
 
 
 class ListOffsetsTopic(Struct):
@@ -37,7 +39,7 @@ class ListOffsetsRequest(Struct):
     )
     topics: list[ListOffsetsTopic] = field("The topics.")
     timeout_ms: Int32 = field(
-        "How long the broker may take before it answers with an error, in ms.",
+        "Timeout of the request, in ms.",
         versions="10+",
         default=0,
         ignorable=True,
@@ -48,7 +50,7 @@ class ListOffsetsPartitionResponse(Struct):
     """One of `partitions`."""
 
     partition_index: Int32 = field("The partition.")
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
     old_style_offsets: list[Int64] = field(
         "Starts of segments, newest first.", versions="0", default=[]
     )
@@ -69,6 +71,6 @@ class ListOffsetsResponse(Struct):
     """Offsets with their timestamps."""
 
     throttle_time_ms: Int32 = field(
-        "How long a quota holds the client back, in ms.", versions="2+", default=0, ignorable=True
+        "How long a quota throttles the client, in ms.", versions="2+", default=0, ignorable=True
     )
     topics: list[ListOffsetsTopicResponse] = field("The topics.")

@@ -25,10 +25,10 @@ class MetadataRequest(Struct):
         "Whether unknown topics may be created.", versions="4+", default=True
     )
     include_cluster_authorized_operations: Bool = field(
-        "Whether to say what the client may do to the cluster.", versions="8-10", default=False
+        "Whether to include the client's operations on the cluster.", versions="8-10", default=False
     )
     include_topic_authorized_operations: Bool = field(
-        "Whether to say what the client may do to each topic.", versions="8+", default=False
+        "Whether to include the client's operations on each topic.", versions="8+", default=False
     )
 
 
@@ -46,7 +46,7 @@ class MetadataResponseBroker(Struct):
 class MetadataResponsePartition(Struct):
     """One of `partitions`."""
 
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
     partition_index: Int32 = field("The partition.")
     leader_id: Int32 = field("The leader's node id, -1 for none.")
     leader_epoch: Int32 = field(
@@ -62,17 +62,19 @@ class MetadataResponsePartition(Struct):
 class MetadataResponseTopic(Struct):
     """One of `topics`."""
 
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
     name: String | None = field("The name.", nullable="12+")
     topic_id: Uuid = field(
         "The topic's id (KIP-516).", versions="10+", default=ZERO_UUID, ignorable=True
     )
     is_internal: Bool = field(
-        "Whether the topic is the brokers' own.", versions="1+", default=False, ignorable=True
+        "Whether the topic is internal.", versions="1+", default=False, ignorable=True
     )
     partitions: list[MetadataResponsePartition] = field("The partitions.")
     topic_authorized_operations: Int32 = field(
-        "Bits of what the client may do to the topic.", versions="8+", default=-(2**31)
+        "Bits of the operations that the client may use on the topic.",
+        versions="8+",
+        default=-(2**31),
     )
 
 
@@ -85,7 +87,7 @@ class MetadataResponse(Struct):
     """
 
     throttle_time_ms: Int32 = field(
-        "How long a quota holds the client back, in ms.", versions="3+", default=0, ignorable=True
+        "How long a quota throttles the client, in ms.", versions="3+", default=0, ignorable=True
     )
     brokers: list[MetadataResponseBroker] = field("The live brokers.")
     cluster_id: String | None = field(
@@ -96,7 +98,9 @@ class MetadataResponse(Struct):
     )
     topics: list[MetadataResponseTopic] = field("The topics.")
     cluster_authorized_operations: Int32 = field(
-        "Bits of what the client may do to the cluster.", versions="8-10", default=-(2**31)
+        "Bits of the operations that the client may use on the cluster.",
+        versions="8-10",
+        default=-(2**31),
     )
     error_code: Int16 = field(
         "0, or why all of it failed (KIP-1102).", versions="13+", default=0, ignorable=True

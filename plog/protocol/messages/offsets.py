@@ -9,7 +9,7 @@ class OffsetForLeaderPartition(Struct):
 
     partition: Int32 = field("The partition.")
     current_leader_epoch: Int32 = field(
-        "The leader epoch the client knows, to fence stale views (KIP-320).",
+        "The leader epoch that the client knows; fences old metadata (KIP-320).",
         versions="2+",
         default=-1,
         ignorable=True,
@@ -26,7 +26,7 @@ class OffsetForLeaderTopic(Struct):
 
 @message(api_key=23, versions="0-4", flexible="4+")
 class OffsetForLeaderEpochRequest(Struct):
-    """Asks where leader epochs end (KIP-101, KIP-279, KIP-320)."""
+    """Asks for the end offsets of leader epochs (KIP-101, KIP-279, KIP-320)."""
 
     replica_id: Int32 = field(
         "The follower that asks; -1 for consumers.", versions="3+", default=-2, ignorable=True
@@ -37,7 +37,7 @@ class OffsetForLeaderEpochRequest(Struct):
 class EpochEndOffset(Struct):
     """One of `partitions`."""
 
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
     partition: Int32 = field("The partition.")
     leader_epoch: Int32 = field(
         "The leader epoch, -1 when unknown.", versions="1+", default=-1, ignorable=True
@@ -57,7 +57,7 @@ class OffsetForLeaderEpochResponse(Struct):
     """The end offset of each epoch."""
 
     throttle_time_ms: Int32 = field(
-        "How long a quota holds the client back, in ms.", versions="2+", default=0, ignorable=True
+        "How long a quota throttles the client, in ms.", versions="2+", default=0, ignorable=True
     )
     topics: list[OffsetForLeaderTopicResult] = field("The topics.")
 
@@ -66,7 +66,7 @@ class OffsetCommitRequestPartition(Struct):
     """One of `partitions`."""
 
     partition_index: Int32 = field("The partition.")
-    committed_offset: Int64 = field("Next offset the consumer wants.")
+    committed_offset: Int64 = field("Next offset to read.")
     committed_leader_epoch: Int32 = field(
         "Epoch of the last record consumed, -1 when unknown (KIP-320).",
         versions="6+",
@@ -74,10 +74,10 @@ class OffsetCommitRequestPartition(Struct):
         ignorable=True,
     )
     commit_timestamp: Int64 = field(
-        "When it was committed, in ms; -1 for now.", versions="1", default=-1
+        "Time of the commit, in ms; -1 for now.", versions="1", default=-1
     )
     committed_metadata: String | None = field(
-        "What the consumer wants kept beside the offset.", nullable="0+"
+        "The consumer's metadata for the offset.", nullable="0+"
     )
 
 
@@ -101,13 +101,13 @@ class OffsetCommitRequest(Struct):
 
     group_id: String = field("The group.")
     generation_id_or_member_epoch: Int32 = field(
-        "Generation the member knows (classic), or its epoch (KIP-848); -1 outside a group.",
+        "Generation (classic) or epoch (KIP-848) of the member; -1 outside a group.",
         versions="1+",
         default=-1,
         ignorable=True,
     )
     member_id: String = field(
-        "The member, named by the coordinator.", versions="1+", default="", ignorable=True
+        "The member id, which the coordinator assigns.", versions="1+", default="", ignorable=True
     )
     group_instance_id: String | None = field(
         "Name that a static member keeps over restarts (KIP-345), or None.",
@@ -128,7 +128,7 @@ class OffsetCommitResponsePartition(Struct):
     """One of `partitions`."""
 
     partition_index: Int32 = field("The partition.")
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
 
 
 class OffsetCommitResponseTopic(Struct):
@@ -143,10 +143,10 @@ class OffsetCommitResponseTopic(Struct):
 
 @message(api_key=8, versions="0-10", flexible="8+")
 class OffsetCommitResponse(Struct):
-    """Which commits were taken."""
+    """The result of each commit."""
 
     throttle_time_ms: Int32 = field(
-        "How long a quota holds the client back, in ms.", versions="3+", default=0, ignorable=True
+        "How long a quota throttles the client, in ms.", versions="3+", default=0, ignorable=True
     )
     topics: list[OffsetCommitResponseTopic] = field("The topics.")
 
@@ -173,20 +173,20 @@ class OffsetFetchRequestGroup(Struct):
 
     group_id: String = field("The group.", versions="8+", default="")
     member_id: String | None = field(
-        "The member, named by the coordinator.",
+        "The member id, which the coordinator assigns.",
         versions="9+",
         nullable="9+",
         default=None,
         ignorable=True,
     )
     member_epoch: Int32 = field(
-        "The member's epoch (KIP-848), -1 outside a group.",
+        "Epoch of the member (KIP-848), -1 outside a group.",
         versions="9+",
         default=-1,
         ignorable=True,
     )
     topics: list[OffsetFetchRequestTopics] | None = field(
-        "The topics; None for all that have offsets.", versions="8+", nullable="8+", default=[]
+        "The topics; None for all with offsets.", versions="8+", nullable="8+", default=[]
     )
 
 
@@ -199,11 +199,11 @@ class OffsetFetchRequest(Struct):
 
     group_id: String = field("The group.", versions="0-7", default="")
     topics: list[OffsetFetchRequestTopic] | None = field(
-        "The topics; None for all that have offsets.", versions="0-7", nullable="2-7", default=[]
+        "The topics; None for all with offsets.", versions="0-7", nullable="2-7", default=[]
     )
     groups: list[OffsetFetchRequestGroup] = field("The groups.", versions="8+", default=[])
     require_stable: Bool = field(
-        "Whether open transactional commits make the answer UNSTABLE_OFFSET_COMMIT (KIP-447).",
+        "Whether open transactional commits give UNSTABLE_OFFSET_COMMIT (KIP-447).",
         versions="7+",
         default=False,
     )
@@ -221,9 +221,9 @@ class OffsetFetchResponsePartition(Struct):
         ignorable=True,
     )
     metadata: String | None = field(
-        "What the consumer keeps beside the offset.", versions="0-7", nullable="0-7", default=""
+        "The consumer's metadata of the offset.", versions="0-7", nullable="0-7", default=""
     )
-    error_code: Int16 = field("0, or why it failed.", versions="0-7", default=0)
+    error_code: Int16 = field("Error code, 0 for success.", versions="0-7", default=0)
 
 
 class OffsetFetchResponseTopic(Struct):
@@ -247,9 +247,9 @@ class OffsetFetchResponsePartitions(Struct):
         ignorable=True,
     )
     metadata: String | None = field(
-        "What the consumer keeps beside the offset.", versions="8+", nullable="8+", default=""
+        "The consumer's metadata of the offset.", versions="8+", nullable="8+", default=""
     )
-    error_code: Int16 = field("0, or why it failed.", versions="8+", default=0)
+    error_code: Int16 = field("Error code, 0 for success.", versions="8+", default=0)
 
 
 class OffsetFetchResponseTopics(Struct):
@@ -269,7 +269,7 @@ class OffsetFetchResponseGroup(Struct):
 
     group_id: String = field("The group.", versions="8+", default="")
     topics: list[OffsetFetchResponseTopics] = field("The topics.", versions="8+", default=[])
-    error_code: Int16 = field("0, or why it failed.", versions="8+", default=0)
+    error_code: Int16 = field("Error code, 0 for success.", versions="8+", default=0)
 
 
 @message(api_key=9, versions="0-10", flexible="6+")
@@ -277,10 +277,12 @@ class OffsetFetchResponse(Struct):
     """The committed offsets."""
 
     throttle_time_ms: Int32 = field(
-        "How long a quota holds the client back, in ms.", versions="3+", default=0, ignorable=True
+        "How long a quota throttles the client, in ms.", versions="3+", default=0, ignorable=True
     )
     topics: list[OffsetFetchResponseTopic] = field("The topics.", versions="0-7", default=[])
-    error_code: Int16 = field("0, or why it failed.", versions="2-7", default=0, ignorable=True)
+    error_code: Int16 = field(
+        "Error code, 0 for success.", versions="2-7", default=0, ignorable=True
+    )
     groups: list[OffsetFetchResponseGroup] = field("The groups.", versions="8+", default=[])
 
 
@@ -309,7 +311,7 @@ class OffsetDeleteResponsePartition(Struct):
     """One of `partitions`."""
 
     partition_index: Int32 = field("The partition.")
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
 
 
 class OffsetDeleteResponseTopic(Struct):
@@ -321,10 +323,10 @@ class OffsetDeleteResponseTopic(Struct):
 
 @message(api_key=47, versions="0")
 class OffsetDeleteResponse(Struct):
-    """Which offsets were deleted."""
+    """The result of each deletion."""
 
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
     throttle_time_ms: Int32 = field(
-        "How long a quota holds the client back, in ms.", default=0, ignorable=True
+        "How long a quota throttles the client, in ms.", default=0, ignorable=True
     )
     topics: list[OffsetDeleteResponseTopic] = field("The topics.")

@@ -27,7 +27,7 @@ class TopicProduceData(Struct):
     """One of `topic_data`."""
 
     name: String = field("The name.")
-    partition_data: list[PartitionProduceData] = field("The partitions written to.")
+    partition_data: list[PartitionProduceData] = field("The written partitions.")
 
 
 @message(api_key=0, versions="0-12", flexible="9+")
@@ -41,20 +41,18 @@ class ProduceRequest(Struct):
         "The transactional producer, or None.", versions="3+", nullable="3+", default=None
     )
     acks: Int16 = field(
-        "Who must have the records first: 0 nobody, 1 the leader, -1 every in-sync replica."
+        "Required acknowledgements: 0 none, 1 the leader, -1 every in-sync replica."
     )
-    timeout_ms: Int32 = field(
-        "How long the broker may take before it answers with an error, in ms."
-    )
-    topic_data: list[TopicProduceData] = field("The topics written to.")
+    timeout_ms: Int32 = field("Timeout of the request, in ms.")
+    topic_data: list[TopicProduceData] = field("The written topics.")
 
 
 class BatchIndexAndErrorMessage(Struct):
     """One of `record_errors`."""
 
-    batch_index: Int32 = field("The record's place in its batch.", versions="8+", default=0)
+    batch_index: Int32 = field("The record's index in its batch.", versions="8+", default=0)
     batch_index_error_message: String | None = field(
-        "What is wrong with the record.", versions="8+", nullable="8+", default=None
+        "Error message for the record, or None.", versions="8+", nullable="8+", default=None
     )
 
 
@@ -69,10 +67,10 @@ class PartitionProduceResponse(Struct):
     """One of `partition_responses`."""
 
     index: Int32 = field("The partition.")
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
     base_offset: Int64 = field("Offset of the batch's first record.")
     log_append_time_ms: Int64 = field(
-        "When the leader appended it, under LogAppendTime; else -1.",
+        "Time of the append with LogAppendTime, otherwise -1.",
         versions="2+",
         default=-1,
         ignorable=True,
@@ -81,13 +79,13 @@ class PartitionProduceResponse(Struct):
         "First offset of the log.", versions="5+", default=-1, ignorable=True
     )
     record_errors: list[BatchIndexAndErrorMessage] = field(
-        "The records that made the batch be refused.", versions="8+", default=[], ignorable=True
+        "The invalid records of a refused batch.", versions="8+", default=[], ignorable=True
     )
     error_message: String | None = field(
-        "Why it failed, in words.", versions="8+", nullable="8+", default=None, ignorable=True
+        "Error message, or None.", versions="8+", nullable="8+", default=None, ignorable=True
     )
     current_leader: LeaderIdAndEpoch = field(
-        "The leader, where the client asked another broker.", versions="10+", default=DEFAULT, tag=0
+        "The leader, if the client asked another broker.", versions="10+", default=DEFAULT, tag=0
     )
 
 
@@ -111,7 +109,7 @@ class TopicProduceResponse(Struct):
     """One of `responses`."""
 
     name: String = field("The name.")
-    partition_responses: list[PartitionProduceResponse] = field("What became of each partition.")
+    partition_responses: list[PartitionProduceResponse] = field("The result for each partition.")
 
 
 class NodeEndpoint(Struct):
@@ -125,15 +123,15 @@ class NodeEndpoint(Struct):
 
 @message(api_key=0, versions="0-12", flexible="9+")
 class ProduceResponse(Struct):
-    """Where the batches went, or why not.
+    """The offsets of the batches, or their errors.
 
     V5 log start offset, v8 errors per record, v10 leader hints (KIP-951).
     """
 
-    responses: list[TopicProduceResponse] = field("What became of each topic or resource.")
+    responses: list[TopicProduceResponse] = field("The result for each topic or resource.")
     throttle_time_ms: Int32 = field(
-        "How long a quota holds the client back, in ms.", versions="1+", default=0, ignorable=True
+        "How long a quota throttles the client, in ms.", versions="1+", default=0, ignorable=True
     )
     node_endpoints: list[NodeEndpoint] = field(
-        "Where the named leaders are reached.", versions="10+", default=[], tag=0
+        "Addresses of the named leaders.", versions="10+", default=[], tag=0
     )

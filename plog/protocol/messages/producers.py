@@ -1,4 +1,4 @@
-"""Ids of producers, and what a partition knows of them."""
+"""Producer ids, and the producers of partitions."""
 
 from plog.protocol.schema import Int16, Int32, Int64, String, Struct, field, message
 
@@ -8,9 +8,7 @@ class InitProducerIdRequest(Struct):
     """Asks for a producer id and epoch. V3 raises the epoch of a known id (KIP-360)."""
 
     transactional_id: String | None = field("The transactional producer, or None.", nullable="0+")
-    transaction_timeout_ms: Int32 = field(
-        "After which the coordinator aborts a transaction, in ms."
-    )
+    transaction_timeout_ms: Int32 = field("Timeout of a transaction, in ms.")
     producer_id: Int64 = field("The producer id.", versions="3+", default=-1)
     producer_epoch: Int16 = field("The producer epoch.", versions="3+", default=-1)
 
@@ -20,9 +18,9 @@ class InitProducerIdResponse(Struct):
     """The producer id and epoch."""
 
     throttle_time_ms: Int32 = field(
-        "How long a quota holds the client back, in ms.", default=0, ignorable=True
+        "How long a quota throttles the client, in ms.", default=0, ignorable=True
     )
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
     producer_id: Int64 = field("The producer id.", default=-1)
     producer_epoch: Int16 = field("The producer epoch.")
 
@@ -36,7 +34,7 @@ class TopicRequest(Struct):
 
 @message(api_key=61, versions="0", flexible="0+")
 class DescribeProducersRequest(Struct):
-    """Asks which producers a leader knows (KIP-664)."""
+    """Asks a leader for the active producers of partitions (KIP-664)."""
 
     topics: list[TopicRequest] = field("The topics.")
 
@@ -50,7 +48,7 @@ class ProducerState(Struct):
     last_timestamp: Int64 = field("Time of its last record, in ms; -1 for none.", default=-1)
     coordinator_epoch: Int32 = field("Epoch of the transaction coordinator.")
     current_txn_start_offset: Int64 = field(
-        "Where its open transaction begins, -1 for none.", default=-1
+        "First offset of its open transaction, -1 for none.", default=-1
     )
 
 
@@ -58,9 +56,9 @@ class PartitionResponse(Struct):
     """One of `partitions`."""
 
     partition_index: Int32 = field("The partition.")
-    error_code: Int16 = field("0, or why it failed.")
-    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
-    active_producers: list[ProducerState] = field("Producers that wrote to the partition lately.")
+    error_code: Int16 = field("Error code, 0 for success.")
+    error_message: String | None = field("Error message, or None.", nullable="0+", default=None)
+    active_producers: list[ProducerState] = field("The active producers of the partition.")
 
 
 class TopicResponse(Struct):
@@ -74,7 +72,7 @@ class TopicResponse(Struct):
 class DescribeProducersResponse(Struct):
     """The producers of each partition."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
     topics: list[TopicResponse] = field("The topics.")
 
 
@@ -83,14 +81,14 @@ class AllocateProducerIdsRequest(Struct):
     """A broker asks the controller for a block of producer ids (KIP-730)."""
 
     broker_id: Int32 = field("The broker.")
-    broker_epoch: Int64 = field("The broker's registration.", default=-1)
+    broker_epoch: Int64 = field("The broker's epoch.", default=-1)
 
 
 @message(api_key=67, versions="0", flexible="0+")
 class AllocateProducerIdsResponse(Struct):
     """The block."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
-    error_code: Int16 = field("0, or why it failed.")
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
+    error_code: Int16 = field("Error code, 0 for success.")
     producer_id_start: Int64 = field("First id of the block.")
     producer_id_len: Int32 = field("Number of ids in the block.")

@@ -8,7 +8,7 @@ class ReassignablePartition(Struct):
 
     partition_index: Int32 = field("The partition.")
     replicas: list[Int32] | None = field(
-        "Brokers that shall hold it, the preferred leader first; None cancels the move.",
+        "The new replicas, the preferred leader first; None cancels the move.",
         nullable="0+",
         default=None,
     )
@@ -25,7 +25,7 @@ class ReassignableTopic(Struct):
 class AlterPartitionReassignmentsRequest(Struct):
     """Begins and cancels moves of partitions."""
 
-    timeout_ms: Int32 = field("How long the controller may take, in ms.", default=60000)
+    timeout_ms: Int32 = field("Timeout of the request, in ms.", default=60000)
     allow_replication_factor_change: Bool = field(
         "Whether a partition may get more or fewer replicas (KIP-860).", versions="1+", default=True
     )
@@ -36,8 +36,8 @@ class ReassignablePartitionResponse(Struct):
     """One of `partitions`."""
 
     partition_index: Int32 = field("The partition.")
-    error_code: Int16 = field("0, or why it failed.")
-    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
+    error_code: Int16 = field("Error code, 0 for success.")
+    error_message: String | None = field("Error message, or None.", nullable="0+", default=None)
 
 
 class ReassignableTopicResponse(Struct):
@@ -49,15 +49,15 @@ class ReassignableTopicResponse(Struct):
 
 @message(api_key=45, versions="0-1", flexible="0+")
 class AlterPartitionReassignmentsResponse(Struct):
-    """Which moves were begun or cancelled."""
+    """The result of each change."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
     allow_replication_factor_change: Bool = field(
         "As in the request.", versions="1+", default=True, ignorable=True
     )
-    error_code: Int16 = field("0, or why it failed.")
-    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
-    responses: list[ReassignableTopicResponse] = field("What became of each topic.")
+    error_code: Int16 = field("Error code, 0 for success.")
+    error_message: String | None = field("Error message, or None.", nullable="0+", default=None)
+    responses: list[ReassignableTopicResponse] = field("The result for each topic.")
 
 
 class ListPartitionReassignmentsTopics(Struct):
@@ -69,11 +69,11 @@ class ListPartitionReassignmentsTopics(Struct):
 
 @message(api_key=46, versions="0", flexible="0+")
 class ListPartitionReassignmentsRequest(Struct):
-    """Asks which partitions are moving."""
+    """Lists partitions that are being moved."""
 
-    timeout_ms: Int32 = field("How long the controller may take, in ms.", default=60000)
+    timeout_ms: Int32 = field("Timeout of the request, in ms.", default=60000)
     topics: list[ListPartitionReassignmentsTopics] | None = field(
-        "The topics; None for all that move.", nullable="0+", default=None
+        "The topics; None for all with moves.", nullable="0+", default=None
     )
 
 
@@ -95,9 +95,9 @@ class OngoingTopicReassignment(Struct):
 
 @message(api_key=46, versions="0", flexible="0+")
 class ListPartitionReassignmentsResponse(Struct):
-    """The moves under way."""
+    """The partitions that are being moved."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
-    error_code: Int16 = field("0, or why it failed.")
-    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
+    error_code: Int16 = field("Error code, 0 for success.")
+    error_message: String | None = field("Error message, or None.", nullable="0+", default=None)
     topics: list[OngoingTopicReassignment] = field("The topics.")

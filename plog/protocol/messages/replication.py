@@ -1,4 +1,4 @@
-"""What brokers and the controller tell each other: leaders, in-sync sets, metadata."""
+"""Requests between brokers and the controller: leaders, in-sync sets, metadata."""
 
 from plog.protocol.schema import (
     Bool,
@@ -20,10 +20,10 @@ class LeaderAndIsrPartitionState(Struct):
 
     topic_name: String = field("The topic.", versions="0-1", default="", ignorable=True)
     partition_index: Int32 = field("The partition.")
-    controller_epoch: Int32 = field("The controller's epoch, to fence deposed ones.")
-    leader: Int32 = field("The leader's node id; -1 none, -2 being deleted.")
+    controller_epoch: Int32 = field("The controller's epoch, which fences former controllers.")
+    leader: Int32 = field("The leader's node id; -1 for none, -2 during deletion.")
     leader_epoch: Int32 = field("The leader epoch, -1 when unknown.")
-    isr: list[Int32] = field("Brokers in sync.")
+    isr: list[Int32] = field("The in-sync replicas.")
     partition_epoch: Int32 = field("Version of the partition's state.")
     replicas: list[Int32] = field("Brokers that hold a replica.")
     adding_replicas: list[Int32] = field(
@@ -62,15 +62,15 @@ class LeaderAndIsrLiveLeader(Struct):
 
 @message(api_key=4, versions="0-7", flexible="4+")
 class LeaderAndIsrRequest(Struct):
-    """The controller names leaders and followers. V2 groups by topic, v5 topic ids."""
+    """Names leaders and followers; sent by the controller. V2 groups by topic, v5 topic ids."""
 
     controller_id: Int32 = field("The controller's node id, -1 for none.")
     is_kraft_controller: Bool = field(
-        "Whether a KRaft controller sends this.", versions="7+", default=False
+        "Whether the sender is a KRaft controller.", versions="7+", default=False
     )
-    controller_epoch: Int32 = field("The controller's epoch, to fence deposed ones.")
+    controller_epoch: Int32 = field("The controller's epoch, which fences former controllers.")
     broker_epoch: Int64 = field(
-        "The receiver's registration, to refuse mail for an earlier life.",
+        "The receiver's broker epoch, so that it refuses requests for an earlier start.",
         versions="2+",
         default=-1,
         ignorable=True,
@@ -80,7 +80,7 @@ class LeaderAndIsrRequest(Struct):
         "The partitions, each with its topic.", versions="0-1", default=[]
     )
     topic_states: list[LeaderAndIsrTopicState] = field("The topics.", versions="2+", default=[])
-    live_leaders: list[LeaderAndIsrLiveLeader] = field("Where the leaders are reached.")
+    live_leaders: list[LeaderAndIsrLiveLeader] = field("Addresses of the leaders.")
 
 
 class LeaderAndIsrPartitionError(Struct):
@@ -88,7 +88,7 @@ class LeaderAndIsrPartitionError(Struct):
 
     topic_name: String = field("The topic.", versions="0-4", default="", ignorable=True)
     partition_index: Int32 = field("The partition.")
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
 
 
 class LeaderAndIsrTopicError(Struct):
@@ -96,17 +96,17 @@ class LeaderAndIsrTopicError(Struct):
 
     topic_id: Uuid = field("The topic's id (KIP-516).", versions="5+", default=ZERO_UUID)
     partition_errors: list[LeaderAndIsrPartitionError] = field(
-        "What became of each partition.", versions="5+", default=[]
+        "The result for each partition.", versions="5+", default=[]
     )
 
 
 @message(api_key=4, versions="0-7", flexible="4+")
 class LeaderAndIsrResponse(Struct):
-    """Which roles the broker took."""
+    """The result for each partition."""
 
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
     partition_errors: list[LeaderAndIsrPartitionError] = field(
-        "What became of each partition.", versions="0-4", default=[]
+        "The result for each partition.", versions="0-4", default=[]
     )
     topics: list[LeaderAndIsrTopicError] = field("The topics.", versions="5+", default=[])
 
@@ -131,7 +131,7 @@ class StopReplicaPartitionState(Struct):
     partition_index: Int32 = field("The partition.", versions="3+", default=0)
     leader_epoch: Int32 = field("The leader epoch, -1 when unknown.", versions="3+", default=-1)
     delete_partition: Bool = field(
-        "Whether the replica's files go too.", versions="3+", default=False
+        "Whether the replica's files are deleted.", versions="3+", default=False
     )
 
 
@@ -146,21 +146,21 @@ class StopReplicaTopicState(Struct):
 
 @message(api_key=5, versions="0-4", flexible="2+")
 class StopReplicaRequest(Struct):
-    """The controller stops replicas, and has them deleted. V3 leader epochs."""
+    """Stops and deletes replicas; sent by the controller. V3 leader epochs."""
 
     controller_id: Int32 = field("The controller's node id, -1 for none.")
     is_kraft_controller: Bool = field(
-        "Whether a KRaft controller sends this.", versions="4+", default=False
+        "Whether the sender is a KRaft controller.", versions="4+", default=False
     )
-    controller_epoch: Int32 = field("The controller's epoch, to fence deposed ones.")
+    controller_epoch: Int32 = field("The controller's epoch, which fences former controllers.")
     broker_epoch: Int64 = field(
-        "The receiver's registration, to refuse mail for an earlier life.",
+        "The receiver's broker epoch, so that it refuses requests for an earlier start.",
         versions="1+",
         default=-1,
         ignorable=True,
     )
     delete_partitions: Bool = field(
-        "Whether the replicas' files go too.", versions="0-2", default=False
+        "Whether the replicas' files are deleted.", versions="0-2", default=False
     )
     ungrouped_partitions: list[StopReplicaPartitionV0] = field(
         "The partitions, each with its topic.", versions="0", default=[]
@@ -174,26 +174,26 @@ class StopReplicaPartitionError(Struct):
 
     topic_name: String = field("The topic.")
     partition_index: Int32 = field("The partition.")
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
 
 
 @message(api_key=5, versions="0-4", flexible="2+")
 class StopReplicaResponse(Struct):
-    """Which replicas stopped."""
+    """The result for each replica."""
 
-    error_code: Int16 = field("0, or why it failed.")
-    partition_errors: list[StopReplicaPartitionError] = field("What became of each partition.")
+    error_code: Int16 = field("Error code, 0 for success.")
+    partition_errors: list[StopReplicaPartitionError] = field("The result for each partition.")
 
 
 class UpdateMetadataPartitionState(Struct):
-    """One partition as brokers shall know it."""
+    """The state of one partition for brokers."""
 
     topic_name: String = field("The topic.", versions="0-4", default="", ignorable=True)
     partition_index: Int32 = field("The partition.")
-    controller_epoch: Int32 = field("The controller's epoch, to fence deposed ones.")
-    leader: Int32 = field("The leader's node id; -1 none, -2 being deleted.")
+    controller_epoch: Int32 = field("The controller's epoch, which fences former controllers.")
+    leader: Int32 = field("The leader's node id; -1 for none, -2 during deletion.")
     leader_epoch: Int32 = field("The leader epoch, -1 when unknown.")
-    isr: list[Int32] = field("Brokers in sync.")
+    isr: list[Int32] = field("The in-sync replicas.")
     zk_version: Int32 = field("Version of the partition's state node.")
     replicas: list[Int32] = field("Brokers that hold a replica.")
     offline_replicas: list[Int32] = field(
@@ -231,7 +231,7 @@ class UpdateMetadataBroker(Struct):
     v0_host: String = field("Its host.", versions="0", default="", ignorable=True)
     v0_port: Int32 = field("Its port.", versions="0", default=0, ignorable=True)
     endpoints: list[UpdateMetadataEndpoint] = field(
-        "Where it listens.", versions="1+", default=[], ignorable=True
+        "Its listeners.", versions="1+", default=[], ignorable=True
     )
     rack: String | None = field(
         "Its rack, or None.", versions="2+", nullable="2+", default=None, ignorable=True
@@ -240,18 +240,18 @@ class UpdateMetadataBroker(Struct):
 
 @message(api_key=6, versions="0-8", flexible="6+")
 class UpdateMetadataRequest(Struct):
-    """The controller tells brokers what to answer to Metadata. V5 groups by topic, v7 topic ids."""
+    """Updates the brokers' metadata; sent by the controller. V5 groups by topic, v7 topic ids."""
 
     controller_id: Int32 = field("The controller's node id, -1 for none.")
     is_kraft_controller: Bool = field(
-        "Whether a KRaft controller sends this.", versions="8+", default=False
+        "Whether the sender is a KRaft controller.", versions="8+", default=False
     )
     type: Int8 = field(
         "0 unknown, 1 some partitions, 2 all of them.", versions="8+", default=0, tag=0
     )
-    controller_epoch: Int32 = field("The controller's epoch, to fence deposed ones.")
+    controller_epoch: Int32 = field("The controller's epoch, which fences former controllers.")
     broker_epoch: Int64 = field(
-        "The receiver's registration, to refuse mail for an earlier life.",
+        "The receiver's broker epoch, so that it refuses requests for an earlier start.",
         versions="5+",
         default=-1,
         ignorable=True,
@@ -265,9 +265,9 @@ class UpdateMetadataRequest(Struct):
 
 @message(api_key=6, versions="0-8", flexible="6+")
 class UpdateMetadataResponse(Struct):
-    """Whether the broker took it."""
+    """Whether the broker accepted the request."""
 
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
 
 
 @message(api_key=7, versions="0-3", flexible="3+")
@@ -275,9 +275,7 @@ class ControlledShutdownRequest(Struct):
     """A broker asks the controller to take its leaderships before it stops."""
 
     broker_id: Int32 = field("The broker.")
-    broker_epoch: Int64 = field(
-        "The broker's registration.", versions="2+", default=-1, ignorable=True
-    )
+    broker_epoch: Int64 = field("The broker's epoch.", versions="2+", default=-1, ignorable=True)
 
 
 class RemainingPartition(Struct):
@@ -289,9 +287,9 @@ class RemainingPartition(Struct):
 
 @message(api_key=7, versions="0-3", flexible="3+")
 class ControlledShutdownResponse(Struct):
-    """What the broker still leads."""
+    """The partitions that the broker still leads."""
 
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
     remaining_partitions: list[RemainingPartition] = field(
         "Partitions that the broker still leads."
     )
@@ -301,7 +299,7 @@ class BrokerState(Struct):
     """One of `new_isr_with_epochs`."""
 
     broker_id: Int32 = field("The broker.", versions="3+", default=0)
-    broker_epoch: Int64 = field("The broker's registration.", versions="3+", default=-1)
+    broker_epoch: Int64 = field("The broker's epoch.", versions="3+", default=-1)
 
 
 class AlterPartitionState(Struct):
@@ -309,9 +307,9 @@ class AlterPartitionState(Struct):
 
     partition_index: Int32 = field("The partition.")
     leader_epoch: Int32 = field("The leader epoch.")
-    new_isr: list[Int32] = field("Brokers that shall be in sync.", versions="0-2", default=[])
+    new_isr: list[Int32] = field("The new in-sync set.", versions="0-2", default=[])
     new_isr_with_epochs: list[BrokerState] = field(
-        "Brokers that shall be in sync, with their registrations (KIP-903).",
+        "The new in-sync set, with broker epochs (KIP-903).",
         versions="3+",
         default=[],
     )
@@ -339,7 +337,7 @@ class AlterPartitionRequest(Struct):
     """
 
     broker_id: Int32 = field("The broker.")
-    broker_epoch: Int64 = field("The broker's registration.", default=-1)
+    broker_epoch: Int64 = field("The broker's epoch.", default=-1)
     topics: list[AlterPartitionTopic] = field("The topics.")
 
 
@@ -347,10 +345,10 @@ class AlterPartitionStateResponse(Struct):
     """One of `partitions`."""
 
     partition_index: Int32 = field("The partition.")
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
     leader_id: Int32 = field("The leader's node id, -1 for none.")
     leader_epoch: Int32 = field("The leader epoch.")
-    isr: list[Int32] = field("Brokers in sync.")
+    isr: list[Int32] = field("The in-sync replicas.")
     leader_recovery_state: Int8 = field(
         "1 while recovering from an unclean election (KIP-704).",
         versions="1+",
@@ -372,8 +370,8 @@ class AlterPartitionTopicResponse(Struct):
 
 @message(api_key=56, versions="0-3", flexible="0+")
 class AlterPartitionResponse(Struct):
-    """The state of each partition as the controller has it now."""
+    """The controller's new state of each partition."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
-    error_code: Int16 = field("0, or why it failed.")
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
+    error_code: Int16 = field("Error code, 0 for success.")
     topics: list[AlterPartitionTopicResponse] = field("The topics.")

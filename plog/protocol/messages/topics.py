@@ -35,7 +35,7 @@ class CreatableTopic(Struct):
     name: String = field("The name.")
     num_partitions: Int32 = field("Number of partitions; -1 for the broker's default.")
     replication_factor: Int16 = field("Number of replicas; -1 for the broker's default.")
-    assignments: list[CreatableReplicaAssignment] = field("Replicas chosen by hand.")
+    assignments: list[CreatableReplicaAssignment] = field("Explicit replica assignment.")
     configs: list[CreatableTopicConfig] = field("The settings.")
 
 
@@ -44,11 +44,9 @@ class CreateTopicsRequest(Struct):
     """Creates topics. V5 and later answer with the topic's settings, v7 with its id."""
 
     topics: list[CreatableTopic] = field("The topics.")
-    timeout_ms: Int32 = field(
-        "How long the broker may take before it answers with an error, in ms.", default=60000
-    )
+    timeout_ms: Int32 = field("Timeout of the request, in ms.", default=60000)
     validate_only: Bool = field(
-        "Check everything and change nothing.", versions="1+", default=False
+        "Check the request without changing anything.", versions="1+", default=False
     )
 
 
@@ -58,9 +56,7 @@ class CreatableTopicConfigs(Struct):
     name: String = field("The name.", versions="5+", default="")
     value: String | None = field("The value.", versions="5+", nullable="5+", default=None)
     read_only: Bool = field("Whether it cannot be changed.", versions="5+", default=False)
-    config_source: Int8 = field(
-        "Where the value comes from.", versions="5+", default=-1, ignorable=True
-    )
+    config_source: Int8 = field("Source of the value.", versions="5+", default=-1, ignorable=True)
     is_sensitive: Bool = field(
         "Whether it is a secret, whose value is None.", versions="5+", default=False
     )
@@ -73,12 +69,12 @@ class CreatableTopicResult(Struct):
     topic_id: Uuid = field(
         "The topic's id (KIP-516).", versions="7+", default=ZERO_UUID, ignorable=True
     )
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
     error_message: String | None = field(
-        "Why it failed, in words.", versions="1+", nullable="1+", default=None, ignorable=True
+        "Error message, or None.", versions="1+", nullable="1+", default=None, ignorable=True
     )
     topic_config_error_code: Int16 = field(
-        "Why the settings are not shown, or 0.", versions="5+", default=0, tag=0, ignorable=True
+        "Error code, 0 for success.", versions="5+", default=0, tag=0, ignorable=True
     )
     num_partitions: Int32 = field(
         "Number of partitions; -1 for the broker's default.",
@@ -99,10 +95,10 @@ class CreatableTopicResult(Struct):
 
 @message(api_key=19, versions="0-7", flexible="5+")
 class CreateTopicsResponse(Struct):
-    """Which topics were created."""
+    """The result for each topic."""
 
     throttle_time_ms: Int32 = field(
-        "How long a quota holds the client back, in ms.", versions="2+", default=0, ignorable=True
+        "How long a quota throttles the client, in ms.", versions="2+", default=0, ignorable=True
     )
     topics: list[CreatableTopicResult] = field("The topics.")
 
@@ -122,9 +118,7 @@ class DeleteTopicsRequest(Struct):
     topic_names: list[String] = field(
         "The topics, by name.", versions="0-5", default=[], ignorable=True
     )
-    timeout_ms: Int32 = field(
-        "How long the broker may take before it answers with an error, in ms."
-    )
+    timeout_ms: Int32 = field("Timeout of the request, in ms.")
 
 
 class DeletableTopicResult(Struct):
@@ -134,20 +128,20 @@ class DeletableTopicResult(Struct):
     topic_id: Uuid = field(
         "The topic's id (KIP-516).", versions="6+", default=ZERO_UUID, ignorable=True
     )
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
     error_message: String | None = field(
-        "Why it failed, in words.", versions="5+", nullable="5+", default=None, ignorable=True
+        "Error message, or None.", versions="5+", nullable="5+", default=None, ignorable=True
     )
 
 
 @message(api_key=20, versions="0-6", flexible="4+")
 class DeleteTopicsResponse(Struct):
-    """Which topics were deleted."""
+    """The result for each topic."""
 
     throttle_time_ms: Int32 = field(
-        "How long a quota holds the client back, in ms.", versions="1+", default=0, ignorable=True
+        "How long a quota throttles the client, in ms.", versions="1+", default=0, ignorable=True
     )
-    responses: list[DeletableTopicResult] = field("What became of each topic or resource.")
+    responses: list[DeletableTopicResult] = field("The result for each topic or resource.")
 
 
 class CreatePartitionsAssignment(Struct):
@@ -162,7 +156,7 @@ class CreatePartitionsTopic(Struct):
     name: String = field("The name.")
     count: Int32 = field("The new number of partitions.")
     assignments: list[CreatePartitionsAssignment] | None = field(
-        "Replicas chosen by hand.", nullable="0+"
+        "Explicit replica assignment.", nullable="0+"
     )
 
 
@@ -171,26 +165,24 @@ class CreatePartitionsRequest(Struct):
     """Adds partitions to topics."""
 
     topics: list[CreatePartitionsTopic] = field("The topics.")
-    timeout_ms: Int32 = field(
-        "How long the broker may take before it answers with an error, in ms."
-    )
-    validate_only: Bool = field("Check everything and change nothing.")
+    timeout_ms: Int32 = field("Timeout of the request, in ms.")
+    validate_only: Bool = field("Check the request without changing anything.")
 
 
 class CreatePartitionsTopicResult(Struct):
     """One of `results`."""
 
     name: String = field("The name.")
-    error_code: Int16 = field("0, or why it failed.")
-    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
+    error_code: Int16 = field("Error code, 0 for success.")
+    error_message: String | None = field("Error message, or None.", nullable="0+", default=None)
 
 
 @message(api_key=37, versions="0-3", flexible="2+")
 class CreatePartitionsResponse(Struct):
-    """Which topics grew."""
+    """The result for each topic."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
-    results: list[CreatePartitionsTopicResult] = field("What became of each.")
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
+    results: list[CreatePartitionsTopicResult] = field("The results.")
 
 
 class DeleteRecordsPartition(Struct):
@@ -212,9 +204,7 @@ class DeleteRecordsRequest(Struct):
     """Moves the log start offsets of partitions forward."""
 
     topics: list[DeleteRecordsTopic] = field("The topics.")
-    timeout_ms: Int32 = field(
-        "How long the broker may take before it answers with an error, in ms."
-    )
+    timeout_ms: Int32 = field("Timeout of the request, in ms.")
 
 
 class DeleteRecordsPartitionResult(Struct):
@@ -222,7 +212,7 @@ class DeleteRecordsPartitionResult(Struct):
 
     partition_index: Int32 = field("The partition.")
     low_watermark: Int64 = field("The new log start offset.")
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
 
 
 class DeleteRecordsTopicResult(Struct):
@@ -236,7 +226,7 @@ class DeleteRecordsTopicResult(Struct):
 class DeleteRecordsResponse(Struct):
     """The new log start offsets."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
     topics: list[DeleteRecordsTopicResult] = field("The topics.")
 
 
@@ -257,30 +247,28 @@ class ElectLeadersRequest(Struct):
     topic_partitions: list[TopicPartitions] | None = field(
         "The partitions; None for all.", nullable="0+"
     )
-    timeout_ms: Int32 = field(
-        "How long the broker may take before it answers with an error, in ms.", default=60000
-    )
+    timeout_ms: Int32 = field("Timeout of the request, in ms.", default=60000)
 
 
 class PartitionResult(Struct):
     """One of `partition_result`."""
 
     partition_id: Int32 = field("The partition.")
-    error_code: Int16 = field("0, or why it failed.")
-    error_message: String | None = field("Why it failed, in words.", nullable="0+", default=None)
+    error_code: Int16 = field("Error code, 0 for success.")
+    error_message: String | None = field("Error message, or None.", nullable="0+", default=None)
 
 
 class ReplicaElectionResult(Struct):
     """One of `replica_election_results`."""
 
     topic: String = field("The topic.")
-    partition_result: list[PartitionResult] = field("What became of each partition.")
+    partition_result: list[PartitionResult] = field("The result for each partition.")
 
 
 @message(api_key=43, versions="0-2", flexible="2+")
 class ElectLeadersResponse(Struct):
-    """What became of each election."""
+    """The result of each election."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
-    error_code: Int16 = field("0, or why it failed.", versions="1+", default=0)
-    replica_election_results: list[ReplicaElectionResult] = field("What became of each topic.")
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
+    error_code: Int16 = field("Error code, 0 for success.", versions="1+", default=0)
+    replica_election_results: list[ReplicaElectionResult] = field("The result for each topic.")

@@ -1,4 +1,4 @@
-"""Transactions: partitions and offsets join them, markers end them (KIP-98)."""
+"""Transactions: adding partitions and offsets, committing, aborting, markers (KIP-98)."""
 
 from plog.protocol.schema import (
     Bool,
@@ -29,7 +29,7 @@ class AddPartitionsToTxnTransaction(Struct):
     producer_id: Int64 = field("The producer id.", versions="4+", default=0)
     producer_epoch: Int16 = field("The producer epoch.", versions="4+", default=0)
     verify_only: Bool = field(
-        "Only check that the partitions are in the transaction (KIP-890).",
+        "Only verify that the partitions are in the transaction (KIP-890).",
         versions="4+",
         default=False,
     )
@@ -44,7 +44,7 @@ class AddPartitionsToTxnRequest(Struct):
     """
 
     transactions: list[AddPartitionsToTxnTransaction] = field(
-        "The transactions that partitions join.", versions="4+", default=[]
+        "The transactions to add partitions to.", versions="4+", default=[]
     )
     v3_and_below_transactional_id: String = field(
         "The transactional id.", versions="0-3", default=""
@@ -52,7 +52,7 @@ class AddPartitionsToTxnRequest(Struct):
     v3_and_below_producer_id: Int64 = field("The producer id.", versions="0-3", default=0)
     v3_and_below_producer_epoch: Int16 = field("The producer epoch.", versions="0-3", default=0)
     v3_and_below_topics: list[AddPartitionsToTxnTopic] = field(
-        "Partitions that join the transaction.", versions="0-3", default=[]
+        "The partitions to add to the transaction.", versions="0-3", default=[]
     )
 
 
@@ -60,7 +60,7 @@ class AddPartitionsToTxnPartitionResult(Struct):
     """One of `results_by_partition`."""
 
     partition_index: Int32 = field("The partition.")
-    partition_error_code: Int16 = field("0, or why it failed.")
+    partition_error_code: Int16 = field("Error code, 0 for success.")
 
 
 class AddPartitionsToTxnTopicResult(Struct):
@@ -68,7 +68,7 @@ class AddPartitionsToTxnTopicResult(Struct):
 
     name: String = field("The topic.")
     results_by_partition: list[AddPartitionsToTxnPartitionResult] = field(
-        "What became of each partition."
+        "The result for each partition."
     )
 
 
@@ -77,21 +77,23 @@ class AddPartitionsToTxnResult(Struct):
 
     transactional_id: String = field("The transactional id.", versions="4+", default="")
     topic_results: list[AddPartitionsToTxnTopicResult] = field(
-        "What became of each topic.", versions="4+", default=[]
+        "The result for each topic.", versions="4+", default=[]
     )
 
 
 @message(api_key=24, versions="0-5", flexible="3+")
 class AddPartitionsToTxnResponse(Struct):
-    """Which partitions joined."""
+    """Which partitions were added."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
-    error_code: Int16 = field("0, or why it failed.", versions="4+", default=0, ignorable=True)
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
+    error_code: Int16 = field(
+        "Error code, 0 for success.", versions="4+", default=0, ignorable=True
+    )
     results_by_transaction: list[AddPartitionsToTxnResult] = field(
-        "What became of each transaction.", versions="4+", default=[]
+        "The result for each transaction.", versions="4+", default=[]
     )
     results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = field(
-        "What became of each topic.", versions="0-3", default=[]
+        "The result for each topic.", versions="0-3", default=[]
     )
 
 
@@ -107,10 +109,10 @@ class AddOffsetsToTxnRequest(Struct):
 
 @message(api_key=25, versions="0-4", flexible="3+")
 class AddOffsetsToTxnResponse(Struct):
-    """Whether they joined."""
+    """Whether the offsets were added."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
-    error_code: Int16 = field("0, or why it failed.")
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
+    error_code: Int16 = field("Error code, 0 for success.")
 
 
 @message(api_key=26, versions="0-5", flexible="3+")
@@ -125,10 +127,10 @@ class EndTxnRequest(Struct):
 
 @message(api_key=26, versions="0-5", flexible="3+")
 class EndTxnResponse(Struct):
-    """Whether the outcome is decided; from v5 on who the producer is from now on (KIP-890)."""
+    """Whether the outcome is decided; from v5 on the producer's new id and epoch (KIP-890)."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
-    error_code: Int16 = field("0, or why it failed.")
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
+    error_code: Int16 = field("Error code, 0 for success.")
     producer_id: Int64 = field("The producer id.", versions="5+", default=-1, ignorable=True)
     producer_epoch: Int16 = field("The producer epoch.", versions="5+", default=-1, ignorable=True)
 
@@ -137,7 +139,7 @@ class TxnOffsetCommitRequestPartition(Struct):
     """One of `partitions`."""
 
     partition_index: Int32 = field("The partition.")
-    committed_offset: Int64 = field("Next offset the consumer wants.")
+    committed_offset: Int64 = field("Next offset to read.")
     committed_leader_epoch: Int32 = field(
         "Epoch of the last record consumed, -1 when unknown (KIP-320).",
         versions="2+",
@@ -145,7 +147,7 @@ class TxnOffsetCommitRequestPartition(Struct):
         ignorable=True,
     )
     committed_metadata: String | None = field(
-        "What the consumer wants kept beside the offset.", nullable="0+"
+        "The consumer's metadata for the offset.", nullable="0+"
     )
 
 
@@ -168,7 +170,9 @@ class TxnOffsetCommitRequest(Struct):
     producer_id: Int64 = field("The producer id.")
     producer_epoch: Int16 = field("The producer epoch.")
     generation_id: Int32 = field("The group's generation.", versions="3+", default=-1)
-    member_id: String = field("The member, named by the coordinator.", versions="3+", default="")
+    member_id: String = field(
+        "The member id, which the coordinator assigns.", versions="3+", default=""
+    )
     group_instance_id: String | None = field(
         "Name that a static member keeps over restarts (KIP-345), or None.",
         versions="3+",
@@ -182,7 +186,7 @@ class TxnOffsetCommitResponsePartition(Struct):
     """One of `partitions`."""
 
     partition_index: Int32 = field("The partition.")
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
 
 
 class TxnOffsetCommitResponseTopic(Struct):
@@ -197,9 +201,9 @@ class TxnOffsetCommitResponseTopic(Struct):
 
 @message(api_key=28, versions="0-6", flexible="3+")
 class TxnOffsetCommitResponse(Struct):
-    """Which commits were taken."""
+    """The result of each commit."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
     topics: list[TxnOffsetCommitResponseTopic] = field("The topics.")
 
 
@@ -228,7 +232,10 @@ class WritableTxnMarker(Struct):
 
 @message(api_key=27, versions="0-2", flexible="1+")
 class WriteTxnMarkersRequest(Struct):
-    """A coordinator ends transactions in the logs of their partitions; v2 says their version."""
+    """Writes the markers that end transactions in their partitions; sent by a coordinator.
+
+    V2 gives the version of each transaction.
+    """
 
     markers: list[WritableTxnMarker] = field("The transactions to end.")
 
@@ -237,7 +244,7 @@ class WritableTxnMarkerPartitionResult(Struct):
     """One of `partitions`."""
 
     partition_index: Int32 = field("The partition.")
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
 
 
 class WritableTxnMarkerTopicResult(Struct):
@@ -256,7 +263,7 @@ class WritableTxnMarkerResult(Struct):
 
 @message(api_key=27, versions="0-2", flexible="1+")
 class WriteTxnMarkersResponse(Struct):
-    """Which markers were written."""
+    """The result of each marker."""
 
     markers: list[WritableTxnMarkerResult] = field("The transactions to end.")
 
@@ -278,11 +285,11 @@ class TopicData(Struct):
 class TransactionState(Struct):
     """One of `transaction_states`."""
 
-    error_code: Int16 = field("0, or why it failed.")
+    error_code: Int16 = field("Error code, 0 for success.")
     transactional_id: String = field("The transactional id.")
     transaction_state: String = field("State of the transaction, by Kafka's name.")
-    transaction_timeout_ms: Int32 = field("After which the coordinator aborts it, in ms.")
-    transaction_start_time_ms: Int64 = field("When it began, in ms; -1 when it has not.")
+    transaction_timeout_ms: Int32 = field("Timeout of the transaction, in ms.")
+    transaction_start_time_ms: Int64 = field("Start time, in ms; -1 without a transaction.")
     producer_id: Int64 = field("The producer id.")
     producer_epoch: Int16 = field("The producer epoch.")
     topics: list[TopicData] = field("The topics.")
@@ -292,7 +299,7 @@ class TransactionState(Struct):
 class DescribeTransactionsResponse(Struct):
     """The transactions."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
     transaction_states: list[TransactionState] = field("The transactions.")
 
 
@@ -301,9 +308,9 @@ class ListTransactionsRequest(Struct):
     """Asks a coordinator for all its transactions (KIP-664), v2 by a pattern (KIP-1152)."""
 
     state_filters: list[String] = field("Only transactions in these states; empty for all.")
-    producer_id_filters: list[Int64] = field("Only those of these producer ids; empty for all.")
+    producer_id_filters: list[Int64] = field("Only these producer ids; empty for all.")
     duration_filter: Int64 = field(
-        "Only those open for longer, in ms; negative for all.", versions="1+", default=-1
+        "Only transactions open for longer, in ms; negative for all.", versions="1+", default=-1
     )
     transactional_id_pattern: String | None = field(
         "Only those whose ids this regular expression of RE2 matches; empty or None for all.",
@@ -325,9 +332,9 @@ class ListedTransaction(Struct):
 class ListTransactionsResponse(Struct):
     """The transactions."""
 
-    throttle_time_ms: Int32 = field("How long a quota holds the client back, in ms.", default=0)
-    error_code: Int16 = field("0, or why it failed.")
+    throttle_time_ms: Int32 = field("How long a quota throttles the client, in ms.", default=0)
+    error_code: Int16 = field("Error code, 0 for success.")
     unknown_state_filters: list[String] = field(
-        "States asked for that the coordinator does not know."
+        "Requested states that the coordinator does not know."
     )
     transaction_states: list[ListedTransaction] = field("The transactions.")
