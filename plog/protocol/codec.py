@@ -28,13 +28,12 @@ _encoders: dict[tuple[type[Struct], int], Encoder] = {}
 def decode(
     cls: type[S], version: int, data: Buffer, pos: int = 0, *, most_elements: int = ANY_NUMBER
 ) -> tuple[S, int]:
-    """Decode one message at `pos` and return it with the position behind it.
+    """Decode one message at `pos` and return it with the position after it.
 
-    `records` are views into `data`, writable when it is; everything else is copied. What stands
-    behind the message is the caller's. Unknown tagged fields are skipped. `most_elements` is how
-    many elements all arrays together, nested ones too, and how many tagged fields with them may
-    be counted: whoever reads the bytes of strangers sets it, as tiny elements take many times
-    their bytes once decoded.
+    `records` are views into `data`, writable if it is; everything else is copied. The caller reads
+    the bytes after the message. Unknown tagged fields are skipped. `most_elements` limits the
+    elements of all arrays, nested ones included, and the tagged fields. Set it for bytes from the
+    network, because tiny elements take many times their bytes once decoded.
 
     Raises:
         InvalidRequest: the bytes are no such message, it counts too many elements, or the version

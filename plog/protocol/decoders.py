@@ -116,7 +116,7 @@ def _uvarint(data: Buffer, pos: int, end: int, path: str) -> tuple[int, int]:
 
 
 def skip_tags(data: Buffer, pos: int, end: int, path: str, most: int = ANY_NUMBER) -> int:
-    """Return the position behind a section of at most `most` tagged fields that nobody knows.
+    """Return the position after a section of at most `most` unknown tagged fields.
 
     Raises:
         InvalidRequest: it is cut short, its tags do not ascend or are too many.

@@ -146,8 +146,8 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
     """Decode the header of a request; the position returned is that of its body.
 
     The client id is an old-style string in every version of the header, null at any negative
-    length. Tagged fields are not looked for when the API is not declared: nobody can read the
-    body of such a request either.
+    length. Without a declaration of the API, tagged fields are not decoded, and the body cannot be
+    either.
 
     Raises:
         InvalidRequest: the frame is too short, the client id no text, or a tag out of order or

@@ -62,7 +62,7 @@ def recompress(
     """
     stored = memoryview(batch)[HEADER_BYTES:]
     made = bytearray(memoryview(batch)[:HEADER_BYTES])
-    # Without a name of its own what has been expanded is let go of before `made` grows.
+    # The expanded bytes have no name here, so they are freed before `made` grows.
     made += compression.compress(
         codec, compression.decompress(header.codec, stored, decompressed_limit), level
     )

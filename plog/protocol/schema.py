@@ -45,8 +45,8 @@ Float64 = Annotated[float, Wire("float64")]
 String = Annotated[str, Wire("string")]
 Bytes = Annotated[bytes, Wire("bytes")]
 Records = Annotated[Any, Wire("records")]
-"""A record set: decoded to a memoryview of the frame; encoded from bytes, or from what has a
-length and is sent as a piece of its own (a `FileRange`)."""
+"""A record set: decoded to a memoryview of the frame; encoded from bytes, or from an object with a
+length that is sent as a separate piece (a `FileRange`)."""
 Uuid = Annotated[uuid.UUID, Wire("uuid")]
 
 FORMAT: Final = {
@@ -187,7 +187,7 @@ class Field(NamedTuple):
 
     `kind` is a wire type, "struct" or "array"; `element` the kind of an array's elements; `struct`
     the class of a structure or of an array's structures. `fallback` is the default or zero;
-    `required` tells whether constructors demand the field.
+    `required` is set if constructors require the field.
     """
 
     name: str
@@ -285,8 +285,8 @@ def message(
 
     Args:
         versions: all versions declared, "low-high" or one.
-        api_key: the API whose request or response it is; left out for what is stored or travels
-            inside other messages (records of internal topics, subscriptions).
+        api_key: the API of a request or response; left out for records of internal topics and for
+            structures inside other messages (subscriptions).
         flexible: versions with compact lengths and tagged fields (KIP-482).
 
     Raises:

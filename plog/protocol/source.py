@@ -26,7 +26,7 @@ class Source:
 
     @contextmanager
     def block(self, opening: str) -> Iterator[None]:
-        """Indent what is written inside, below `opening`; an empty block passes."""
+        """Indent the lines of the block, below `opening`; write `pass` for an empty block."""
         self.line(opening)
         self._depth += 1
         before = len(self._lines)
