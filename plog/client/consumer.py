@@ -347,8 +347,8 @@ class Consumer:
         """Return records as soon as there are any, or [] after `timeout_ms`.
 
         Waits for brokers that are down and leaders that move. Records then continue where they
-        ended, none lost, none twice. A look-up of leaders or offsets that a broker does not answer
-        may hold the call for request_timeout_ms.
+        ended, none lost, none twice. Each look-up of leaders or offsets that a broker does not
+        answer may hold the call for request_timeout_ms.
 
         Raises:
             OffsetOutOfRange: with auto_offset_reset="none".

@@ -159,7 +159,8 @@ class GroupConsumer:
         """Commit (with enable_auto_commit), give the partitions up, leave and close.
 
         A cooperative member that has read during a rebalance waits some seconds for its end to
-        commit. Otherwise other members would read its records again.
+        commit. Otherwise other members would read its records again. A coordinator that does not
+        answer the commit and the leave holds the call for request_timeout_ms each.
         """
         try:
             self._leave()
@@ -282,7 +283,7 @@ class GroupConsumer:
 
         Must be called again within max_poll_interval_ms: it takes part in rebalances and calls the
         listener. If the committed offsets are not known yet, for example while a transaction
-        commits them, a later poll assigns the partitions. A request that the coordinator does not
+        commits them, a later poll assigns the partitions. Each request that a broker does not
         answer may hold the call for request_timeout_ms.
 
         Raises:
