@@ -34,7 +34,7 @@ from plog.types import Buffer
 
 R = TypeVar("R", bound=Struct)
 
-LARGEST_ANSWER = 1 << 30
+MAX_RESPONSE_BYTES = 1 << 30
 """A response that claims to be larger is not Kafka's protocol."""
 FIRST_READ_BYTES = 8 << 20
 """The first size of a response's buffer, which doubles as bytes arrive.
@@ -208,7 +208,7 @@ class Connection:
         return self.fileno() >= 0 and (bool(self._pending) or not self.ready(0))
 
     def version_for(self, request: type[Struct], *, at_most: int | None = None) -> int:
-        """Return the highest version both sides speak.
+        """Return the highest version that both sides support.
 
         Args:
             at_most: in place of MAX_VERSION's.
@@ -224,7 +224,7 @@ class Connection:
         return best
 
     def serves(self, request: type[Struct]) -> bool:
-        """Tell whether there is a version of a request that both sides speak."""
+        """Return whether both sides support a version of a request."""
         try:
             self.version_for(request)
         except UnsupportedVersion:
@@ -310,7 +310,7 @@ class Connection:
         """Read the next frame; return its request, the frame and the position of its body."""
         asked = self._pending[0]
         (size,) = _SIZE.unpack(self._read(_SIZE.size, asked.deadline))
-        if not 4 <= size <= LARGEST_ANSWER:
+        if not 4 <= size <= MAX_RESPONSE_BYTES:
             raise self._lost(f"a response of {size} bytes; is this a Kafka broker?")
         frame = self._read(size, asked.deadline)
         try:

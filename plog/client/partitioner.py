@@ -1,4 +1,4 @@
-"""Which partition a record goes to: by its key, or wherever a batch is being filled."""
+"""Choose a record's partition: by the hash of its key, or the one whose batch is being filled."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ Partitioner = Callable[[str, bytes | None, int], int]
 def partition_for_key(key: bytes, partitions: int) -> int:
     """Return the partition of `key` as the Java client's default partitioner does.
 
-    The hash is taken as a positive 31-bit number first, so that every client that follows it
-    agrees about a key's partition.
+    Only the lower 31 bits of the hash count, as in the Java client, so that all clients agree.
     """
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 class StickyPartitioner:
-    """Keys by their hash; others stay with a partition until its batch is sent (KIP-480).
+    """Partitions by the hash of keys; records without one share a batch until it is sent (KIP-480).
 
-    So the records of a while make one full batch instead of many small ones; over time every
+    Consecutive records then make one full batch instead of many small ones. Over time every
     partition gets its share.
     """
 
@@ -42,7 +41,7 @@ class StickyPartitioner:
         return current
 
     def batch_closed(self, topic: str, partition: int) -> None:
-        """Move on to another partition: the batch that was being filled is on its way."""
+        """Choose another partition: the batch of this one is full or sent."""
         if self._current.get(topic) == partition:
             self._last[topic] = self._current.pop(topic)
 
@@ -54,7 +53,7 @@ class StickyPartitioner:
 
 
 def round_robin() -> Partitioner:
-    """Return a partitioner that goes through the partitions in turn, keys or not."""
+    """Return a partitioner that uses the partitions in turn, also for records with a key."""
     counters: dict[str, int] = {}
 
     def choose(topic: str, _key: bytes | None, partitions: int) -> int:
