@@ -1,4 +1,4 @@
-"""`plog doctor`: look at a host before a broker runs on it."""
+"""`plog doctor`: check a host before a broker starts on it."""
 
 from __future__ import annotations
 
@@ -13,32 +13,35 @@ from plog.cli.properties import takes_properties
 @click.command()
 @takes_properties
 @click.option(
-    "--spark", is_flag=True, help='Look for what would keep Spark from finding format("plog").'
+    "--spark", is_flag=True, help='Check whether Spark can find format("plog") on this host.'
 )
 @json_option
 def command(properties: str | None, overrides: tuple[str, ...], spark: bool, as_json: bool) -> None:
-    """Look for what would keep a broker with a PROPERTIES file from running well on this host.
+    """Check whether a broker with a PROPERTIES file can run well on this host.
 
-    Looked at are the file, its log directories, which ones there were, listeners, limits, memory
-    and the kernel's settings. Nothing is changed, and a broker may be running. To see what the
-    broker will see, run this as its user:
+    Checks the file, its log directories, missing log directories, listeners, limits, memory and
+    kernel settings. Changes nothing; a broker may be running. Run it as the broker's user, so that
+    it sees the same permissions:
 
     \b
       runuser -u plog -- plog doctor /etc/plog/server.properties
 
-    Ends with status 1 if something would keep the broker from starting or from serving what it
-    has, or lose its records.
+    Exit status 1 means a failure: the broker would not start, would leave partitions offline, or
+    could lose records.
 
-    With --spark it looks at Java, Spark, the Python that Spark would ask, and the modules there,
-    as the environment and spark-env.sh have them (SPARK_HOME, JAVA_HOME, PYSPARK_PYTHON,
-    PYSPARK_DRIVER_PYTHON, PYTHONPATH, PATH): run it where jobs are started, and on the workers.
-    Status 1: Spark would not find the format.
+    With --spark it checks Java, Spark, the Python in which Spark looks for formats, and the modules
+    there. It uses the environment and spark-env.sh (SPARK_HOME, JAVA_HOME, PYSPARK_PYTHON,
+    PYSPARK_DRIVER_PYTHON, PYTHONPATH, PATH), so run it where you start jobs, and on the workers.
+    Exit status 1 means that Spark would not find the format.
     """
     from plog.ops.doctor import Verdict, examine
+    from plog.types import counted
 
     if spark:
         if properties is not None or overrides:
-            raise click.UsageError("--spark is not about a broker: without PROPERTIES, --override")
+            raise click.UsageError(
+                "--spark does not check a broker: omit PROPERTIES and --override"
+            )
         from plog.ops.spark_doctor import examine_spark
 
         found = examine_spark()
@@ -50,11 +53,11 @@ def command(properties: str | None, overrides: tuple[str, ...], spark: bool, as_
         )
     else:
         rows = [(one.verdict.value, one.what, one.text, one.advice) for one in found]
-        print_rows(rows, ("", "what", "found", "advice"), as_json=False)
+        print_rows(rows, ("", "check", "found", "advice"), as_json=False)
         for one in found:
             if one.commands:
-                click.echo("\n".join((f"As root, because {one.text}:", "", *one.commands, "")))
+                click.echo("\n".join((f"{one.text}. Run as root:", "", *one.commands, "")))
         worst = [sum(one.verdict is verdict for one in found) for verdict in Verdict]
-        click.echo(f"{worst[0]} well, {worst[1]} to look at, {worst[2]} to mend")
+        click.echo(f"{worst[0]} ok, {counted(worst[1], 'warning')}, {counted(worst[2], 'failure')}")
     if any(one.verdict is Verdict.FAILURE for one in found):
         sys.exit(1)

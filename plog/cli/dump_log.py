@@ -1,4 +1,4 @@
-"""`plog dump-log`: print what is in the files of a log."""
+"""`plog dump-log`: print the contents of a log's files."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from plog.types import counted
     metavar="FILE...",
     type=click.Path(exists=True, path_type=Path),
 )
-@click.option("--deep", is_flag=True, help="Also print every record of every batch.")
+@click.option("--deep", is_flag=True, help="Also print the records of each batch.")
 @click.option(
     "--verify",
     is_flag=True,
-    help="Print only what is wrong; also compare indexes with their log.",
+    help="Print only damage; also compare indexes with their log.",
 )
 @json_option
 def command(files: tuple[Path, ...], deep: bool, verify: bool, as_json: bool) -> None:
-    """Print what is in each FILE of a log, or in all those of a directory.
+    """Print the contents of each FILE of a log; for a directory, of all its log files.
 
-    Knows .log (its batches, with --deep their records), .index, .timeindex, .txnindex, .snapshot,
-    the checkpoint files, partition.metadata and durable-ends. Only reads; a broker may be running.
-    The status is 1 when something is damaged. With --json each line is an object.
+    Supports .log (batches; with --deep also records), .index, .timeindex, .txnindex, .snapshot,
+    the checkpoint files, partition.metadata and durable-ends. Only reads files; a broker may be
+    running. Exit status 1 means that a file is damaged. With --json each line is an object.
 
     \b
       plog dump-log data/flights-0 --verify
@@ -52,10 +52,9 @@ def command(files: tuple[Path, ...], deep: bool, verify: bool, as_json: bool) ->
         raise click.FileError(str(fault.filename), fault.strerror) from fault
     sys.stdout.flush()
     if verify and not damages and not as_json:
-        click.echo("Nothing is damaged.", err=True)
+        click.echo("No damage found.", err=True)
     if damages:
-        noun = "damage" if damages == 1 else "damages"
-        raise click.ClickException(f"{damages} {noun} found")
+        raise click.ClickException(f"damage found in {counted(damages, 'place')}")
 
 
 def _json_line(found: Found) -> str:
@@ -70,7 +69,7 @@ def _json_line(found: Found) -> str:
 
 
 def _line(found: Found) -> str:
-    """Return a line for people: where, what, and the fields that say something."""
+    """Return a line of text: position, kind and fields."""
     if found.kind == "file":
         return f"{found.path} ({found.fields['bytes']} bytes)\n"
     if found.kind == DAMAGE:

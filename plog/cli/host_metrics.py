@@ -1,4 +1,4 @@
-"""`plog host-metrics`: publish what a host does."""
+"""`plog host-metrics`: publish the metrics of a host."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ DEFAULT_TOPIC = "host-metrics"
     type=click.FloatRange(0.1, 3600),
     default=10.0,
     show_default=True,
-    help="Seconds between two records, over which rates and shares are taken.",
+    help="Seconds between two records; rates and shares cover this interval.",
 )
-@click.option("--count", type=click.IntRange(1), help="End after so many records.")
+@click.option("--count", type=click.IntRange(1), help="Exit after this number of records.")
 @click.option(
     "--metrics",
     envvar="PLOG_METRICS",
     metavar="HOST:PORT",
-    help="Publish a broker's figures as well: those of its `metrics.listener`.",
+    help="Also publish a broker's metrics; the address of its `metrics.listener`.",
 )
-@click.option("--host", help="What to call this host [default: its name].")
+@click.option("--host", help="Host name in the records [default: this host's name].")
 @click.option(
     "--partitions",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Of TOPIC, if it has to be created.",
+    help="Partitions to create TOPIC with.",
 )
-@click.option("--no-create", is_flag=True, help="Do not create TOPIC; end where it is missing.")
+@click.option("--no-create", is_flag=True, help="Do not create TOPIC; exit if it does not exist.")
 def command(
     topic: str,
     bootstrap: str,
@@ -53,23 +53,23 @@ def command(
     partitions: int,
     no_create: bool,
 ) -> None:
-    """Publish this host's processors, memory, disks and network into TOPIC, as JSON.
+    """Publish processor, memory, disk and network metrics of this host to TOPIC, as JSON.
 
-    One record every ten seconds, with the host's name as its key (`plog host-metrics` alone
-    writes into the topic host-metrics):
+    Writes one record every ten seconds, with the host's name as its key. The default TOPIC is
+    host-metrics:
 
     \b
       {"host": "a", "time": "2026-11-25T10:00:00.000Z", "seconds": 10.0,
        "figures": {"cpu_used_share": 0.12, "memory_used_share": 0.55, ...},
        "disks": [{"mount": "/", "total_bytes": ..., "free_bytes": ...}]}
 
-    Shares are of 1; disk_used_share is of the fullest file system. With --metrics there are
-    figures of a broker, broker_up (1 or 0) among them. spark/host_metrics.py makes averages,
-    alerts and a plot of the topic.
+    Shares are between 0 and 1; disk_used_share is that of the fullest file system. --metrics adds a
+    broker's metrics, among them broker_up (1 or 0). spark/host_metrics.py computes averages and
+    alerts from the topic, and plots it.
 
-    A cluster that is away is waited for, at the start too, and told of once: records are kept for
-    an hour. SIGTERM and Ctrl-C end the agent, with what it has measured written; its status is 1
-    if some of it could not be.
+    While the cluster is unreachable, the agent waits and keeps records for up to an hour; it
+    reports the outage once. On SIGTERM or Ctrl-C it writes the remaining records and exits, with
+    status 1 if records were lost.
     """
     from plog.ops.host_metrics import Agent, AgentSettings
     from plog.types import counted
@@ -82,7 +82,7 @@ def command(
     context = click.get_current_context()
     for number in (signal.SIGINT, signal.SIGTERM):
         context.call_on_close(partial(signal.signal, number, signal.signal(number, end)))
-    # The agent tells once of what the producer would tell at every turn.
+    # The agent reports an outage once; the producer would report it at each retry.
     logging.getLogger("plog.client").setLevel(logging.ERROR)
     settings = AgentSettings(
         bootstrap=bootstrap,

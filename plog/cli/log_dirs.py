@@ -1,4 +1,4 @@
-"""`plog log-dirs`: which log directories a stopped broker has and misses, and how to do without."""
+"""`plog log-dirs`: show the log directories of a stopped broker; forget missing ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plog.cli.output import agrees, json_option, print_done, print_rows
 from plog.cli.properties import takes_properties
 
 MOST_NAMED = 5
-"""So many partitions are named of those that will be empty."""
+"""Maximum number of partitions to name in the warning of `--forget`."""
 
 
 @click.command()
@@ -19,9 +19,9 @@ MOST_NAMED = 5
     "--forget",
     "forgotten",
     metavar="PATH-OR-ID",
-    help="Have the broker do without a directory that is gone for good.",
+    help="Remove a lost directory from the broker's list.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def command(
     properties: str | None,
@@ -30,18 +30,19 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Show the log directories of a stopped broker, by a PROPERTIES file, and those it misses.
+    """Show the log directories of a stopped broker with a PROPERTIES file, and missing ones.
 
-    Each has an id (directory.id in its meta.properties), by which the broker knows it wherever it
-    is mounted. One that was there once and is in none of log.dirs is missing: its partitions stay
-    offline, and an empty directory in its place is left alone. Mount its disk, or put it back into
-    log.dirs, and start the broker again. Gone for good, it can be forgotten:
+    Each log directory has an id (directory.id in its meta.properties), by which the broker
+    recognises it at any path. A directory that the broker has used before and does not find in
+    log.dirs is missing: its partitions stay offline, and an empty directory at its path is not
+    used. Mount its disk or put it back into log.dirs, and restart the broker. If the directory is
+    lost, forget it:
 
     \b
       plog log-dirs /etc/plog/server.properties
       plog log-dirs --forget /data/disk1/plog /etc/plog/server.properties
 
-    Partitions that are nowhere else then begin anew at the next start, and empty.
+    At the next start, the broker creates empty partitions for those that were only there.
     """
     from plog.ops.log_dirs import stopped_log_dirs
     from plog.settings import load
@@ -61,19 +62,21 @@ def command(
             return
         missing = log_dirs.find_missing(forgotten)
         for one in missing:
-            click.echo(f"{one.path} is {one.state.value}. Forgotten, its place is free.", err=True)
+            click.echo(
+                f"{one.path} is {one.state.value}. After this its path can be used again.", err=True
+            )
         absent = [str(one) for one in log_dirs.absent_partitions()]
         if absent:
             more = f" and {len(absent) - MOST_NAMED} more" if len(absent) > MOST_NAMED else ""
             click.echo(
-                f"In no log directory that is there: {', '.join(absent[:MOST_NAMED])}{more}."
-                " What is in no other missing one either is made anew, and empty.",
+                f"Partitions in no available log directory: {', '.join(absent[:MOST_NAMED])}{more}."
+                " The broker creates them empty, unless another missing directory has them.",
                 err=True,
             )
         if not (yes or agrees("Forget it?")):
-            click.echo("Nothing is forgotten.", err=True)
+            click.echo("Not forgotten. Pass --yes to skip this question.", err=True)
             sys.exit(1)
         log_dirs.forget(missing)
     ids = [uuid_to_text(one.directory_id) for one in missing if one.directory_id is not None]
-    places = ", ".join(str(one.path) for one in missing)
-    print_done(f"Forgot {places}.", {"forgotten": ids}, as_json=as_json)
+    paths = ", ".join(str(one.path) for one in missing)
+    print_done(f"Forgot {paths}.", {"forgotten": ids}, as_json=as_json)

@@ -1,13 +1,13 @@
-"""Takes over from a Kafka broker what its files do not hold, and gives it back.
+"""Imports a Kafka broker's metadata from ZooKeeper, and writes it back.
 
-A broker of ZooKeeper mode keeps in ZooKeeper which topics there are, their configs and
-its cluster's id; its log directories hold the rest. `adopt` writes that into the embedded
-store of the same directories, `give_back` writes the store's into ZooKeeper. The nodes are
-the same in both, so that what is carried over is read and checked but not translated.
-Neither touches a segment, and of neither may a broker be running, Kafka's or plog's.
+A Kafka broker in ZooKeeper mode keeps its topics, their configs and the cluster id in ZooKeeper;
+its log directories hold the rest. `adopt` copies this metadata into the embedded store in the same
+log directories. `give_back` copies it from the store to ZooKeeper. Both use the same nodes, so the
+data is checked but not translated. Neither function touches a segment. No broker, Kafka's or
+plog's, may run meanwhile.
 
-What is not wholly this broker's is refused before anything is written: plog brokers run
-alone, and a topic whose other half stays elsewhere could only lose it.
+A topic with replicas on other brokers is refused before anything is written: plog brokers run
+alone, so the topic would lose its other partitions.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ from plog.types import TopicPartition
 CONNECT_TIMEOUT_S = 15.0
 CONFIG_KINDS = ("topics", "brokers", "clients", "users", "ips")
 MOST_NAMED = 5
-"""So many partitions are named where some stand in the way."""
+"""Maximum number of partitions to name in an error."""
 
 
 class AdoptionError(PlogError):
-    """What is to be carried over is not there, or belongs to somebody else."""
+    """The metadata is missing, or belongs to another cluster or broker."""
 
 
 class Carried(NamedTuple):
-    """What became of one topic.
+    """The outcome for one topic.
 
     Attributes:
-        partitions: how many are carried over; 0 if it was left alone.
-        configs: its own.
-        remark: why it was left alone, or what else there is to say; "" for nothing.
+        partitions: number of partitions copied; 0 if the topic was skipped.
+        configs: the topic's configs.
+        remark: why the topic was skipped, or another remark; "" for none.
     """
 
     topic: str
@@ -78,31 +78,32 @@ class Carried(NamedTuple):
 
 
 def adopt(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
-    """Write what ZooKeeper knows of this broker's topics into the store of its log directories.
+    """Copy the metadata of this broker's topics from ZooKeeper to the store in its log directories.
 
-    May be done again, when it was cut short or plog has run since: topics that are known keep
-    their configs, but for those that a broker had to make up. Behind `give_back` the topics are
-    Kafka's, and all are carried over anew.
+    Can be repeated after an interruption, or after plog has run. Topics that plog knows keep their
+    configs, except configs that a broker made up. After `give_back` the topics belong to Kafka, and
+    all of them are copied again.
 
     Args:
-        settings: those that the broker will run with: log.dirs and broker.id.
-        zookeeper: host:port, several with commas, and a chroot behind them: as zookeeper.connect.
+        settings: the broker's settings; log.dirs and broker.id are used.
+        zookeeper: like zookeeper.connect: host:port, separated by commas, then a chroot.
 
     Raises:
-        AdoptionError: ZooKeeper does not answer, knows no cluster, another one, or brokers that
-            run; a log directory cannot be used, or there is none with a partition; partitions
-            of this broker are missing, or have replicas on other brokers.
+        AdoptionError: ZooKeeper does not respond, has no cluster or another one, or has running
+            brokers; a log directory cannot be used, or none has a partition; partitions of this
+            broker are missing, or have replicas on other brokers.
         InconsistentLogDirs: a directory is in use, or another broker's, or a KRaft broker's.
         KafkaStorageError: no log directory can be used.
         StoreError: the store cannot be written.
     """
-    # The directories first: who comes from KRaft has no ZooKeeper that could answer.
+    # The directories first: a KRaft broker has no ZooKeeper, and the error must name KRaft.
     with _locked(settings) as stopped, _zookeeper(zookeeper) as client:
-        cluster_id = _required(client, znodes.CLUSTER_ID, "it knows no cluster")
+        cluster_id = _required(client, znodes.CLUSTER_ID)
         theirs = znodes.decode_cluster_id(cluster_id)
         if stopped.cluster_id not in (None, theirs):
             raise AdoptionError(
-                f"the log directories are of cluster {stopped.cluster_id}, ZooKeeper's is {theirs}"
+                f"the log directories belong to cluster {stopped.cluster_id}, but ZooKeeper to"
+                f" {theirs}"
             )
         _refuse_running(client)
         here = _partitions_here(stopped.paths)
@@ -116,7 +117,7 @@ def adopt(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
             if state is AdoptionState.GIVEN_BACK:
                 _forget_topics(store)
                 _forget_log_dirs(store)
-            # Where nothing was adopted yet, a broker has made configs up for what it found.
+            # Before the first adoption, a broker made up configs for the topics that it found.
             may_be_made_up = state is not AdoptionState.ADOPTED
             write_state(store, AdoptionState.ADOPTING)
             create_persistent_paths(store)
@@ -142,21 +143,21 @@ def _partitions_here(paths: Sequence[Path]) -> dict[str, set[int]]:
         here.setdefault(one.topic_partition.topic, set()).add(one.topic_partition.partition)
     if not here:
         places = ", ".join(map(str, paths))
-        raise AdoptionError(f"there is no partition in {places}: is it the broker's log.dirs?")
+        raise AdoptionError(f"no partitions in {places}: is this the broker's log.dirs?")
     return here
 
 
 def _refuse_running(client: KazooClient) -> None:
     if running := _children(client, znodes.BROKER_IDS):
         raise AdoptionError(
-            f"brokers of this ZooKeeper are running ({', '.join(running)}): stop them first"
+            f"brokers are still registered in ZooKeeper ({', '.join(running)}): stop them first"
         )
 
 
 def _refuse_parts(
     nodes: Mapping[str, TopicNode], here: Mapping[str, set[int]], broker_id: int
 ) -> None:
-    """Refuse topics of which a part is elsewhere, or should be here and is not."""
+    """Refuse topics with replicas on other brokers, or with missing partitions."""
     missing: list[str] = []
     elsewhere: list[str] = []
     for name, node in sorted(nodes.items()):
@@ -168,13 +169,13 @@ def _refuse_parts(
                 elsewhere.append(f"{name}-{partition}")
     if missing:
         raise AdoptionError(
-            f"{_some(missing)} of this broker are in none of its log directories: is a disk not"
-            " mounted? Topics that are not needed can be deleted in Kafka"
+            f"partitions of this broker are in none of its log directories: {_some(missing)}. Mount"
+            " the missing disk, or delete the topics in Kafka"
         )
     if elsewhere:
         raise AdoptionError(
-            f"{_some(elsewhere)} have replicas on other brokers: have Kafka move them to broker"
-            f" {broker_id} alone, or to the others (kafka-reassign-partitions)"
+            f"partitions have replicas on other brokers: {_some(elsewhere)}. Move each topic to"
+            f" broker {broker_id} alone, or away from it (kafka-reassign-partitions)"
         )
 
 
@@ -193,19 +194,19 @@ def _adopt_topic(
     may_be_made_up: bool,
 ) -> Carried:
     if node is None:
-        return Carried(name, 0, {}, "ZooKeeper does not know it; its retention will be off")
+        return Carried(name, 0, {}, "not in ZooKeeper; retention will be off")
     entity = ConfigEntity.topic(name)
     written = _optional(client, entity.path)
     configs = znodes.decode_config(written) if written else {}
     if name not in here:
-        return Carried(name, 0, configs, "it is another broker's, and left as it is")
+        return Carried(name, 0, configs, "belongs to another broker; skipped")
     if store.exists(znodes.topic_path(name)) is not None:
         share(store, name, node.topic_id)
         own = znodes.decode_config(store.get(entity.path)[0]) if store.exists(entity.path) else {}
         if may_be_made_up and own.items() >= KEEP_EVERYTHING.items():
             _put(store, entity.path, znodes.encode_config(configs))
-            return Carried(name, len(here[name]), configs, "it had made up configs")
-        return Carried(name, 0, own, "it is known here already, and left as it is")
+            return Carried(name, len(here[name]), configs, "replaced made-up configs")
+        return Carried(name, 0, own, "already known; skipped")
     ops: list[Op] = [
         CreateOp(znodes.topic_path(name), TopicNode(node.topic_id, node.partitions).encode()),
         CreateOp(entity.path, znodes.encode_config(configs)),
@@ -226,7 +227,7 @@ def _adopt_topic(
 
 
 def _forget_topics(store: Store) -> None:
-    """Take the topics and configs out that were given back: Kafka may have changed any of them."""
+    """Delete topics and configs that were given back: Kafka may have changed any of them."""
     for above in (znodes.TOPICS, SHARED):
         for name in _children_in(store)(above):
             for path in store.descendants(join(above, name)):
@@ -237,16 +238,17 @@ def _forget_topics(store: Store) -> None:
 
 
 def _forget_log_dirs(store: Store) -> None:
-    """Miss none of the directories of before: Kafka may have done without, and every topic is here.
+    """Delete the list of known log directories.
 
-    Those that are here are registered by the broker's next start.
+    Kafka may have run without some of them, and every topic is in the present ones. The broker
+    registers those at its next start.
     """
     for path in store.descendants(LOG_DIRS):
         store.multi([DeleteOp(path)])
 
 
 def _raise_producer_ids(store: Store, theirs: bytes | None) -> None:
-    """Take Kafka's block of producer ids, unless plog has given out higher ones since."""
+    """Copy Kafka's block of producer ids, unless plog has allocated higher ones since."""
     if not theirs:
         return
     ours = store.get(znodes.PRODUCER_ID_BLOCK)[0]
@@ -255,16 +257,15 @@ def _raise_producer_ids(store: Store, theirs: bytes | None) -> None:
 
 
 def give_back(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
-    """Write the store's cluster id, topics and configs into a ZooKeeper, for a Kafka broker.
+    """Copy the store's cluster id, topics and configs to ZooKeeper, for a Kafka broker.
 
-    What is there already is overwritten if it is of the same cluster: so the topics that were made
-    or changed since `adopt` come back to where they were taken from. Topics that were carried over
-    and are here no more are deleted there; others of that ZooKeeper are left alone. Behind it no
-    plog broker starts on these directories before another `adopt`.
+    Overwrites existing nodes of the same cluster, so ZooKeeper gets all topics created or changed
+    since `adopt`. Adopted topics that plog has deleted since are deleted in ZooKeeper; its other
+    topics stay. No plog broker starts on these directories until the next `adopt`.
 
     Raises:
-        AdoptionError: ZooKeeper does not answer, is another cluster's or its brokers run; the store
-            knows no cluster, or `adopt` was cut short.
+        AdoptionError: ZooKeeper does not respond, belongs to another cluster or has running
+            brokers; the store has no cluster, or `adopt` was interrupted.
         InconsistentLogDirs, KafkaStorageError, StoreError: as `adopt`.
     """
     with (
@@ -275,13 +276,13 @@ def give_back(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
         if store.exists(znodes.CLUSTER_ID) is None:
             raise AdoptionError("no broker has run on these log directories")
         if read_state(store) is AdoptionState.ADOPTING:
-            raise AdoptionError("plog adopt was cut short: run it again, without --give-back")
+            raise AdoptionError("plog adopt was interrupted: run it again, without --give-back")
         own = store.get(znodes.CLUSTER_ID)[0]
         theirs = _optional(client, znodes.CLUSTER_ID)
         if theirs is not None and znodes.decode_cluster_id(theirs) != znodes.decode_cluster_id(own):
             raise AdoptionError(
-                f"ZooKeeper's cluster is {znodes.decode_cluster_id(theirs)}, these log directories'"
-                f" {znodes.decode_cluster_id(own)}"
+                f"the log directories belong to cluster {znodes.decode_cluster_id(own)}, but"
+                f" ZooKeeper to {znodes.decode_cluster_id(theirs)}"
             )
         _refuse_running(client)
         paths = [znodes.CLUSTER_ID, znodes.CONTROLLER_EPOCH, znodes.PRODUCER_ID_BLOCK]
@@ -300,19 +301,19 @@ def give_back(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
         for gone in sorted(set(_children(client, znodes.TOPICS)) - {one.topic for one in carried}):
             theirs_now = TopicNode.decode(client.get(znodes.topic_path(gone))[0])
             if not is_shared(store, gone, theirs_now.topic_id):
-                carried.append(Carried(gone, 0, {}, "it is not from here, and left as it is"))
+                carried.append(Carried(gone, 0, {}, "not adopted from here; skipped"))
                 continue
             client.delete(znodes.topic_path(gone), recursive=True)
             if client.exists(ConfigEntity.topic(gone).path):
                 client.delete(ConfigEntity.topic(gone).path)
             unshare(store, gone)
-            carried.append(Carried(gone, 0, {}, "deleted since, and taken out of ZooKeeper"))
+            carried.append(Carried(gone, 0, {}, "deleted in plog, so deleted in ZooKeeper"))
         write_state(store, AdoptionState.GIVEN_BACK)
         return carried
 
 
 def _refuse_namesakes(client: KazooClient, store: Store) -> None:
-    """Refuse to write over a topic that has come to be in ZooKeeper meanwhile."""
+    """Refuse to overwrite a topic that was created in ZooKeeper meanwhile."""
     for name in store.children(znodes.TOPICS):
         data = _optional(client, znodes.topic_path(name))
         if data is None:
@@ -320,14 +321,14 @@ def _refuse_namesakes(client: KazooClient, store: Store) -> None:
         theirs = TopicNode.decode(data).topic_id
         ours = TopicNode.decode(store.get(znodes.topic_path(name))[0]).topic_id
         if theirs != ours and not is_shared(store, name, theirs):
-            raise AdoptionError(f"ZooKeeper has another topic {name}: delete it, or rename it here")
+            raise AdoptionError(f"ZooKeeper has another topic named {name}: delete one of the two")
 
 
 # -- both sides --------------------------------------------------------------------------------
 
 
 class _Stopped(NamedTuple):
-    """Log directories that no broker uses, and whose they are."""
+    """The log directories of a stopped broker, and its identity."""
 
     broker_id: int
     cluster_id: str | None
@@ -336,7 +337,7 @@ class _Stopped(NamedTuple):
 
 @contextmanager
 def _locked(settings: BrokerSettings) -> Iterator[_Stopped]:
-    """Lock the log directories, every one of them."""
+    """Lock all log directories."""
     paths = [Path(text).absolute() for text in settings.log_dirs]
     clock = SystemClock()
     with held(
@@ -344,7 +345,7 @@ def _locked(settings: BrokerSettings) -> Iterator[_Stopped]:
     ) as found:
         if found.unmounted:
             raise AdoptionError(
-                f"log directory {min(found.unmounted)} is empty, and was not: is its disk mounted?"
+                f"log directory {min(found.unmounted)} is empty, but was not before: mount its disk"
             )
         if unusable := set(paths) - {log_dir.path for log_dir in found.locked}:
             raise AdoptionError(f"log directory {min(unusable)} cannot be used")
@@ -352,14 +353,14 @@ def _locked(settings: BrokerSettings) -> Iterator[_Stopped]:
         if found.identity.broker_id is not None:
             broker_id = found.identity.broker_id
         if broker_id < 0:
-            raise AdoptionError("neither broker.id nor meta.properties says which broker this is")
+            raise AdoptionError("set broker.id: meta.properties does not have it")
         yield _Stopped(broker_id, found.identity.cluster_id, paths)
 
 
-# What the client says of its connection is for whoever debugs it. Ours is one line, in the end.
-_unheard = logging.getLogger("plog.ops.adoption.zookeeper")
-_unheard.addHandler(logging.NullHandler())
-_unheard.propagate = False
+# The ZooKeeper client logs each connection failure; the user gets one error instead.
+_zookeeper_log = logging.getLogger("plog.ops.adoption.zookeeper")
+_zookeeper_log.addHandler(logging.NullHandler())
+_zookeeper_log.propagate = False
 
 
 @contextmanager
@@ -368,19 +369,19 @@ def _zookeeper(connect: str) -> Iterator[KazooClient]:
         client = KazooClient(
             hosts=connect,
             timeout=CONNECT_TIMEOUT_S,
-            # Without a deadline a server that goes is waited for without end.
+            # Without a deadline the client waits for a lost server forever.
             connection_retry={"max_tries": -1, "max_delay": 1.0, "deadline": CONNECT_TIMEOUT_S},
-            logger=_unheard,
+            logger=_zookeeper_log,
         )
     except ValueError as error:
-        raise AdoptionError(f"{connect!r} is no address of a ZooKeeper: {error}") from error
+        raise AdoptionError(f"invalid ZooKeeper address {connect!r}: {error}") from error
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a chroot that is not there: we tell what lacks
+            warnings.simplefilter("ignore")  # it warns of a missing chroot; our error names it
             client.start(CONNECT_TIMEOUT_S)
         yield client
     except KazooTimeoutError as error:
-        raise AdoptionError(f"no ZooKeeper answers at {connect}") from error
+        raise AdoptionError(f"no response from ZooKeeper at {connect}") from error
     except (ConnectionLoss, ConnectionClosedError, SessionExpiredError) as error:
         raise AdoptionError(
             f"the connection to ZooKeeper at {connect} was lost: run this again"
@@ -400,10 +401,10 @@ def _optional(client: KazooClient, path: str) -> bytes | None:
     return data
 
 
-def _required(client: KazooClient, path: str, otherwise: str) -> bytes:
+def _required(client: KazooClient, path: str) -> bytes:
     data = _optional(client, path)
     if data is None:
-        raise AdoptionError(f"{path} is not in ZooKeeper: {otherwise}")
+        raise AdoptionError(f"ZooKeeper has no {path}: check the address and the chroot")
     return data
 
 
@@ -416,12 +417,12 @@ def _children(client: KazooClient, path: str) -> list[str]:
 
 
 def _children_in(store: Store) -> Callable[[str], list[str]]:
-    """Return a function that lists a node's children, none where there is no node."""
+    """Return a function that lists a node's children; none for a missing node."""
     return lambda path: [] if store.exists(path) is None else store.children(path)
 
 
 def _config_paths(children: Callable[[str], list[str]]) -> Iterator[str]:
-    """Yield every node of configs, those of a user's clients too."""
+    """Yield the path of each config node, including those of a user's clients."""
     for kind in CONFIG_KINDS:
         above = f"{znodes.CONFIG}/{kind}"
         for name in sorted(children(above)):

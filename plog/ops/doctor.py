@@ -1,7 +1,7 @@
-"""What would keep a broker from running well on this host, found before it starts.
+"""Checks whether a broker can run well on this host, before it starts.
 
-Owns the checks and their advice. Looks and never writes where a broker does: one may be running
-with the same settings. Each check stands alone, so that all that is wrong is told at once.
+Owns the checks and their advice. Never writes to a broker's files, because a broker may be running
+with the same settings. Each check is independent, so that one run reports every problem.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from plog.types import uuid_to_text
 
 MB = 1 << 20
 DESCRIPTORS = 100_000
-"""Three for each segment, one for each client; the unit's LimitNOFILE is ten times that."""
+"""Three per segment and one per client; the unit's LimitNOFILE is ten times as high."""
 MAPPINGS = 262_144
-"""Two indexes of each segment that is read are mapped; the kernel's default is 65,530."""
+"""Two mapped indexes per segment in use; the kernel's default is 65,530."""
 SWAPPINESS = 10
 KERNEL = Path("/proc/sys")
-"""Where the kernel's settings are read."""
+"""Root of the kernel's settings."""
 KAFKAS_BUFFER = 102_400
-"""What the properties that come with Kafka say of socket buffers."""
+"""Socket buffer size in the server.properties that Kafka ships."""
 FREE_SHARE = 0.1
 NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p"})
 PASSING_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "overlay"})
@@ -50,44 +50,45 @@ TEMPORARY = (Path("/tmp"), Path("/var/tmp"))
 NAMES_SHOWN = 3
 LOOPBACK = ("127.", "localhost", "::1")
 KRAFT_LISTENER = "CONTROLLER"
-"""What the properties that come with Kafka call the listener of its controller."""
+"""Name of the controller's listener in the server.properties that Kafka ships."""
 
 
 class Verdict(Enum):
-    """What a finding means."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
     FAILURE = "failure"
-    """The broker would not start, not serve what it should, or lose what it was given."""
+    """The broker would not start, would leave partitions offline, or could lose records."""
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     verdict: Verdict
     text: str
     advice: str = ""
     commands: Sequence[str] = ()
-    """For root to paste into a shell."""
+    """Shell commands for root."""
 
 
 Findings = Iterator[Finding]
 
 
 def examine(properties: str | None, overrides: tuple[str, ...] = ()) -> list[Finding]:
-    """Look at everything that a broker with these settings would meet here."""
+    """Run all checks for a broker with these settings."""
     try:
         settings, warnings = read(properties, overrides)
     except ConfigError as error:
         found = [Finding("settings", Verdict.FAILURE, line) for line in str(error).splitlines()]
-        text = "keys without effect, log directories and listeners are told of once these are right"
-        return [*found, Finding("settings", Verdict.WARNING, text, "run this again then"), *_host()]
+        text = "log directories, listeners and keys without effect are not checked yet"
+        advice = "correct the settings above and run this again"
+        return [*found, Finding("settings", Verdict.WARNING, text, advice), *_host()]
     found = [Finding("settings", Verdict.WARNING, text) for text in warnings]
     if not warnings:
-        place = properties or "every key's default"
-        found.append(Finding("settings", Verdict.OK, f"{place}: every key is known and obeyed"))
+        place = properties or "default settings"
+        found.append(Finding("settings", Verdict.OK, f"{place}: all keys are supported"))
     unit = None if properties is None else unit_of(properties)
     places = [Path(text).absolute() for text in settings.log_dirs]
     if unit is not None:
@@ -106,9 +107,9 @@ def examine(properties: str | None, overrides: tuple[str, ...] = ()) -> list[Fin
 
 
 def _graded(
-    what: str, is_well: bool, text: str, advice: str, verdict: Verdict = Verdict.WARNING
+    what: str, is_ok: bool, text: str, advice: str, verdict: Verdict = Verdict.WARNING
 ) -> Finding:
-    return Finding(what, Verdict.OK, text) if is_well else Finding(what, verdict, text, advice)
+    return Finding(what, Verdict.OK, text) if is_ok else Finding(what, verdict, text, advice)
 
 
 # -- log directories ---------------------------------------------------------------------------
@@ -117,7 +118,7 @@ def _graded(
 def _log_dirs(settings: BrokerSettings, paths: Sequence[Path]) -> Findings:
     for place, count in Counter(map(os.path.realpath, paths)).items():
         if count > 1:
-            yield Finding("log.dirs", Verdict.FAILURE, f"{place} is named {count} times")
+            yield Finding("log.dirs", Verdict.FAILURE, f"{place} appears {count} times")
     usable = []
     for path in paths:
         found = list(_log_dir(path))
@@ -129,7 +130,7 @@ def _log_dirs(settings: BrokerSettings, paths: Sequence[Path]) -> Findings:
     except KRaftLogDir as error:
         yield Finding("log.dirs", Verdict.FAILURE, str(error))
     except InconsistentLogDirs as error:
-        advice = "each broker has directories of its own; broker.id must be the one they had"
+        advice = "give each broker its own directories; broker.id must match theirs"
         yield Finding("log.dirs", Verdict.FAILURE, str(error), advice)
     except OSError as error:
         yield Finding("log.dirs", Verdict.FAILURE, str(error))
@@ -138,32 +139,32 @@ def _log_dirs(settings: BrokerSettings, paths: Sequence[Path]) -> Findings:
 def _known_log_dirs(
     settings: BrokerSettings, paths: Sequence[Path], properties: str | None
 ) -> Findings:
-    """Look for directories that the broker has had and would miss."""
+    """Check for missing log directories: those that the broker used before."""
     if any(map(is_locked, paths)):
-        text = "whether one is missing the running broker tells (plog_missing_log_dirs, its log)"
+        text = "the running broker reports missing ones (plog_missing_log_dirs and its log)"
         yield Finding("log.dirs", Verdict.OK, text)
         return
     try:
         with copied_log_dirs(settings, paths) as log_dirs:
             known, absent = log_dirs.known(), len(log_dirs.absent_partitions())
     except LogDirsError:
-        return  # nothing is known of a broker that was here
+        return  # no broker has run here
     except (OSError, StoreError, InconsistentLogDirs) as error:
-        text = f"which log directories there were cannot be told: {error}"
-        advice = "a start says what it makes of that; plog log-dirs looks again"
+        text = f"cannot check for missing log directories: {error}"
+        advice = "check again with plog log-dirs; the broker reports the problem when it starts"
         yield Finding("log.dirs", Verdict.WARNING, text, advice)
         return
     missing = [one for one in known if one.state in _MISSING]
     for one in missing:
         yield _missing(one, absent, properties)
     if not missing:
-        text = "every log directory that the broker has had is there"
+        text = "no log directory is missing"
         yield Finding("log.dirs", Verdict.OK, text)
 
 
 _MISSING = {
-    LogDirState.NOT_MOUNTED: "has nothing in it",
-    LogDirState.MISSING: "is in none of log.dirs",
+    LogDirState.NOT_MOUNTED: "is empty",
+    LogDirState.MISSING: "is not in log.dirs",
 }
 
 
@@ -173,37 +174,37 @@ def _missing(one: KnownLogDir, absent: int, properties: str | None) -> Finding:
     return Finding(
         "log.dirs",
         Verdict.FAILURE,
-        f"{one.path} {_MISSING[one.state]}, and was a log directory of this broker ({DIRECTORY_ID}"
-        f" {directory_id}); partitions that are in no other one would be offline: {absent}",
-        "mount its disk, or put it back into log.dirs; if it is gone for good:"
+        f"{one.path} {_MISSING[one.state]}, but was a log directory of this broker ({DIRECTORY_ID}"
+        f" {directory_id}); partitions without another log directory would be offline: {absent}",
+        "mount its disk, or put it back into log.dirs; if it is lost:"
         f" plog log-dirs --forget {directory_id} {properties or ''}".rstrip(),
     )
 
 
 def _log_dir(path: Path) -> Findings:
     there = path
-    while not os.path.lexists(there):  # or nobody may look for it
+    while not os.path.lexists(there):  # it does not exist, or its parent denies access
         there = there.parent
     if not os.access(there, os.F_OK):
-        text = f"{there} is a symbolic link to {os.readlink(there)}, which is not to be found"
-        yield Finding("log.dirs", Verdict.FAILURE, text, "make that directory, or mount its disk")
+        text = f"{there} is a symbolic link to {os.readlink(there)}, which does not exist"
+        yield Finding("log.dirs", Verdict.FAILURE, text, "create that directory, or mount its disk")
         return
     if not there.is_dir():
-        yield Finding("log.dirs", Verdict.FAILURE, f"{there} is no directory")
+        yield Finding("log.dirs", Verdict.FAILURE, f"{there} is not a directory")
         return
-    state = "is there" if there == path else f"will be made in {there}"
+    state = "exists" if there == path else f"will be created in {there}"
     user = psutil.Process().username()
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
-        what = "write" if os.access(there, os.X_OK) else "look"
+        denied = "write to" if os.access(there, os.X_OK) else "read"
         mend = "chown -R" if there == path else "install -d -m 750 -o"
-        advice = f"{mend} {user} {path}, or run this as the user that the broker runs as"
-        text = f"{there}: {user} may not {what} there"
+        advice = f"{mend} {user} {path}, or run this as the broker's user"
+        text = f"user {user} may not {denied} {there}"
         yield Finding("log.dirs", Verdict.FAILURE, text, advice)
         return
     if there == path and (refused := _refused_files(path)):
         more = f" and {len(refused) - NAMES_SHOWN} more" if len(refused) > NAMES_SHOWN else ""
-        text = f"{user} may not write {', '.join(map(str, refused[:NAMES_SHOWN]))}{more}"
-        advice = f"chown -R {user} {shlex.quote(str(path))}: another user has run a broker there"
+        text = f"user {user} may not write {', '.join(map(str, refused[:NAMES_SHOWN]))}{more}"
+        advice = f"chown -R {user} {shlex.quote(str(path))}: another user's broker wrote them"
         yield Finding("log.dirs", Verdict.FAILURE, text, advice)
         return
     if is_locked(path):
@@ -213,27 +214,27 @@ def _log_dir(path: Path) -> Findings:
     yield _graded(
         "disk space",
         usage.free >= FREE_SHARE * usage.total,
-        f"{path}: {usage.free // MB:,} MB of {usage.total // MB:,} MB are free",
-        "retention.bytes and retention.ms bound what topics take; a full disk refuses records",
+        f"{path}: {usage.free // MB:,} MB of {usage.total // MB:,} MB free",
+        "a full disk refuses records; retention.bytes and retention.ms limit the size of topics",
     )
     kind = _file_system(Path(os.path.realpath(there)))
     if kind in NETWORK_FILE_SYSTEMS:
-        advice = "locks and fdatasync of a network's file system may lie; use a local disk"
+        advice = "use a local disk: locks and fdatasync may not work on a network file system"
         yield Finding("file system", Verdict.WARNING, f"{path} is on {kind}", advice)
     elif kind in PASSING_FILE_SYSTEMS:
-        advice = "what is there may not outlive a restart of the host; use a disk"
+        advice = "use a disk: these files may not survive a restart of the host"
         yield Finding("file system", Verdict.WARNING, f"{path} is on {kind}", advice)
     else:
-        yield Finding("file system", Verdict.OK, f"{path} is on {kind or 'an unknown one'}")
+        yield Finding("file system", Verdict.OK, f"{path} is on {kind or 'an unknown file system'}")
 
 
 def _refused_files(log_dir: Path) -> list[Path]:
-    """Return what of a broker's files and partitions this process may not write."""
+    """Return the files and partitions of a broker that this process may not write."""
     refused = []
     for directory, below, files in os.walk(log_dir):
         if directory == str(log_dir):
             below[:] = [name for name in below if parse_directory_name(name) is not None]
-        # Of a directory that may not be read nothing else is seen.
+        # The contents of an unreadable directory stay unknown.
         refused += [
             path
             for path in (Path(directory, name) for name in [*below, *files])
@@ -243,7 +244,7 @@ def _refused_files(log_dir: Path) -> list[Path]:
 
 
 def _file_system(path: Path) -> str:
-    """Return the type of the file system that holds a directory; "" when that cannot be told."""
+    """Return the type of the file system that holds a directory; "" if unknown."""
     holds = ""
     kind = ""
     for part in psutil.disk_partitions(all=True):
@@ -253,41 +254,43 @@ def _file_system(path: Path) -> str:
 
 
 def _own_places(settings: BrokerSettings, unit: Unit) -> Findings:
-    """Say where the service has its log directories from, if not from where the host has them."""
+    """Report log directories that the service sees at another path than the host."""
     for path in (Path(text).absolute() for text in settings.log_dirs):
         if (place := unit.on_host(path)) != path:
-            text = f"{unit.name} has {path} from {place}, which was looked at"
+            text = f"{unit.name} sees {place} as {path}; checked {place}"
             yield Finding("log.dirs", Verdict.OK, text)
 
 
 def _unit(settings: BrokerSettings, properties: str | None, unit: Unit | None) -> Findings:
-    """Look at the log directories as the service would see them whose settings these are."""
+    """Check the log directories as the service with these settings sees them."""
     paths = [Path(os.path.realpath(text)) for text in settings.log_dirs]
     for path in paths:
         if not is_under(path, TEMPORARY):
             continue
         if unit is not None and unit.has_own_tmp:
-            text = f"{path}: {unit.name} has a /tmp of its own, whose files go whenever it stops"
-            advice = "every record would: name a directory under /var/lib/plog, or on another disk"
+            text = f"{path}: {unit.name} has a private /tmp, which is deleted when it stops"
+            advice = "every record would be lost: use a directory under /var/lib/plog or a disk"
             yield Finding("log.dirs", Verdict.FAILURE, text, advice)
         else:
-            advice = "good enough to try plog; records that are to stay belong elsewhere"
-            text = f"{path}: hosts clear /tmp and /var/tmp when they start, or by age"
+            advice = "use it only to try plog; keep permanent records in another directory"
+            text = f"{path}: hosts clear /tmp and /var/tmp at boot, or by age"
             yield Finding("log.dirs", Verdict.WARNING, text, advice)
     if unit is None:
         return
     lasting = [path for path in paths if not is_under(path, TEMPORARY)]
     if unit.own_root:
-        text = f"{unit.name} has a root of its own ({unit.own_root}): what it may write is not told"
-        advice = "its ReadWritePaths= and BindPaths= must let the broker write its log directories"
+        text = f"{unit.name} has its own root ({unit.own_root}): write access was not checked"
+        advice = (
+            "check its ReadWritePaths= and BindPaths=: the broker must write its log directories"
+        )
         yield Finding("log.dirs", Verdict.WARNING, text, advice)
     elif refused := [path for path in lasting if not unit.lets_write(path)]:
         text = f"{unit.name} does not let the broker write {', '.join(map(str, refused))}"
-        advice = "a drop-in lets it: the commands below"
+        advice = "add a drop-in with the commands below"
         yield Finding("log.dirs", Verdict.WARNING, text, advice, unit.drop_in(lasting))
     user = psutil.Process().username()
     if user != unit.user:
-        text = f"{unit.name} runs as {unit.user}, and this looks as {user}"
+        text = f"{unit.name} runs as {unit.user}, but this check as {user}"
         advice = f"runuser -u {unit.user} -- plog doctor {properties}"
         yield Finding("user", Verdict.WARNING, text, advice)
 
@@ -296,7 +299,7 @@ def _unit(settings: BrokerSettings, properties: str | None, unit: Unit | None) -
 
 
 def _listeners(settings: BrokerSettings, *, is_running: bool) -> Findings:
-    # All are held until the last is bound: two may name one place.
+    # Keep all sockets until the last one is bound: two listeners may have the same address.
     with ExitStack() as held:
         if (address := settings.metrics_listener) is not None:
             place = f"metrics.listener {address.host}:{address.port}"
@@ -305,15 +308,14 @@ def _listeners(settings: BrokerSettings, *, is_running: bool) -> Findings:
             place = f"{one.name}://{one.host}:{one.port}"
             yield _address("listeners", place, one.host, one.port, is_running, held)
             if one.name.upper() == KRAFT_LISTENER:
-                text = (
-                    f"{place} looks like that of a KRaft controller, and plog would serve clients"
-                )
-                advice = "out of listeners, advertised.listeners, listener.security.protocol.map"
+                text = f"{place} looks like a KRaft controller's, but would accept clients"
+                advice = "remove it from listeners, advertised.listeners and"
+                advice += " listener.security.protocol.map"
                 yield Finding("listeners", Verdict.WARNING, text, advice)
             everywhere = one.host in ("", "0.0.0.0", "::")
             if everywhere and one.advertised_host.startswith(LOOPBACK):
-                advice = "clients elsewhere would look for the broker on their own host"
-                text = f"{place} is told to clients as {one.advertised_host}"
+                advice = "set advertised.listeners: clients on other hosts cannot use this address"
+                text = f"{place} is advertised to clients as {one.advertised_host}"
                 yield Finding("listeners", Verdict.WARNING, text, advice)
     most = _kernel("net.core.somaxconn")
     wanted = settings.socket_listen_backlog_size
@@ -334,15 +336,15 @@ def _address(
     except ConfigError as error:
         number = (error.__cause__.errno or 0) if isinstance(error.__cause__, OSError) else 0
         if is_running and number == errno.EADDRINUSE:
-            return Finding(what, Verdict.OK, f"{place} is taken, as a broker is running")
+            return Finding(what, Verdict.OK, f"{place} is in use by the running broker")
         return Finding(what, Verdict.FAILURE, str(error), _BINDING.get(number, ""))
     return Finding(what, Verdict.OK, f"{place} is free")
 
 
 _BINDING = {
-    errno.EADDRINUSE: "another process listens there, or another listener of these settings",
-    errno.EADDRNOTAVAIL: "name an address of this host (`ip address`), or 0.0.0.0 for all",
-    errno.EACCES: "ports below 1024 are root's; the unit may bind none of them",
+    errno.EADDRINUSE: "another process or another listener of these settings uses this address",
+    errno.EADDRNOTAVAIL: "use an address of this host (`ip address`), or 0.0.0.0 for all",
+    errno.EACCES: "use a port above 1023: only root may bind lower ones",
 }
 
 
@@ -350,51 +352,51 @@ _BINDING = {
 
 
 class _Buffer(NamedTuple):
-    """Of client connections, in one direction."""
+    """A socket buffer of client connections, in one direction."""
 
     key: str
     wanted: int
     limit: str
-    """The kernel's setting that bounds it."""
+    """The kernel setting that limits it."""
     costs: str
-    """What as little as Kafka's properties say was measured to take."""
+    """The measured loss of throughput with the size in Kafka's properties."""
 
 
 def _buffers(settings: BrokerSettings) -> Findings:
     sent, received = settings.socket_send_buffer_bytes, settings.socket_receive_buffer_bytes
     for key, wanted, limit, costs in (
-        _Buffer("socket.send.buffer.bytes", sent, "net.core.wmem_max", "a fifth off large fetches"),
+        _Buffer("socket.send.buffer.bytes", sent, "net.core.wmem_max", "large fetches by a fifth"),
         _Buffer(
             "socket.receive.buffer.bytes", received, "net.core.rmem_max",
-            "a quarter off batches of 64 KB",
+            "batches of 64 KB by a quarter",
         ),
     ):  # fmt: skip
         if wanted < 0:
             continue
         most = _kernel(limit)
         if wanted <= KAFKAS_BUFFER:
-            text = f"{key}={wanted} takes {costs}, or more"
-            advice = f"leave {key} out, whatever Kafka's file says: the kernel grows buffers itself"
+            text = f"{key}={wanted} slows down {costs} or more"
+            advice = f"remove {key}, although Kafka's file has it: the kernel sizes buffers itself"
             yield Finding("socket buffers", Verdict.WARNING, text, advice)
         elif most is not None:
             yield _graded(
                 "socket buffers",
                 wanted <= most,
-                f"{key}={wanted}, the kernel's {limit} is {most}, and cuts what is above",
-                f"sysctl {limit}={wanted}, or leave {key} out: the kernel grows buffers itself",
+                f"{key}={wanted} is limited by the kernel's {limit}={most}",
+                f"sysctl {limit}={wanted}, or remove {key}: the kernel sizes buffers itself",
             )
 
 
 def _memory(settings: BrokerSettings) -> Findings:
     total = psutil.virtual_memory().total
     queued = settings.queued_max_request_bytes
-    if queued < 0:  # which the broker takes so
+    if queued < 0:  # as the broker reads it
         queued = BrokerSettings({}).queued_max_request_bytes
     yield _graded(
         "memory",
         queued <= total // 4,
-        f"requests may take {queued // MB:,} MB (queued.max.request.bytes) of {total // MB:,} MB",
-        "the page cache, which the rest is for, is what makes reading fast",
+        f"requests may use {queued // MB:,} MB (queued.max.request.bytes) of {total // MB:,} MB",
+        "lower queued.max.request.bytes: the page cache needs the rest for fast reads",
     )
 
 
@@ -403,21 +405,19 @@ def _host() -> Findings:
     yield _graded(
         "limits",
         hard == resource.RLIM_INFINITY or hard >= DESCRIPTORS,
-        f"{hard:,} descriptors may be open",
-        f"LimitNOFILE= of the unit, or ulimit -Hn: at least {DESCRIPTORS:,}",
+        f"at most {hard:,} open file descriptors",
+        f"set LimitNOFILE= of the unit, or ulimit -Hn, to at least {DESCRIPTORS:,}",
     )
-    for name, is_well, wanted in _KERNEL:
+    for name, is_ok, wanted in _KERNEL:
         value = _kernel(name)
         if value is not None:
-            yield _graded(
-                "kernel", is_well(value), f"{name} is {value:,}", f"sysctl {name}={wanted}"
-            )
+            yield _graded("kernel", is_ok(value), f"{name} is {value:,}", f"sysctl {name}={wanted}")
     by = crc32c.implementation()
     yield _graded(
         "processor",
         by != "table",
-        f"CRC-32C by {by}",
-        "without SSE4.2 or ARMv8's CRC every record takes some ten times as long to check",
+        f"CRC-32C uses {by}",
+        "without SSE4.2 or ARMv8 CRC instructions, checking records takes about ten times as long",
     )
 
 
@@ -429,7 +429,7 @@ _KERNEL: tuple[tuple[str, Callable[[int], bool], int], ...] = (
 
 
 def _kernel(name: str) -> int | None:
-    """Return one of the kernel's settings; None where it has none of that name."""
+    """Return a kernel setting; None if the kernel does not have it."""
     try:
         return int((KERNEL / name.replace(".", "/")).read_text())
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""What is in the files of a log, for people who look after one.
+"""Decodes the files of a log for `plog dump-log`, and finds damage in them.
 
-Owns which file holds what and how damage is told; the formats are storage's and
-the kernels'. Reads a page at a time, so files of any size do, and never writes:
-a broker may have them open.
+Owns the reader for each kind of file and the text of damage; the formats belong to storage and the
+kernels. Reads a page at a time, so files may have any size. Never writes, because a broker may have
+the files open.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from plog.types import TopicPartition, counted, uuid_to_text
 
 PAGE_ENTRIES = 4096
 LARGEST_WHOLE_FILE = 256 << 20
-"""Checkpoints and snapshots are read whole; what is larger is none."""
+"""Checkpoints and snapshots are read whole; a larger file is not one."""
 LAST_OFFSET = (1 << 63) - 1
 GAPS_LEGAL = LAST_OFFSET
-"""Whether compaction made the gaps of a log, its files do not say."""
+"""Gaps are allowed: a log's files do not show whether compaction made them."""
 
 DAMAGE = "damage"
 CODEC_NAMES = {number: name for name, number in CODECS.items()}
@@ -59,15 +59,15 @@ OFFSET_CHECKPOINTS = (
 
 
 class UnknownFile(PlogError):
-    """The file is none of a log's."""
+    """The file is not a file of a log."""
 
 
 class Found(NamedTuple):
     """One thing found in a file.
 
-    `kind` is "file" (its first, with its size), "batch", "record", "offset entry", "time entry",
-    "aborted transaction", "producer", "leader epoch", "offset", "topic id", "durable end" or
-    DAMAGE. `at` is its position in bytes, None where lines are what counts.
+    `kind` is "file" (the first one, with its size), "batch", "record", "offset entry", "time
+    entry", "aborted transaction", "producer", "leader epoch", "offset", "topic id", "durable end"
+    or DAMAGE. `at` is the position in bytes; None in files of lines.
     """
 
     path: Path
@@ -77,12 +77,12 @@ class Found(NamedTuple):
 
     @property
     def is_damage(self) -> bool:
-        """Whether this says that something is wrong."""
+        """Whether this reports damage."""
         return self.kind == DAMAGE
 
 
 class _File(NamedTuple):
-    """An open file, and what its reader needs to know."""
+    """An open file with the options of its reader."""
 
     fs: Filesystem
     path: Path
@@ -107,15 +107,15 @@ _Reader = Callable[[_File], Iterator[Found]]
 
 
 def dump(path: Path, *, deep: bool = False, compare: bool = False) -> Iterator[Found]:
-    """Yield what is in a file, or in every file of a partition's or a log directory.
+    """Yield the contents of a file, or of all files in a partition's directory or a log directory.
 
     Args:
-        deep: also every record of every batch.
-        compare: also whether indexes agree with the log beside them.
+        deep: also yield every record of every batch.
+        compare: also compare indexes with the log next to them.
 
     Raises:
-        UnknownFile: nothing of a log is there.
-        OSError: it cannot be read.
+        UnknownFile: there is no file of a log.
+        OSError: the file cannot be read.
     """
     fs = Filesystem()
     if not path.is_dir():
@@ -123,7 +123,7 @@ def dump(path: Path, *, deep: bool = False, compare: bool = False) -> Iterator[F
         return
     known = [name for name in sorted(fs.list_directory(path)) if _reader_for(name) is not None]
     if not known:
-        raise UnknownFile(f"{path}: no file of a log is in this directory")
+        raise UnknownFile(f"{path}: no log files in this directory")
     for name in known:
         yield from _dump_file(fs, path / name, deep, compare)
 
@@ -132,8 +132,8 @@ def _dump_file(fs: Filesystem, path: Path, deep: bool, compare: bool) -> Iterato
     reader = _reader_for(path.name)
     if reader is None:
         raise UnknownFile(
-            f"{path}: not a file of a log, by its name (.log, .index, .timeindex, .txnindex,"
-            " .snapshot, a checkpoint, partition.metadata, durable-ends)"
+            f"{path}: unknown file name; supported are .log, .index, .timeindex, .txnindex,"
+            " .snapshot, the checkpoint files, partition.metadata and durable-ends"
         )
     segment = segment_files.parse_file_name(path.name)
     base_offset = 0 if segment is None else segment.base_offset
@@ -184,12 +184,12 @@ def _log(file: _File) -> Iterator[Found]:
 
 
 def _after(file: _File, position: int, following: int | None) -> str:
-    """Say what comes after bytes that are no batch."""
+    """Describe the bytes after an invalid batch."""
     if following is not None:
         return f"the next valid batch is at {following}"
-    what = "zero" if is_zero(file.fs, file.fd, position, file.size) else "byte"
-    left = counted(file.size - position, what)
-    return f"no valid batch in what is left, {left}: a torn tail, unless acknowledged"
+    noun = "zero byte" if is_zero(file.fs, file.fd, position, file.size) else "byte"
+    left = counted(file.size - position, noun)
+    return f"no valid batch in the remaining {left}: a torn tail, unless it was acknowledged"
 
 
 def _batch(file: _File, scanned: ScannedBatch) -> Found:
@@ -256,7 +256,7 @@ def _marker(file: _File, scanned: ScannedBatch) -> Iterator[Found]:
 
 
 def _pages(file: _File, entry_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (position, entry); the last may be cut."""
+    """Yield (position, entry); the last entry may be incomplete."""
     position = 0
     while position < file.size:
         page = file.read(position, min(PAGE_ENTRIES * entry_bytes, file.size - position))
@@ -270,7 +270,7 @@ def _pages(file: _File, entry_bytes: int) -> Iterator[tuple[int, bytes]]:
 def _checked(
     file: _File, entry_bytes: int, check: Callable[[bytes], object]
 ) -> Iterator[tuple[int, bytes] | Found]:
-    """Yield the entries that check with the one before; then the damage that ends them, if any."""
+    """Yield entries while each is valid after the one before; then the damage, if any."""
     before = b""
     for position, entry in _pages(file, entry_bytes):
         try:
@@ -334,10 +334,10 @@ def _time_index(file: _File) -> Iterator[Found]:
 
 
 class _LogBeside:
-    """The log beside an index, walked to ever higher offsets; opened only to be compared.
+    """The log next to an index, read forwards; opened only for `compare`.
 
     Attributes:
-        greatest_timestamp: of the batches up to the offset that was last looked for.
+        greatest_timestamp: greatest timestamp of the batches up to the last offset looked up.
     """
 
     def __init__(self, file: _File) -> None:
@@ -362,9 +362,9 @@ class _LogBeside:
             os.close(self._fd)
 
     def fault_of_position(self, offset: int, position: int) -> str | None:
-        """Say why a look-up of `offset` that begins at `position` would go wrong."""
+        """Return why a look-up of `offset` that begins at `position` would fail; None if not."""
         if self._fd < 0:
-            return f"there is no {self._log.name}"
+            return f"{self._log.name} does not exist"
         if position >= self._size:
             return f"position {position} is past the end of {self._log.name}, {self._size} bytes"
         reader = BatchReader(reader_of(self._file.fs, self._fd), position, self._size)
@@ -376,13 +376,13 @@ class _LogBeside:
         return None
 
     def fault_of_offset(self, offset: int) -> str | None:
-        """Walk to the batch that holds `offset`; say why there is none."""
+        """Read up to the batch with `offset`; return why there is none, or None."""
         if self._fd < 0:
-            return f"there is no {self._log.name}"
+            return f"{self._log.name} does not exist"
         try:
             self._advance(offset)
         except CorruptRecord as fault:
-            return f"{self._log.name} cannot be compared: {fault}"
+            return f"cannot compare with {self._log.name}: {fault}"
         if offset > self._last_offset:
             return f"offset {offset} is past the end of {self._log.name}, {self._last_offset}"
         return None
@@ -415,7 +415,7 @@ def _transaction_index(file: _File) -> Iterator[Found]:
 
 def _whole(file: _File) -> bytes:
     if file.size > LARGEST_WHOLE_FILE:
-        raise CorruptRecord(f"{file.size} bytes are too many for such a file")
+        raise CorruptRecord(f"{file.size} bytes are too many for a file of this kind")
     return file.read(0, file.size)
 
 
@@ -490,7 +490,7 @@ def _durable_ends(file: _File) -> Iterator[Found]:
                 durable_end=end,
             )
         elif len(data) < SLOT_BYTES or any(data):
-            yield file.damage(position, "a slot that is neither free nor whole")
+            yield file.damage(position, "invalid slot: neither free nor complete")
 
 
 _BY_KIND: dict[str, _Reader] = {

@@ -1,9 +1,9 @@
-"""What the service manager is told: that the broker starts, is ready, lives and stops.
+"""Notifies the service manager that the broker starts, is ready, is alive and stops.
 
-Owns the datagrams of sd_notify(3) and the pace of the watchdog. Without $NOTIFY_SOCKET nobody
-asked, and nothing is sent. A service manager that does not hear is no reason to stop or to wait:
-what cannot be sent is said once in the log, and what it must hear is sent again later. Its socket
-takes some datagrams ahead of it, and refuses more while it is busy.
+Owns the datagrams of sd_notify(3) and the interval of the watchdog. Without $NOTIFY_SOCKET it sends
+nothing. The broker never stops or waits for a service manager that does not respond: it logs the
+first failed send, and repeats the assignments that must arrive. The socket queues some datagrams
+and refuses more while the service manager is busy.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from collections.abc import Awaitable, Callable, Mapping
 log = logging.getLogger(__name__)
 
 PINGS_PER_INTERVAL = 3
-"""sd_watchdog_enabled(3) advises half of the interval; a third forgives one that is late."""
+"""sd_watchdog_enabled(3) advises two; with three, one ping may be late."""
 LASTING = frozenset({"READY", "STOPPING", "STATUS"})
-"""What is true until something else is told; a sign of life is of its moment alone."""
-TELL_AGAIN_S = 1.0
+"""Assignments that stay true until the next one; these are sent again."""
+RETRY_S = 1.0
 
 
 class ServiceManager:
-    """Whoever started the broker, if it listens.
+    """The service manager that started the broker, if there is one.
 
     Args:
         environment: NOTIFY_SOCKET is a path or, with @ before it, an abstract name.
-            WATCHDOG_USEC asks for a ping in each so many microseconds, of the process WATCHDOG_PID.
+            WATCHDOG_USEC is the maximum interval between pings of the process WATCHDOG_PID.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -36,20 +36,20 @@ class ServiceManager:
         self._address = "\0" + name[1:] if name.startswith("@") else name
         self._complained = False
         self._status: str | None = None
-        # Lasting assignments that have not gone yet, in their order: of READY and STOPPING in one
-        # datagram systemd takes the last.
+        # Lasting assignments that have not been sent yet, in order: systemd uses the last of READY
+        # and STOPPING in one datagram.
         self._unsent: dict[str, str] = {}
         self._again: asyncio.TimerHandle | None = None
         asked = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         interval = environment.get("WATCHDOG_USEC", "") if asked and name else ""
         self.watchdog_s = int(interval) / 1e6 if interval.isdecimal() else 0.0
-        """In which a sign of life is expected; 0: none is."""
+        """Maximum interval between pings; 0 if the watchdog is off."""
 
     def tell(self, **assignments: str | int) -> None:
-        """Send assignments (READY=1, STATUS=..., of sd_notify(3)) in one datagram, if any is news.
+        """Send assignments of sd_notify(3) (READY=1, STATUS=...) in one datagram.
 
-        Lasting ones that do not go are sent again, each second until they have; that needs the
-        running event loop.
+        Sends nothing if only an unchanged STATUS is left. Lasting assignments that could not be
+        sent are sent again each second, on the running event loop.
         """
         if not self._address:
             return
@@ -70,10 +70,10 @@ class ServiceManager:
         except OSError as error:
             if not self._complained:
                 self._complained = True
-                log.warning("the service manager at NOTIFY_SOCKET does not hear: %s", error)
+                log.warning("cannot notify the service manager at NOTIFY_SOCKET: %s", error)
             if self._unsent and self._again is None:
                 loop = asyncio.get_running_loop()
-                self._again = loop.call_later(TELL_AGAIN_S, self._send_again)
+                self._again = loop.call_later(RETRY_S, self._send_again)
         else:
             self._unsent.clear()
 
@@ -83,9 +83,9 @@ class ServiceManager:
             self._send(self._unsent)
 
     async def ping(self, is_alive: Callable[[], Awaitable[bool]]) -> None:
-        """Send signs of life for as long as the broker gives them; for ever, if none is expected.
+        """Send pings while the broker is alive; return at once if the watchdog is off.
 
-        The event loop must turn for this to go on at all; `is_alive` looks at the rest.
+        A blocked event loop stops the pings; `is_alive` checks the other parts.
         """
         while self.watchdog_s:
             if await is_alive():

@@ -1,9 +1,9 @@
-"""What a host does, measured again and again: the figures, and the agent that publishes them.
+"""Measures a host at regular intervals, and publishes the figures to a topic.
 
-Owns the figures' names and arithmetic, the form of the records, and what becomes of them while the
-cluster or the broker's metrics page is away. Figures are numbers under flat names, so that whoever
-reads them aggregates those that it does not know as well. Names end in their units; a share is of
-1. What cannot be measured here is absent, never 0.
+Owns the names and the arithmetic of the figures, the format of the records, and how the agent
+handles an unreachable cluster or metrics page. Figures are numbers under flat names, so that a
+reader can aggregate unknown ones. Names end in their units; a share is between 0 and 1. A figure
+that the host cannot measure is absent, never 0.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from plog.types import counted
 
 SYSFS = Path("/sys")
 LOOPBACK = "lo"
-"""What goes over it is the host's talk with itself, counted on both sides."""
+"""Traffic within the host, counted on both sides."""
 STACKED = re.compile(r"lo\d*|(loop|ram|zram|dm-|md)\d+.*")
-"""Devices whose bytes others count as well, or that are in memory."""
+"""Devices in memory, or on top of devices that count the same bytes."""
 RETRY_S = 1.0
 ANSWER_S = 5.0
-"""After so long without an acknowledgement the cluster counts as away."""
+"""The cluster counts as unreachable after this time without an acknowledgement."""
 PAGE_S = 2.0
-"""How long the broker's page may take; it is read between two records."""
+"""Timeout for reading the broker's page, which happens between two records."""
 KEEP_MS = 3_600_000
-"""How long records wait for a cluster that is away, before they are given up."""
+"""How long records wait for an unreachable cluster before they are dropped."""
 CLOSE_S = 10.0
 BLOCK_MS = ASK_MS = 5_000
 
@@ -51,7 +51,7 @@ Figures = dict[str, float]
 
 
 class FileSystem(NamedTuple):
-    """One that is on a disk of this host."""
+    """A file system on a disk of this host."""
 
     mount: str
     total_bytes: int
@@ -60,13 +60,13 @@ class FileSystem(NamedTuple):
 
 @dataclass(frozen=True)
 class HostReading:
-    """What the kernel has counted by a moment.
+    """The kernel's counters at one time.
 
     Attributes:
-        at_s: by the monotonic clock.
-        cpu_s: seconds of all processors since the host's start, by what they were spent on.
-        disk_bytes, network_bytes: read and written, received and sent; None: it does not tell.
-        network_faults: packets with errors, and those that were dropped.
+        at_s: time of the monotonic clock.
+        cpu_s: seconds of all processors since boot, by mode.
+        disk_bytes, network_bytes: bytes read and written, received and sent; None if unknown.
+        network_faults: packets with errors, and dropped packets.
     """
 
     at_s: float
@@ -82,7 +82,7 @@ class HostReading:
 
 
 def read_host() -> HostReading:
-    """Ask the kernel."""
+    """Read the kernel's counters."""
     memory = psutil.virtual_memory()
     disks = _of_hardware("block", psutil.disk_io_counters(perdisk=True))
     links = _of_hardware("class/net", psutil.net_io_counters(pernic=True))
@@ -101,19 +101,19 @@ def read_host() -> HostReading:
 
 
 def _of_hardware(kind: str, counters: Mapping[str, Any]) -> list[Any]:
-    """Return the counters of devices that are hardware; of all where none is, as in a container.
+    """Return the counters of hardware devices; of all devices if there are none (in a container).
 
-    What is stacked on others (a bond, a bridge, LVM, RAID) counts their bytes again, and so does a
+    A device on top of others (a bond, a bridge, LVM, RAID) counts their bytes again, and so does a
     disk's partition.
 
     Args:
-        kind: the directory of sysfs that the devices are in.
+        kind: directory of the devices in sysfs.
     """
     there = SYSFS / kind
     hardware = [one for name, one in counters.items() if (there / name / "device").exists()]
     if hardware:
         return hardware
-    # Partitions are in their disk's directory. A host without sysfs has names alone.
+    # sysfs has partitions in their disk's directory. Without sysfs only the names help.
     whole = {name: one for name, one in counters.items() if (there / name).exists()} or counters
     lowest = [one for name, one in whole.items() if STACKED.fullmatch(name) is None]
     return lowest or [one for name, one in whole.items() if name != LOOPBACK]
@@ -126,19 +126,19 @@ def _sums(counters: Sequence[Any], *names: str) -> tuple[int, int]:
 
 def _file_systems() -> tuple[FileSystem, ...]:
     found: dict[int, FileSystem] = {}
-    # Only those of disks: one of a network may not answer at all. Each once, wherever it is bound.
-    # One that is read-only fills no more, and an image (squashfs, ISO) has never a byte free.
+    # Only local disks, because a network file system may hang. Count each one once, even if it is
+    # mounted twice. Skip read-only ones: they cannot fill up, and images (squashfs, ISO) are full.
     parts = psutil.disk_partitions()
     mounts = [part.mountpoint for part in parts if "ro" not in part.opts.split(",")]
     for mount in ["/", *mounts]:
-        with suppress(OSError):  # unmounted meanwhile, or not ours to look at
+        with suppress(OSError):  # unmounted meanwhile, or access denied
             status, usage = os.stat(mount), psutil.disk_usage(mount)
             found.setdefault(status.st_dev, FileSystem(mount, usage.used + usage.free, usage.free))
     return tuple(found.values())
 
 
 def host_figures(before: HostReading, after: HostReading) -> Figures:
-    """Return what a host did between two readings, the earlier first, and where it is now."""
+    """Return a host's rates between two readings, and its figures at the second one."""
     seconds = after.at_s - before.at_s
     found: Figures = {
         "load_1m": after.load,
@@ -168,7 +168,7 @@ def host_figures(before: HostReading, after: HostReading) -> Figures:
         counts.append((before.disk_bytes, after.disk_bytes))
     for names, (old, new) in zip(pairs, counts, strict=True):
         for name, earlier, later in zip(names, old, new, strict=True):
-            # Less than before: a device has gone.
+            # A counter is lower if a device was removed.
             found[name] = max(later - earlier, 0) / seconds
     faults = max(after.network_faults - before.network_faults, 0)
     found["network_faults_per_s"] = faults / seconds
@@ -195,11 +195,11 @@ BROKER_TIMES = {
     "broker_produce_p99_s": ("plog_request_duration_seconds", {"api": "Produce"}),
     "broker_fetch_p99_s": ("plog_request_duration_seconds", {"api": "Fetch"}),
 }
-"""Of histograms of the page, with the labels that they are asked for."""
+"""Histograms of the page, with labels to select."""
 
 
 def broker_figures(before: watch.Reading | None, after: watch.Reading | None) -> Figures:
-    """Return what a broker did between two readings of its page; None where it was not there."""
+    """Return a broker's figures from two readings of its page; None is a failed reading."""
     found: Figures = {"broker_up": float(after is not None)}
     if after is None:
         return found
@@ -236,9 +236,9 @@ class AgentSettings:
     """What to publish, and where.
 
     Attributes:
-        metrics: host:port of a broker's metrics page; None: no broker is looked at.
-        count: end after so many records; None: when told to.
-        partitions: of the topic, if it is not there; None: it is not created.
+        metrics: host:port of a broker's metrics page; None for no broker.
+        count: number of records to publish; None to continue until stopped.
+        partitions: number of partitions to create the topic with; None not to create it.
     """
 
     bootstrap: str
@@ -251,27 +251,27 @@ class AgentSettings:
 
 
 class Outage:
-    """Something that is away or not, of which each change is told once."""
+    """An outage of the cluster or the page; reports each change once."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
         self.is_on = False
 
     def begins(self, text: str) -> None:
-        """Tell that it is away, unless that is known."""
+        """Report the start, unless the outage has already begun."""
         if not self.is_on:
-            self._tell(text)
+            self._report(text)
         self.is_on = True
 
     def ends(self, text: str) -> None:
-        """Tell that it is there again, if it was away."""
+        """Report the end, if there was an outage."""
         if self.is_on:
-            self._tell(text)
+            self._report(text)
         self.is_on = False
 
 
 class Unanswered:
-    """Records on their way, and what became of the others. The producer's thread tells it."""
+    """Counts records in flight, acknowledged and lost. The producer's thread reports them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -297,13 +297,13 @@ class Unanswered:
         return delivered
 
     def waiting(self) -> tuple[int, float]:
-        """Return how many records have no answer, and for how many seconds the oldest."""
+        """Return the number of records in flight, and the age of the oldest in seconds."""
         with self._lock:
             oldest = min(self._sent_at.values(), default=time.monotonic())
             return len(self._sent_at), time.monotonic() - oldest
 
     def faults(self) -> list[PlogError]:
-        """Return what has failed since the last call."""
+        """Return the failures since the last call."""
         with self._lock:
             found, self._faults = self._faults, []
         return found
@@ -313,32 +313,31 @@ class Agent:
     """Publishes a host's figures, from `run` until `stop` is set.
 
     Args:
-        stop: ends it; what was measured by then is still sent.
-        tell: is called with each sentence for people.
+        stop: ends the agent; it still sends the records measured before.
+        report: called with each message for the user.
     """
 
     def __init__(
-        self, settings: AgentSettings, stop: threading.Event, tell: Callable[[str], None]
+        self, settings: AgentSettings, stop: threading.Event, report: Callable[[str], None]
     ) -> None:
         self._settings = settings
         self._stop = stop
-        self._tell = tell
-        self._page_away, self._cluster_away = Outage(tell), Outage(tell)
+        self._page_outage, self._cluster_outage = Outage(report), Outage(report)
         self._unanswered = Unanswered()
         self._acknowledged = 0
         self._mend_at = 0.0
 
     @property
     def waiting(self) -> int:
-        """How many records are on their way."""
+        """Number of records in flight."""
         count, _ = self._unanswered.waiting()
         return count
 
     def run(self) -> int:
-        """Publish; return how many records were measured and not acknowledged.
+        """Publish until stopped; return the number of lost records.
 
         Raises:
-            KafkaError: the topic is not there, and cannot be or is not to be created.
+            KafkaError: the topic does not exist and was not created.
         """
         asked = self._settings
         if not self._wait_for_topic():
@@ -354,11 +353,11 @@ class Agent:
             host, page = read_host(), self._read_page()
             published, due = 0, host.at_s
             while asked.count is None or published < asked.count:
-                # What a host that slept has missed is in the next record, not in many.
+                # After a sleep of the host, write one record for the whole time, not many.
                 due = max(due + asked.every_s, time.monotonic())
                 if self._stop.wait(max(due - time.monotonic(), 0.0)):
                     break
-                self._tell_of_cluster()
+                self._report_cluster()
                 before, host = host, read_host()
                 page_before, page = page, self._read_page()
                 figures = host_figures(before, host)
@@ -368,7 +367,7 @@ class Agent:
                 published += 1
         finally:
             producer.close(CLOSE_S)
-        self._tell_of_faults()
+        self._report_faults()
         return self._unanswered.lost
 
     def _publish(
@@ -396,16 +395,16 @@ class Agent:
         try:
             try:
                 send()
-            except UnknownTopicOrPartition:  # it was deleted under the agent
+            except UnknownTopicOrPartition:  # the topic was deleted meanwhile
                 self._create_topic()
                 send()
         except PlogError as fault:
             delivered(None, fault)
 
-    # -- what is away ----------------------------------------------------------------------
+    # -- outages ---------------------------------------------------------------------------
 
     def _wait_for_topic(self) -> bool:
-        """Wait for the cluster, and create the topic; False when told to end before."""
+        """Wait for the cluster, and create the topic; return False if stopped before."""
         asked = self._settings
         while not self._stop.is_set():
             try:
@@ -413,10 +412,10 @@ class Agent:
             except KafkaError as fault:
                 if not fault.retriable or isinstance(fault, UnknownTopicOrPartition):
                     raise
-                self._cluster_away.begins(f"{fault}; waiting for {asked.bootstrap}")
+                self._cluster_outage.begins(f"{fault}; waiting for {asked.bootstrap}")
                 self._stop.wait(RETRY_S)
             else:
-                self._cluster_away.ends(f"{asked.bootstrap} is there")
+                self._cluster_outage.ends(f"connected to {asked.bootstrap}")
                 return True
         return False
 
@@ -431,23 +430,23 @@ class Agent:
                 with suppress(TopicAlreadyExists):  # by another host's agent
                     admin.create_topic(asked.topic, partitions=asked.partitions)
 
-    def _tell_of_cluster(self) -> None:
-        """Tell, between two records, whether those before have arrived."""
-        has_faults = self._tell_of_faults()
+    def _report_cluster(self) -> None:
+        """Report, between two records, whether the earlier ones were acknowledged."""
+        has_faults = self._report_faults()
         count, seconds = self._unanswered.waiting()
         acknowledged = self._unanswered.acknowledged
         where = self._settings.bootstrap
         if count and seconds > ANSWER_S:
             why = self._mend_topic()
-            self._cluster_away.begins(
-                f"{where} acknowledges nothing{why}; records wait, an hour at most"
+            self._cluster_outage.begins(
+                f"no acknowledgements from {where}{why}; records wait for up to an hour"
             )
         elif acknowledged > self._acknowledged and not has_faults:
-            self._cluster_away.ends(f"{where} acknowledges again")
+            self._cluster_outage.ends(f"{where} acknowledges records again")
         self._acknowledged = acknowledged
 
     def _mend_topic(self) -> str:
-        """Create the topic again if it was deleted under the agent; return what is amiss."""
+        """Create the topic again if it was deleted; return the failure as text, or ""."""
         if time.monotonic() < self._mend_at:
             return ""
         try:
@@ -458,12 +457,12 @@ class Agent:
             self._mend_at = time.monotonic() + ANSWER_S
         return ""
 
-    def _tell_of_faults(self) -> bool:
-        """Tell of records that are lost; return whether there are new ones."""
+    def _report_faults(self) -> bool:
+        """Report lost records; return whether there are new ones."""
         faults = self._unanswered.faults()
         if faults:
             lost = counted(self._unanswered.lost, "record")
-            self._cluster_away.begins(f"{lost} not written: {faults[0]}")
+            self._cluster_outage.begins(f"{lost} not written: {faults[0]}")
         return bool(faults)
 
     def _read_page(self) -> watch.Reading | None:
@@ -473,9 +472,9 @@ class Agent:
         try:
             page = watch.read(address, time.monotonic(), PAGE_S)
         except (OSError, ValueError) as error:
-            self._page_away.begins(
-                f"no metrics page at {address}: {error}; the host's figures go on without"
+            self._page_outage.begins(
+                f"no metrics page at {address}: {error}; publishing only the host's metrics"
             )
             return None
-        self._page_away.ends(f"the metrics page at {address} is there again")
+        self._page_outage.ends(f"the metrics page at {address} is available again")
         return page

@@ -1,7 +1,7 @@
-"""Loads for brokers: what the C generator sends, and running it.
+"""Runs the C load generator against a broker.
 
-Owns the batch that is sent again and again, and the process of a run; what a run means
-is its caller's. `asv_bench/load/README.md` says how to read the figures.
+Owns the batch that the generator sends repeatedly, and the process of a run; the caller interprets
+the figures. `asv_bench/load/README.md` explains them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from plog.protocol.record_batch import CODECS
 
 SEED = 2013
 RUN_SLACK_S = 90.0
-"""Beyond its seconds; the generator gives up by itself when nothing is answered for 60 s."""
+"""Extra time for a run; the generator itself gives up after 60 s without a response."""
 
 PLACE = str(Path(__file__).parents[2])
-"""Where this plog is: a package's launcher knows it, and no other process of its Python does."""
+"""Directory of this plog; only a package's launcher knows it, not other Python processes."""
 
 MAIN = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
@@ -33,13 +33,13 @@ MAIN = (
 )
 
 ERROR_NUMBER = re.compile(r"\berror (-?\d+)")
-"""How the generator, which knows few errors' names, tells of one."""
+"""How the generator, which knows few names of errors, reports one."""
 
 Figures = dict[str, Any]
 
 
 class LoadError(PlogError):
-    """A run failed: a request was refused, an answer made no sense, or there came none."""
+    """A run failed: a request was refused, or a response was invalid or missing."""
 
 
 class Batch(NamedTuple):
@@ -65,10 +65,10 @@ def _value(rng: random.Random, size: int, *, compressible: bool) -> bytes:
 def make_batch(
     path: Path, size_bytes: int, *, codec: str = "none", value_bytes: int = 100
 ) -> Batch:
-    """Write a batch of at most that size to a file; of one record if `size_bytes` is 0.
+    """Write a batch of at most `size_bytes` to a file; with one record if that is 0.
 
-    Compressed ones are so large when compressed, as Java's producer fills them. Values are noise
-    where nothing compresses them, and JSON where something does.
+    The limit is the compressed size, as in Java's producer. Values are random bytes, or JSON with a
+    codec.
     """
     rng = random.Random(SEED)
     now_ms = int(time.time() * 1000)
@@ -99,7 +99,7 @@ def make_batch(
 
 
 def arguments_of(options: dict[str, object]) -> list[str]:
-    """Return options as the generator reads them; those that are None or False are left out."""
+    """Return the generator's command line for options; omit those that are None or False."""
     made = []
     for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
@@ -113,9 +113,8 @@ def arguments_of(options: dict[str, object]) -> list[str]:
 
 
 def start(mode: str, **options: object) -> subprocess.Popen[str]:
-    """Begin a run, by the options of asv_bench/load/options.c; `finish` waits for its end."""
-    # What lies in the working directory is never imported; by an isolated Python, nor what the
-    # environment names.
+    """Start a run with options of asv_bench/load/options.c; `finish` waits for its end."""
+    # Never import from the working directory; an isolated Python ignores the environment as well.
     alone = "-I" if sys.flags.isolated else "-P"
     return subprocess.Popen(
         [sys.executable, alone, "-c", MAIN, PLACE, mode, *arguments_of(options)],
@@ -127,14 +126,14 @@ def start(mode: str, **options: object) -> subprocess.Popen[str]:
 
 
 def finish(running: subprocess.Popen[str], timeout_s: float) -> Figures:
-    """Return what a run measured.
+    """Wait for a run's end; return its figures.
 
     Raises:
-        LoadError: it failed, or did not end in time.
+        LoadError: the run failed, or did not end in time.
     """
     with running:
         try:
-            told, errors = running.communicate(timeout=timeout_s)
+            output, errors = running.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             running.kill()
             raise LoadError("the load generator did not end") from None
@@ -144,19 +143,19 @@ def finish(running: subprocess.Popen[str], timeout_s: float) -> Figures:
     if running.returncode:
         text = ERROR_NUMBER.sub(_error_name, errors.strip().removeprefix("load: "))
         raise LoadError(text or f"status {running.returncode}")
-    figures: Figures = json.loads(told)
+    figures: Figures = json.loads(output)
     return figures
 
 
-def _error_name(told: re.Match[str]) -> str:
+def _error_name(found: re.Match[str]) -> str:
     try:
-        return ErrorCode(int(told[1])).name
+        return ErrorCode(int(found[1])).name
     except ValueError:
-        return told[0]
+        return found[0]
 
 
 def run(mode: str, **options: object) -> Figures:
-    """Run a load; return what it measured.
+    """Run a load; return its figures.
 
     Raises:
         LoadError: as `finish`.

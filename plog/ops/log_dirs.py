@@ -1,8 +1,8 @@
-"""Which log directories a stopped broker has, which of them it misses, and the way to do without.
+"""Lists the log directories of a stopped broker, and removes missing ones from its store.
 
-Owns what a directory's state is called, and when it may be forgotten: once it is missing,
-and no broker runs; and how somebody looks who must change nothing. Reads the store and the
-identities of directories; changes the store only, by what it forgets. Records are touched nowhere.
+Owns the states of a directory, the rule that only a missing directory of a stopped broker may be
+forgotten, and the look without changes (`copied_log_dirs`). Reads the store and the identities of
+the directories. Changes only the store, and never touches records.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ from plog.types import TopicPartition, uuid_to_text
 
 
 class LogDirsError(PlogError):
-    """No broker was here, or what is to be forgotten is not missing."""
+    """No broker has run here, or the directory to forget is not missing."""
 
 
 class LogDirState(Enum):
-    """What the next start will make of a log directory."""
+    """How the next start will treat a log directory."""
 
     THERE = "there"
-    NEW = "new"  # nothing is known of it
+    NEW = "new"  # not in the store yet
     UNREADABLE = "cannot be read"
-    NOT_MOUNTED = "not mounted"  # its place is empty
-    MISSING = "missing"  # its place is not in log.dirs, or another directory's
+    NOT_MOUNTED = "not mounted"  # its path is empty
+    MISSING = "missing"  # its path is not in log.dirs, or has another directory
 
 
 class KnownLogDir(NamedTuple):
-    """One directory, of `log.dirs` or of the store."""
+    """A directory of `log.dirs` or of the store."""
 
     path: Path
-    directory_id: uuid.UUID | None  # None: it has none yet, or cannot be read
+    directory_id: uuid.UUID | None  # None if it has none yet, or cannot be read
     state: LogDirState
 
 
 class StoppedLogDirs:
-    """The log directories of a broker that is stopped.
+    """The log directories of a stopped broker.
 
-    It cannot be started meanwhile, unless they are those of `copied_log_dirs`.
+    They are locked, so the broker cannot start meanwhile, except with `copied_log_dirs`.
     """
 
     def __init__(self, store: Store, broker_id: int, found: FoundLogDirs) -> None:
@@ -69,18 +69,18 @@ class StoppedLogDirs:
         self._found = found
 
     def known(self) -> list[KnownLogDir]:
-        """Return the directories of `log.dirs`, in their order, and then those that are missing."""
+        """Return the directories of `log.dirs`, in their order, then the missing ones."""
         registered = registered_log_dirs(self._store, self._broker_id)
         missing, lost = judge(registered, self._found)
-        told = self._found.told_ids()
+        ids = self._found.told_ids()
         at_place = {place.resolve(): one for one, place in missing.items()}
         rows: list[KnownLogDir] = []
         for path in self._found.paths:
             if path in self._found.nobodys:
                 directory_id = at_place.get(path.resolve())
                 state = LogDirState.NEW if directory_id is None else LogDirState.NOT_MOUNTED
-            elif path in told:
-                directory_id = told[path] or lost.get(path)
+            elif path in ids:
+                directory_id = ids[path] or lost.get(path)
                 state = LogDirState.THERE if directory_id in registered else LogDirState.NEW
             else:
                 directory_id, state = None, LogDirState.UNREADABLE
@@ -90,14 +90,14 @@ class StoppedLogDirs:
         return rows + [KnownLogDir(missing[one], one, LogDirState.MISSING) for one in elsewhere]
 
     def absent_partitions(self) -> list[TopicPartition]:
-        """Return the partitions that are in none of the directories that are there."""
+        """Return the partitions that are in none of the present directories."""
         return sorted(absent_partitions(self._store, self._broker_id, self._found))
 
     def find_missing(self, named: str) -> list[KnownLogDir]:
-        """Return the missing directories of a path or an id.
+        """Return the missing directories with a path or an id.
 
         Raises:
-            LogDirsError: there is none of that name, or it is there.
+            LogDirsError: there is no such directory, or it is not missing.
         """
         rows = [
             row
@@ -111,34 +111,34 @@ class StoppedLogDirs:
         if missing:
             return missing
         if not rows:
-            raise LogDirsError(f"no log directory {named} is known here")
+            raise LogDirsError(f"unknown log directory {named}")
         if rows[0].state is LogDirState.UNREADABLE:
             raise LogDirsError(
-                f"log directory {named} cannot be read, so that nobody knows which it is:"
-                " take it out of log.dirs first"
+                f"log directory {named} cannot be read, so its id is unknown:"
+                " remove it from log.dirs first"
             )
-        raise LogDirsError(f"log directory {named} is there: only one that is missing is forgotten")
+        raise LogDirsError(f"log directory {named} is not missing, so it cannot be forgotten")
 
     def forget(self, missing: Sequence[KnownLogDir]) -> None:
-        """Have the broker do without what `find_missing` returned. Raises StoreError."""
+        """Remove the directories of `find_missing` from the store. Raises StoreError."""
         gone = [row.directory_id for row in missing if row.directory_id is not None]
         forget_log_dirs(self._store, self._broker_id, gone)
 
 
 @contextmanager
 def copied_log_dirs(settings: BrokerSettings, paths: Sequence[Path]) -> Iterator[StoppedLogDirs]:
-    """Have a look at the log directories of a broker that does not run, and change nothing there.
+    """Yield the log directories of a stopped broker without changing them.
 
-    The store is read from a copy of the newest of its copies.
+    Copies the newest of the store's replicas and reads that.
 
     Args:
-        paths: where `log.dirs` are on this host.
+        paths: the paths of `log.dirs` on this host.
 
     Raises:
         LogDirsError: no plog broker has run on them.
-        InconsistentLogDirs: one is another broker's, or a copy of another.
-        OSError: what is there cannot be read.
-        StoreError: the same, or it is damaged.
+        InconsistentLogDirs: a directory belongs to another broker, or is a copy of another one.
+        OSError: a file cannot be read.
+        StoreError: the store cannot be read, or is damaged.
     """
     found = look_at_log_dirs(Filesystem(), paths, broker_id=settings.broker_id)
     with TemporaryDirectory(prefix="plog-store-") as place:
@@ -156,18 +156,18 @@ def copied_log_dirs(settings: BrokerSettings, paths: Sequence[Path]) -> Iterator
 
 @contextmanager
 def stopped_log_dirs(settings: BrokerSettings) -> Iterator[StoppedLogDirs]:
-    """Have the log directories of a stopped broker for the length of a block.
+    """Lock the log directories of a stopped broker for the length of a block.
 
     Raises:
         LogDirsError: no broker has run on them.
-        InconsistentLogDirs: one is in use, or another broker's.
-        KafkaStorageError: none can be used.
+        InconsistentLogDirs: a directory is in use, or belongs to another broker.
+        KafkaStorageError: no directory can be used.
         StoreError: the store cannot be read.
     """
     paths = [Path(text).absolute() for text in settings.log_dirs]
     found = find_known_log_dirs(Filesystem(), paths, broker_id=settings.broker_id)
     if found is None:
-        raise LogDirsError("no broker has run on these log directories, or none of them is mounted")
+        raise LogDirsError("no broker has run on these log directories, or none is mounted")
     with held(found):
         copies = [one.path for one in found.locked if (one.path / FILE_NAME).exists()]
         if not copies:
@@ -177,10 +177,10 @@ def stopped_log_dirs(settings: BrokerSettings) -> Iterator[StoppedLogDirs]:
 
 
 def _copied(log_dir: Path, place: Path) -> tuple[int, Path]:
-    """Copy a directory's copy of the store into a place that is made; its last transaction first.
+    """Copy a directory's replica of the store to a new directory; return its last zxid and path.
 
     Raises:
-        StoreError: it does not hold together.
+        StoreError: the replica is damaged.
         OSError: it cannot be read.
     """
     place.mkdir()
@@ -198,5 +198,5 @@ def _copied(log_dir: Path, place: Path) -> tuple[int, Path]:
 def _known_id(store: Store, settings: BrokerSettings, found: FoundLogDirs) -> int:
     broker_id = known_broker_id(store, settings.broker_id, found.identity)
     if broker_id is None:
-        raise LogDirsError("neither broker.id nor a log directory tells which broker it is")
+        raise LogDirsError("set broker.id: the log directories do not have it")
     return broker_id

@@ -1,7 +1,7 @@
-"""How log lines look: on stderr, with a time wherever the journal does not keep it.
+"""Formats log lines on stderr, with a time unless systemd's journal adds it.
 
-Owns the form of a line: one event is one line, whatever text of a client it quotes. The journal
-keeps the time of every line by itself, a terminal and a file do not.
+Owns the format of a line: one event is one line, even if it quotes text from a client. The journal
+keeps the time of every line; a terminal and a file do not.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ PLAIN = "%(levelname)s %(name)s: %(message)s"
 
 
 class LineFormatter(logging.Formatter):
-    """One line for each event, and one for each frame and each exception of a traceback.
+    """Formats each event as one line; a traceback has a line per frame and exception.
 
-    Characters that are not printable are escaped, so that no text of a client can begin a line.
+    Escapes characters that are not printable, so that text from a client cannot start a line.
     """
 
     def __init__(self, form: str = PLAIN) -> None:
@@ -39,7 +39,7 @@ class LineFormatter(logging.Formatter):
         ei: tuple[type[BaseException], BaseException, TracebackType | None]
         | tuple[None, None, None],
     ) -> str:
-        """Return a traceback; the message of an exception is in one line."""
+        """Return a traceback; the message of each exception is one line."""
         if ei[1] is None:
             return "NoneType: None"
         return "\n".join(_traceback_lines(ei[1]))
@@ -50,13 +50,13 @@ def _traceback_lines(error: BaseException) -> Iterator[str]:
     _escape_notes(summary)
     for part in summary.format():
         text = part.removesuffix("\n")
-        # A frame has lines of its own: the place, and the source there.
+        # A frame has two lines: the position and its source.
         for line in text.split("\n") if text.lstrip(" |").startswith("File ") else [text]:
             yield printable(line)
 
 
 def _escape_notes(summary: traceback.TracebackException) -> None:
-    # Each of their lines is formatted by itself.
+    # The traceback module formats each line of a note separately.
     summary.__notes__ = [printable(str(note)) for note in summary.__notes__ or ()]
     for one in (summary.__cause__, summary.__context__, *(summary.exceptions or ())):
         if one is not None:
@@ -64,7 +64,7 @@ def _escape_notes(summary: traceback.TracebackException) -> None:
 
 
 class TimedFormatter(LineFormatter):
-    """Lines that begin with their time: ISO 8601 in UTC, with milliseconds."""
+    """Starts each line with its time: ISO 8601 in UTC, with milliseconds."""
 
     converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
@@ -83,16 +83,16 @@ def log_to_stderr() -> None:
 
 
 def is_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Tell whether what is written to a stream goes to systemd's journal.
+    """Return whether a stream is connected to systemd's journal.
 
-    systemd names the socket in JOURNAL_STREAM, as device:inode. The variable alone says nothing:
-    a shell of the service inherits it, and may send its children's output elsewhere.
+    systemd names the socket in JOURNAL_STREAM, as device:inode. The variable alone is not enough: a
+    shell of the service inherits it, and may redirect its children's output.
     """
     named = environment.get("JOURNAL_STREAM")
     if not named:
         return False
     try:
         status = os.fstat(stream.fileno())
-    except OSError:  # closed, or no file at all
+    except OSError:  # closed, or not a file
         return False
     return named == f"{status.st_dev}:{status.st_ino}"

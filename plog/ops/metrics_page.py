@@ -1,8 +1,8 @@
-"""What the broker counts, as a page that Prometheus reads.
+"""The broker's metrics as a page for Prometheus.
 
-Owns the names and the text. Everything is asked for when the page is read, in the thread that
-serves it, so that counting costs requests nothing beyond the counters they keep anyhow. Names
-follow Prometheus' rules: seconds and bytes, counters and they alone end in _total.
+Owns the names and the format. Reads every value when the page is requested, in the page's thread,
+so requests pay only for the counters that they keep anyway. Names follow Prometheus' rules: units
+are seconds and bytes, and only counters end in _total.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ log = logging.getLogger(__name__)
 PATH = "/metrics"
 BUILD = "plog_build_info"
 FAST, PYTHON = "fast", "python"
-"""Which plane answered."""
+"""The path that answered a request."""
 BOUNDS = range(19, 103, 2)
-"""Of the histograms' buckets, those whose upper bounds the page names: two in each octave, from
-64 us to two minutes. What is below the first and between them counts in the next."""
+"""Indexes of the histogram buckets that the page shows: two per octave, from 64 us to two minutes.
+The other buckets count in the next shown one."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """The parts of a broker that count."""
+    """The parts of a broker that have counters."""
 
     reactor: Reactor
     handlers: Mapping[int, Histogram]
@@ -59,11 +59,11 @@ class Sources:
     transactions: TxnCoordinator
     clock: Clock
     counts_as_slow: Callable[[Path], bool]
-    """Of log directories."""
+    """Whether a log directory's disk counts as slow."""
 
 
 class Family(NamedTuple):
-    """One metric: its name, what Prometheus takes it for, what it says, its samples' lines."""
+    """One metric: name, Prometheus type, help text and sample lines."""
 
     name: str
     kind: str
@@ -72,7 +72,7 @@ class Family(NamedTuple):
 
 
 def write(families: Iterable[Family], names: Collection[str] = ()) -> str:
-    """Return the page, of the samples of those names only, if there are any."""
+    """Return the page; with `names`, only the samples with these names."""
     written = []
     for family in families:
         lines = family.lines
@@ -87,8 +87,8 @@ def write(families: Iterable[Family], names: Collection[str] = ()) -> str:
 
 
 def collect(sources: Sources) -> Iterator[Family]:
-    """Yield every family, the fullest last. From any thread."""
-    yield Family(BUILD, "gauge", "The release.", [f"{BUILD}{{{_label('version', __version__)}}} 1"])
+    """Yield every family, the largest last. Callable from any thread."""
+    yield Family(BUILD, "gauge", "Release.", [f"{BUILD}{{{_label('version', __version__)}}} 1"])
     yield from _process()
     yield from _network(sources)
     yield from _disks(sources.logs, sources.counts_as_slow)
@@ -97,24 +97,24 @@ def collect(sources: Sources) -> Iterator[Family]:
 
 
 def _process() -> Iterator[Family]:
-    # By the names that Prometheus' clients of every language give them.
+    # The names are those of all Prometheus client libraries.
     pages = Path("/proc/self/statm").read_text().split()
     in_page = resource.getpagesize()
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     for name, text, value in (
-        ("cpu_seconds_total", "CPU time of all threads.", time.process_time()),
-        ("resident_memory_bytes", "Memory in use.", int(pages[1]) * in_page),
-        ("virtual_memory_bytes", "Address space in use.", int(pages[0]) * in_page),
-        ("start_time_seconds", "When it began, since 1970.", _started_s()),
-        ("open_fds", "Descriptors open now.", len(os.listdir("/proc/self/fd"))),
-        ("max_fds", "Descriptors that it may have.", most),
+        ("cpu_seconds_total", "CPU time of all threads, in seconds.", time.process_time()),
+        ("resident_memory_bytes", "Resident memory.", int(pages[1]) * in_page),
+        ("virtual_memory_bytes", "Virtual memory.", int(pages[0]) * in_page),
+        ("start_time_seconds", "Start time, in seconds since 1970.", _started_s()),
+        ("open_fds", "Open file descriptors.", len(os.listdir("/proc/self/fd"))),
+        ("max_fds", "Maximum number of open file descriptors.", most),
     ):
         yield _one(f"process_{name}", text, value)
 
 
 @cache
 def _started_s() -> float:
-    # Ticks since the machine's start; once, as the wall clock may be set meanwhile.
+    # Computed once from ticks since boot, because the wall clock may be set meanwhile.
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return round(time.time() - age_s, 2)
@@ -123,11 +123,11 @@ def _started_s() -> float:
 def _network(sources: Sources) -> Iterator[Family]:
     stats = sources.reactor.stats()
     for name, text, value in (
-        ("connections", "Client connections open now.", stats.connections),
+        ("connections", "Open client connections.", stats.connections),
         ("request_memory_bytes", "Memory of requests and receive buffers.", stats.queued_bytes),
-        ("requests_waiting", "Requests that wait in the network threads.", stats.waiting),
-        ("connections_accepted_total", "Connections that came, those refused too.", stats.accepted),
-        ("connections_refused_total", "Connections closed at the door.", stats.refused),
+        ("requests_waiting", "Requests waiting in the network threads.", stats.waiting),
+        ("connections_accepted_total", "Connections, including refused ones.", stats.accepted),
+        ("connections_refused_total", "Connections refused by a limit.", stats.refused),
         ("received_bytes_total", "Bytes read from clients.", stats.bytes_in),
         ("sent_bytes_total", "Bytes written to clients.", stats.bytes_out),
     ):
@@ -135,7 +135,7 @@ def _network(sources: Sources) -> Iterator[Family]:
     yield Family(
         "plog_handed_over_total",
         "counter",
-        "Requests that the fast path left to Python.",
+        "Requests handed over from the fast path to Python.",
         [
             f"plog_handed_over_total{{{_label('reason', reason)}}} {count}"
             for reason, count in stats.handed_over.items()
@@ -151,7 +151,7 @@ def _network(sources: Sources) -> Iterator[Family]:
         lines += _buckets(
             name, f"{_label('api', _api_name(api))},{_label('path', path)}", histogram
         )
-    yield Family(name, "histogram", "From when a request was read to its answer.", lines)
+    yield Family(name, "histogram", "Time from reading a request to its response.", lines)
 
 
 def _disks(logs: LogManager, counts_as_slow: Callable[[Path], bool]) -> Iterator[Family]:
@@ -160,7 +160,7 @@ def _disks(logs: LogManager, counts_as_slow: Callable[[Path], bool]) -> Iterator
     yield _one("plog_appended_bytes_total", "Bytes of batches appended to logs.", size)
     name = "plog_flush_duration_seconds"
     lines = _buckets(name, "", flush_times())
-    yield Family(name, "histogram", "How long each fdatasync of a log took.", lines)
+    yield Family(name, "histogram", "Duration of fdatasync calls for logs.", lines)
     online, free, refusing, refused, slow = [], [], [], [], []
     for path, live in list(logs.dirs.items()):
         labels = f"{{{_label('log_dir', str(path))}}}"
@@ -169,19 +169,19 @@ def _disks(logs: LogManager, counts_as_slow: Callable[[Path], bool]) -> Iterator
         if live.failure is None:
             refusing.append(f"plog_log_dir_refusing{labels} {int(live.room.left <= 0)}")
             slow.append(f"plog_log_dir_slow{labels} {int(counts_as_slow(path))}")
-            with suppress(OSError):  # it is gone, and the next who needs it will say so
+            with suppress(OSError):  # it is lost; the next write reports that
                 free.append(f"plog_log_dir_free_bytes{labels} {shutil.disk_usage(path).free}")
-    yield Family("plog_log_dir_online", "gauge", "Whether a log directory works.", online)
-    yield Family("plog_log_dir_free_bytes", "gauge", "Space left on its file system.", free)
+    yield Family("plog_log_dir_online", "gauge", "1 while the log directory works.", online)
+    yield Family("plog_log_dir_free_bytes", "gauge", "Free space on its file system.", free)
     for name, kind, text, lines in (
-        ("refusing", "gauge", "Whether records are refused for want of room.", refusing),
-        ("refused_writes_total", "counter", "Writes refused for want of room.", refused),
-        ("slow", "gauge", "Whether its disk counts as slow, and is a thread's.", slow),
+        ("refusing", "gauge", "1 while writes are refused for lack of disk space.", refusing),
+        ("refused_writes_total", "counter", "Writes refused for lack of disk space.", refused),
+        ("slow", "gauge", "1 while the disk is treated as slow.", slow),
     ):
         yield Family(f"plog_log_dir_{name}", kind, text, lines)
-    text = "Log directories that the broker has had, and that were not there at its start."
+    text = "Log directories of the broker that were missing at its start."
     yield _one("plog_missing_log_dirs", text, len(logs.missing_log_dirs))
-    yield _one("plog_offline_partitions", "Partitions that cannot be served.", len(logs.offline))
+    yield _one("plog_offline_partitions", "Partitions that are offline.", len(logs.offline))
 
 
 def _coordinators(sources: Sources) -> Iterator[Family]:
@@ -198,9 +198,9 @@ def _coordinators(sources: Sources) -> Iterator[Family]:
 
 
 def topics_of(logs: LogManager) -> Iterator[Family]:
-    """Yield what there is to say of each topic in each log directory."""
-    # By their labels' text: strings and numbers are nothing to the garbage collector, which a page
-    # of some thousand topics would else have look through all that the broker holds.
+    """Yield the metrics of each topic in each log directory."""
+    # Keyed by label text: the garbage collector does not track strings and numbers. Tuples of some
+    # thousand topics would make it scan all objects of the broker.
     partitions: dict[str, int] = {}
     sizes: dict[str, int] = {}
     segments: dict[str, int] = {}
@@ -215,10 +215,10 @@ def topics_of(logs: LogManager) -> Iterator[Family]:
         ends[labels] = ends.get(labels, 0) + state.log_end_offset
     places = sorted(partitions)
     for name, text, found in (
-        ("plog_partitions", "Partitions held.", partitions),
-        ("plog_log_bytes", "Bytes of their segments.", sizes),
-        ("plog_log_segments", "Their segments.", segments),
-        ("plog_log_end_offsets", "The sum of their log end offsets.", ends),
+        ("plog_partitions", "Partitions.", partitions),
+        ("plog_log_bytes", "Size of all segments.", sizes),
+        ("plog_log_segments", "Number of segments.", segments),
+        ("plog_log_end_offsets", "Sum of the partitions' log end offsets.", ends),
     ):
         lines = [f"{name}{{{labels}}} {found[labels]}" for labels in places]
         yield Family(name, "gauge", text, lines)
@@ -245,18 +245,18 @@ def _buckets(name: str, labels: str, histogram: Histogram) -> list[str]:
 
 
 def _api_name(api: int) -> str:
-    """Return a key as Kafka writes it: ApiVersions."""
+    """Return an API's name as Kafka writes it: ApiVersions."""
     return "".join(word.capitalize() for word in ApiKey(api).name.split("_"))
 
 
 def _label(key: str, value: str) -> str:
-    """Return a label as the page has it; a value that may come from a client is printable there."""
+    """Return a label as text; a value may come from a client, so it is escaped."""
     escaped = printable(value).replace("\\", r"\\").replace('"', r"\"")
     return f'{key}="{escaped}"'
 
 
 class MetricsPage:
-    """The page, at /metrics of a listening socket, from `start` to `stop`."""
+    """Serves the page at /metrics of a listening socket, from `start` to `stop`."""
 
     def __init__(self, listening: socket.socket, sources: Sources) -> None:
         self._host, self._port = listening.getsockname()[:2]
@@ -268,15 +268,15 @@ class MetricsPage:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port of the listening socket."""
         return int(self._port)
 
     def start(self) -> None:
-        """Serve from now on."""
+        """Start serving the page."""
         self._server.start()
         host = f"[{self._host}]" if ":" in self._host else self._host
         log.info("metrics at http://%s:%d%s", host, self._port, PATH)
 
     def stop(self) -> None:
-        """Serve no more; takes two seconds at most."""
+        """Stop serving the page; takes at most two seconds."""
         self._server.stop()

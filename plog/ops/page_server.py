@@ -1,9 +1,9 @@
-"""One page over HTTP, at a path of a listening socket.
+"""Serves one page over HTTP, at one path of a listening socket.
 
-Owns the sockets and the little HTTP that readers of metrics speak: a request on each connection,
-GET or HEAD. Knows nothing of what the page says. One thread does it all and waits for nobody: a
-connection has one deadline from its coming to its end, when there are too many the oldest goes,
-and pages are made one after another.
+Owns the sockets and the small part of HTTP that metrics readers use: one GET or HEAD request per
+connection. Knows nothing about the contents of the page. One thread does everything and never
+blocks on a client: each connection has one deadline, the oldest is closed when there are too many,
+and pages are created one after another.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ log = logging.getLogger(__name__)
 READERS = 16
 READER_TIMEOUT_S = 10.0
 STOP_S = 2.0
-"""So long does a stop wait for a page that is being made."""
+"""How long `stop` waits for a page that is being created."""
 HEAD_BYTES = 8192
 REST_S = 0.1
-"""How long nobody is accepted once there is no descriptor left, nor a reader to take one from."""
+"""Pause of accepting when no descriptors are left and no connection can be closed."""
 SHORT_OF = NO_DESCRIPTORS | {errno.ENOBUFS, errno.ENOMEM}
-NOT_HTTP = "that is no request of HTTP\n"
+NOT_HTTP = "not an HTTP request\n"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Page = Callable[[Collection[str]], str]
-"""Makes the page, of the metrics that are named only: of all when none is."""
+"""Creates the page with the named metrics only; with all if none is named."""
 
 
 class _Reader:
@@ -44,14 +44,14 @@ class _Reader:
         self.deadline_s = deadline_s
         self.head = b""
         self.unsent: memoryview | None = None
-        """Of the answer; None: the head is not whole yet."""
+        """Unsent part of the response; None while the request head is incomplete."""
 
 
 class PageServer:
     """Serves a page from `start` to `stop`.
 
     Args:
-        listening: taken over.
+        listening: the server closes it.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class PageServer:
         self._thread = threading.Thread(target=self._run, name="metrics page", daemon=True)
 
     def start(self) -> None:
-        """Serve from now on, in a thread of its own."""
+        """Start serving the page, in its own thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Close everything, now or once the page in hand is made; wait for that a little while."""
+        """Close all sockets after the current page; wait at most STOP_S for that."""
         self._stopping = True
         with suppress(OSError):  # stopped before
             self._listening.shutdown(socket.SHUT_RDWR)  # wakes the thread
@@ -100,7 +100,7 @@ class PageServer:
                 self._accept()
                 continue
             reader = key.data
-            if reader.socket in self._readers:  # or it has made room for another meanwhile
+            if reader.socket in self._readers:  # not closed meanwhile for another one
                 try:
                     self._go_on(reader)
                 except BlockingIOError:
@@ -147,7 +147,7 @@ class PageServer:
             reader.head += received
             is_whole = b"\r\n\r\n" in reader.head or b"\n\n" in reader.head
             if is_whole or len(reader.head) >= HEAD_BYTES:
-                reader.unsent = memoryview(self._answer(reader.head if is_whole else b""))
+                reader.unsent = memoryview(self._respond(reader.head if is_whole else b""))
                 self._selector.modify(reader.socket, selectors.EVENT_WRITE, reader)
                 self._send(reader)
 
@@ -155,34 +155,37 @@ class PageServer:
         assert reader.unsent is not None
         reader.unsent = reader.unsent[reader.socket.send(reader.unsent) :]
         if not reader.unsent:
-            reader.unsent = memoryview(b"")  # lets go of the answer
-            # What else it sends is read to its end: a close before that could take the answer back.
+            reader.unsent = memoryview(b"")  # frees the response
+            # Read until the client closes: an earlier close could reset the connection, and the
+            # client could lose the response.
             reader.socket.shutdown(socket.SHUT_WR)
             self._selector.modify(reader.socket, selectors.EVENT_READ, reader)
 
-    def _answer(self, head: bytes) -> bytes:
+    def _respond(self, head: bytes) -> bytes:
         words = head.partition(b"\n")[0].decode("latin-1").rstrip("\r").split(" ")
         try:
             method, target, version = words
             asked = urlsplit(target)
         except ValueError:
-            return _answer(HTTPStatus.BAD_REQUEST, NOT_HTTP)
+            return _response(HTTPStatus.BAD_REQUEST, NOT_HTTP)
         if not version.startswith("HTTP/"):
-            return _answer(HTTPStatus.BAD_REQUEST, NOT_HTTP)
+            return _response(HTTPStatus.BAD_REQUEST, NOT_HTTP)
         if asked.path != self._path:
-            return _answer(HTTPStatus.NOT_FOUND, f"the page is {self._path}\n")
+            return _response(HTTPStatus.NOT_FOUND, f"the page is at {self._path}\n")
         if method not in ("GET", "HEAD"):
             allowed = "Allow: GET, HEAD\r\n"
-            return _answer(HTTPStatus.METHOD_NOT_ALLOWED, "GET it\n", more=allowed)
+            return _response(HTTPStatus.METHOD_NOT_ALLOWED, "use GET\n", more=allowed)
         try:
             text = self._page(parse_qs(asked.query).get("name[]", ()))
-        except Exception as error:  # noqa: BLE001 - a bug of ours must not end the page for good
-            log.error("the page %s cannot be made: %r", self._path, error)
-            return _answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the broker's log says why\n")
-        return _answer(HTTPStatus.OK, text, has_body=method == "GET")
+        except Exception as error:  # noqa: BLE001 - a bug must not end the server
+            log.error("cannot create the page %s: %r", self._path, error)
+            return _response(
+                HTTPStatus.INTERNAL_SERVER_ERROR, "cannot create the page; see the broker's log\n"
+            )
+        return _response(HTTPStatus.OK, text, has_body=method == "GET")
 
 
-def _answer(status: HTTPStatus, text: str, *, more: str = "", has_body: bool = True) -> bytes:
+def _response(status: HTTPStatus, text: str, *, more: str = "", has_body: bool = True) -> bytes:
     body = text.encode(errors="replace")
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {CONTENT_TYPE}\r\n"

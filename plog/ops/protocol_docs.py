@@ -1,7 +1,7 @@
-"""Writes ``docs/protocol.md`` from the declared messages.
+"""Generates ``docs/protocol.md`` from the declared messages.
 
-``python -m plog.ops.protocol_docs docs/protocol.md`` writes it; a test fails when
-the file is not what the declarations say.
+Run ``python -m plog.ops.protocol_docs docs/protocol.md``. A test fails while the file does not
+match the declarations.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from plog.protocol.schema import NEVER, ZERO, Field, Struct
 HEAD = """\
 # Messages
 
-What plog can encode and decode.
-The declarations in `plog/protocol/messages/` are the source of this page. <!-- checkout -->
-`python -m plog.ops.protocol_docs docs/protocol.md` writes it. <!-- checkout -->
-Which of these versions a broker serves, it says itself (ApiVersions); what it does
-not serve is in [SKIPPED.md](SKIPPED.md).
+The messages that plog encodes and decodes.
+This page is generated from `plog/protocol/messages/`. <!-- checkout -->
+Do not edit it; run `python -m plog.ops.protocol_docs docs/protocol.md`. <!-- checkout -->
+A broker reports the versions that it supports (ApiVersions). [SKIPPED.md](SKIPPED.md) lists what it
+does not support.
 
-Types are Kafka's. `?` marks what may be null, with the versions if not all; `[]`
-an array, whose elements' fields follow, named behind a dot. Flexible versions have compact
-lengths and tagged fields (KIP-482). A field without versions is in all of them. An ignorable
-field is dropped by versions without it; any other refuses them when it is set.
+Types are Kafka's. `?` marks a nullable field, with the versions if not all. `[]` marks an array;
+the fields of its elements follow as `array.field`. Flexible versions have compact lengths and
+tagged fields (KIP-482). A field without versions is in all of them. Versions without an ignorable
+field drop it. Versions without any other field refuse a message that sets it.
 """
 
 
@@ -94,7 +94,7 @@ def _default(f: Field) -> str:
 
 
 def main() -> None:
-    """Write the page to the file named, else to standard output."""
+    """Write the page to the file in the arguments, or to standard output."""
     if len(sys.argv) > 1:
         Path(sys.argv[1]).write_text(page(), encoding="utf-8")
     else:

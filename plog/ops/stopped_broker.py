@@ -1,7 +1,7 @@
-"""The log directories of a broker that does not run, for the commands that write there.
+"""The log directories of a stopped broker, for the commands that write to them.
 
-Owns their locks while a command has them, and whose files what it has made becomes. Never
-decides what is written.
+Owns the locks while a command runs, and gives the files that it creates to the owner of the
+directory. Never decides what to write.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from plog.storage.log_dir import LOCK_FILE
 
 @contextmanager
 def held(found: FoundLogDirs) -> Iterator[FoundLogDirs]:
-    """Have locked log directories for the length of a block; then they are given back."""
+    """Yield locked log directories; unlock them after the block."""
     with ExitStack() as undo:
         undo.callback(found.unlock)
         undo.callback(_give_to_owners, [log_dir.path for log_dir in found.locked])
@@ -31,10 +31,10 @@ def held(found: FoundLogDirs) -> Iterator[FoundLogDirs]:
 
 @contextmanager
 def opened_store(directories: Sequence[Path]) -> Iterator[Store]:
-    """Have the store of locked log directories open for the length of a block.
+    """Open the store of locked log directories for the length of a block.
 
     Raises:
-        StoreError: no directory can hold it.
+        StoreError: no directory can store it.
     """
     store = EmbeddedStore(directories, clock=SystemClock())
     try:
@@ -44,9 +44,10 @@ def opened_store(directories: Sequence[Path]) -> Iterator[Store]:
 
 
 def _give_to_owners(paths: Sequence[Path]) -> None:
-    """Give the files that root has made here to whom the directories belong to.
+    """Give the files that root has created here to the owner of the directory.
 
-    What is no plain file of root's with one name was not made here: it may lead anywhere.
+    Skip everything else than plain files of root with one link: this command did not create them,
+    and a link may point anywhere.
     """
     if os.geteuid() != 0:
         return

@@ -1,8 +1,8 @@
-"""What the installed systemd unit lets a broker see and write.
+"""Finds out which directories the installed systemd unit lets a broker see and write.
 
-Reads unit files and their drop-ins where systemd does (systemd.unit(5)), as far as log directories
-are concerned: systemd need not run, and whoever looks need not be root. Never writes one: `drop_in`
-returns the commands that would.
+Reads the directives of unit files and drop-ins that affect log directories, from the same paths as
+systemd (systemd.unit(5)). Needs neither systemd nor root. Never writes a unit: `drop_in` returns
+shell commands for that.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ PLACES = (
     Path("/usr/lib/systemd/system"),
     Path("/lib/systemd/system"),
 )
-"""Where units are; what comes first goes before what comes later."""
+"""Directories of unit files; an earlier directory has priority."""
 HOMES = (Path("/home"), Path("/root"), Path("/run/user"))
-"""What ProtectHome= hides."""
+"""The directories that ProtectHome= hides."""
 STATE = Path("/var/lib")
 NO = frozenset({"", "0", "n", "no", "f", "false", "off"})
 
 
 class Bind(NamedTuple):
-    """A directory of the host that a service sees at another place, or at its own."""
+    """A directory of the host that a service sees at another path, or at the same one."""
 
     source: Path
     place: Path
@@ -36,7 +36,7 @@ class Bind(NamedTuple):
 
 
 class Unit:
-    """A service that runs a broker, its drop-ins included."""
+    """A service that runs a broker, including its drop-ins."""
 
     def __init__(self, name: str, values: dict[str, list[str]]) -> None:
         self.name = name
@@ -44,30 +44,30 @@ class Unit:
 
     @property
     def user(self) -> str:
-        """As whom it runs."""
+        """The user of the service."""
         return self._last("User") or "root"
 
     @property
     def has_own_tmp(self) -> bool:
-        """Whether its /tmp and /var/tmp are its own, and go when it stops."""
+        """Whether the service has a private /tmp and /var/tmp, deleted when it stops."""
         return self._last("PrivateTmp") not in NO
 
     @property
     def own_root(self) -> str:
-        """What the broker has in place of the host's root, as the unit says it; "" for nothing."""
-        said = ((key, self._words(key)) for key in ("RootDirectory", "RootImage"))
-        return " ".join(f"{key}={words[-1]}" for key, words in said if words)
+        """The unit's directives that replace the host's root; "" if there are none."""
+        found = ((key, self._words(key)) for key in ("RootDirectory", "RootImage"))
+        return " ".join(f"{key}={words[-1]}" for key, words in found if words)
 
     def runs(self, properties: str) -> bool:
-        """Tell whether the broker's settings are in this file of the host."""
+        """Return whether the service starts a broker with this file of the host."""
         words = self._words("ExecStart")
         seen = [*words, *(str(self.on_host(Path(word))) for word in words if word.startswith("/"))]
         return os.path.realpath(properties) in map(os.path.realpath, seen)
 
     def on_host(self, path: Path) -> Path:
-        """Return where on the host is what the broker sees at `path`, which is absolute.
+        """Return the path on the host for an absolute path of the broker.
 
-        What is in an image (RootImage=) is not to be found; `path` itself is returned for it.
+        Paths in an image (RootImage=) cannot be resolved; `path` itself is returned for them.
         """
         bind = self._bind_of(path)
         if bind is not None:
@@ -76,9 +76,9 @@ class Unit:
         return Path(root[-1], *path.parts[1:]) if root else path
 
     def lets_write(self, path: Path) -> bool:
-        """Tell whether the broker may write a directory; `path` is resolved, and not under /tmp."""
+        """Return whether the broker may write a directory; `path` is resolved, not under /tmp."""
         bind = self._bind_of(path)
-        if bind is not None:  # whatever hides or keeps what is there otherwise
+        if bind is not None:  # a bind mount overrides ProtectHome= and ProtectSystem=
             return bind.is_writable
         if self._hides(path):
             return False
@@ -87,12 +87,12 @@ class Unit:
         return self._last("ProtectSystem") != "strict" or is_under(path, writable)
 
     def drop_in(self, paths: Iterable[Path]) -> list[str]:
-        """Return the shell commands that have the unit let all these be written.
+        """Return shell commands for a drop-in that lets the broker write these directories.
 
-        It waits for their disks too: a directory that a disk is mounted on late is empty.
+        The drop-in also makes the unit wait for their disks: a directory is empty until the mount.
         """
         outside = [path for path in paths if not is_under(path, self._state_directories())]
-        names = shlex.join(map(str, outside))  # which systemd reads as a shell does
+        names = shlex.join(map(str, outside))  # systemd quotes like a shell
         lines = ["[Unit]", f"RequiresMountsFor={names}", "[Service]", f"ReadWritePaths={names}"]
         if any(self._hides(path) for path in outside):
             lines.append("ProtectHome=no")
@@ -120,7 +120,7 @@ class Unit:
         for key, is_writable in (("BindReadOnlyPaths", False), ("BindPaths", True)):
             for word in self._words(key):
                 source, _, rest = word.lstrip("-+").partition(":")
-                destination = rest.partition(":")[0] or source  # behind it are options
+                destination = rest.partition(":")[0] or source  # followed by options
                 yield Bind(Path(source), Path(destination), is_writable)
 
     def _state_directories(self) -> list[str]:
@@ -134,7 +134,7 @@ class Unit:
 
 
 def unit_of(properties: str) -> Unit | None:
-    """Return the installed unit whose broker has its settings in this file, if there is one."""
+    """Return the installed unit whose broker uses this properties file, if there is one."""
     for name in ("plog.service", f"plog@{Path(properties).stem}.service"):
         unit = _load(name)
         if unit is not None and unit.runs(properties):
@@ -143,7 +143,7 @@ def unit_of(properties: str) -> Unit | None:
 
 
 def is_under(path: Path, places: Iterable[str | Path]) -> bool:
-    """Tell whether a path is one of some places, or in one."""
+    """Return whether a path is one of the places, or in one of them."""
     return any(path.is_relative_to(place) for place in places)
 
 
@@ -154,7 +154,8 @@ def _load(name: str) -> Unit | None:
     text = next((found for file in files if (found := _read(file)) is not None), None)
     if text is None:
         return None
-    # Of drop-ins with one name the first place's counts, and the instance's before the template's.
+    # Among drop-ins with the same name, the first place has priority, and the instance over the
+    # template.
     drop_ins = {
         file.name: file
         for one in (template, name)
@@ -167,7 +168,7 @@ def _load(name: str) -> Unit | None:
         if value:
             values.setdefault(key, []).append(value)
         else:
-            values.pop(key, None)  # takes back what was said before
+            values.pop(key, None)  # an empty assignment resets the earlier ones
     return Unit(name, values)
 
 
@@ -181,7 +182,7 @@ def _assignments(text: str) -> Iterator[tuple[str, str]]:
 def _split(value: str) -> list[str]:
     try:
         return shlex.split(value)
-    except ValueError:  # a quotation that does not end
+    except ValueError:  # an unterminated quotation
         return value.split()
 
 

@@ -1,7 +1,7 @@
-"""What a broker did between two readings of its metrics page: rates, shares and percentiles.
+"""Rates, shares and percentiles between two readings of a broker's metrics page.
 
-Owns the arithmetic of `plog top`. Never prints, and knows the page by its text alone: the broker
-may be of another release, whose families it lacks or has more of.
+Owns the arithmetic of `plog top`. Never prints. Relies only on the text of the page: the broker may
+be another release, with fewer or more metrics.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Reading(NamedTuple):
-    """A page, as it was at a moment.
+    """The page at one time.
 
     Attributes:
-        at_s: by the monotonic clock.
-        samples: by name, then by sorted labels.
+        at_s: time of the monotonic clock.
+        samples: values by name, then by sorted labels.
     """
 
     at_s: float
     samples: Mapping[str, Mapping[Labels, float]]
 
     def value(self, name: str, **labels: str) -> float:
-        """Return the sum of a name's samples that have such labels; 0 where there is none."""
+        """Return the sum of a name's samples with these labels; 0 if there are none."""
         wanted = set(labels.items())
         return sum(
             value for found, value in self.samples.get(name, {}).items() if wanted <= set(found)
         )
 
     def labels(self, name: str, key: str) -> list[str]:
-        """Return what a label says in a name's samples, each once, sorted."""
+        """Return the distinct values of a label in a name's samples, sorted."""
         return sorted({dict(found)[key] for found in self.samples.get(name, {})})
 
     def having(self, name: str, key: str) -> list[str]:
-        """Return what a label says in those of a name's samples that are not 0, sorted."""
+        """Return the values of a label in a name's samples that are not 0, sorted."""
         samples = self.samples.get(name, {})
         return sorted(dict(found)[key] for found, value in samples.items() if value)
 
@@ -54,7 +54,7 @@ def parse(text: str, at_s: float) -> Reading:
     """Read a page.
 
     Raises:
-        ValueError: it is no page of metrics.
+        ValueError: the text is not a metrics page.
     """
     samples: dict[str, dict[Labels, float]] = {}
     for family in text_string_to_metric_families(text):
@@ -68,23 +68,23 @@ def read(address: str, at_s: float, timeout_s: float = READ_TIMEOUT_S) -> Readin
     """Read the page of a broker at host:port.
 
     Raises:
-        OSError: nobody answers there.
-        ValueError: it is no page of plog's, or no address.
+        OSError: the address does not respond.
+        ValueError: the page is not plog's, or the address is invalid.
     """
-    # Without the proxies of the environment: who asks for this host's 127.0.0.1 means it.
+    # Ignore the environment's proxies: 127.0.0.1 must be this host.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"http://{address}{PATH}", timeout=timeout_s) as answer:
-            reading = parse(answer.read().decode(), at_s)
+        with opener.open(f"http://{address}{PATH}", timeout=timeout_s) as response:
+            reading = parse(response.read().decode(), at_s)
     except HTTPException as error:
-        raise ValueError(f"no HTTP is spoken there ({error!r})") from error
+        raise ValueError(f"not an HTTP server ({error!r})") from error
     if BUILD not in reading.samples:
-        raise ValueError("the page there is another program's")
+        raise ValueError("this is another program's metrics page")
     return reading
 
 
 class ApiRate(NamedTuple):
-    """One API between two readings. Times in seconds; None where there was no request."""
+    """One API between two readings. Times in seconds; None without requests."""
 
     api: str
     per_s: float
@@ -100,16 +100,16 @@ class Watch(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Between the two."""
+        """Seconds between the two readings."""
         return self.after.at_s - self.before.at_s
 
     def rate(self, name: str, **labels: str) -> float:
-        """Return how fast a counter grew, by the second; what a restart took back is none."""
+        """Return a counter's growth per second; 0 if a restart has reset it."""
         grown = self.after.value(name, **labels) - self.before.value(name, **labels)
         return max(grown, 0.0) / self.seconds
 
     def apis(self) -> list[ApiRate]:
-        """Return the APIs that were asked for meanwhile, the busiest first."""
+        """Return the APIs with requests between the readings, the busiest first."""
         count = "plog_request_duration_seconds_count"
         found = []
         for api in self.after.labels(count, "api"):
@@ -121,7 +121,7 @@ class Watch(NamedTuple):
         return sorted(found, key=lambda one: -one.per_s)
 
     def percentiles(self, name: str, **labels: str) -> tuple[float | None, ...]:
-        """Return the times below which those shares of a histogram's new entries lie."""
+        """Return the percentiles of the entries that a histogram gained."""
         bounds = sorted((float(text), text) for text in self.after.labels(f"{name}_bucket", "le"))
         counts = [
             self.after.value(f"{name}_bucket", le=text, **labels)
@@ -132,12 +132,12 @@ class Watch(NamedTuple):
 
 
 def _percentile(bounds: list[float], counts: list[float], share: float) -> float | None:
-    """Return the time at a share of cumulative counts, as if even within a bucket."""
+    """Return the time at a share of cumulative counts, interpolated within its bucket."""
     if not counts or counts[-1] <= 0:
         return None
     wanted = share * counts[-1]
     at = bisect_left(counts, wanted)
-    if at == len(bounds) - 1:  # the open one
+    if at == len(bounds) - 1:  # the bucket without an upper bound
         return bounds[at - 1] if at else None
     low = bounds[at - 1] if at else 0.0
     below = counts[at - 1] if at else 0.0

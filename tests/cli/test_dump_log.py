@@ -136,7 +136,8 @@ def test_batches_after_the_damage_are_found_again(partition):
 
 
 @pytest.mark.parametrize(
-    ("tail", "words"), [(bytes(500), "500 zeros"), (b"\1" * 300, "300 bytes"), (b"x", "1 byte:")]
+    ("tail", "words"),
+    [(bytes(500), "500 zero bytes:"), (b"\1" * 300, "300 bytes:"), (b"x", "1 byte:")],
 )
 def test_torn_tail_is_told_from_damage(partition, tail, words):
     log = partition / LOG
@@ -172,8 +173,8 @@ def test_index_that_does_not_fit_its_log_is_shown_when_compared(partition):
     found = kinds(partition / TIME_INDEX, compare=True)
     assert found[DAMAGE]
     log.unlink()
-    assert "there is no" in kinds(partition / INDEX, compare=True)[DAMAGE][0]["why"]
-    assert "there is no" in kinds(partition / TIME_INDEX, compare=True)[DAMAGE][0]["why"]
+    assert "does not exist" in kinds(partition / INDEX, compare=True)[DAMAGE][0]["why"]
+    assert "does not exist" in kinds(partition / TIME_INDEX, compare=True)[DAMAGE][0]["why"]
 
 
 def test_time_index_with_another_time_is_shown_when_compared(partition):
@@ -231,9 +232,9 @@ def test_free_slots_are_no_damage_and_torn_ones_are(data):
 def test_file_of_nobody_is_refused(tmp_path):
     other = tmp_path / "notes.txt"
     other.write_text("x")
-    with pytest.raises(UnknownFile, match="not a file of a log"):
+    with pytest.raises(UnknownFile, match="unknown file name"):
         list(dump(other))
-    with pytest.raises(UnknownFile, match="no file of a log"):
+    with pytest.raises(UnknownFile, match="no log files"):
         list(dump(tmp_path))
 
 
@@ -274,12 +275,12 @@ def test_command_ends_with_status_1_when_something_is_damaged(run, partition):
     flip(partition / LOG, 70)
     done = run("dump-log", partition, "--verify", status=1)
     assert done.stdout.decode().startswith(f"DAMAGE in {partition / LOG} at 0: ")
-    assert b"found" in done.stderr
+    assert b"damage found in 1 place\n" in done.stderr
     damaged = [json.loads(line) for line in run(
         "dump-log", partition, "--verify", "--json", status=1).stdout.splitlines()]  # fmt: skip
     assert {entry["kind"] for entry in damaged} == {DAMAGE}
 
 
 def test_command_refuses_what_it_does_not_know(run, tmp_path):
-    assert b"no file of a log" in run("dump-log", tmp_path, status=1).stderr
+    assert b"no log files" in run("dump-log", tmp_path, status=1).stderr
     run("dump-log", tmp_path / "nowhere", status=2)

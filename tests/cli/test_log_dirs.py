@@ -92,10 +92,10 @@ def test_only_a_missing_directory_of_a_stopped_broker_is_forgotten(broker: Broke
     for named in (one, id_of(one)):
         refused = log_dirs(broker, "--forget", named, "--yes", status=1)
         assert refused.stderr == (
-            f"plog: log directory {named} is there: only one that is missing is forgotten\n"
+            f"plog: log directory {named} is not missing, so it cannot be forgotten\n"
         )
     refused = log_dirs(broker, "--forget", "/nowhere", "--yes", status=1)
-    assert refused.stderr == "plog: no log directory /nowhere is known here\n"
+    assert refused.stderr == "plog: unknown log directory /nowhere\n"
     shutil.rmtree(one)
     with broker:
         for arguments in ([], ["--forget", one, "--yes"]):
@@ -114,9 +114,9 @@ def test_without_the_forgotten_directory_its_partitions_begin_anew(
     if not is_listed:
         broker.overrides["log.dirs"] = two
     declined = log_dirs(broker, "--forget", one, stdin="n\n", status=1)
-    assert "Nothing is forgotten" in declined.stderr
+    assert "Not forgotten" in declined.stderr
     assert "one-0" in declined.stderr
-    assert "made anew, and empty" in declined.stderr
+    assert "creates them empty" in declined.stderr
     assert "two-0" not in declined.stderr
     done = log_dirs(broker, "--forget", directory_id if is_listed else one, stdin="y\n")
     assert done.stdout == f"Forgot {one}.\n"

@@ -371,10 +371,10 @@ def test_records_of_a_restart_arrive_and_it_is_told_once(
         before = len(records(broker, "restarted"))
         until(lambda: len(records(broker, "restarted")) >= before + 3, "are more records there")
     # However long it lasts: once that it began, once that it ended.
-    assert all("acknowledges nothing" in text for text in of(broker.bootstrap)[::2]), told
-    assert all("acknowledges again" in text for text in of(broker.bootstrap)[1::2]), told
+    assert all("no acknowledgements from" in text for text in of(broker.bootstrap)[::2]), told
+    assert all("acknowledges records again" in text for text in of(broker.bootstrap)[1::2]), told
     assert all("no metrics page" in text for text in of(page)[::2]), told
-    assert all("is there again" in text for text in of(page)[1::2]), told
+    assert all("is available again" in text for text in of(page)[1::2]), told
     # What was measured while the broker was away was kept, and the page's absence is in it.
     seen = [value["figures"]["broker_up"] for _, value in records(broker, "restarted")]
     assert seen[-1] == 1
@@ -393,7 +393,7 @@ def test_agent_that_is_first_waits_for_the_cluster(
         late.start()
         until(lambda: len(records(late, "early")) >= 2, "are two records there")
     assert f"waiting for {late.bootstrap}" in told[0]
-    assert told[1] == f"{late.bootstrap} is there"
+    assert told[1] == f"connected to {late.bootstrap}"
 
 
 def test_agent_that_waits_ends_by_a_signal(tmp_path: Path) -> None:

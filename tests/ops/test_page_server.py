@@ -199,8 +199,8 @@ def test_page_that_cannot_be_made_is_a_line_in_the_log(
         assert served.ask(GET).startswith(b"HTTP/1.1 500 ")
     assert served.ask(GET).endswith(b"the page\n")
     assert [record.getMessage() for record in caplog.records] == [
-        "the page /metrics cannot be made: RuntimeError('dictionary changed size')",
-        "the page /metrics cannot be made: MemoryError()",
+        "cannot create the page /metrics: RuntimeError('dictionary changed size')",
+        "cannot create the page /metrics: MemoryError()",
     ]
     assert not any(record.exc_info for record in caplog.records)
 

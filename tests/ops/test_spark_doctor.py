@@ -553,7 +553,7 @@ def doctor(environment: Environment, *arguments: str) -> subprocess.CompletedPro
 def test_command_ends_with_a_status(environment: Environment, bare_python: Path) -> None:
     well = doctor(environment)
     assert (well.returncode, well.stderr) == (0, "")
-    assert "0 to mend" in well.stdout
+    assert "0 failures" in well.stdout
     ill = doctor({**environment, "PYSPARK_PYTHON": str(bare_python)}, "--json")
     assert (ill.returncode, ill.stderr) == (1, "")
     (finding,) = [one for one in json.loads(ill.stdout) if one["verdict"] == "failure"]
@@ -563,7 +563,7 @@ def test_command_ends_with_a_status(environment: Environment, bare_python: Path)
 def test_command_with_a_brokers_settings_too_is_refused(environment: Environment) -> None:
     done = doctor(environment, "--override", "num.partitions=1")
     assert done.returncode == 2
-    assert "--spark is not about a broker" in done.stderr
+    assert "--spark does not check a broker" in done.stderr
 
 
 def test_oldest_releases_are_those_that_the_package_asks_for() -> None:
