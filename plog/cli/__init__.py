@@ -1,9 +1,9 @@
 """The `plog` command: a broker and the tools to use one.
 
-Owns how a command ends: errors in one line each on stderr with status 1 (2 where it was called
-wrongly), with --json as one object; Ctrl-C and a reader that went away in silence. Each
-subcommand is a module of this package, imported only when it is called: the broker's start must
-not pay for the tools.
+Owns how a command ends. It prints each error as one line on stderr (with --json as one object) and
+exits with status 1, or 2 for wrong usage. Ctrl-C and a closed output pipe end it silently. Each
+subcommand is a module of this package, imported only when it is called, so that the tools do not
+slow down the broker's start.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from plog.printable import printable, printable_json
 COMMANDS = {
     "server": "Run a broker.",
     "topics": "List, describe, create, change and delete topics.",
-    "produce": "Write lines of text into a topic.",
+    "produce": "Write lines of text to a topic.",
     "consume": "Print the records of a topic.",
-    "groups": "Show how far consumer groups have read; reset and delete what they committed.",
-    "transactions": "Show what transactions are at, and end those that hang.",
+    "groups": "Show the progress and lag of consumer groups; reset and delete their offsets.",
+    "transactions": "Inspect transactions; abort hanging ones.",
     "configs": "Show and change the settings of topics, brokers and groups.",
-    "features": "Show what the whole cluster may do, and change it.",
-    "perf": "Measure a broker: rates and latencies of producers and consumers.",
-    "top": "Show what a broker is doing, live.",
-    "host-metrics": "Publish what this host and its broker do into a topic.",
-    "adopt": "Take over a Kafka broker's data directory, and give it back.",
-    "log-dirs": "Show the log directories of a stopped broker, and forget one that is gone.",
-    "doctor": "Look at a host and a properties file before a broker runs.",
-    "dump-log": "Print what is in a log segment, an index or a snapshot.",
+    "features": "Show and set cluster feature levels.",
+    "perf": "Measure the throughput and latency of a broker.",
+    "top": "Show live statistics of a broker.",
+    "host-metrics": "Publish metrics of this host and its broker to a topic.",
+    "adopt": "Take over a Kafka broker's log directories, or give them back.",
+    "log-dirs": "Show the log directories of a stopped broker; forget a lost one.",
+    "doctor": "Check a host and a properties file before a broker starts.",
+    "dump-log": "Print the contents of log segments, indexes and snapshots.",
 }
 
 INTERRUPTED = 128 + 2
-"""What a shell reports of a command that SIGINT ended."""
+"""The exit status that a shell reports for a command ended by SIGINT."""
 BROKEN_PIPE = 1
-"""As click has it: whoever read the output has gone, which is no news to anybody."""
+"""The exit status that click uses when the reader of the output has gone."""
 
 
 class LazyGroup(click.Group):
@@ -88,47 +88,47 @@ def plog() -> None:
       echo hello | plog produce greetings
       plog consume greetings --exit-at-end
 
-    The tools look for a broker at 127.0.0.1:9092; --bootstrap-server or the environment variable
-    PLOG_BOOTSTRAP_SERVER names another. `plog COMMAND --help` tells more of each.
+    The tools connect to 127.0.0.1:9092 unless --bootstrap-server or the environment variable
+    PLOG_BOOTSTRAP_SERVER names another broker. `plog COMMAND --help` describes each command.
     """
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with its status."""
     given = sys.argv[1:] if arguments is None else arguments
-    if logging.lastResort is not None:  # what the client warns of, as everything else is told
+    if logging.lastResort is not None:  # the client's warnings look like our own lines
         logging.lastResort.setFormatter(LineFormatter("plog: %(message)s"))
     try:
         plog.main(args=given, prog_name="plog", standalone_mode=False)
-        # What is still buffered may find the reader gone, too.
+        # The reader may have gone before the buffer is flushed.
         sys.stdout.flush()
     except click.ClickException as fault:
         if isinstance(fault, getattr(click.exceptions, "NoArgsIsHelpError", ())):
             fault.show()  # the help, where a group was called without a command
         else:
-            _tell(fault, fault.format_message(), given)
+            _print_error(fault, fault.format_message(), given)
         sys.exit(fault.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        # Else the interpreter complains when it flushes at its end.
+        # Otherwise the interpreter complains when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(BROKEN_PIPE)
     except PlogError as fault:
-        _tell(fault, explain(fault), given)
+        _print_error(fault, explain(fault), given)
         sys.exit(1)
     sys.exit(0)
 
 
-def _tell(fault: Exception, text: str, arguments: Sequence[str]) -> None:
-    """Write an error to stderr, as whoever called wants to read it."""
-    # Asked of the words: an option that is wrong keeps the others from being understood.
+def _print_error(fault: Exception, text: str, arguments: Sequence[str]) -> None:
+    """Write an error to stderr: as text, or as JSON if the caller gave --json."""
+    # Look at the words themselves: after a wrong option click has not parsed the others.
     if "--json" in arguments:
         kind = type(fault).__name__
         if isinstance(fault, click.ClickException):
             kind = "UsageError" if isinstance(fault, click.UsageError) else "Error"
-        told = {"error": kind, "message": text}
-        click.echo(printable_json(json.dumps(told, ensure_ascii=False)), err=True)
+        error = {"error": kind, "message": text}
+        click.echo(printable_json(json.dumps(error, ensure_ascii=False)), err=True)
         return
     if isinstance(fault, click.UsageError) and fault.ctx is not None:
         path = fault.ctx.command_path
@@ -138,19 +138,19 @@ def _tell(fault: Exception, text: str, arguments: Sequence[str]) -> None:
 
 
 def explain(fault: PlogError) -> str:
-    """Return an error's text, with what to do about it where that is known."""
+    """Return an error's text, with advice where plog has some."""
     from plog.client.connection import BrokerUnreachable
 
     text = str(fault)
     if isinstance(fault, BrokerUnreachable):
         text += (
-            " (is a broker running there? `plog server` starts one,"
-            " --bootstrap-server names another address)"
+            " (is a broker running there? start one with `plog server`,"
+            " or name another address with --bootstrap-server)"
         )
     elif isinstance(fault, UnknownTopicOrPartition):
-        text += " (`plog topics list` shows the topics there are)"
+        text += " (`plog topics list` lists the topics)"
     elif isinstance(fault, GroupIdNotFound):
-        text += " (`plog groups list` shows the groups there are)"
+        text += " (`plog groups list` lists the groups)"
     elif isinstance(fault, TransactionalIdNotFound):
-        text += " (`plog transactions list` shows those there are)"
+        text += " (`plog transactions list` lists the transactional ids)"
     return text

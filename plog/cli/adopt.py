@@ -1,4 +1,4 @@
-"""`plog adopt`: take over a Kafka broker's data directory, and give it back."""
+"""`plog adopt`: take over a Kafka broker's log directories, and give them back."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from plog.cli.output import json_option, print_json, print_rows
     "--zookeeper",
     required=True,
     metavar="HOST:PORT[,...][/CHROOT]",
-    help="As zookeeper.connect of the Kafka broker.",
+    help="ZooKeeper of the Kafka broker (its zookeeper.connect).",
 )
 @click.option(
     "--give-back",
     is_flag=True,
-    help="The other way: write plog's topics and configs into ZooKeeper, for a Kafka broker.",
+    help="Write plog's topics and configs back to ZooKeeper, for a Kafka broker.",
 )
 @json_option
 def command(properties: str, zookeeper: str, give_back: bool, as_json: bool) -> None:
-    """Take over what a Kafka broker's log directories do not hold: topics' configs, from ZooKeeper.
+    """Take over a stopped Kafka broker: import its topics' configs from ZooKeeper.
 
-    PROPERTIES is the file that plog will run with; its log.dirs and broker.id are the Kafka
-    broker's, which must be stopped. Records stay where they are. Then start plog:
+    PROPERTIES is the file that plog will run with. Its log.dirs and broker.id must be those of the
+    Kafka broker. Records stay in place. Afterwards, start plog:
 
     \b
       plog adopt --zookeeper zk1:2181/kafka /etc/plog/server.properties
       plog server /etc/plog/server.properties
 
-    Without this, plog serves the same records, but finds topics by their directories alone: it
-    knows no configs, and switches their retention off. May be done again: topics that plog knows
-    keep their configs. Topics with a part on another broker are refused, and with them all.
+    Without this step, plog serves the same records but has no topic configs, and turns off
+    retention for those topics. You can run it again: topics that plog already knows keep their
+    configs. Nothing is imported if a topic has replicas on other brokers.
 
-    With --give-back, a Kafka broker can go on where plog has stopped; plog does not start there
-    again before it has adopted once more.
+    After --give-back, a Kafka broker can continue where plog stopped. plog does not start on these
+    directories until you run `plog adopt` again.
     """
     from plog.ops import adoption
     from plog.settings.server_properties import read

@@ -28,7 +28,7 @@ ENDS = ("earliest", "latest")
     "partitions",
     type=click.IntRange(0),
     multiple=True,
-    help="Only this partition; may be given many times [default: all].",
+    help="Read only this partition [default: all]. Repeatable.",
 )
 @click.option(
     "--from",
@@ -36,26 +36,34 @@ ENDS = ("earliest", "latest")
     default="earliest",
     show_default=True,
     metavar="earliest|latest|OFFSET|@TIME",
-    help="Where to begin. OFFSET is one of each partition, or its nearest end. TIME is the first"
-    " record at or after it: @2013-07-04T12:00:00 (UTC unless it says otherwise), or @ and the"
-    " milliseconds since 1970.",
+    help="Where to start in each partition. OFFSET outside the log means the nearer end of the log."
+    " @TIME means the first record at or after that time: @2013-07-04T12:00:00 (UTC unless it has"
+    " a time zone), or @ and milliseconds since 1970.",
 )
 @click.option(
     "--group",
     metavar="NAME",
-    help="Share the topic with all others of this group, go on where the group left off, and commit"
-    " what is printed. --from then says where to begin without a commit.",
+    help="Join this consumer group: share the topic with its other members, continue at the group's"
+    " committed offsets, and commit the printed records. --from then applies only to partitions"
+    " without a committed offset.",
 )
-@click.option("--max", "most", type=click.IntRange(0), help="Stop after so many records.")
-@click.option("--exit-at-end", is_flag=True, help="Stop at the end instead of waiting for more.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON object per line, with all fields.")
+@click.option("--max", "most", type=click.IntRange(0), help="Maximum number of records to print.")
+@click.option(
+    "--exit-at-end", is_flag=True, help="Exit at the end instead of waiting for new records."
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print each record as a JSON object with all fields, one per line.",
+)
 @click.option("--keys", is_flag=True, help="Print the key and a tab before each value.")
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_uncommitted", "read_committed"]),
     default="read_uncommitted",
     show_default=True,
-    help="read_committed leaves out what no transaction has committed.",
+    help="read_committed skips records of open and aborted transactions.",
 )
 def command(
     topic: str,
@@ -71,8 +79,8 @@ def command(
 ) -> None:
     """Print the records of TOPIC, each value on a line, until Ctrl-C.
 
-    Values are printed as they are, "null" where there is none. With --json, bytes that are no text
-    are {"base64": ...}.
+    Values are printed unchanged; a record without a value prints "null". With --json, bytes that
+    are not UTF-8 print as {"base64": ...}.
 
     \b
       plog consume greetings --exit-at-end
@@ -84,10 +92,10 @@ def command(
     if group is not None:
         if partitions or start not in ENDS:
             raise click.UsageError(
-                "with --group, the group says which partitions, and --from is earliest or latest"
+                "--group conflicts with --partition, and with --from other than earliest or latest"
             )
         options = {"auto_offset_reset": start, "isolation_level": isolation_level}
-        # A group waits for a topic that does not exist; a user has usually mistyped its name.
+        # A group waits for a missing topic, but here the user has probably mistyped its name.
         with Cluster(bootstrap) as cluster:
             cluster.topic(topic)
             warn_of_leaderless(cluster, topic)
@@ -112,7 +120,7 @@ def command(
             if partition not in known:
                 raise UnknownTopicOrPartition(
                     f"topic {topic!r} has {counted(len(known), 'partition')}, "
-                    f"no number {partition.partition}"
+                    f"but no partition {partition.partition}"
                 )
         consumer.assign(assigned)
         _seek(consumer, assigned, start)
@@ -125,14 +133,14 @@ def command(
                 if count == most:
                     break
                 if ends is not None and record.offset >= ends[_where(record)]:
-                    continue  # came after we began; nobody could say when such an end is reached
+                    continue  # appended after the start; --exit-at-end ends before it
                 _write(record, as_json=as_json, keys=keys)
                 count += 1
             sys.stdout.buffer.flush()
 
 
 class _Output(NamedTuple):
-    """What is printed, how, and when it is enough."""
+    """How to print records, and when to stop."""
 
     most: int | None
     exit_at_end: bool
@@ -155,7 +163,7 @@ def _consume_in_group(
         consumer.subscribe([topic], Listener(on_assigned=look_at_ends))
         while output.most is None or count < output.most:
             found = consumer.poll(POLL_MS)
-            # What is not printed is not committed: it is the next one's.
+            # Commit only printed records; the next run of the group prints the others.
             printed = found if output.most is None else found[: output.most - count]
             for record in printed:
                 _write(record, as_json=output.as_json, keys=output.keys)
@@ -198,12 +206,12 @@ def _write(record: ConsumerRecord, *, as_json: bool, keys: bool) -> None:
         },
         ensure_ascii=False,
     )
-    # A key of a header is text, but not always text that UTF-8 can say.
+    # A header key is a str, but may hold surrogates, which UTF-8 cannot encode.
     out.write(text.encode(errors="backslashreplace") + b"\n")
 
 
 def _seek(consumer: Consumer, assigned: Sequence[TopicPartition], start: str) -> None:
-    """Go where --from says, if that is no end: the consumer finds those by itself."""
+    """Seek to --from, unless it is an end of the log, which the consumer finds by itself."""
     if start in ENDS:
         return
     if start.startswith("@"):
@@ -217,4 +225,6 @@ def _seek(consumer: Consumer, assigned: Sequence[TopicPartition], start: str) ->
             nearest = min(max(int(start), starts[partition]), ends[partition])
             consumer.seek(partition, nearest)
     else:
-        raise click.BadParameter(f"{start!r} is no offset or @time", param_hint="--from")
+        raise click.BadParameter(
+            f"{start!r} is not earliest, latest, an offset or @TIME", param_hint="--from"
+        )

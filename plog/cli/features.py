@@ -43,17 +43,17 @@ def list_features(bootstrap: str, as_json: bool) -> None:
 @click.argument("level", type=click.IntRange(0, 32767))
 @bootstrap_option
 @json_option
-@click.option("--lower", is_flag=True, help="Needed where LEVEL is below the one in force.")
-@click.option("--dry-run", is_flag=True, help="Only check whether it can be done.")
+@click.option("--lower", is_flag=True, help="Allow LEVEL to be below the level in force.")
+@click.option("--dry-run", is_flag=True, help="Check the change and do not make it.")
 def set_feature(
     feature: str, level: int, bootstrap: str, as_json: bool, lower: bool, dry_run: bool
 ) -> None:
-    """Put LEVEL of FEATURE in force, in the whole cluster and at once; 0 for none.
+    """Set FEATURE to LEVEL in the whole cluster, at once; 0 turns it off.
 
     \b
       plog features set transaction.version 1 --lower
     """
     with Admin(bootstrap) as admin:
         admin.set_feature(feature, level, lower=lower, validate_only=dry_run)
-    said = f"{feature} {'could be' if dry_run else 'is'} at level {level}"
-    print_done(said, {"feature": feature, "level": level, "dry_run": dry_run}, as_json=as_json)
+    text = f"{feature} {'could be' if dry_run else 'is'} at level {level}"
+    print_done(text, {"feature": feature, "level": level, "dry_run": dry_run}, as_json=as_json)

@@ -1,4 +1,4 @@
-"""Where `plog groups reset` goes: its options, and the offset that each asks for."""
+"""The target options of `plog groups reset`, and the offsets that they mean."""
 
 from __future__ import annotations
 
@@ -20,34 +20,41 @@ F = TypeVar("F", bound=Callable[..., Any])
 FROM_FILE = "--from-file"
 
 _OPTIONS = (
-    click.option("--to-earliest", is_flag=True, default=None, help="To the start of the log."),
-    click.option("--to-latest", is_flag=True, default=None, help="To its end: skip everything."),
+    click.option(
+        "--to-earliest", is_flag=True, default=None, help="Reset to the start of the log."
+    ),
+    click.option(
+        "--to-latest",
+        is_flag=True,
+        default=None,
+        help="Reset to the end of the log: skip all records.",
+    ),
     click.option(
         "--to-datetime",
         metavar="ISO",
-        help="To the first record at or after a time, such as 2013-07-04T12:00:00 (UTC unless it"
-        " says otherwise), or the milliseconds since 1970; to the end where there is none.",
+        help="Reset to the first record at or after a time, such as 2013-07-04T12:00:00 (UTC unless"
+        " it has a time zone) or milliseconds since 1970; to the end if there is no such record.",
     ),
     click.option(
-        "--shift-by", type=int, metavar="N", help="By so many offsets on, or back (-100)."
+        "--shift-by", type=int, metavar="N", help="Move by N offsets: forward, or back (-100)."
     ),
     click.option(
         "--to-offset",
         type=click.IntRange(0),
         metavar="N",
-        help="To this offset, in each partition.",
+        help="Reset to this offset in each partition.",
     ),
     click.option(
         FROM_FILE,
         type=click.File(encoding="utf-8-sig"),
         metavar="CSV",
-        help="To the offsets in a file, with lines of topic,partition,offset (- is stdin).",
+        help="Reset to the offsets in a file with lines topic,partition,offset (- is stdin).",
     ),
 )
 
 
 def reset_options(function: F) -> F:
-    """Add the options that say where to go; `read_targets` takes what they were given."""
+    """Add the target options; `read_targets` reads their values."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
@@ -55,7 +62,7 @@ def reset_options(function: F) -> F:
 
 @dataclass(frozen=True)
 class Targets:
-    """What was asked for: one of these is set."""
+    """The target of a reset: exactly one attribute is set."""
 
     to_earliest: bool | None = None
     to_latest: bool | None = None
@@ -70,10 +77,10 @@ class Targets:
         bounds: Mapping[TopicPartition, tuple[int, int]],
         committed: Mapping[TopicPartition, int],
     ) -> dict[TopicPartition, int]:
-        """Return the offset asked for in each partition, be it within its bounds or not.
+        """Return the target offset of each partition; it may be outside the log's bounds.
 
         Raises:
-            click.ClickException: nothing is committed that could be shifted.
+            click.ClickException: a partition to shift has no committed offset.
         """
         if self.from_file is not None:
             return dict(self.from_file)
@@ -88,22 +95,20 @@ class Targets:
             return {at: bounds[at][1] if to == NO_OFFSET else to for at, to in found.items()}
         assert self.shift_by is not None
         if missing := [str(at) for at in bounds if at not in committed]:
-            raise click.ClickException(
-                f"nothing is committed of {', '.join(missing)} that could be shifted"
-            )
+            raise click.ClickException(f"cannot shift {', '.join(missing)}: no committed offset")
         return {at: committed[at] + self.shift_by for at in bounds}
 
 
 def read_targets(given: Mapping[str, Any]) -> Targets:
-    """Read what the options were given.
+    """Read the values of the target options.
 
     Raises:
-        click.UsageError: not exactly one of them, or one that makes no sense.
+        click.UsageError: there is not exactly one of them, or its value is invalid.
     """
     asked = {name: value for name, value in given.items() if value is not None}
     if len(asked) != 1:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise click.UsageError(f"one of {names} says where to go")
+        raise click.UsageError(f"specify exactly one of {names}")
     if (moment := asked.pop("to_datetime", None)) is not None:
         return Targets(to_time_ms=time_ms(moment, "--to-datetime"))
     if (lines := asked.pop("from_file", None)) is not None:
@@ -112,7 +117,7 @@ def read_targets(given: Mapping[str, Any]) -> Targets:
 
 
 def _read_csv(lines: Any) -> dict[TopicPartition, int]:
-    """Read lines of topic,partition,offset; the first may name its columns."""
+    """Read lines of topic,partition,offset; the first line may be a header."""
     offsets: dict[TopicPartition, int] = {}
     try:
         for number, row in enumerate(csv.reader(lines), 1):
@@ -123,12 +128,12 @@ def _read_csv(lines: Any) -> dict[TopicPartition, int]:
                 raise _bad(f"line {number}: {','.join(row)!r} is not topic,partition,offset")
             at = TopicPartition(cells[0], int(cells[1]))
             if at in offsets:
-                raise _bad(f"line {number}: {at} is there twice")
+                raise _bad(f"line {number}: {at} appears twice")
             offsets[at] = int(cells[2])
     except (csv.Error, UnicodeDecodeError) as fault:
         raise _bad(str(fault)) from fault
     if not offsets:
-        raise _bad("there is no line in it")
+        raise _bad("the file has no offsets")
     return offsets
 
 

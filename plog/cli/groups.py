@@ -37,20 +37,20 @@ MEMBER_COLUMNS = [
     *("Count", "Partitions", "Target"),
 ]
 STATES = list(dict.fromkeys(state.value for state in (*GroupState, *ConsumerState)))
-"""Those of classic groups and of consumer groups."""
+"""States of classic groups and of consumer groups."""
 
 
 @click.group()
 def command() -> None:
-    """Show how far consumer groups have read, and change it.
+    """Show the progress and lag of consumer groups; reset and delete their offsets.
 
-    Consumers that share the name of a group (their setting group.id) share the work: each partition
-    of their topics is read by one of them, its members. Now and then the group commits its offset
-    in each partition, which is the position of the record that it wants next, and whoever takes a
-    partition over goes on from there. Lag is how much a group has still to read.
+    Consumers with the same setting group.id are the members of one group and share the work: one
+    member reads each partition. The group regularly commits its offset in each partition, which is
+    the offset of the next record to read. A member that takes over a partition continues there. Lag
+    is the number of records that the group has not read yet.
 
-    One broker, the group's coordinator, keeps all that. It remembers a group that nobody is in
-    (Empty) by what it has committed, until that expires (offsets.retention.minutes).
+    One broker, the group's coordinator, stores the group. It keeps the offsets of a group without
+    members (state Empty) until they expire (offsets.retention.minutes).
     """
 
 
@@ -62,16 +62,16 @@ def command() -> None:
     "states",
     multiple=True,
     type=click.Choice(STATES, case_sensitive=False),
-    help="Only groups in this state; may be given many times.",
+    help="List only groups in this state. Repeatable.",
 )
 def list_groups(bootstrap: str, as_json: bool, states: tuple[str, ...]) -> None:
-    """List the groups there are.
+    """List consumer groups.
 
-    A group is Stable while its members read, Empty when it has none; PreparingRebalance and
-    CompletingRebalance while its partitions are divided anew (Assigning and Reconciling, where the
-    broker divides them). Type is "classic" where the members divide the partitions, "consumer"
-    where the broker does (their setting group.protocol). Protocol says what the members are:
-    "consumer", "connect" and so on; nothing where offsets were only ever committed from outside.
+    A group is Stable while its members read and Empty when it has no members. While partitions are
+    reassigned, it is PreparingRebalance or CompletingRebalance (type classic), or Assigning or
+    Reconciling (type consumer). In a classic group a member assigns the partitions; in a consumer
+    group the broker does (the members' setting group.protocol). Protocol is the kind of members:
+    "consumer", "connect" and so on. It is empty if the group never had members, only offsets.
     """
     from plog.client.group_admin import GroupAdmin
 
@@ -85,18 +85,17 @@ def list_groups(bootstrap: str, as_json: bool, states: tuple[str, ...]) -> None:
 @click.argument("group")
 @bootstrap_option
 @json_option
-@click.option("--members", is_flag=True, help="List the members, each with its partitions.")
+@click.option("--members", is_flag=True, help="List the members with their partitions.")
 def describe(group: str, bootstrap: str, as_json: bool, members: bool) -> None:
-    """Show where GROUP is in each partition, and who reads it.
+    """Show the committed offsets, the lag and the members of GROUP.
 
-    Committed is the offset that the group wants next, End the one after the last record; Lag is
-    what lies between them, and Behind for how long the next record has been waiting. Committed is
-    empty where the group has a partition, but has committed nothing yet. What is not known is
-    empty, as Behind is where the next record is already deleted.
+    Committed is the offset that the group reads next, and End the offset after the last record. Lag
+    is the difference. Behind is how long the next record has been waiting. Committed is empty if
+    the group has not committed an offset yet; Behind is empty if the next record was deleted.
 
-    Where the broker divides the partitions, group and members have epochs. A member whose epoch is
-    below the one that is assigned for is on its way to its Target: it has partitions to give up.
-    Type says how a member speaks, for groups whose clients are upgraded one by one.
+    In a consumer group (KIP-848), group and members have epochs. A member whose epoch is below the
+    group's assignment epoch still has to give up partitions before it gets its Target. Type is the
+    protocol of a member: classic or consumer, while a group's clients are being upgraded.
     """
     from plog.client.group_admin import GroupAdmin
 
@@ -121,18 +120,18 @@ def describe(group: str, bootstrap: str, as_json: bool, members: bool) -> None:
         return
     say(_line(described))
     if not rows:
-        say("It has no members." if members else "It has committed nothing.")
+        say("The group has no members." if members else "The group has no committed offsets.")
         return
     if not members:
         rows = [{**row, "behind_ms": _behind(row["behind_ms"])} for row in rows]
     columns = MEMBER_COLUMNS if members else PARTITION_COLUMNS
-    # Terminals are narrow: what is empty everywhere takes no room.
-    told = [
+    # Terminals are narrow: leave out columns without values.
+    shown = [
         (name, cells)
         for name, *cells in zip(columns, *(row.values() for row in rows), strict=True)
         if any(cell not in (None, "") for cell in cells)
     ]
-    names, cells = zip(*told, strict=True)
+    names, cells = zip(*shown, strict=True)
     print_rows(list(zip(*cells, strict=True)), names, as_json=False)
 
 
@@ -142,7 +141,7 @@ def _line(group: GroupDescription) -> str:
     coordinator = group.coordinator
     epochs = ""
     if group.epoch is not None:
-        epochs = f" type consumer, epoch {group.epoch}, assigned for {group.assignment_epoch},"
+        epochs = f" type consumer, epoch {group.epoch}, assignment epoch {group.assignment_epoch},"
     return (
         f"Group {group.group_id}: {group.state},{epochs} assignor {group.assignor or 'none'},"
         f" {counted(len(group.members), 'member')}, coordinator broker {coordinator.node_id}"
@@ -151,7 +150,7 @@ def _line(group: GroupDescription) -> str:
 
 
 def _partitions(admin: GroupAdmin, group: GroupDescription) -> list[dict[str, Any]]:
-    """Return what is told of each partition that is committed, or assigned to a member."""
+    """Return a row for each partition with a committed offset or an assigned member."""
     owners = {at: member for member in group.members for at in member.assigned or ()}
     offsets: dict[TopicPartition, int | None] = dict.fromkeys(owners)
     offsets.update(admin.committed(group.group_id))
@@ -203,11 +202,13 @@ def _behind(age_ms: int | None) -> str:
     "topics",
     multiple=True,
     metavar="TOPIC[:0,1,2]",
-    help="The partitions of this topic, or some of them; may be given many times.",
+    help="Reset this topic, or some of its partitions. Repeatable.",
 )
-@click.option("--all-topics", is_flag=True, help="Everything that the group has committed.")
+@click.option("--all-topics", is_flag=True, help="Reset all partitions with a committed offset.")
 @reset_options
-@click.option("--execute", is_flag=True, help="Do it; without this it is only shown.")
+@click.option(
+    "--execute", is_flag=True, help="Apply the change; without this option it is only shown."
+)
 def reset(
     group: str,
     bootstrap: str,
@@ -217,12 +218,12 @@ def reset(
     execute: bool,
     **given: Any,
 ) -> None:
-    """Change where GROUP goes on reading.
+    """Change the committed offsets of GROUP: where it continues to read.
 
-    Shows from where to where each partition's committed offset goes, and changes nothing unless
-    --execute is given. Nobody may be in the group: stop its consumers first, for they would commit
-    their own offsets over it. A group that does not exist comes to be. Offsets outside of a log
-    become its start or its end.
+    Shows the old and the new offset of each partition, and changes nothing without --execute. The
+    group must not have members: stop its consumers first, because their commits would overwrite the
+    new offsets. A group that does not exist is created. An offset outside the log is replaced by
+    the nearer end of the log.
 
     \b
       plog groups reset readers --topic flights --to-earliest
@@ -236,7 +237,7 @@ def reset(
     targets = read_targets(given)
     chosen = (bool(topics), all_topics, targets.from_file is not None)
     if sum(chosen) != 1:
-        raise click.UsageError("one of --topic, --all-topics and --from-file says which partitions")
+        raise click.UsageError("specify --topic, --all-topics or --from-file")
     asked = [topic_partitions(entry, "--topic") for entry in topics]
     with GroupAdmin(bootstrap) as admin:
         exists = True
@@ -259,13 +260,14 @@ def reset(
     rows = [(at.topic, at.partition, committed.get(at), to) for at, to in changes.items()]
     columns = ["Topic", "Partition", "From", "To"]
     if as_json:
-        told = [dict(zip(["topic", "partition", "from", "to"], row, strict=True)) for row in rows]
-        print_json({"group": group, "executed": execute and bool(changes), "changes": told})
+        keys = ["topic", "partition", "from", "to"]
+        objects = [dict(zip(keys, row, strict=True)) for row in rows]
+        print_json({"group": group, "executed": execute and bool(changes), "changes": objects})
         return
     print_rows(rows, columns, as_json=False)
     of_group = f"{counted(len(changes), 'offset')} of group {group}"
     if not changes:
-        say(f"Group {group} has committed nothing.")
+        say(f"Group {group} has no committed offsets.")
     elif execute:
         say(f"Reset {of_group}.")
     else:
@@ -289,7 +291,7 @@ def _changes(
     partitions: list[TopicPartition],
     committed: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """Return where each partition goes, and say which would have gone beyond its log."""
+    """Return the new offset of each partition; report those limited to the log's bounds."""
     if not partitions:
         return {}
     bounds = admin.bounds(partitions)
@@ -299,7 +301,7 @@ def _changes(
         changes[at] = min(max(wanted[at], start), end)
         if changes[at] != wanted[at]:
             say(
-                f"plog: {at} has the offsets {start} to {end}: {changes[at]} is taken in place of"
+                f"plog: {at} has the offsets {start} to {end}: using {changes[at]} instead of"
                 f" {wanted[at]}",
                 err=True,
             )
@@ -311,10 +313,10 @@ def _changes(
 @bootstrap_option
 @json_option
 def delete(groups: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
-    """Delete groups, and with them all that they have committed.
+    """Delete groups and their committed offsets.
 
-    Does not ask. A group that somebody is in is left alone, and the others are deleted all the
-    same. Consumers that come again with the same group.id begin as a new group does.
+    Does not ask for confirmation. A group with members is not deleted; the others are. Consumers
+    that later join with the same group.id form a new group.
     """
     from plog.client.group_admin import GroupAdmin
     from plog.errors import KafkaError
@@ -345,14 +347,14 @@ def delete(groups: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
     multiple=True,
     required=True,
     metavar="TOPIC[:0,1,2]",
-    help="A topic, or some of its partitions; may be given many times.",
+    help="Delete the offsets of this topic, or of some of its partitions. Repeatable.",
 )
 def delete_offsets(group: str, bootstrap: str, as_json: bool, topics: tuple[str, ...]) -> None:
-    """Make GROUP forget what it has committed of topics.
+    """Delete committed offsets of GROUP for some topics.
 
-    Consumers that come to these partitions then begin as their setting auto.offset.reset says.
-    Refused for topics that members of the group consume now. A group that nobody is in is gone
-    with the last of its offsets.
+    Consumers then start in these partitions by their setting auto.offset.reset. The broker refuses
+    topics to which members of the group are subscribed. A group without members disappears with its
+    last offset.
     """
     from plog.client.group_admin import GroupAdmin
     from plog.types import counted
@@ -367,21 +369,23 @@ def delete_offsets(group: str, bootstrap: str, as_json: bool, topics: tuple[str,
                 at for at in committed if at.topic == topic and (not some or at.partition in some)
             ]
             if not found:
-                raise click.ClickException(f"group {group!r} has committed nothing of {entry!r}")
+                raise click.ClickException(
+                    f"group {group!r} has no committed offsets for {entry!r}"
+                )
             partitions += found
         partitions = sorted(set(partitions))
         admin.delete_offsets(group, partitions)
-    told = [{"topic": at.topic, "partition": at.partition} for at in partitions]
+    deleted = [{"topic": at.topic, "partition": at.partition} for at in partitions]
     print_done(
         f"Deleted {counted(len(partitions), 'offset')} of group {group}:"
         f" {', '.join(map(str, partitions))}.",
-        {"group": group, "deleted": told},
+        {"group": group, "deleted": deleted},
         as_json=as_json,
     )
 
 
 def _some(admin: GroupAdmin, topic: str, numbers: Iterable[int]) -> list[TopicPartition]:
-    """Return partitions of a topic, all where none are named; the log's bounds tell wrong ones."""
+    """Return the named partitions of a topic, or all; `bounds` rejects unknown ones."""
     from plog.types import TopicPartition
 
     return [TopicPartition(topic, number) for number in numbers] or admin.partitions_of(topic)

@@ -1,4 +1,4 @@
-"""What commands share: options, and how they print (tables for people, JSON for programs)."""
+"""Options and output that commands share: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
 ELECTION_S = 2.0
-"""For so long a partition may well be without a leader, as a new topic's are at first."""
+"""How long a partition may lack a leader before we say so; a new topic's do at first."""
 MOST_NAMED = 3
 MOST_DIGITS = len(str(2**63 - 1))
 SECOND_MS = 1000
@@ -40,15 +40,13 @@ def bootstrap_option(function: F) -> F:
         show_default=True,
         envvar="PLOG_BOOTSTRAP_SERVER",
         metavar="HOST:PORT,...",
-        help="A broker of the cluster; several for when one is down.",
+        help="Address of a broker; several addresses in case one is down.",
     )(function)
 
 
 def json_option(function: F) -> F:
     """Add --json, shared by every command that prints."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(
-        function
-    )
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
 def print_rows(
@@ -71,15 +69,15 @@ def print_rows(
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        # As Text, for rich would take [square brackets] for its own.
+        # As Text, because rich would read [square brackets] as markup.
         table.add_row(*[Text("" if cell is None else printable(_text(cell))) for cell in row])
-    # Into a pipe or a file a table is as wide as it needs to be, so that lines are rows.
+    # In a pipe or a file a table is as wide as necessary, so that each row is one line.
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else table_width(table)
     Console(width=width).print(table)
 
 
 def table_width(table: Any) -> int:
-    """Return how wide a rich table is when nothing is folded."""
+    """Return the width of a rich table without folded cells."""
     from rich.console import Console
 
     wide = Console(width=10_000)
@@ -92,12 +90,12 @@ def print_json(value: Any) -> None:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print one line for people; text in it may come from a client."""
+    """Print one line of text, which may contain text from a client."""
     click.echo(printable(text), err=err)
 
 
 def print_done(text: str, outcome: dict[str, Any], *, as_json: bool) -> None:
-    """Say what a command did: a sentence, or an object."""
+    """Print the outcome of a command: a sentence, or a JSON object."""
     if as_json:
         print_json(outcome)
     else:
@@ -105,7 +103,7 @@ def print_done(text: str, outcome: dict[str, Any], *, as_json: bool) -> None:
 
 
 def agrees(question: str) -> bool:
-    """Ask whether to go on; where nobody is there to answer, nobody agrees."""
+    """Ask for confirmation; without an answer return False."""
     try:
         return click.confirm(question, err=True)
     except click.Abort:
@@ -114,10 +112,10 @@ def agrees(question: str) -> bool:
 
 
 def raise_all(faults: Sequence[KafkaError], *, most: int | None = None) -> None:
-    """End a command with all that went wrong, each in a line; with nothing, do nothing.
+    """Raise an error that names each fault on its own line; do nothing without faults.
 
     Args:
-        most: name so many of them, and count the others.
+        most: name at most this number of faults, and count the others.
     """
     from plog.cli import explain
 
@@ -131,10 +129,10 @@ def raise_all(faults: Sequence[KafkaError], *, most: int | None = None) -> None:
 
 
 def warn_of_leaderless(cluster: Cluster, topic: str, partitions: Iterable[int] = ()) -> None:
-    """Say which partitions have no leader, and so why a command waits, before it does.
+    """Warn of partitions without a leader, for which the command is going to wait.
 
     Args:
-        partitions: those that the command is about; none is all of them.
+        partitions: the partitions that the command uses; all of them if empty.
     """
     from plog.client.metadata import no_leader
     from plog.types import TopicPartition
@@ -144,7 +142,7 @@ def warn_of_leaderless(cluster: Cluster, topic: str, partitions: Iterable[int] =
     while True:
         cluster.refresh([topic])
         known = cluster.topics.get(topic)
-        if known is None:  # the command itself says so, or has it made
+        if known is None:  # the command itself reports it, or creates the topic
             return
         at = [index for index in sorted(known.partitions) if not wanted or index in wanted]
         without = [index for index in at if known.partitions[index].leader_id < 0]
@@ -160,7 +158,7 @@ def warn_of_leaderless(cluster: Cluster, topic: str, partitions: Iterable[int] =
 
 
 def time_text(timestamp_ms: int) -> str:
-    """Return a timestamp as ISO 8601 in UTC; "" for none, the number where no date can be told."""
+    """Return a timestamp as ISO 8601 in UTC; "" for none, the number if it is out of range."""
     if timestamp_ms < 0:
         return ""
     try:
@@ -171,15 +169,15 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Tell whether text is decimal digits, and no more than the protocol's numbers have."""
+    """Return whether text is decimal digits, at most as many as an int64 has."""
     return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
 
 
 def topic_partitions(entry: str, option: str) -> tuple[str, frozenset[int]]:
-    """Read TOPIC or TOPIC:0,1,2; no numbers are all of its partitions.
+    """Read TOPIC or TOPIC:0,1,2; an empty set stands for all partitions.
 
     Raises:
-        click.BadParameter: it is neither; `option` is what it was given with.
+        click.BadParameter: it is neither; the message names `option`.
     """
     topic, colon, numbers = entry.partition(":")
     listed = numbers.split(",") if colon else []
@@ -189,10 +187,10 @@ def topic_partitions(entry: str, option: str) -> tuple[str, frozenset[int]]:
 
 
 def time_ms(text: str, option: str) -> int:
-    """Read a time: ISO 8601 (UTC unless it says otherwise), or milliseconds since 1970.
+    """Read a time: ISO 8601 (UTC unless it has a time zone), or milliseconds since 1970.
 
     Raises:
-        click.BadParameter: it is neither; `option` is what it was given with.
+        click.BadParameter: it is neither; the message names `option`.
     """
     if is_number(text):
         return min(int(text), 2**63 - 1)
@@ -206,20 +204,22 @@ def time_ms(text: str, option: str) -> int:
 
 
 def duration_ms(text: str) -> int:
-    """Read how long something takes: ms, or a number with one unit, as `850ms`, `20m`, `2d`.
+    """Read a duration: milliseconds, or a number with one unit such as `850ms`, `20m`, `2d`.
 
     Raises:
         click.BadParameter: it is neither.
     """
     found = re.fullmatch(r"([0-9]+)(ms|[dhms])?", text, re.ASCII)
     if found is None or not is_number(found[1]):
-        raise click.BadParameter(f"{text!r} is not so many ms, or a number with ms, s, m, h or d")
+        raise click.BadParameter(
+            f"{text!r} is not a duration: use milliseconds, or a number with ms, s, m, h or d"
+        )
     number, unit = int(found[1]), found[2] or "ms"
     return min(number if unit == "ms" else number * UNITS_S[unit] * SECOND_MS, 2**63 - 1)
 
 
 def duration_text(duration_ms: int) -> str:
-    """Return how long something took in its two largest units: `850ms`, `3m 12s`, `2d 5h`."""
+    """Return a duration in its two largest units: `850ms`, `3m 12s`, `2d 5h`."""
     if duration_ms < SECOND_MS:
         return f"{duration_ms}ms" if duration_ms else "0"
     left = duration_ms // SECOND_MS
@@ -232,7 +232,7 @@ def duration_text(duration_ms: int) -> str:
 
 
 def data_json(data: bytes | None) -> str | dict[str, str] | None:
-    """Return text where the bytes are text, {"base64": ...} where they are not."""
+    """Return UTF-8 bytes as text, and other bytes as {"base64": ...}."""
     if data is None:
         return None
     try:

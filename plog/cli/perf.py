@@ -1,4 +1,4 @@
-"""`plog perf`: load a broker with clients in C, and say what it did."""
+"""`plog perf`: load a broker with clients in C, and print throughput and latency."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 SIGNALLED = 128
-"""A shell reports a command that a signal ended by this and the signal's number."""
+"""A shell adds the number of the signal that ended a command to this exit status."""
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 ACKS = {"all": -1, "1": 1, "0": 0}
-ANSWERED_WHEN = {
+RESPONSE_WHEN = {
     "all": "on every in-sync replica's disk (all)",
     "1": "at the leader (1)",
     "0": "never (0)",
 }
 PARTITIONS = 6
-"""Of a topic that is made for producers."""
+"""Of the temporary topic for producers."""
 WARMUP_S = 1.0
 KEPT_PACE = 0.99
-"""Share of a rate that must be reached for latencies to mean what they say."""
+"""Minimum share of the requested rate for the latencies to be meaningful."""
 STEP_S = 0.1
 TIMEOUT_S = 90.0
-"""For a run beyond its seconds; the generator gives up after a minute without an answer."""
+"""Extra time for a run; the generator gives up after a minute without a response."""
 READ_S = 10.0
-"""To read what a generator that has ended has told."""
+"""To read the output of a generator that has exited."""
 
 
 @click.group()
 def command() -> None:
-    """Measure a broker: rates and latencies of producers and consumers.
+    """Measure the throughput and latency of a broker.
 
-    The clients are written in C and speak today's protocol as Java's clients do by default:
-    idempotent producers with five requests in flight, consumers in fetch sessions. They load the
-    one broker that leads the topic. MB/s counts record batches as they are sent: compressed ones
-    by their compressed size, in units of 1,000,000 bytes.
+    The clients are written in C and use the defaults of current Java clients: idempotent producers
+    with five requests in flight, consumers with fetch sessions. One broker must lead all partitions
+    of the topic. MB/s is the size of the record batches on the wire, so compressed batches count by
+    their compressed size; 1 MB is 1,000,000 bytes.
 
     \b
       plog perf produce --seconds 10
@@ -68,53 +68,75 @@ def command() -> None:
 
 
 class Ending:
-    """What a signal does to a run: it ends with what was started, and without its own topic."""
+    """Ends a run on a signal; the run stops the generator and deletes its temporary topic."""
 
     def __init__(self) -> None:
         self._number: int | None = None
 
     def ask(self, number: int, _frame: FrameType | None) -> None:
         """Raise SystemExit, as the handler of a signal."""
-        # timeout(1) sends SIGTERM twice, and the second must not interrupt the tidying up.
+        # timeout(1) sends SIGTERM twice; the second one must not interrupt the cleanup.
         repeated = self._number == number == signal.SIGTERM
         self._number = number
         if not repeated:
             self.check()
 
     def check(self) -> None:
-        """Exit if that was asked for.
+        """Exit if a signal has arrived.
 
-        Python loses what a handler raises if it runs within the callback of a weak reference, as
-        the import system has them; so waits look whether they were to end.
+        Python drops an exception of a signal handler that runs inside a weak reference's callback
+        (the import system has such callbacks). So waits call this as well.
 
         Raises:
-            SystemExit: it was.
+            SystemExit: a signal has arrived.
         """
         if self._number is not None:
             sys.exit(SIGNALLED + self._number)
 
 
 def seconds_option(function: F) -> F:
-    """Add --seconds, how long a run is."""
+    """Add --seconds, the length of a run."""
     return click.option(
         "--seconds",
         type=click.FloatRange(0.1),
         default=10.0,
         show_default=True,
-        help="How long to measure, after a second to warm up.",
+        help="Duration of the measurement, after one second of warm-up.",
     )(function)
 
 
 def acks_option(*choices: str) -> Callable[[F], F]:
-    """Add --acks, which takes these choices and explains them."""
-    *first, last = [ANSWERED_WHEN[choice] for choice in choices]
+    """Add --acks with these choices and their meaning."""
+    *first, last = [RESPONSE_WHEN[choice] for choice in choices]
     return click.option(
         "--acks",
         type=click.Choice(choices),
         default="all",
         show_default=True,
-        help=f"Answer when records are {', '.join(first)}, or {last}.",
+        help=f"The broker responds when records are {', '.join(first)}, or {last}.",
     )
+
+
+def connections_option(function: F) -> F:
+    """Add --connections."""
+    return click.option(
+        "--connections",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Number of client connections.",
+    )(function)
+
+
+def record_size_option(function: F) -> F:
+    """Add --record-size."""
+    return click.option(
+        "--record-size",
+        type=click.IntRange(0),
+        default=100,
+        show_default=True,
+        help="Value size in bytes.",
+    )(function)
 
 
 @command.command()
@@ -123,30 +145,34 @@ def acks_option(*choices: str) -> Callable[[F], F]:
 @json_option
 @seconds_option
 @acks_option("all", "1", "0")
-@click.option("--connections", type=click.IntRange(1), default=1, show_default=True)
+@connections_option
 @click.option(
     "--in-flight",
     type=click.IntRange(1),
     default=5,
     show_default=True,
-    help="Requests of a connection that wait for their answers.",
+    help="Maximum requests in flight per connection.",
 )
 @click.option(
     "--batch-size",
     type=click.IntRange(0),
     default=16384,
     show_default=True,
-    help="Bytes of a batch, as it is sent; 0: one record.",
+    help="Batch size in bytes on the wire; 0 sends one record per batch.",
 )
+@record_size_option
 @click.option(
-    "--record-size", type=click.IntRange(0), default=100, show_default=True, help="Of a value."
+    "--compression",
+    type=click.Choice(CODECS),
+    default="none",
+    show_default=True,
+    help="Compression codec of the batches.",
 )
-@click.option("--compression", type=click.Choice(CODECS), default="none", show_default=True)
-@click.option("--no-idempotence", is_flag=True, help="Producers without an id.")
+@click.option("--no-idempotence", is_flag=True, help="Use producers without idempotence.")
 @click.option(
     "--partitions",
     type=click.IntRange(1, 400),
-    help="Of the topic that is made where none is named, and deleted afterwards; by default 6.",
+    help=f"Partitions of the temporary topic, used when TOPIC is omitted [default: {PARTITIONS}].",
 )
 def produce(
     topic: str | None,
@@ -162,14 +188,17 @@ def produce(
     no_idempotence: bool,
     partitions: int | None,
 ) -> None:
-    """Write to TOPIC, which must be there, as fast as it takes it; without one to one of its own.
+    """Write to TOPIC as fast as possible.
 
-    With --acks 0 nothing is answered: records count when they are sent, and there are no latencies.
-    A batch holds one record at least, however large that is. Values are noise, or JSON where they
-    are compressed.
+    TOPIC must exist. Without TOPIC, writes to a temporary topic and deletes it afterwards. With
+    --acks 0 the broker sends no responses: records count when they are sent, and no latencies are
+    printed. A batch holds at least one record, even if that exceeds --batch-size. Values are random
+    bytes, or JSON with --compression.
     """
     if topic is not None and partitions is not None:
-        raise click.UsageError(f"--partitions is of a topic that is made; {topic!r} has its own.")
+        raise click.UsageError(
+            f"--partitions applies only to the temporary topic; omit it for {topic!r}"
+        )
     from plog.client.admin import Admin
     from plog.ops.load import make_batch
 
@@ -189,7 +218,7 @@ def produce(
             connections=connections,
             in_flight=in_flight,
         )
-    _print(figures, as_json=as_json, answered=acks != "0")
+    _print(figures, as_json=as_json, has_responses=acks != "0")
 
 
 @command.command()
@@ -197,18 +226,22 @@ def produce(
 @bootstrap_option
 @json_option
 @seconds_option
-@click.option("--connections", type=click.IntRange(1), default=1, show_default=True)
+@connections_option
 @click.option(
-    "--max-bytes", type=click.IntRange(1), default=50 << 20, show_default=True, help="Of an answer."
+    "--max-bytes",
+    type=click.IntRange(1),
+    default=50 << 20,
+    show_default=True,
+    help="Maximum bytes per fetch response.",
 )
 @click.option(
     "--partition-max-bytes",
     type=click.IntRange(1),
     default=1 << 20,
     show_default=True,
-    help="Of a partition in an answer.",
+    help="Maximum bytes per partition in a fetch response.",
 )
-@click.option("--once", is_flag=True, help="Stop at the end; else begin anew there.")
+@click.option("--once", is_flag=True, help="Read the topic once instead of looping.")
 def consume(
     topic: str,
     bootstrap: str,
@@ -219,10 +252,10 @@ def consume(
     partition_max_bytes: int,
     once: bool,
 ) -> None:
-    """Read TOPIC as fast as it comes; fail if there is nothing to read.
+    """Read TOPIC as fast as possible; fail if it is empty.
 
-    It is read from its beginning to its end, again and again until the seconds are over, so that
-    more records may be told than it has; with --once it is read once.
+    Reads the topic from start to end in a loop until the time is over, so the number of records may
+    exceed that of the topic. With --once it stops at the end.
     """
     from plog.client.admin import Admin
 
@@ -240,8 +273,8 @@ def consume(
             partition_max_bytes=partition_max_bytes,
         )
     if not figures["records"]:
-        # What was timed then is how long the broker waits for records to come.
-        raise click.ClickException(f"there is nothing to read in {topic}")
+        # The measured time would be how long the broker waits for records.
+        raise click.ClickException(f"topic {topic} has no records to read")
     _print(figures, as_json=as_json)
 
 
@@ -251,11 +284,17 @@ def consume(
 @seconds_option
 @acks_option("all", "1")
 @click.option(
-    "--rate", type=click.FloatRange(1), default=1000.0, show_default=True, help="Records a second."
+    "--rate",
+    type=click.FloatRange(1),
+    default=1000.0,
+    show_default=True,
+    help="Records per second.",
 )
-@click.option("--record-size", type=click.IntRange(0), default=100, show_default=True)
+@record_size_option
 @click.option(
-    "--end-to-end", is_flag=True, help="Until a consumer has the record, not until its answer."
+    "--end-to-end",
+    is_flag=True,
+    help="Measure until a consumer receives the record, not until the produce response.",
 )
 def latency(
     bootstrap: str,
@@ -266,10 +305,10 @@ def latency(
     record_size: int,
     end_to_end: bool,
 ) -> None:
-    """Write single records at a pace to a topic of its own, and say how long each takes.
+    """Write single records at a fixed rate to a temporary topic, and measure their latency.
 
-    Times count from when a record should have been sent: a broker that stalls is not spared the
-    records that were kept back.
+    Latency counts from the scheduled time of a record, even if it was sent later. So a broker's
+    stall counts for every record that it delayed.
     """
     from plog.client.admin import Admin
     from plog.ops.load import make_batch
@@ -291,15 +330,15 @@ def latency(
     _print(figures, as_json=as_json)
     if figures["records_per_s"] < KEPT_PACE * rate:
         click.echo(
-            f"The broker or this machine did not keep up: {figures['records_per_s']:,.0f} records"
-            f" a second of {rate:,.0f}. Latencies are those of a backlog.",
+            f"The broker or this machine did not keep up: {figures['records_per_s']:,.0f} of"
+            f" {rate:,.0f} records per second. The latencies include a backlog.",
             err=True,
         )
 
 
 @contextmanager
 def _topic_of(admin: Admin, named: str | None, partitions: int) -> Iterator[str]:
-    """Yield the named topic, or one that is made for the run."""
+    """Yield the named topic, or a temporary one."""
     if named is not None:
         yield named
         return
@@ -318,7 +357,7 @@ def _file() -> Iterator[Path]:
 
 
 def _target(admin: Admin, topic: str) -> dict[str, object]:
-    """Return where the generator finds a topic."""
+    """Return the generator's options for a topic: address, id, partitions."""
     deadline = time.monotonic() + 30
     while True:
         found = admin.topic(topic)
@@ -326,10 +365,10 @@ def _target(admin: Admin, topic: str) -> dict[str, object]:
         if min(leaders) >= 0:
             break
         if time.monotonic() > deadline:
-            raise click.ClickException(f"not every partition of {topic} has a leader")
+            raise click.ClickException(f"some partitions of {topic} have no leader")
         time.sleep(0.05)
     if len(leaders) > 1:
-        raise click.ClickException(f"{len(leaders)} brokers lead {topic}, and one can be loaded")
+        raise click.ClickException(f"{len(leaders)} brokers lead {topic}: use a topic with one")
     (node,) = [node for node in admin.nodes() if node.node_id in leaders]
     return {
         "host": socket.gethostbyname(node.host),
@@ -367,10 +406,10 @@ def _measure(mode: str, seconds: float, **options: object) -> Figures:
         raise
 
 
-def _print(figures: Figures, *, as_json: bool, answered: bool = True) -> None:
-    """Print what a run measured; without answers nothing is known of latencies."""
-    latencies = figures["latency_us"] if answered else {}
-    told = {
+def _print(figures: Figures, *, as_json: bool, has_responses: bool = True) -> None:
+    """Print the figures of a run; without responses there are no latencies."""
+    latencies = figures["latency_us"] if has_responses else {}
+    shown = {
         "seconds": round(figures["seconds"], 3),
         "requests": round(figures["requests"]),
         "records": round(figures["records"]),
@@ -380,18 +419,18 @@ def _print(figures: Figures, *, as_json: bool, answered: bool = True) -> None:
         **{f"latency_{name}_us": value for name, value in latencies.items()},
     }
     if as_json:
-        print_json(told)
+        print_json(shown)
         return
     rows = [
-        ("seconds", f"{told['seconds']:,.1f}"),
-        ("records", f"{told['records']:,}"),
-        ("records/s", f"{told['records_per_s']:,.0f}"),
-        ("requests/s", f"{told['requests_per_s']:,.0f}"),
-        ("MB/s", f"{told['mb_per_s']:,.1f}"),
+        ("seconds", f"{shown['seconds']:,.1f}"),
+        ("records", f"{shown['records']:,}"),
+        ("records/s", f"{shown['records_per_s']:,.0f}"),
+        ("requests/s", f"{shown['requests_per_s']:,.0f}"),
+        ("MB/s", f"{shown['mb_per_s']:,.1f}"),
         *(
             (f"latency {name}, us", f"{latencies[key]:,.0f}")
             for name, key in (("p50", "p50"), ("p99", "p99"), ("p99.9", "p999"), ("max", "max"))
             if key in latencies
         ),
     ]
-    print_rows(rows, ["What", "Value"], as_json=False)
+    print_rows(rows, ["Metric", "Value"], as_json=False)

@@ -1,4 +1,4 @@
-"""`plog produce`: write lines of text into a topic."""
+"""`plog produce`: write lines of text to a topic."""
 
 from __future__ import annotations
 
@@ -27,34 +27,45 @@ from plog.cli.output import (
 @click.argument("source", type=click.File("rb"), default="-")
 @bootstrap_option
 @json_option
-@click.option("--key-separator", help="Split each line into key and value at its first occurrence.")
+@click.option("--key-separator", help="Split each line into key and value at the first separator.")
 @click.option(
     "--partition",
     type=click.IntRange(0),
-    help="Write to this partition [default: by the key, or spread over all].",
+    help="Write to this partition [default: chosen by the key, or spread over all].",
 )
 @click.option(
     "--header",
     "headers",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A header for every record; may be given many times.",
+    help="Add this header to every record. Repeatable.",
 )
 @click.option(
     "--compression",
     default="none",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
     show_default=True,
+    help="Compression codec of the batches.",
 )
 @click.option(
     "--acks",
     default="all",
     type=click.Choice(["all", "1", "0"]),
     show_default=True,
-    help="Who must have a record: every in-sync replica, the leader, or nobody.",
+    help="Replicas that must have a record: all in-sync replicas, the leader (1), or none (0).",
 )
-@click.option("--linger-ms", default=5, show_default=True, help="How long a batch may wait.")
-@click.option("--batch-size", default=65536, show_default=True, help="Bytes at which it does not.")
+@click.option(
+    "--linger-ms",
+    default=5,
+    show_default=True,
+    help="Milliseconds that a batch waits for more records.",
+)
+@click.option(
+    "--batch-size",
+    default=65536,
+    show_default=True,
+    help="Bytes at which a batch is sent without waiting.",
+)
 def command(
     topic: str,
     source: IO[bytes],
@@ -68,7 +79,7 @@ def command(
     linger_ms: int,
     batch_size: int,
 ) -> None:
-    """Write each line of SOURCE (a file, or standard input) into TOPIC as one record.
+    """Write each line of SOURCE (a file, or standard input) to TOPIC as one record.
 
     \b
       echo hello | plog produce greetings
@@ -81,7 +92,7 @@ def command(
 
     pairs = [_header(header) for header in headers]
     if key_separator == "":
-        raise click.BadParameter("it is empty", param_hint="--key-separator")
+        raise click.BadParameter("the separator is empty", param_hint="--key-separator")
     separator = None if key_separator is None else key_separator.encode()
     failures: list[PlogError] = []
 
@@ -90,7 +101,7 @@ def command(
             failures.append(error)
 
     with Cluster(bootstrap) as cluster:
-        # A producer would wait for a broker that is away; here somebody is looking on.
+        # The producer would wait silently for a missing leader; tell the user.
         warn_of_leaderless(cluster, topic, () if partition is None else [partition])
     count = 0
     with (
@@ -120,7 +131,7 @@ def command(
         if not failures:
             producer.flush()
         if failures:
-            # Raised inside, so that what waits behind the failure is given up.
+            # Raised inside the block, so that the producer drops the waiting records.
             raise failures[0]
     if as_json:
         print_json({"topic": topic, "records": count})
@@ -129,13 +140,13 @@ def command(
 
 
 def _require_topic(bootstrap: str, topic: str) -> None:
-    """Wait a moment until the topic exists, created by the broker if it does that.
+    """Wait a moment until the topic exists; the broker may create it.
 
-    The producer itself would wait a minute, in silence.
+    The producer itself would wait a minute, silently.
 
     Raises:
         UnknownTopicOrPartition: the topic does not exist.
-        NetworkException: no broker answers.
+        NetworkException: no broker responds.
     """
     from plog.client.metadata import Cluster
 
@@ -158,7 +169,7 @@ def _header(text: str) -> tuple[str, bytes | None]:
 
 @contextmanager
 def _progress(source: IO[bytes]) -> Iterator[Iterator[bytes]]:
-    """Give the lines of a file; on a terminal, with a bar unless somebody types them."""
+    """Yield the lines of a file; on a terminal show a progress bar, except for typed lines."""
     if not sys.stderr.isatty() or source.isatty():
         yield iter(source)
         return

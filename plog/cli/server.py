@@ -12,12 +12,12 @@ from plog.cli.properties import takes_properties
 def command(properties: str | None, overrides: tuple[str, ...]) -> None:
     """Run a broker with the settings of a PROPERTIES file (Kafka's server.properties syntax).
 
-    Without a file every key has its default: one broker on 127.0.0.1:9092. SIGTERM or Ctrl-C stop
-    it cleanly. Log lines go to stderr.
+    Without a file every key has its default: one broker on 127.0.0.1:9092. SIGTERM or Ctrl-C stops
+    the broker cleanly. Log lines go to stderr.
     """
     from plog import server
     from plog.ops.log_lines import log_to_stderr
     from plog.settings import load
 
-    log_to_stderr()  # before the file is read: keys without effect are warned of
+    log_to_stderr()  # first, because reading the file warns of keys without effect
     server.run(load(properties, overrides))

@@ -1,4 +1,4 @@
-"""`plog top`: what a broker does, as it does it."""
+"""`plog top`: live statistics of a broker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOTHING_FOLDS = 10_000
     show_default=True,
     envvar="PLOG_METRICS",
     metavar="HOST:PORT",
-    help="The broker's `metrics.listener`.",
+    help="Address of the broker's metrics page (its `metrics.listener`).",
 )
 @click.option(
     "--every",
@@ -38,24 +38,24 @@ NOTHING_FOLDS = 10_000
     type=click.FloatRange(0.1, 3600),
     default=2.0,
     show_default=True,
-    help="Seconds between two readings, over which rates and percentiles are taken.",
+    help="Seconds between two readings; rates and percentiles cover this interval.",
 )
-@click.option("--count", type=click.IntRange(1), help="End after so many readings.")
+@click.option("--count", type=click.IntRange(1), help="Exit after this number of readings.")
 @json_option
 def command(address: str, seconds: float, count: int | None, as_json: bool) -> None:
-    """Show a broker's requests, latencies, troubled disks and largest topics live.
+    """Show live statistics of a broker: requests, latencies, disk problems, largest topics.
 
-    The broker serves its metrics page where `metrics.listener` in its properties says, which is
-    nowhere by default:
+    The broker must serve a metrics page; by default it has none. Set its address in the broker's
+    properties:
 
     \b
       metrics.listener=127.0.0.1:9095
 
-    A request's time is from when the broker read it to when its answer was ready, waiting for
-    records or for the disk included. The share "fast" is of those that were answered without
-    Python; why others were not is told below them, and in docs/OPERATIONS.md. A topic's offsets
-    count what its log ends have grown by. Ctrl-C ends; into a pipe or a file the readings are
-    printed one after another.
+    A request's latency is the time from reading it to having its response ready, including waits
+    for records and for the disk. "fast" is the share of requests that the broker answered without
+    Python. The next table counts the others by reason; docs/OPERATIONS.md explains the reasons.
+    "offsets/s" is the growth of a topic's log end offsets. Ctrl-C exits. In a pipe or a file the
+    readings are printed one after another.
     """
     from plog.ops import watch
 
@@ -64,8 +64,8 @@ def command(address: str, seconds: float, count: int | None, as_json: bool) -> N
             return watch.read(address, time.monotonic())
         except (OSError, ValueError) as error:
             raise click.ClickException(
-                f"no metrics page at {address}: {error} (`metrics.listener` in the broker's"
-                " properties says where it is, and without one it is nowhere)"
+                f"no metrics page at {address}: {error} (set `metrics.listener` in the broker's"
+                " properties, and pass its address with --metrics)"
             ) from error
 
     before = reading()
@@ -98,7 +98,7 @@ def command(address: str, seconds: float, count: int | None, as_json: bool) -> N
 
 
 def _print(screen: RenderableType) -> None:
-    """Print one reading where there is no screen: as wide as it is, and now."""
+    """Print one reading without a terminal: unfolded, and flushed."""
     from rich.console import Console
 
     console = Console(width=NOTHING_FOLDS)
@@ -170,7 +170,7 @@ def _screen(seen: Watch, address: str) -> RenderableType:
     if figures["missing_log_dirs"]:
         head += f"   {figures['missing_log_dirs']} log directories MISSING"
     if figures["slow_log_dirs"]:
-        head += f"   slow, or not tried yet: {', '.join(figures['slow_log_dirs'])}"
+        head += f"   slow disk, or not measured yet: {', '.join(figures['slow_log_dirs'])}"
     apis = Table("requests", "per second", "fast", "p50", "p99", "p99.9", box=None)
     for one in seen.apis():
         times = [_time(seconds) for seconds in one.percentiles]
@@ -183,7 +183,7 @@ def _screen(seen: Watch, address: str) -> RenderableType:
             _bytes(one["bytes"]),
             f"{one['offsets_per_s']:,.0f}",
         )
-    handed_over = Table("handed over to Python", "per second", box=None)
+    handed_over = Table("answered in Python because", "per second", box=None)
     for reason, rate in figures["handed_over_per_s"].items():
         handed_over.add_row(Text(printable(reason)), f"{rate:,.1f}")
     tables = [apis, handed_over, topics] if handed_over.rows else [apis, topics]

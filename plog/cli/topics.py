@@ -24,7 +24,7 @@ def _configs(entries: tuple[str, ...]) -> dict[str, str]:
         if not equals or not key.strip():
             raise click.BadParameter(f"{entry!r} is not KEY=VALUE", param_hint="--config")
         if key.strip() in parsed:
-            raise click.BadParameter(f"{key.strip()} is given twice", param_hint="--config")
+            raise click.BadParameter(f"{key.strip()} appears twice", param_hint="--config")
         parsed[key.strip()] = value.strip()
     return parsed
 
@@ -33,7 +33,7 @@ def _configs(entries: tuple[str, ...]) -> dict[str, str]:
 def command() -> None:
     """List, describe, create, change and delete topics.
 
-    A topic is a named log of records, kept in one or more partitions; records keep their order
+    A topic is a named log of records, stored in one or more partitions. Records keep their order
     within a partition.
     """
 
@@ -43,7 +43,7 @@ def command() -> None:
 @json_option
 @click.option("--internal", is_flag=True, help="Also list the broker's own topics.")
 def list_topics(bootstrap: str, as_json: bool, internal: bool) -> None:
-    """List the topics with their partitions and replicas."""
+    """List topics with their numbers of partitions and replicas."""
     from plog.client.admin import Admin
 
     with Admin(bootstrap) as admin:
@@ -67,10 +67,10 @@ def list_topics(bootstrap: str, as_json: bool, internal: bool) -> None:
 @bootstrap_option
 @json_option
 def describe(topic: str, bootstrap: str, as_json: bool) -> None:
-    """Show where the partitions of TOPIC live and what they hold.
+    """Show the partitions of TOPIC: leader, replicas, offsets and size.
 
-    Start is the first offset, End the one after the last record; Bytes is the leader's log on
-    disk. A partition without a leader cannot be written or read at the moment.
+    Start is the first offset and End the offset after the last record. Bytes is the size of the
+    leader's log on disk. Clients cannot write or read a partition while it has no leader.
     """
     from plog.client.admin import Admin
     from plog.client.consumer import Consumer
@@ -132,10 +132,12 @@ def describe(topic: str, bootstrap: str, as_json: bool) -> None:
     "configs",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A topic setting, such as retention.ms=86400000; may be given many times.",
+    help="A topic setting, such as retention.ms=86400000. Repeatable.",
 )
-@click.option("--if-not-exists", is_flag=True, help="Do nothing when the topic is there already.")
-@click.option("--dry-run", is_flag=True, help="Only check whether it could be created.")
+@click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic already exists.")
+@click.option(
+    "--dry-run", is_flag=True, help="Check whether TOPIC can be created, and do not create it."
+)
 def create(
     topic: str,
     bootstrap: str,
@@ -151,7 +153,9 @@ def create(
     from plog.errors import TopicAlreadyExists
 
     created = not dry_run
-    text = f"Topic {topic} could be created." if dry_run else f"Created topic {topic}."
+    text = (
+        f"Not created yet: topic {topic} can be created." if dry_run else f"Created topic {topic}."
+    )
     with Admin(bootstrap) as admin:
         try:
             admin.create_topic(
@@ -164,7 +168,7 @@ def create(
         except TopicAlreadyExists:
             if not if_not_exists:
                 raise
-            created, text = False, f"Topic {topic} exists already."
+            created, text = False, f"Topic {topic} already exists."
     print_done(text, {"topic": topic, "created": created}, as_json=as_json)
 
 
@@ -176,14 +180,15 @@ def create(
 def add_partitions(topic: str, count: int, bootstrap: str, as_json: bool) -> None:
     """Raise the number of partitions of TOPIC to COUNT.
 
-    There is no way back, and records with a key go to other partitions from then on.
+    The number cannot be lowered again. Keys map to other partitions afterwards, so new records may
+    not be in the partition of older records with the same key.
     """
     from plog.client.admin import Admin
     from plog.types import counted
 
     with Admin(bootstrap) as admin:
         admin.create_partitions(topic, count)
-    text = f"Topic {topic} has {counted(count, 'partition')} now."
+    text = f"Topic {topic} now has {counted(count, 'partition')}."
     print_done(text, {"topic": topic, "partitions": count}, as_json=as_json)
 
 
@@ -191,13 +196,13 @@ def add_partitions(topic: str, count: int, bootstrap: str, as_json: bool) -> Non
 @click.argument("topic")
 @bootstrap_option
 @json_option
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete(topic: str, bootstrap: str, as_json: bool, yes: bool) -> None:
     """Delete TOPIC and all its records."""
     from plog.client.admin import Admin
 
     if not (yes or agrees(f"Delete topic {topic} and all its records?")):
-        say("Nothing is deleted (--yes does not ask).", err=True)
+        say("Not deleted. Pass --yes to skip this question.", err=True)
         sys.exit(1)
     with Admin(bootstrap) as admin:
         admin.delete_topic(topic)
@@ -211,7 +216,10 @@ def delete(topic: str, bootstrap: str, as_json: bool, yes: bool) -> None:
 @bootstrap_option
 @json_option
 def delete_records(topic: str, partition: int, offset: int, bootstrap: str, as_json: bool) -> None:
-    """Delete the records of a PARTITION of TOPIC below OFFSET (-1: all there are)."""
+    """Delete the records of a PARTITION of TOPIC below OFFSET.
+
+    OFFSET -1 deletes all records of the partition.
+    """
     from plog.client.admin import Admin
     from plog.types import TopicPartition
 
@@ -219,7 +227,7 @@ def delete_records(topic: str, partition: int, offset: int, bootstrap: str, as_j
     with Admin(bootstrap) as admin:
         start = admin.delete_records({where: offset})[where]
     print_done(
-        f"{where} starts at offset {start} now.",
+        f"{where} now starts at offset {start}.",
         {"topic": topic, "partition": partition, "log_start_offset": start},
         as_json=as_json,
     )

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from plog.types import TopicPartition
 
 HANGS_AFTER = "20m"
-"""By then coordinators have ended whatever they know of.
+"""By then coordinators have ended all transactions that they know of.
 
-They let nobody have a timeout above transaction.max.timeout.ms (15 minutes unless it is set), and
-some more are left for their markers to arrive.
+They allow no timeout above transaction.max.timeout.ms (15 minutes by default). The other five
+minutes are for their markers to arrive.
 """
 UNSTARTED = frozenset({TxnState.EMPTY, TxnState.DEAD})
 OPEN_STATES = tuple(state.label for state in TxnState if state not in AT_REST | UNSTARTED)
@@ -52,22 +52,22 @@ TEXTS: Mapping[str, Callable[[int], str]] = {
     "last_timestamp": time_text,
     "idle_ms": duration_text,
 }
-"""What tables tell otherwise than objects do."""
+"""Columns that tables format differently from JSON."""
 
 
 @click.group()
 def command() -> None:
-    """Show what transactions are at, and end those that hang.
+    """Inspect transactions; abort hanging ones.
 
-    A producer that has a name (its setting transactional.id) can write to many partitions in one
-    transaction: readers of committed records (isolation.level=read_committed) see all of it once
-    it is committed, and nothing where it is aborted. One broker, the coordinator of that name,
-    knows which partitions are in the transaction. It ends it when the producer says so, or by
-    itself when the producer's timeout is over.
+    A producer with a transactional.id can write to many partitions in one transaction. Consumers
+    with isolation.level=read_committed see all its records once it is committed, and none if it is
+    aborted. One broker, the coordinator of the transactional id, knows the partitions of the
+    transaction. It ends the transaction on the producer's request, or when the producer's timeout
+    expires.
 
-    Such readers wait before the first transaction that is open in a partition. One that hangs is
-    open there and no coordinator knows of it, so that nobody would ever end it: `find-hanging`
-    finds it, and `abort` ends it.
+    A read_committed consumer waits at the first open transaction of a partition. A hanging
+    transaction is open in a partition, but no coordinator knows about it, so it never ends by
+    itself. `find-hanging` finds such transactions, and `abort` ends one.
     """
 
 
@@ -79,7 +79,7 @@ def command() -> None:
     "states",
     multiple=True,
     type=click.Choice([state.label for state in TxnState], case_sensitive=False),
-    help="Only in this state; may be given many times.",
+    help="List only transactional ids in this state. Repeatable.",
 )
 @click.option(
     "--producer-id",
@@ -87,14 +87,14 @@ def command() -> None:
     multiple=True,
     type=click.IntRange(0, LARGEST_ID),
     metavar="ID",
-    help="Only of this producer; may be given many times.",
+    help="List only transactional ids of this producer id. Repeatable.",
 )
 @click.option(
     "--longer-than",
     "longer_than_ms",
     type=duration_ms,
     metavar="DURATION",
-    help="Only open for longer, such as 90s, 15m or 2h.",
+    help="List only transactions open for longer, such as 90s, 15m or 2h.",
 )
 def list_transactions(
     bootstrap: str,
@@ -103,16 +103,17 @@ def list_transactions(
     producer_ids: tuple[int, ...],
     longer_than_ms: int | None,
 ) -> None:
-    """List the transactional ids there are.
+    """List transactional ids.
 
-    One is Ongoing while a transaction is open, PrepareCommit or PrepareAbort while the partitions
-    are told how it has ended, then CompleteCommit or CompleteAbort; Empty before its first one.
-    Those that nobody uses are forgotten in time (transactional.id.expiration.ms).
+    A transactional id is Empty before its first transaction and Ongoing while a transaction is
+    open. It is PrepareCommit or PrepareAbort while the coordinator writes the markers to the
+    partitions, then CompleteCommit or CompleteAbort. Unused transactional ids expire
+    (transactional.id.expiration.ms).
     """
     from plog.client.transaction_admin import TransactionAdmin
 
     if longer_than_ms is not None and not states:
-        # Brokers tell how long ago the last one began, be it open or not.
+        # Brokers compare the start of the last transaction, even if it has ended.
         states = OPEN_STATES
     with TransactionAdmin(bootstrap) as admin:
         listed = admin.transactions(states, producer_ids, longer_than_ms)
@@ -127,7 +128,7 @@ def list_transactions(
 @bootstrap_option
 @json_option
 def describe(transactional_id: str, bootstrap: str, as_json: bool) -> None:
-    """Show what TRANSACTIONAL_ID is at, and which partitions are in its transaction."""
+    """Show the state of TRANSACTIONAL_ID and the partitions of its transaction."""
     from plog.client.transaction_admin import TransactionAdmin
 
     with TransactionAdmin(bootstrap) as admin:
@@ -153,9 +154,9 @@ def describe(transactional_id: str, bootstrap: str, as_json: bool) -> None:
     if rows:
         print_rows(rows, ["Topic", "Partition"], as_json=False)
     elif found.state in OPEN_STATES:
-        say("Its markers are written, or refused: see `plog transactions find-hanging`.")
+        say("All markers are written or refused: see `plog transactions find-hanging`.")
     else:
-        say("No transaction of it is open.")
+        say("It has no open transaction.")
 
 
 def _line(found: TransactionDescription, open_ms: int | None) -> str:
@@ -176,18 +177,18 @@ def _line(found: TransactionDescription, open_ms: int | None) -> str:
 @bootstrap_option
 @json_option
 def producers(topic: str, bootstrap: str, as_json: bool) -> None:
-    """Show who has written to TOPIC, or to some of its partitions.
+    """List the producers that have written to TOPIC, or to some of its partitions.
 
-    Lists the producers with an id that a partition's leader remembers, which all transactional
-    ones have, and idempotent ones too (enable.idempotence, which is the default of many clients).
-    Last written is the latest time of their records. Where a transaction of theirs is open, it
-    began at the offset in the last column.
+    Lists the producer ids that the leader of each partition remembers. Transactional and idempotent
+    producers have an id (enable.idempotence is the default of many clients). Last written is the
+    latest timestamp of a producer's records. If it has an open transaction, the last column is the
+    transaction's first offset.
     """
     from plog.client.transaction_admin import TransactionAdmin
 
     name, numbers = topic_partitions(topic, "TOPIC")
     with TransactionAdmin(bootstrap) as admin:
-        told = admin.producers(admin.partitions_of(name, numbers))
+        answer = admin.producers(admin.partitions_of(name, numbers))
     rows = [
         {
             "topic": at.topic,
@@ -199,14 +200,14 @@ def producers(topic: str, bootstrap: str, as_json: bool) -> None:
             "last_timestamp": _known(one.last_timestamp),
             "txn_start_offset": _known(one.txn_start_offset),
         }
-        for at, some in sorted(told.producers.items())
+        for at, some in sorted(answer.producers.items())
         for one in some
     ]
     if as_json:
         print_json(rows)
-    elif rows or not told.faults:
+    elif rows or not answer.faults:
         _print_table(rows, PRODUCER_COLUMNS)
-    raise_all([fault for _, fault in sorted(told.faults.items())], most=MOST_NAMED)
+    raise_all([fault for _, fault in sorted(answer.faults.items())], most=MOST_NAMED)
 
 
 @command.command("find-hanging")
@@ -217,7 +218,7 @@ def producers(topic: str, bootstrap: str, as_json: bool) -> None:
     "topics",
     multiple=True,
     metavar="TOPIC[:0,1,2]",
-    help="Look only into this topic, or some of its partitions; may be given many times.",
+    help="Check only this topic, or some of its partitions. Repeatable.",
 )
 @click.option(
     "--longer-than",
@@ -226,20 +227,20 @@ def producers(topic: str, bootstrap: str, as_json: bool) -> None:
     metavar="DURATION",
     default=HANGS_AFTER,
     show_default=True,
-    help="Only those that have written nothing for so long, such as 90s, 15m or 2h.",
+    help="Find only transactions without a write for this long, such as 90s, 15m or 2h.",
 )
 def find_hanging(
     bootstrap: str, as_json: bool, topics: tuple[str, ...], longer_than_ms: int
 ) -> None:
-    """Find transactions that are open in a partition, and that nobody will end.
+    """Find hanging transactions: open in a partition, but unknown to every coordinator.
 
-    Looks into all partitions, and asks every coordinator whether it knows of what is open there.
-    The default is as long as a producer's timeout may be (transaction.max.timeout.ms, 15 minutes)
-    and some more; by what the coordinators say, one that hangs is told from one that goes on
-    sooner than that. Time is that of the records' timestamps.
+    Checks all partitions, and asks every coordinator about the transactions that are open there.
+    The default of --longer-than exceeds the maximum timeout of a producer
+    (transaction.max.timeout.ms, 15 minutes). A shorter time works as well, because the coordinators
+    know all transactions that are not hanging. Idle counts from the timestamp of the last record.
 
-    The transactional id is that of the producer, where it has not expired: a name to look for its
-    program by. Status 1 says that some partitions could not be judged.
+    Transactional id helps you find the producer's program; it is empty if the id has expired. Exit
+    status 1 means that some partitions could not be checked.
     """
     from plog.client.transaction_admin import TransactionAdmin
     from plog.errors import UnknownTopicOrPartition
@@ -267,7 +268,7 @@ def find_hanging(
                 "transactional_id": transactional_id,
             }
         )
-    # A topic that was deleted meanwhile is nothing that anybody asked for, unless by its name.
+    # Ignore a topic that was deleted meanwhile, unless the user has named it.
     left = [
         fault
         for _, fault in sorted(faults.items())
@@ -277,9 +278,9 @@ def find_hanging(
         print_json(rows)
     elif rows:
         _print_table(rows, HANGING_COLUMNS)
-        say("`plog transactions abort TOPIC PARTITION --start-offset START` ends one.")
+        say("To end one: `plog transactions abort TOPIC PARTITION --start-offset START`.")
     elif not left:
-        say("No transaction hangs.")
+        say("No hanging transactions.")
     raise_all(left, most=MOST_NAMED)
 
 
@@ -292,17 +293,29 @@ def find_hanging(
     "--start-offset",
     type=click.IntRange(0),
     metavar="OFFSET",
-    help="Where the transaction begins in the partition, as `find-hanging` tells.",
+    help="First offset of the transaction in the partition, as shown by `find-hanging`.",
 )
-@click.option("--producer-id", type=click.IntRange(0, LARGEST_ID), metavar="ID")
-@click.option("--producer-epoch", type=click.IntRange(0, LARGEST_PRODUCER_EPOCH), metavar="EPOCH")
+@click.option(
+    "--producer-id",
+    type=click.IntRange(0, LARGEST_ID),
+    metavar="ID",
+    help="Producer id of the transaction.",
+)
+@click.option(
+    "--producer-epoch",
+    type=click.IntRange(0, LARGEST_PRODUCER_EPOCH),
+    metavar="EPOCH",
+    help="Producer epoch of the transaction.",
+)
 @click.option(
     "--coordinator-epoch",
     type=click.IntRange(0, LARGEST_EPOCH),
     metavar="EPOCH",
-    help="With the two above, in the place of --start-offset: abort without any question.",
+    help="With the two options above, instead of --start-offset: abort without a check.",
 )
-@click.option("--execute", is_flag=True, help="Do it; without this it is only shown.")
+@click.option(
+    "--execute", is_flag=True, help="Apply the change; without this option it is only shown."
+)
 def abort(
     topic: str,
     partition: int,
@@ -314,15 +327,16 @@ def abort(
     coordinator_epoch: int | None,
     execute: bool,
 ) -> None:
-    """Abort a transaction that hangs in a PARTITION of TOPIC.
+    """Abort a hanging transaction in a PARTITION of TOPIC.
 
-    Shows whose transaction that is, and changes nothing unless --execute is given. Then it has
-    ended in this partition, for good: readers of committed records pass over what it wrote there
-    and go on. Other partitions are left alone. One that a coordinator will end is refused, for the
-    others in it may yet be committed.
+    Shows the transaction, and changes nothing without --execute. The abort is final, and applies to
+    this partition only: read_committed consumers skip the records of the transaction there and
+    continue. The command refuses a transaction that a coordinator is going to end, because its
+    other partitions may still be committed.
 
-    With --producer-id, --producer-epoch and --coordinator-epoch nothing is looked up, for brokers
-    that cannot tell (before Kafka 3.0), and to end what a coordinator does know of.
+    With --producer-id, --producer-epoch and --coordinator-epoch the command checks nothing. Use
+    them with brokers before Kafka 3.0, which cannot list producers, or to end a transaction that
+    a coordinator knows.
 
     \b
       plog transactions find-hanging
@@ -340,8 +354,8 @@ def abort(
     is_clear = not numbers if start_offset is not None else len(numbers) == len(given)
     if not is_clear:
         raise click.UsageError(
-            "either --start-offset, or --producer-id, --producer-epoch and --coordinator-epoch, say"
-            " which transaction"
+            "specify either --start-offset, or all of --producer-id, --producer-epoch and"
+            " --coordinator-epoch"
         )
     with TransactionAdmin(bootstrap) as admin:
         (at,) = admin.partitions_of(topic, [partition])
@@ -349,11 +363,11 @@ def abort(
             numbers = _marker(_hanging_at(admin, at, start_offset).producer)
         if execute:
             admin.abort(at, **numbers)
-    told = {"topic": topic, "partition": partition, **numbers, "start_offset": start_offset}
+    row = {"topic": topic, "partition": partition, **numbers, "start_offset": start_offset}
     if as_json:
-        print_json({**told, "executed": execute})
+        print_json({**row, "executed": execute})
         return
-    _print_table([told], ABORT_COLUMNS)
+    _print_table([row], ABORT_COLUMNS)
     whose = f"the transaction of producer {numbers['producer_id']} in {at}"
     if execute:
         say(f"Aborted {whose}.")
@@ -362,7 +376,11 @@ def abort(
 
 
 def _hanging_at(admin: TransactionAdmin, at: TopicPartition, start_offset: int) -> OpenTransaction:
-    """Return the transaction that is open since an offset, unless its coordinator will end it."""
+    """Return the open transaction that starts at an offset.
+
+    Raises:
+        InvalidTxnState: its coordinator is going to end it.
+    """
     from plog.client.transaction_admin import will_end
     from plog.errors import InvalidTxnState
 
@@ -370,14 +388,15 @@ def _hanging_at(admin: TransactionAdmin, at: TopicPartition, start_offset: int) 
     owner = admin.owners([transaction])[transaction]
     if owner is not None and will_end(owner, transaction):
         raise InvalidTxnState(
-            f"the transaction open in {at} since offset {start_offset} does not hang: transactional"
-            f" id {owner.transactional_id!r} is {owner.state}, and its coordinator will end it"
+            f"the transaction open in {at} since offset {start_offset} is not hanging:"
+            f" transactional id {owner.transactional_id!r} is {owner.state}, and its coordinator"
+            " will end it"
         )
     return transaction
 
 
 def _marker(producer: ActiveProducer) -> dict[str, int]:
-    """Return what the marker that aborts a producer's transaction says."""
+    """Return the fields of the marker that aborts a producer's transaction."""
     return {
         "producer_id": producer.producer_id,
         "producer_epoch": producer.producer_epoch,
@@ -386,18 +405,18 @@ def _marker(producer: ActiveProducer) -> dict[str, int]:
 
 
 def _print_table(rows: list[dict[str, Any]], columns: list[str]) -> None:
-    told = [
+    cells = [
         [
             TEXTS[name](value) if name in TEXTS and value is not None else value
             for name, value in row.items()
         ]
         for row in rows
     ]
-    print_rows(told, columns, as_json=False)
+    print_rows(cells, columns, as_json=False)
 
 
 def _known(number: int) -> int | None:
-    """Return what the protocol says by a number; below 0 it says that there is none."""
+    """Return a number of the protocol; None for the negative numbers that mean "none"."""
     return None if number < 0 else number
 
 

@@ -104,7 +104,10 @@ def test_group_without_members_is_described(call, group, written):
     assert f"Group {group}: Empty, assignor none, 0 members, coordinator broker 0 (" in table
     assert "Behind" in table
     assert "Member" not in table  # for nobody has it
-    assert "It has no members." in call("groups", "describe", group, "--members").stdout.decode()
+    assert (
+        "The group has no members."
+        in call("groups", "describe", group, "--members").stdout.decode()
+    )
 
 
 def test_group_is_behind_for_as_long_as_its_next_record_waits(call, broker, topic, monkeypatch):
@@ -137,7 +140,7 @@ def test_group_of_the_consumer_protocol_is_listed_and_described(call, broker, wr
         assert (one["type"], one["epoch"]) == ("consumer", 1)
         assert one["partitions"] == one["target"] == [f"{written}-0", f"{written}-1"]
         table = call("groups", "describe", "new").stdout.decode()
-        assert "type consumer, epoch 1, assigned for 1, assignor uniform" in table
+        assert "type consumer, epoch 1, assignment epoch 1, assignor uniform" in table
         line = error_of(call("groups", "delete", "new", status=1))
         assert "stop its consumers first" in line
     call("groups", "delete", "new")
@@ -283,8 +286,8 @@ def test_offsets_are_shifted_within_the_log(call, broker, group, written, shift,
     assert f"Reset 1 offset of group {group}." in done.stdout.decode()
     assert committed(broker, group, written) == {0: to}
     if abs(shift) > 1:
-        assert error_of(done).endswith(f"{written}-0 has the offsets 0 to 5: {to} is taken in"
-                                       f" place of {2 + shift}")  # fmt: skip
+        text = f"{written}-0 has the offsets 0 to 5: using {to} instead of {2 + shift}"
+        assert error_of(done).endswith(text)
     else:
         assert done.stderr == b""
 
@@ -308,9 +311,9 @@ def test_group_that_does_not_exist_is_made(call, broker, written):
     assert committed(broker, name, written) == {0: 5, 1: 3}
     assert call(*arguments).stderr == b""  # now it is there
     nothing = call("groups", "reset", "nobody", "--all-topics", "--to-latest", "--execute")
-    assert nothing.stdout.decode().endswith("Group nobody has committed nothing.\n")
+    assert nothing.stdout.decode().endswith("Group nobody has no committed offsets.\n")
     shifted = call("groups", "reset", "nobody", "--topic", written, "--shift-by", 1, status=1)
-    assert f"nothing is committed of {written}-0" in shifted.stderr.decode()
+    assert f"cannot shift {written}-0, {written}-1: no committed offset" in shifted.stderr.decode()
 
 
 def test_start_of_a_log_bounds_a_reset(call, broker, group, written):
@@ -335,9 +338,9 @@ def test_group_is_reset_from_a_file(call, broker, group, written, tmp_path):
         ("t,0,1\nt,0,x\n", "line 2"),
         ("t,0,-1\n", "line 1"),
         (",0,1\n", "line 1"),
-        ("t,0,1\nt,0,2\n", "line 2: t-0 is there twice"),
+        ("t,0,1\nt,0,2\n", "line 2: t-0 appears twice"),
         (f"t,0,{'9' * 5000}\n", "line 1"),
-        ("\n", "no line"),
+        ("\n", "has no offsets"),
         ("\xff", "codec"),
     ],
 )
@@ -396,7 +399,9 @@ def test_reset_of_what_is_not_there_is_one_line(call, group, written):
     assert "'nowhere' does not exist" in refused("--topic", "nowhere", "--to-earliest")
     assert f"{written}-77" in refused("--topic", f"{written}:77", "--to-earliest")
     assert f"{written}-{10**12}" in refused("--topic", f"{written}:{10**12}", "--to-earliest")
-    assert f"nothing is committed of {written}-1" in refused("--topic", written, "--shift-by", 1)
+    assert f"cannot shift {written}-1: no committed offset" in refused(
+        "--topic", written, "--shift-by", 1
+    )
 
 
 def test_groups_are_deleted_but_for_those_that_cannot_be(call, group):
@@ -420,7 +425,7 @@ def test_offsets_are_deleted(call, broker, group, written):
 
 def test_deletion_of_offsets_that_are_not_there_is_one_line(call, broker, group, written):
     line = error_of(call("groups", "delete-offsets", group, "--topic", f"{written}:1", status=1))
-    assert f"has committed nothing of '{written}:1'" in line
+    assert f"has no committed offsets for '{written}:1'" in line
     assert committed(broker, group, written) == {0: 2}
 
 

@@ -184,7 +184,7 @@ def test_what_a_run_means_is_in_its_help(call: Run) -> None:
     def help_of(*command: str) -> str:
         return " ".join(call("perf", *command, "--help").stdout.decode().split())
 
-    assert "compressed ones by their compressed size" in help_of()
+    assert "count by their compressed size" in help_of()
     assert "at the leader (1), or never (0)." in help_of("produce")
     assert "disk (all), or at the leader (1)." in help_of("latency")
     assert "never" not in help_of("latency")
@@ -196,9 +196,9 @@ def test_what_a_run_means_is_in_its_help(call: Run) -> None:
         (("produce", "nowhere"), 1, "plog topics list"),
         (("consume", "nowhere"), 1, "plog topics list"),
         (("latency", "--acks", "0"), 2, "'0' is not one of"),
-        (("consume", "{topic}", "--seconds", "0.1"), 1, "there is nothing to read in {topic}"),
-        (("consume", "{topic}", "--once"), 1, "there is nothing to read in {topic}"),
-        (("produce", "{topic}", "--partitions", "9"), 2, "'{topic}' has its own"),
+        (("consume", "{topic}", "--seconds", "0.1"), 1, "topic {topic} has no records to read"),
+        (("consume", "{topic}", "--once"), 1, "topic {topic} has no records to read"),
+        (("produce", "{topic}", "--partitions", "9"), 2, "omit it for '{topic}'"),
         (("produce", "--batch-size", "2000000"), 1, "answered with MESSAGE_TOO_LARGE"),
     ],
 )

@@ -75,7 +75,7 @@ def test_topic_is_created_listed_described_and_deleted(call, broker):
     for answer in (b"", b"n\n"):
         refused = call("topics", "delete", "life", stdin=answer, status=1)
         assert refused.stdout == b""
-        assert refused.stderr.decode().endswith("Nothing is deleted (--yes does not ask).\n")
+        assert refused.stderr.decode().endswith("Not deleted. Pass --yes to skip this question.\n")
     assert b"Deleted" in call("topics", "delete", "life", stdin=b"y\n").stdout
     assert "life" not in {t["topic"] for t in json.loads(call("topics", "list", "--json").stdout)}
 

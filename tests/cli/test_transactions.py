@@ -111,7 +111,7 @@ def test_transaction_is_described(call, enter, at):
     one.finish(commit=True)
     text = call("transactions", "describe", one.transactional_id).stdout.decode()
     assert f"Transactional id {one.transactional_id}: CompleteCommit, producer" in text
-    assert text.endswith("No transaction of it is open.\n")
+    assert text.endswith("It has no open transaction.\n")
 
 
 def test_producers_of_a_topic_are_told(call, enter, at):
@@ -193,10 +193,10 @@ def test_hanging_transactions_are_told_in_a_table(call, enter, at):
     text = call("transactions", "find-hanging", "--longer-than", "0s").stdout.decode()
     assert all(column in text for column in HANGING_COLUMNS)
     assert one.transactional_id in text
-    assert text.endswith("START` ends one.\n")
+    assert text.endswith("--start-offset START`.\n")
     # By default only what no coordinator can be about to end.
     text = call("transactions", "find-hanging", "--topic", at.topic).stdout.decode()
-    assert text == "No transaction hangs.\n"
+    assert text == "No hanging transactions.\n"
 
 
 def test_transaction_that_its_coordinator_will_end_is_left_to_it(call, enter, at):
