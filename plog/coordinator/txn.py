@@ -1,15 +1,16 @@
 """A transactional id as a pure machine: requests, the clock and the log in, effects out.
 
-Owns every decision about one transactional id: who its producer is, which partitions are in its
-transaction, whether that is committed, what each request is answered. Does no I/O and knows no
-clock; `txn_coordinator` runs it, executes the effects in order and feeds back what became of them.
-Nothing holds before it is in the log: while a value is being stored everybody else is told to come
-again (CONCURRENT_TRANSACTIONS), and what could not be stored never was. But partitions that are to
-join wait for those that are just joining, and for the markers of the last transaction: both are
-soon over.
+Owns every decision about one transactional id: its producer, the partitions in its transaction, the
+outcome, and the response to each request. Does no I/O and has no clock; `txn_coordinator` runs it,
+executes the effects in order and reports their results as events.
 
-The protocol is that of KIP-98, with KIP-360 (a producer that goes on after an error) and KIP-890
-(version 2: the epoch is raised with each end, so that nothing late can touch a later transaction).
+A value counts only once it is in the log. While a value is being stored, other requests get
+CONCURRENT_TRANSACTIONS; a value that could not be stored has no effect. AddPartitions is an
+exception: it waits for another AddPartitions and for the last transaction's markers, because both
+take only a moment.
+
+The protocol is KIP-98, with KIP-360 (a producer continues after an error) and KIP-890 (version 2:
+each end raises the epoch, so that a late request cannot affect a later transaction).
 
     EMPTY --- add ---> ONGOING --- end ---> PREPARE_COMMIT --- markers ---> COMPLETE_COMMIT --.
       ^                  ^ | '- end, time,  PREPARE_ABORT ---- markers ---> COMPLETE_ABORT ---|
@@ -65,16 +66,16 @@ from plog.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 FIRST_EPOCH = 0
 LARGEST_EPOCH = 32767
 LAST_EPOCH = LARGEST_EPOCH - 1
-"""The last that a producer gets: the largest is left to fence it with."""
+"""The last epoch of a producer: the largest one is reserved to fence it."""
 MOST_WAITING = 8
-"""A client sends one request at a time; of those that do not, no more are kept waiting."""
+"""Limits clients that send more than one request at a time; others get an error."""
 
 EPOCH_PER_TRANSACTION = 2
-"""From this version of clients on each end of a transaction raises the epoch."""
+"""From this client version on, each end of a transaction raises the epoch."""
 
 
 class _Storing(NamedTuple):
-    """What is on its way into the log, and what the one who asked for it is told then."""
+    """A value being written to the log, and the response to send once it is stored."""
 
     ticket: int
     value: TxnValue | None
@@ -85,24 +86,24 @@ class _Storing(NamedTuple):
 
 @dataclass(slots=True)
 class Txn:
-    """One transactional id. Its owner's thread alone may call it.
+    """One transactional id. Only the owner's thread may call it.
 
-    `value` is what the log says; None when it says nothing (yet).
+    `value` is the value in the log; None while there is none.
     """
 
     transactional_id: str
     value: TxnValue | None = None
-    _last_epoch: int = NO_EPOCH  # the producer's before the latest one; no log tells it
+    _last_epoch: int = NO_EPOCH  # the producer's epoch before the latest; not in the log
     _storing: _Storing | None = None
-    _waiting: list[AddPartitions] = field(default_factory=list)  # for their turn
+    _waiting: list[AddPartitions] = field(default_factory=list)  # in order of arrival
     connections: TxnConnections = field(default_factory=TxnConnections)  # of the producer
-    _begun_ms: int | None = None  # of the monotonic clock; None: it is not known yet
-    _not_due: set[TopicPartition] = field(default_factory=set)  # no marker is on its way there
+    _begun_ms: int | None = None  # of the monotonic clock; None if unknown
+    _not_due: set[TopicPartition] = field(default_factory=set)  # markers written or refused
     _last_ticket: int = 0
     _out: list[Effect] = field(default_factory=list)
 
     def on(self, event: Event) -> list[Effect]:
-        """Take in what happened and return what is to be done, in this order."""
+        """Process an event; return the effects to execute, in order."""
         self._take(event)
         out, self._out = self._out, []
         return out
@@ -112,7 +113,7 @@ class Txn:
         raise TypeError(f"not an event of a transactional id: {event!r}")
 
     def resume(self) -> list[Effect]:
-        """Return what one that was read from the log goes on with: markers that are due."""
+        """Return the effects after loading from the log: writing the due markers."""
         if self.value is not None and self.value.state in PREPARED:
             return [self._markers(self.value)]
         return []
@@ -124,25 +125,25 @@ class Txn:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is known, and nothing is about to be: it may be dropped."""
+        """Whether there is no value and none is being stored, so that it may be dropped."""
         return self.value is None and self._storing is None
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """Those in the transaction; while it ends, those that will have their marker of it yet.
+        """The partitions in the transaction; while it ends, those that still get a marker.
 
-        Whoever looks for what hangs goes by that (KIP-664): one that refuses its marker is not
-        among them, though the transaction waits for it.
+        Used to find hanging transactions (KIP-664). Excludes partitions that refused their marker,
+        although the transaction still waits for them.
         """
         return frozenset() if self.value is None else self.value.partitions - self._not_due
 
     def missing(
         self, producer: Producer, partitions: Iterable[TopicPartition]
     ) -> ErrorCode | frozenset[TopicPartition]:
-        """Return which partitions are not in the producer's open transaction, or why none counts.
+        """Return the partitions that are not in the producer's open transaction, or an error.
 
-        Who writes asks before its first append (KIP-890): else a write that comes late would
-        belong to no transaction, or to the next one, or to one that never ends.
+        A partition leader verifies a producer's first write this way (KIP-890). Otherwise a late
+        write could belong to no transaction, to the next one, or to one that never ends.
         """
         refusal = self._refuse(producer)
         if refusal is not ErrorCode.NONE:
@@ -155,15 +156,15 @@ class Txn:
     def takes(
         self, producer: Producer, sender: Sender, asked: Iterable[TopicPartition] = ()
     ) -> bool:
-        """Take note of a request that is the producer's; False if it is of an earlier transaction.
+        """Record a request's connection; return False if it belongs to an earlier transaction.
 
-        For clients of version 1, whose epoch does not tell.
+        For clients of version 1, whose transactions share an epoch.
 
         Args:
-            asked: where it would write, and has no leave yet.
+            asked: partitions of the write that have no permission yet.
         """
         if self._refuse(producer) is not ErrorCode.NONE:
-            return True  # what it is told instead others know
+            return True  # the caller finds the error
         if self.connections.is_late(sender):
             return False
         self.connections.note(sender)
@@ -180,10 +181,10 @@ class Txn:
         storing = None if self._storing is None else self._storing.value
         return storing is not None and storing.state is ONGOING
 
-    # -- who is who --------------------------------------------------------------------------
+    # -- producers ---------------------------------------------------------------------------
 
     def _refuse(self, producer: Producer) -> ErrorCode:
-        """Tell why somebody is not the producer; NONE if it is."""
+        """Return why this is not the current producer; NONE if it is."""
         if self.value is None or producer.id != self.value.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if producer.epoch != self.value.producer_epoch:
@@ -191,12 +192,12 @@ class Txn:
         return ErrorCode.NONE
 
     def _is_next(self, value: TxnValue, producer: Producer) -> bool:
-        """Tell whether somebody will be the producer, by another id, once the markers are there."""
+        """Return whether this is the next producer id, used once the markers are written."""
         is_chosen = value.state in PREPARED and value.next_producer_id != NO_PRODUCER_ID
         return is_chosen and producer == Producer(value.next_producer_id, FIRST_EPOCH)
 
     def _has_been(self, value: TxnValue, producer: Producer) -> bool:
-        """Tell whether somebody was the producer of the transaction that ended last."""
+        """Return whether this was the producer of the last ended transaction."""
         if producer.id == value.producer_id:
             return producer.epoch == value.producer_epoch - 1
         return producer == Producer(value.previous_producer_id, LAST_EPOCH) and (
@@ -217,7 +218,7 @@ class Txn:
         elif value.state in PREPARED:
             self._answer(init.token, ErrorCode.CONCURRENT_TRANSACTIONS)
         elif value.state is ONGOING:
-            # Its end first, by which the old producer is fenced; then whoever asks comes again.
+            # First end the transaction, which fences the old producer; the client retries.
             refusal = self._refuse_going_on(value, init.was)
             if refusal is not ErrorCode.NONE:
                 self._answer(init.token, refusal)
@@ -231,7 +232,7 @@ class Txn:
             self._begin_epoch(value, init)
 
     def _may_go_on(self, value: TxnValue, was: Producer) -> bool:
-        """Tell whether somebody can have been the producer; epochs are looked at later."""
+        """Return whether this may have been the producer; callers compare epochs later."""
         return was.id == value.producer_id or (
             was.id == value.previous_producer_id and was.epoch >= LAST_EPOCH
         )
@@ -253,7 +254,7 @@ class Txn:
             return
         is_behind = was is not None and was.epoch != value.producer_epoch
         if was is not None and is_behind and value.producer_epoch < LARGEST_EPOCH:
-            # It did not hear an answer, or that its transaction was ended: it is told what it is.
+            # It missed a response, or the end of its transaction: return its current epoch.
             epoch, last_epoch, producer_id = value.producer_epoch, was.epoch, value.producer_id
         elif value.producer_epoch < LAST_EPOCH:
             epoch, producer_id = value.producer_epoch + 1, value.producer_id
@@ -279,14 +280,14 @@ class Txn:
         )
         self._store(begun, init.token, TxnAnswer(ErrorCode.NONE, begun.producer), last_epoch)
 
-    # -- partitions join ---------------------------------------------------------------------
+    # -- AddPartitions -----------------------------------------------------------------------
 
     @_take.register
     def _on_add(self, add: AddPartitions) -> None:
         value = self.value
         refusal = self._refuse(add.producer)
         if value is not None and self._is_next(value, add.producer):
-            refusal = ErrorCode.NONE  # its turn comes with the markers
+            refusal = ErrorCode.NONE  # it waits for the markers
         elif add.connection is not None and not self.takes(
             add.producer, Sender(Way.COORDINATOR, add.connection)
         ):
@@ -351,14 +352,14 @@ class Txn:
             return
         answer = END_ANSWERS[value.state, end.commit]
         if raises and value.state in AT_REST:
-            # Of this epoch nothing has ended: it is no retry, and there is nothing to commit.
+            # No transaction of this epoch has ended: not a retry, and nothing to commit.
             answer = ErrorCode.INVALID_TXN_STATE if end.commit else None
         if answer is not None:
             self._answer(end.token, answer)
             return
         self.connections.end(end.connection)
         if not raises:
-            # Also where it was begun by version 2: its markers have no epoch of their own then.
+            # Also if version 2 began it: its markers then have no epoch of their own.
             decided = replace(
                 self._decided(value, commit=end.commit, now_ms=end.now_ms),
                 client_version=end.client_version,
@@ -368,9 +369,9 @@ class Txn:
             self._end_epoch(value, end)
 
     def _is_late(self, end: EndTxn) -> bool:
-        """Tell whether an end may be that of an earlier transaction, whose epoch was the same.
+        """Return whether an end may belong to an earlier transaction with the same epoch.
 
-        Where none is open it changes nothing, and may be told again.
+        Without an open transaction an end changes nothing, and its response may be repeated.
         """
         assert self.value is not None
         sender = Sender(Way.COORDINATOR, end.connection)
@@ -378,9 +379,9 @@ class Txn:
 
     def _is_told_again(self, value: TxnValue, end: EndTxn) -> bool:
         if value.producer_epoch == LARGEST_EPOCH and value.next_producer_id == NO_PRODUCER_ID:
-            return False  # that was a fence: an end of the last epoch brings another id
+            return False  # this was a fence: an end in the last epoch assigns another id
         if value.state in PREPARED:
-            # The id is still the old one here, also where the next one is chosen.
+            # The value still has the old id, even if the next one is chosen.
             before = Producer(value.producer_id, value.producer_epoch - 1)
             return end.producer == before and value.client_version >= EPOCH_PER_TRANSACTION
         return (
@@ -420,10 +421,11 @@ class Txn:
     def _abort_for_another(
         self, value: TxnValue, now_ms: int, token: Token | None, answer: TxnAnswer
     ) -> None:
-        """Abort for a producer that starts, and fence the one that there was.
+        """Abort for a starting producer, and fence the previous one.
 
-        With an epoch for each transaction its next one is not enough, which it would be told if it
-        asked for its end: the fence takes one and the end another, as in Kafka 4.0.
+        With an epoch for each transaction, one more epoch is not enough: the old producer would
+        get it as the response to its EndTxn. So the fence takes one epoch and the end another, as
+        in Kafka 4.0.
         """
         by = 2 if value.client_version >= EPOCH_PER_TRANSACTION else 1
         self._store(self._aborted(value, now_ms, by), token, answer)
@@ -431,7 +433,7 @@ class Txn:
     def _abort_unended(
         self, value: TxnValue, now_ms: int, token: Token | None, answer: TxnAnswer
     ) -> None:
-        """Abort under an epoch that the producer is told if it aborts too, or goes on (KIP-588)."""
+        """Abort in an epoch that the producer gets if it aborts too, or continues (KIP-588)."""
         self._store(self._aborted(value, now_ms, 1), token, answer, value.producer_epoch)
 
     def _aborted(self, value: TxnValue, now_ms: int, later_by: int) -> TxnValue:
@@ -474,7 +476,7 @@ class Txn:
         if value is None or value.state is not ONGOING:
             return
         if self._begun_ms is None:
-            # It was read from the log. From now on the time counts that passes.
+            # Loaded from the log: from now on use the monotonic clock.
             self._begun_ms = look.monotonic_ms - max(look.now_ms - value.started_ms, 0)
         is_late = look.monotonic_ms - self._begun_ms > value.timeout_ms
         if is_late and self._storing is None:
@@ -506,7 +508,7 @@ class Txn:
             self.value, self._last_epoch = storing.value, storing.last_epoch
             self._not_due.clear()
             if before != (self.value and self.value.producer):
-                self.connections = TxnConnections()  # its epoch tells what is late now
+                self.connections = TxnConnections()  # the new epoch reveals late requests
             if storing.token is not None:
                 self._answer(storing.token, *storing.answer)
             if storing.value is None:

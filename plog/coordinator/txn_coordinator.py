@@ -1,8 +1,8 @@
 """Runs the transactional ids whose partitions of `__transaction_state` this broker leads.
 
-Owns the shards in memory and the requests that wait: executes what the transactional ids' machines
-want (records, markers) and feeds back what became of it. Everything happens in the event loop.
-Never decides what a request is answered (`txn`) or what a record says (`txn_log`).
+Owns the shards in memory and the waiting requests. Executes the effects of the transactional ids'
+machines (records, markers) and reports the results to them, all in the event loop. Never decides
+the response to a request (`txn`) or the format of a record (`txn_log`).
 """
 
 from __future__ import annotations
@@ -64,27 +64,27 @@ log = logging.getLogger(__name__)
 TRANSACTIONS_TOPIC = "__transaction_state"
 RETRY_S = 0.1
 MOST_RETRY_S = 5.0
-"""Markers are written again, less and less often, to partitions that cannot be written to now."""
+"""Maximum wait between attempts to write a marker to a partition that fails."""
 
 LOOK_S = 1.0
-"""So often it is looked whether somebody has ended what this coordinator may not end."""
+"""Interval of checks whether a transaction that refused our marker has been ended otherwise."""
 
 LONGEST_WAIT_S = 1.0
-"""So long who begins a transaction waits for the markers of the one before."""
+"""Maximum wait of a new transaction for the markers of the one before."""
 
 MarkerWritten = Callable[[TopicPartition, int, bool], None]
-"""Told of a partition, a producer id and whether its transaction was committed."""
+"""Called with a partition, a producer id and whether its transaction was committed."""
 
 
 class TxnCoordinator:
     """The transactional ids of this broker. For the event loop's thread.
 
     Args:
-        leaves: where partitions that join learn that they may be written to.
-        trusted_time: by which transactional ids expire, and transactions that were read.
-        partitions: tells how many `__transaction_state` has, or will have.
-        new_producer_id: gives an id that nobody has had; blocks, and raises KafkaError.
-        marker_written: told of each marker once it is safe.
+        leaves: permissions for first writes to partitions that have joined.
+        trusted_time: the time by which transactional ids and loaded transactions expire.
+        partitions: returns the number of partitions that `__transaction_state` has or will have.
+        new_producer_id: returns an unused producer id; blocks, and raises KafkaError.
+        marker_written: called for each marker once it is durable.
     """
 
     def __init__(
@@ -112,10 +112,10 @@ class TxnCoordinator:
         self._marker_written = marker_written
         self._knows_partitions = asyncio.Event()
         self.ended = {True: 0, False: 0}
-        """How many transactions have been committed, and how many aborted."""
+        """Numbers of committed (True) and aborted (False) transactions."""
         self.markers_due = 0
-        """How many partitions wait for a marker."""
-        # Whoever begins transactions can cause them for as long as a partition is not written to.
+        """Number of partitions that wait for a marker."""
+        # Rate-limited: while a partition cannot be written, each new transaction causes a line.
         self._waits = BoundedLines(
             log, "%d further waits for markers", least_level=logging.INFO, timing=loop
         )
@@ -137,14 +137,14 @@ class TxnCoordinator:
         )
 
     def start(self) -> None:
-        """Look at the clock from now on, and write markers: it is known which partitions exist."""
+        """Start the periodic tasks and the markers; the partitions of the cluster are known now."""
         self._knows_partitions.set()
         settings, every = self._settings, self.shards.spawn_every
         every(settings.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_late)
         every(settings.transaction_remove_expired_transaction_cleanup_interval_ms, self.forget_old)
 
     def close(self) -> None:
-        """Stop: nobody is answered, and markers wait for the next start."""
+        """Stop: pending requests get no response, and markers wait for the next start."""
         for lines in (self._waits, self._unstored, self._fenced):
             lines.tell_rest()
         self.shards.close()
@@ -161,17 +161,17 @@ class TxnCoordinator:
             )
 
     def _retire(self, shard: TxnShard) -> None:
-        """What is under way finds that the shard is served no more, or is given up."""
+        """Withdraw permissions; running tasks notice that the shard is no longer led here."""
         for txn in shard:
             self._end_leaves(txn)
 
     # -- requests ----------------------------------------------------------------------------
 
     async def init(self, transactional_id: str, timeout_ms: int, was: Producer | None) -> TxnAnswer:
-        """Make somebody the producer of a transactional id. Raises as `Shards.of`, KafkaError."""
+        """Start a producer of a transactional id. Raises as `Shards.of`, KafkaError."""
         shard = self.shards.of(transactional_id)
         spare = await self._spare_id(shard.txns.get(transactional_id))
-        # Only now: whoever asks meanwhile finds the same one, or makes it.
+        # Only after the await: a concurrent request may have created it.
         txn = shard.txn(transactional_id)
         event = InitProducer(self._token(), timeout_ms, self._clock.now_ms(), was, spare)
         try:
@@ -189,12 +189,12 @@ class TxnCoordinator:
         connection: int | None = None,
         writes_by: int | None = None,
     ) -> ErrorCode:
-        """Have partitions join a producer's transaction. Raises as `Shards.of`.
+        """Add partitions to a producer's transaction. Raises as `Shards.of`.
 
         Args:
-            connection: that of the request, if it is the producer's own.
-            writes_by: the connection by which alone the producer may write there unasked from now
-                on: that of the request.
+            connection: the request's connection, if the producer itself sent it.
+            writes_by: the only connection on which the producer may now write there without
+                verification: that of the request.
         """
         shard = self.shards.of(transactional_id)
         txn = shard.txns.get(transactional_id)
@@ -220,10 +220,10 @@ class TxnCoordinator:
         return error
 
     def _give_leaves(self, shard: TxnShard, txn: Txn, add: AddPartitions, connection: int) -> None:
-        """Spare writes the question, if it would be answered yes now.
+        """Let the producer's writes skip verification, if verification would succeed now.
 
-        Its end has not begun then, and takes the leave away, before any marker is written: all of
-        this happens in the event loop, and nothing of it waits.
+        Then the transaction's end has not begun. The end withdraws the permission before it writes
+        a marker. All of this happens in the event loop without an await.
         """
         if (
             self.shards.is_served(shard)
@@ -233,13 +233,13 @@ class TxnCoordinator:
             txn.connections.give(add.partitions, connection)
 
     def _note_writes(self, txn: Txn, producer: Producer) -> None:
-        """Take note of writes that nobody asked about: leave has only who joined by it."""
+        """Record the connections of writes that skipped verification."""
         for at, connection in txn.connections.unasked.items():
             if self._leaves.is_used(at, *producer):
                 txn.takes(producer, Sender(Way.PRODUCE, connection))
 
     def _end_leaves(self, txn: Txn) -> None:
-        """Have a transaction's writes asked about again: it ends, or is coordinated elsewhere."""
+        """Require verification of a transaction's writes again: it ends, or moves elsewhere."""
         if txn.value is not None and txn.value.state is ONGOING:
             self._leaves.take_back(txn.value.partitions, txn.value.producer_id)
 
@@ -273,7 +273,7 @@ class TxnCoordinator:
     def verify(
         self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
     ) -> ErrorCode | frozenset[TopicPartition]:
-        """Return which partitions are not in a producer's open transaction, or why none counts.
+        """Return the partitions that are not in a producer's open transaction, or an error.
 
         Raises as `Shards.of`.
         """
@@ -289,7 +289,7 @@ class TxnCoordinator:
         sender: Sender,
         asked: Iterable[TopicPartition] = (),
     ) -> bool:
-        """Take note of how a producer's request came; False if it is of an earlier transaction.
+        """Record a request's connection; return False if it belongs to an earlier transaction.
 
         Raises as `Shards.of`.
         """
@@ -297,12 +297,12 @@ class TxnCoordinator:
         return txn is None or txn.takes(producer, sender, asked)
 
     def find(self, transactional_id: str) -> Txn | None:
-        """Return a transactional id that the log knows. Raises as `Shards.of`."""
+        """Return a transactional id with a value in the log. Raises as `Shards.of`."""
         txn = self.shards.of(transactional_id).txns.get(transactional_id)
         return None if txn is None or txn.value is None else txn
 
     def txns(self) -> list[Txn]:
-        """Return all transactional ids that are kept here."""
+        """Return all transactional ids of this coordinator."""
         return [txn for shard in self.shards for txn in shard if txn.value is not None]
 
     async def _spare_id(self, txn: Txn | None) -> int:
@@ -336,7 +336,7 @@ class TxnCoordinator:
             match effect:
                 case Answer(token, answer):
                     assert isinstance(token, asyncio.Future)
-                    if not token.done():  # else its client has gone
+                    if not token.done():  # otherwise its client has disconnected
                         token.set_result(answer)
                 case Store():
                     if effect.value is None or effect.value.state is not ONGOING:
@@ -400,10 +400,10 @@ class TxnCoordinator:
     async def _mark_at_last(
         self, shard: TxnShard, at: TopicPartition, producer: Producer, marker: Marker
     ) -> bool:
-        """Write a marker, for as long as it takes, and as this broker is the one to do so.
+        """Write a marker; retry while this broker leads the shard.
 
         Returns:
-            False: the partition refuses it, and the transaction is open there.
+            False if the partition refuses the marker and the transaction is open there.
         """
         wait_s = RETRY_S
         await self._knows_partitions.wait()
@@ -411,13 +411,13 @@ class TxnCoordinator:
             try:
                 await self.write_marker(at, producer, marker)
             except InvalidProducerEpoch as later:
-                # Nobody is given a later epoch, or begins the next transaction, before this one has
-                # ended everywhere: of that the coordinator's own log has lost what it said.
+                # No producer gets a later epoch or starts another transaction before this one has
+                # ended everywhere. So the coordinator's log has lost a record of that end.
                 self._fenced.warning("%s: no marker for producer %d: %s", at, producer.id, later)
                 return True
             except TransactionCoordinatorFenced as fenced:
-                # By a later coordinator, or by hand under an epoch that was made up. If that has
-                # not ended it, readers wait there: it must not be said to be complete (KIP-98).
+                # A later coordinator wrote here, or an operator with a made-up epoch. While the
+                # transaction is open there, readers wait: it must not be completed (KIP-98).
                 is_open = self._is_open(at, producer)
                 stays = " (its transaction stays open there)" if is_open else ""
                 self._fenced.warning(
@@ -426,7 +426,7 @@ class TxnCoordinator:
                 return not is_open
             except KafkaError as failure:
                 if self._is_deleted(at):
-                    return True  # nobody will ask what became of it
+                    return True  # the partition does not need its marker
                 self._waits.info(
                     "%s: waiting to write the marker for producer %d: %s", at, producer.id, failure
                 )
@@ -439,10 +439,10 @@ class TxnCoordinator:
     async def _while_refused(
         self, shard: TxnShard, at: TopicPartition, producer: Producer, marker: Marker
     ) -> None:
-        """Wait for as long as the partition would say the same again.
+        """Wait while the partition would refuse the marker again.
 
-        That is until somebody else has ended the transaction there (KIP-664), or the coordinator's
-        epoch is a later one.
+        The wait ends when the transaction has been ended otherwise (KIP-664), or when the
+        coordinator has a later epoch.
         """
         while (
             self.shards.is_served(shard)
@@ -452,19 +452,19 @@ class TxnCoordinator:
             await asyncio.sleep(LOOK_S)
 
     def _is_open(self, at: TopicPartition, producer: Producer) -> bool:
-        """Tell whether a producer has, or may have, a transaction open in a partition."""
+        """Return whether a producer has or may have an open transaction in a partition."""
         try:
             return self._appends.has_open(at, producer.id)
         except KafkaError:
             return not self._is_deleted(at)
 
     def _is_deleted(self, at: TopicPartition) -> bool:
-        # A broker that does not know the coordinators' own topic (yet) does not know what there is.
+        # Until the broker knows the coordinators' own topic, its metadata is incomplete.
         knows = self._metadata.topic(TRANSACTIONS_TOPIC) is not None
         return knows and not self._metadata.contains(at)
 
     async def write_marker(self, at: TopicPartition, producer: Producer, marker: Marker) -> None:
-        """End a producer's transaction in a partition, whoever coordinates it.
+        """End a producer's transaction in a partition, regardless of its coordinator.
 
         Raises as `OwnAppends.append_marker`.
         """
@@ -474,12 +474,12 @@ class TxnCoordinator:
     # -- time --------------------------------------------------------------------------------
 
     async def abort_late(self) -> None:
-        """Abort what has taken too long."""
+        """Abort transactions whose timeout has expired."""
         now_ms = self._trusted_time.now_ms()
         await self._feed_all(LookAtTimeout(now_ms, self._clock.monotonic_ms()))
 
     async def forget_old(self) -> None:
-        """Forget what nobody has used for long."""
+        """Remove expired transactional ids."""
         expiration_ms = self._settings.transactional_id_expiration_ms
         await self._feed_all(LookAtAge(self._trusted_time.now_ms(), expiration_ms))
 

@@ -1,30 +1,30 @@
-"""Says which segments of a partition directory can be served, and where its log has to end.
+"""Decides which segments of a partition directory are valid, and where its log has to end.
 
-Owns the verdict: what is complete, what is a torn tail, what is damage.
+Owns the verdict: complete, torn tail or damage. There are three cases.
 
-After a clean shutdown nothing may be missing: sizes, index ends and last batches are
-checked, and anything wrong is damage. Indexes must be as the shutdown record says; without
-a record they are checked against the batches. Otherwise every segment that reaches the recovery
-point is read whole. Below it the indexes, too, are on disk; those of a segment that ends
-there may not be, if it was rolled after the point was written down. The first bad byte
-there ends the log if
+After a clean shutdown nothing may be missing. Sizes, index ends and last batches are checked, and
+any fault is damage. Indexes must match the shutdown record; without a record they are checked
+against the batches.
 
-- it lies at or past the known end (the recovery point or the durable end, whichever is
-  later), so that nobody was promised what it belonged to, and
-- no valid batch follows it anywhere: then it is the tail of a write that was cut short.
+After a crash of the process, every segment that reaches the recovery point is read whole. Indexes
+of the segments below that point are on disk as well. A segment that ends exactly there may lack
+its indexes, if it was rolled after the point was written. The first bad byte ends the log if
 
-Only a file that ends early (a cut batch, or zeros) may be followed by a later segment
-that does hold batches: a power cut can lose the end of a segment that was just rolled
-and keep the beginning of the next. What is past the hole was never promised, and goes.
+- it lies at or past the known end (the recovery point or the durable end, whichever is later), so
+  that no client got an acknowledgement for it, and
+- no valid batch follows it anywhere, so that it is the tail of an interrupted write.
 
-That is the rule for a process that died: the page cache outlived it, so that a hole with
-batches behind it is damage. When the *machine* has been started anew (its boot id is
-another), pages that were not synced may have reached the disk in any order, and such holes
-are what a power cut leaves. Then the first bad byte at or past the known end ends the log
-whatever follows it, valid batches and segments too; the report says how many.
+Only after a file that ends early (a cut batch, or zeros) may a later segment hold batches: a power
+cut can lose the end of a segment that was just rolled and keep the beginning of the next. The
+batches past the gap were never acknowledged, and are removed.
 
-Everything else raises LogDamaged. Never changes a `.log` file: `recovery` does, once the
-verdict is in. Indexes are derived, and are rewritten as soon as their segment has been read.
+The page cache survives a crash of the process, so a gap with batches after it is damage. After a
+restart of the *machine* (another boot id) it is not: pages that were not synced may have reached
+the disk in any order. Then the first bad byte at or past the known end ends the log, even if valid
+batches and segments follow; the report counts them.
+
+Everything else raises LogDamaged. Never changes a `.log` file; `recovery` does that later. Rewrites
+the indexes of a segment that was read whole, because they are derived.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ ANY_OFFSET = 1 << 63
 
 
 class Known(NamedTuple):
-    """What the log directory's files say of a partition before its own are read."""
+    """Facts about a partition from the log directory's files, before its own files are read."""
 
     clean_shutdown: bool
-    read_whole: bool = False  # found damaged before: every byte is looked at
+    read_whole: bool = False  # found damaged before: check every byte
     machine_restarted: bool = False  # since the log was last written: see above
     starts_with_its_epochs: bool = False  # leader-epoch-checkpoint follows before segments go
     recovery_point: int = 0
     durable_end: int = 0
     log_start_offset: int = 0
     gaps_legal_below: int = 0  # compaction removes batches; ANY_OFFSET for compacted topics
-    record: PartitionRecord | None = None  # of the clean shutdown; None: there is none
+    record: PartitionRecord | None = None  # of the clean shutdown, if there is one
 
     def kept_text(self, name: str) -> str | None:
-        """Return what a small file held at the clean shutdown; None if that is not known."""
+        """Return the text of a small file at the clean shutdown; None if unknown."""
         return None if self.record is None else self.record.texts.get(name)
 
     @property
@@ -85,7 +85,7 @@ class Known(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Where the log has to end, because what follows is a torn tail."""
+    """Where the log has to end, because a torn tail follows."""
 
     base_offset: int  # of the segment
     position: int
@@ -93,26 +93,26 @@ class Cut(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What was found of the segments: those that stay, and what was seen of their batches."""
+    """The verdict: the segments that stay, and facts about their batches."""
 
-    segments: list[SegmentNumbers]  # the last one without what `cut` cuts off
+    segments: list[SegmentNumbers]  # the last one up to the `cut`
     cut: Cut | None
-    read_from: int | None  # base offset: from there on, all were read whole as they may be torn
-    unproven: dict[int, int]  # by base offset, where batches begin that may not be on disk
-    saw_markers: bool  # of transactions, in what was read
-    epoch_starts: list[tuple[int, int]]  # (leader epoch, first offset), in what was read
-    epochs_text: str | None  # leader-epoch-checkpoint; None: there is none
-    unused: list[int]  # base offsets of empty segments that a failed roll has left
-    reports: list[str]  # what is to be repaired, a line each
+    read_from: int | None  # base offset of the first segment read whole because it may be torn
+    unproven: dict[int, int]  # by base offset: position of the first batch that may not be on disk
+    saw_markers: bool  # of transactions, in the batches read
+    epoch_starts: list[tuple[int, int]]  # (leader epoch, first offset), in the batches read
+    epochs_text: str | None  # leader-epoch-checkpoint, if it exists
+    unused: list[int]  # base offsets of empty segments left by a failed roll
+    reports: list[str]  # one line for each repair
 
 
 class _Scan(NamedTuple):
-    """A segment that has been read whole."""
+    """The result of reading a whole segment."""
 
     numbers: SegmentNumbers
-    position: int  # behind its last good batch
-    fault: str | None  # what is wrong with the bytes at `position`
-    ends_early: bool  # they are a batch that the file's end cuts, or zeros
+    position: int  # after its last valid batch
+    fault: str | None  # the fault of the bytes at `position`
+    ends_early: bool  # the bytes are an incomplete batch, or zeros
     epoch_starts: list[tuple[int, int]]
 
 
@@ -124,10 +124,10 @@ def judge_segments(
     *,
     index_interval_bytes: int,
 ) -> Judged:
-    """Look at the segments of those base offsets, ascending: all that there are.
+    """Judge all segments of a partition, given by ascending base offsets.
 
     Raises:
-        LogDamaged: bytes that should be there are not; the message names file, byte and reason.
+        LogDamaged: durable bytes are missing or wrong; the message names file, byte and reason.
         OSError: the disk failed.
     """
     return _Judge(fs, directory, known, index_interval_bytes).run(bases)
@@ -199,10 +199,10 @@ class _Judge:
         return segments, None
 
     def _is_unused(self, before: SegmentNumbers, base: int) -> bool:
-        """Tell whether an empty segment begins among the records of the one before.
+        """Return whether a segment is empty and starts among the records of the one before.
 
-        A roll that failed can leave one, and the log goes on in the segment before. No record is
-        lost with it: if it had held any, the log would end too early, or have a gap.
+        A failed roll can leave such a segment, while the log continues in the one before. It never
+        held a record: otherwise the log would end too early, or have a gap.
         """
         if base >= before.next_offset:
             return False
@@ -210,14 +210,14 @@ class _Judge:
             return self._fs.size_bytes(fd) == 0
 
     def _check_gap(self, before: SegmentNumbers, bases: Sequence[int]) -> Cut | None:
-        """Check that a segment begins where the one before ends; None when it does."""
+        """Check that a segment begins where the one before ends; return None if so."""
         base = bases[0]
         if base == before.next_offset:
             return None
         path = self._path(base)
         if base < before.next_offset:
             if self._may_be_lost(before.next_offset):
-                # Of a life of the log before a truncation whose removals were not synced.
+                # A leftover from before a truncation whose removals were not synced.
                 return self._cut_after(before, bases, f"{path.name} begins at offset {base}")
             raise LogDamaged(
                 f"{path} begins at offset {base}, but the segment before ends at"
@@ -236,7 +236,7 @@ class _Judge:
         )
 
     def _cut_after(self, before: SegmentNumbers, bases: Sequence[int], why: str) -> Cut:
-        """End the log with a segment that is whole; later ones do not continue it."""
+        """End the log after a complete segment; later ones do not continue it."""
         sizes, batches = zip(
             *(self._contents(base, 0, before.next_offset) for base in bases), strict=True
         )
@@ -248,7 +248,7 @@ class _Judge:
         return Cut(before.base_offset, before.size_bytes, bases)
 
     def _contents(self, base: int, start: int, least_offset: int) -> tuple[int, int]:
-        """Return how many bytes and valid batches a segment holds from a position on."""
+        """Return the numbers of bytes and valid batches in a segment from a position on."""
         with self._fs.opened(self._path(base)) as fd:
             end = self._fs.size_bytes(fd)
             return end - start, count_batches(self._fs, fd, start, end, least_offset)
@@ -261,7 +261,7 @@ class _Judge:
         )
 
     def _may_be_lost(self, offset: int) -> bool:
-        """Tell whether a restart of the machine explains that the log is bad from there on."""
+        """Return whether a restart of the machine explains a fault at this offset."""
         return (
             self._known.machine_restarted
             and not self._known.clean_shutdown
@@ -269,7 +269,7 @@ class _Judge:
         )
 
     def _measure(self, base: int) -> SegmentNumbers | None:
-        """Return the numbers of a segment that should be whole; None to read it all."""
+        """Return the numbers of a segment that should be complete; None to read all of it."""
         record = self._known.record
         marks = None if record is None else record.segments.get(base)
         try:
@@ -306,9 +306,9 @@ class _Judge:
             for position, header, _ in reader:
                 if (misplaced := order.fault_of(header)) is not None:
                     if self._may_be_lost(order.expected):
-                        break  # bytes of before a truncation, which a power cut brought back
-                    # The CRC is right, so this is not the cut end of a write; which of two
-                    # batches has the wrong offset cannot be told.
+                        break  # bytes from before a truncation, restored by a power cut
+                    # The CRC is valid, so this is not the end of an interrupted write. Either of
+                    # the two batches may have the wrong offset.
                     raise LogDamaged(f"{self._path(base)} at byte {position}: {misplaced}")
                 if position == 0:
                     first_append_ms = header.max_timestamp
@@ -340,7 +340,7 @@ class _Judge:
         return _Scan(numbers, position, fault, ends_early, epoch_starts)
 
     def _judge(self, scan: _Scan, later: Sequence[int]) -> None:
-        """Return when the bytes at the scan's end are a torn tail, else raise LogDamaged."""
+        """Raise LogDamaged unless the bytes at the scan's end are a torn tail."""
         base, _, expected, *_ = scan.numbers
         where = f"{self._path(base)} at byte {scan.position}, offset {expected}: {scan.fault}"
         if self._known.clean_shutdown:
@@ -367,7 +367,7 @@ class _Judge:
         )
 
     def _check_torn(self, scan: _Scan, later: Sequence[int], where: str) -> None:
-        """Return when no valid batch follows the fault, else raise LogDamaged."""
+        """Raise LogDamaged if a valid batch follows the fault."""
         expected = scan.numbers.next_offset
         with self._fs.opened(self._path(scan.numbers.base_offset)) as fd:
             end = self._fs.size_bytes(fd)
@@ -384,9 +384,10 @@ class _Judge:
                 )
 
     def _check_start(self, segments: list[SegmentNumbers]) -> None:
-        """Find out whether the first segments are missing; nothing but the epochs would tell.
+        """Raise LogDamaged if the first segments are missing; only the epochs show that.
 
-        Before a log's oldest segments go, its first epoch is made to start where the log will.
+        Before plog deletes a log's oldest segments, it moves the start of the first epoch to the
+        new start of the log.
         """
         if not (self._known.starts_with_its_epochs and segments):
             return
