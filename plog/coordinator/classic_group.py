@@ -1,14 +1,14 @@
 """A consumer group of the classic protocol as a pure machine: requests and timers in, effects out.
 
-Owns every decision of one group: who is a member, when a generation is complete, who
-leads it, which assignor it uses, what each request is answered. Does no I/O, knows no
-clock and no offsets; `group_coordinator` runs it, executes the effects in order and feeds
-back what became of them. What the group has to remember over restarts goes through
-`StoreGroup`, and nobody is told of it before it is safe.
+Owns every decision of one group: its members, its leader, its assignor, when a generation is
+complete, and the response to each request. Does no I/O and has no clock and no offsets;
+`group_coordinator` runs it, executes the effects in order and reports the results as events. The
+state that must survive restarts goes through `StoreGroup`; no response shows it before it is
+committed.
 
-The protocol is that of KIP-62 (timeouts), KIP-134 (the delay of a first rebalance), KIP-345
-(static members), KIP-394 (ids before membership), KIP-389 (a group's largest size) and
-KIP-814 (a static leader keeps its assignment).
+The protocol is that of KIP-62 (timeouts), KIP-134 (the delay of a first rebalance), KIP-345 (static
+members), KIP-394 (ids before membership), KIP-389 (the maximum size of a group) and KIP-814 (a
+static leader keeps its assignment).
 
     EMPTY ---------- join ----------> PREPARING_REBALANCE <--- a change of members ----.
       ^                                 |          ^                                   |
@@ -62,17 +62,17 @@ from plog.coordinator.roster import Member, Roster
 from plog.errors import ErrorCode
 
 NEW_MEMBER_TIMEOUT_MS = 5 * 60_000
-"""So long a client that joins for the first time is waited for: it cannot beat its heart yet."""
+"""Session timeout of a joining new member, which cannot send heartbeats yet."""
 
 MOST_PENDING = 5_000
-"""So many ids are waited for: with one more the oldest goes, and who comes with it asks again."""
+"""Maximum number of pending member ids; the oldest is dropped, and its client joins again."""
 
 JOIN_TIMER, SYNC_TIMER = Timer(TimerKind.JOIN), Timer(TimerKind.SYNC)
 
 
 @dataclass(frozen=True, slots=True)
 class _Replaced:
-    """A static member that came back under a new id, while that is stored."""
+    """A static member that rejoined with a new id, while that is being stored."""
 
     join: Join
     old: Member
@@ -81,7 +81,7 @@ class _Replaced:
 
 @dataclass(slots=True)
 class ClassicGroup:
-    """One group. Its owner's thread alone may call it.
+    """One group. Only the owner's thread may call it.
 
     Args:
         initial_delay_ms: how long the first rebalance of an empty group waits for more members.
@@ -95,17 +95,17 @@ class ClassicGroup:
     protocol_name: str | None = None
     roster: Roster = field(default_factory=Roster)
     pending: dict[str, None] = field(default_factory=dict)
-    """Ids that were given out, and have not joined yet; the oldest first."""
+    """Assigned member ids that have not joined yet; the oldest first."""
     _unsynced: set[str] = field(default_factory=set)
-    _first_wait_left_ms: int | None = None  # of an empty group's first rebalance, while it waits
-    _grew: bool = False  # within the latest stretch of that wait
+    _first_wait_left_ms: int | None = None  # delay left of the first rebalance
+    _grew: bool = False  # whether members joined in the current part of that delay
     _last_ticket: int = 0
     _assigning: StoreGroup | None = None
     _replacing: dict[int, _Replaced] = field(default_factory=dict)
     _out: list[Effect] = field(default_factory=list)
 
     def on(self, event: Event) -> list[Effect]:
-        """Take in what happened and return what is to be done, in this order."""
+        """Process an event; return the effects to execute, in order."""
         self._take(event)
         out, self._out = self._out, []
         return out
@@ -115,18 +115,18 @@ class ClassicGroup:
         raise TypeError(f"not an event of a group: {event!r}")
 
     def resume(self) -> list[Effect]:
-        """Return what a group that was read from the log begins with: its members' sessions."""
+        """Return the effects after loading from the log: the members' session timers."""
         return [self._session(member) for member in self.roster]
 
     def die(self, error: ErrorCode) -> list[Effect]:
-        """End the group: it was deleted, or has moved. Whoever waits is told the error."""
+        """End the group, which was deleted or has moved; waiting requests get the error."""
         for member in self.roster:
             self._dismiss(member, error)
         for replaced in self._replacing.values():
             self._refuse_join(replaced.join, error)
         for member_id in list(self.pending):
             self._drop_pending(member_id)
-        # What becomes of what is being stored is another's matter from now on.
+        # The result of a pending store no longer matters.
         self._replacing.clear()
         self._assigning = None
         self._do(StopTimer(JOIN_TIMER), StopTimer(SYNC_TIMER))
@@ -135,23 +135,23 @@ class ClassicGroup:
         return out
 
     def disturb(self, reason: str) -> list[Effect]:
-        """Have everybody join again."""
+        """Make all members join again."""
         self._rebalance(reason)
         out, self._out = self._out, []
         return out
 
     def hear(self, member_id: str) -> list[Effect]:
-        """Take note that a member lives: it has committed."""
+        """Restart the session of a member that has committed."""
         member = self.roster.get(member_id)
         if member is None or member.joining is not None or member.syncing is not None:
             return []
         return [self._session(member)]
 
     def refuse_commit(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Tell why offsets are not to be committed; NONE if they are.
+        """Return the error of an offset commit; NONE to accept it.
 
-        Without members anybody may commit who claims no generation: tools, and consumers that
-        assign themselves.
+        An empty group accepts commits without a generation: from tools, and from consumers with
+        manual assignment.
         """
         if self.state is EMPTY and generation < 0:
             return ErrorCode.NONE
@@ -161,10 +161,9 @@ class ClassicGroup:
     def refuse_transactional_commit(
         self, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """Tell why offsets are not to be committed with a transaction; NONE if they are (KIP-447).
+        """Return the error of a transactional offset commit; NONE to accept it (KIP-447).
 
-        Producers from before TxnOffsetCommit v3 name no member: they fence each other by their
-        transactional ids.
+        Producers before TxnOffsetCommit v3 name no member: their transactional ids fence them.
         """
         if self.state is DEAD:
             return COMMIT_ANSWERS[DEAD]
@@ -192,11 +191,10 @@ class ClassicGroup:
             self._join_again(join)
 
     def _has_room_for(self, join: Join) -> bool:
-        """Tell whether the group may have somebody, as a member or again.
+        """Return whether the group has room for a new or rejoining member.
 
-        A group may be larger than it may become: its largest size was another one. Nobody is thrown
-        out for that, but while a rebalance prepares only who waits has a place: it goes to those
-        who come first.
+        A group may exceed its maximum size after that was lowered. Members then stay, but in a
+        rebalance only waiting members have a place: the first ones to join get it.
         """
         if len(self.roster) < join.capacity:
             return True
@@ -208,19 +206,19 @@ class ClassicGroup:
         return sum(member.joining is not None for member in self.roster) < join.capacity
 
     def _refuse_surplus(self, join: Join) -> None:
-        """Refuse somebody for whom there is no room; as a member it is one no longer."""
+        """Refuse a client for which there is no room; remove it if it was a member."""
         known = self.roster.get(join.member_id)
         if join.member_id == NO_MEMBER:
             known = self.roster.of_instance(join.instance_id)
         elif self._refuse_member(join.member_id, join.instance_id) is not ErrorCode.NONE:
-            known = None  # it speaks for another
+            known = None  # the id belongs to another instance
         self._refuse_join(join, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER)
         if known is not None:
             self._dismiss(known, ErrorCode.UNKNOWN_MEMBER_ID)
             self._after_losing(f"member {known.member_id} found no room")
 
     def _can_use(self, join: Join) -> bool:
-        """Tell whether an assignor would be left that everybody can use."""
+        """Return whether all members would still have an assignor in common."""
         if not join.protocol_type or (self.roster and join.protocol_type != self.protocol_type):
             return False
         return self.roster.supports(join.protocols)
@@ -238,7 +236,7 @@ class ClassicGroup:
             self._add(join, join.new_member_id)
 
     def _give_out(self, join: Join) -> None:
-        """Wait for somebody to come back with an id."""
+        """Assign a member id, and wait for the client to join with it."""
         while len(self.pending) >= MOST_PENDING:
             self._drop_pending(next(iter(self.pending)))
         self.pending[join.new_member_id] = None
@@ -246,7 +244,7 @@ class ClassicGroup:
         self._do(SetTimer(timer, join.session_timeout_ms))
 
     def _drop_pending(self, member_id: str) -> None:
-        """Wait for an id no longer."""
+        """Stop waiting for a member id."""
         del self.pending[member_id]
         self._do(StopTimer(Timer(TimerKind.PENDING, member_id)))
 
@@ -265,12 +263,12 @@ class ClassicGroup:
         member = self.roster[join.member_id]
         changed = member.protocols != join.protocols
         if self.state is STABLE and member.member_id == self.roster.leader:
-            # How a leader asks for a new assignment: its topics have changed, say.
+            # A leader joins again to get a new assignment, for example for new topics.
             reason = f"the leader {member.member_id} joined again"
         elif self.state is PREPARING or changed:
             reason = f"member {member.member_id} joined with other subscriptions"
         else:
-            # It may have missed the answer: one that asks again must not disturb the others.
+            # It may have missed the response; a retry must not cause a rebalance.
             self._tell_generation(member, join.token)
             return
         self._wait_again(member, join)
@@ -287,16 +285,16 @@ class ClassicGroup:
         self._rebalance(f"member {member_id} joined" + _in_brackets(join.reason))
 
     def _wait_again(self, member: Member, join: Join) -> None:
-        """Have a member wait for the next generation with what it tells now."""
+        """Update a member from its request; it waits for the next generation."""
         self.roster.renew(member, join)
         self._give_up_join(member, ErrorCode.REBALANCE_IN_PROGRESS)
         member.joining = join.token
         self._do(StopTimer(Timer(TimerKind.SESSION, member.member_id)))
 
-    # -- a static member comes back (KIP-345) --------------------------------------------------
+    # -- a static member rejoins (KIP-345) -- --------------------------------------------------
 
     def _replace(self, join: Join, old: Member) -> None:
-        """Have a static member go on under a new id; whoever has the old one is fenced."""
+        """Give a static member a new id; the old id is fenced."""
         led = self.roster.leader == old.member_id
         self._dismiss(old, ErrorCode.FENCED_INSTANCE_ID)
         member = Member.of(join, join.new_member_id)
@@ -310,7 +308,7 @@ class ClassicGroup:
         self._rebalance(f"static member {member.instance_id} came back as {member.member_id}")
 
     def _enrol(self, member: Member, *, leads: bool) -> None:
-        """Make somebody a member who comes in for another."""
+        """Add the member that replaces another one."""
         self.roster.add(member)
         if leads:
             self.roster.leader = member.member_id
@@ -322,7 +320,7 @@ class ClassicGroup:
         if member is None:
             self._refuse_join(join, ErrorCode.UNKNOWN_MEMBER_ID)
         elif error is not ErrorCode.NONE:
-            # The log still says the old id: a restart must find the member that clients know of.
+            # The log still has the old id: after a restart it must match the one that clients use.
             self._dismiss(member, ErrorCode.UNKNOWN_MEMBER_ID)
             self._enrol(replaced.old, leads=replaced.led)
             self._refuse_join(join, error)
@@ -332,10 +330,11 @@ class ClassicGroup:
             self._tell_replaced(join, member, replaced.old.member_id, led=replaced.led)
 
     def _tell_replaced(self, join: Join, member: Member, old_id: str, *, led: bool) -> None:
-        """Tell a static member of the generation that it is in already.
+        """Respond to a static member with the current generation.
 
-        A leader keeps its assignment. One that cannot be told so is told that its old id leads:
-        it takes itself for a follower then, asks for an assignment, and gets what it had.
+        A leader keeps its assignment (KIP-814). An older client cannot skip the assignment: its
+        response names the old id as the leader, so that it acts as a follower, sends SyncGroup and
+        gets its previous assignment.
         """
         if led and join.can_skip_assignment:
             members = self.roster.views(self.protocol_name)
@@ -346,7 +345,7 @@ class ClassicGroup:
     # -- a rebalance ---------------------------------------------------------------------------
 
     def _rebalance(self, reason: str) -> None:
-        """Begin a rebalance, unless one is preparing; end it if everybody is there."""
+        """Start a rebalance, unless one is preparing; complete it if all members have joined."""
         if self.state is not PREPARING:
             self._begin_rebalance(reason)
         if self._first_wait_left_ms is None and not self.pending and self._all_joined():
@@ -379,14 +378,14 @@ class ClassicGroup:
         self._complete()
 
     def _complete(self) -> None:
-        """Form the next generation of those who joined."""
+        """Form the next generation from the members that joined."""
         self._first_wait_left_ms = None
         for member in self.roster:
             if member.joining is None and member.instance_id is None:
                 self._dismiss(member, ErrorCode.UNKNOWN_MEMBER_ID)
         joined = [member for member in self.roster if member.joining is not None]
         if self.roster and not joined:
-            # Static members alone, which may be away for as long as their sessions last.
+            # Only static members, which may be absent until their sessions expire.
             self._do(SetTimer(JOIN_TIMER, self.roster.rebalance_timeout_ms()))
             return
         self._do(StopTimer(JOIN_TIMER))
@@ -539,12 +538,12 @@ class ClassicGroup:
         elif stored.ticket in self._replacing:
             self._replaced(self._replacing.pop(stored.ticket), stored.error)
 
-    # -- what the rest is made of --------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------
 
     def _refuse_member(
         self, member_id: str, instance_id: str | None, generation: int | None = None
     ) -> ErrorCode:
-        """Tell why somebody is not a member, of this generation; NONE if it is one."""
+        """Return why this is not a member of this generation; NONE if it is."""
         if self.state is DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         refusal = self.roster.refusal(member_id, instance_id)
@@ -555,7 +554,7 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def _dismiss(self, member: Member, error: ErrorCode) -> None:
-        """Take a member out, and answer what it waits with."""
+        """Remove a member, and respond to its waiting requests."""
         self.roster.remove(member)
         self._unsynced.discard(member.member_id)
         self._do(StopTimer(Timer(TimerKind.SESSION, member.member_id)))
@@ -589,7 +588,7 @@ class ClassicGroup:
         members: tuple[MemberView, ...] = (),
         skip_assignment: bool = False,
     ) -> None:
-        """Tell a member its generation; `leader` is the one that leads, but for one told else."""
+        """Respond to a member's JoinGroup; `leader` may name another leader (see above)."""
         answer = JoinAnswer(
             ErrorCode.NONE,
             member.member_id,

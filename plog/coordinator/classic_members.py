@@ -1,9 +1,9 @@
 """Members of the classic protocol in a consumer group (KIP-848): their requests, translated.
 
-JoinGroup is a heartbeat that tells everything; its generation is the member's epoch, nobody leads,
-and SyncGroup gives what the coordinator has assigned. A member joins again whenever it has to take
-its next step: when the group has a new epoch, when it has given up what it was told to, and when
-what it waits for is free. All of it needs members that tell their topics in Kafka's own form.
+JoinGroup acts as a full heartbeat. Its generation is the member's epoch, there is no leader, and
+SyncGroup returns the coordinator's assignment. A member joins again for each of its next steps:
+when the group has a new epoch, when it has given up partitions, and when the partitions that it
+waits for are free. This requires members that send their topics in Kafka's own format.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def on_join(group: GroupCore, join: Join) -> None:
-    """Take a member in, or have it take its next step."""
+    """Add a member, or let it take its next step."""
     try:
         answer = _join(group, join)
     except KafkaError as refusal:
@@ -99,7 +99,7 @@ def _join(group: GroupCore, join: Join) -> JoinAnswer:
 
 
 def _subscription(group: GroupCore, join: Join) -> ConsumerProtocolSubscription:
-    """Return what a member wants, if it can be with the others. Raises KafkaError."""
+    """Return a member's subscription, if it is compatible with the others. Raises KafkaError."""
     named = {protocol.name for protocol in join.protocols}
     for member_id, member in group.table.members.items():
         if member.classic is not None and member_id != join.member_id:
@@ -124,7 +124,7 @@ def _owned(group: GroupCore, told: ConsumerProtocolSubscription) -> Partitions:
 
 
 def on_sync(group: GroupCore, sync: Sync) -> None:
-    """Give a member what it may use."""
+    """Respond with a member's assignment."""
     try:
         answer = _sync(group, sync)
     except KafkaError as refusal:
@@ -167,7 +167,7 @@ def _sync(group: GroupCore, sync: Sync) -> SyncAnswer:
 
 
 def on_heartbeat(group: GroupCore, beat: Heartbeat) -> None:
-    """Tell a member whether it has to join again."""
+    """Respond whether a member has to join again."""
     try:
         member = _member(group, beat.member_id, beat.instance_id)
         _check_generation(group, beat.member_id, beat.generation)
@@ -175,7 +175,7 @@ def on_heartbeat(group: GroupCore, beat: Heartbeat) -> None:
         group.do(Answer(beat.token, ErrorCode(refusal.code)))
         return
     group.start_session(beat.member_id)
-    group.look()  # nobody leads who would notice that the topics have changed
+    group.look()  # without a leader, the coordinator checks for changed topics
     error = ErrorCode.NONE
     if _has_to_join(group, beat.member_id):
         error = ErrorCode.REBALANCE_IN_PROGRESS
@@ -194,14 +194,14 @@ def _has_to_join(group: GroupCore, member_id: str) -> bool:
 
 
 def _have_join_again(group: GroupCore, member_id: str, member: Subscriber) -> None:
-    """Give a member its time to join again, unless it runs already."""
+    """Start a member's timeout to join again, unless it is running."""
     if member_id not in group.rejoining:
         group.rejoining.add(member_id)
         group.do(SetTimer(Timer(TimerKind.JOIN, member_id), member.rebalance_timeout_ms))
 
 
 def on_leave(group: GroupCore, leave: Leave) -> None:
-    """Take members out."""
+    """Remove members."""
     gone: list[str] = []
     errors = tuple(_leave(group, leaving, gone) for leaving in leave.members)
     if gone:
@@ -213,7 +213,7 @@ def _leave(group: GroupCore, leaving: Leaving, gone: list[str]) -> ErrorCode:
     member_id = leaving.member_id
     static = group.member_of_instance(leaving.instance_id)
     if member_id == NO_MEMBER and static is not None:
-        member_id = static  # whatever protocol it speaks: so administrators remove members
+        member_id = static  # of either protocol: administrators remove members this way
     else:
         try:
             _member(group, member_id, leaving.instance_id)
@@ -225,11 +225,11 @@ def _leave(group: GroupCore, leaving: Leaving, gone: list[str]) -> ErrorCode:
     return ErrorCode.NONE
 
 
-# -- what the rest is made of ----------------------------------------------------------------------
+# -- helpers -----------------------------------------------------------------------------------
 
 
 def _member(group: GroupCore, member_id: str, instance_id: str | None) -> Subscriber:
-    """Return a member that speaks the classic protocol. Raises KafkaError."""
+    """Return a member of the classic protocol. Raises KafkaError."""
     if group.is_dead:
         raise error_for(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     static = group.member_of_instance(instance_id)

@@ -1,8 +1,7 @@
-"""What every event of a consumer group (KIP-848) is made of, whichever protocol a member speaks.
+"""The state of a consumer group (KIP-848), common to members of both protocols.
 
-Owns how the group's records change: what members tell makes new epochs, a new epoch is assigned
-for, members take their steps, come back and go. Answers nobody: that is `consumer_group`'s, and
-`classic_members`'.
+Owns the changes of the group's records: new epochs, their assignments, and the steps, returns and
+removals of members. Sends no response: `consumer_group` and `classic_members` do that.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from plog.coordinator.reconciliation import (
 from plog.errors import ErrorCode, error_for
 
 REGEX_REFRESH_MS = 10_000
-"""So long at least lies between two looks at which topics match the members' expressions."""
+"""Minimum interval between resolutions of the members' regular expressions."""
 
 
 @dataclass(slots=True)
@@ -57,24 +56,24 @@ class GroupCore:
 
     group_id: str
     rules: Rules = field(default_factory=Rules)
-    """To be set before an event is fed, as settings may change; and before it resumes."""
+    """The caller sets them before each event, because settings change, and before `resume`."""
     table: Table = field(default_factory=Table)
     cluster: MetadataSnapshot = field(default_factory=MetadataSnapshot)
-    """What is known of topics: to be set before an event is fed."""
+    """Metadata of topics; the caller sets it before each event."""
     now_ms: int = 0
     is_dead: bool = False
     rejoining: set[str] = field(default_factory=set)
-    """Classic members that were told to join again, and have a time for it."""
+    """Classic members that must join again before their rebalance timeout."""
     unheard: set[str] = field(default_factory=set)
-    """Members that were told what they may use, and have not yet said that they own just that."""
-    _seen: int | None = None  # the version of the cluster that the topics were looked up in
+    """Members that got an assignment and have not confirmed it yet."""
+    _seen: int | None = None  # version of the metadata used last
     _resolving: bool = False
     _resolved_version: int | None = None
     _resolved_ms: int = 0
     _changes: dict[Key, Value | None] = field(default_factory=dict)
     _out: list[ConsumerEffect] = field(default_factory=list)
 
-    # -- what it shows -----------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------
 
     @property
     def state(self) -> GroupState:
@@ -93,12 +92,12 @@ class GroupCore:
 
     @property
     def assignor(self) -> str:
-        """The assignor that most members prefer; of several the one that is named first."""
+        """The assignor that most members prefer; the first one named in a tie."""
         votes = Counter(member.assignor for member in self.table.members.values())
         return max(self.rules.assignors, key=votes.__getitem__)
 
     def subscribed_topics(self) -> set[str]:
-        """Return the topics that members want."""
+        """Return the topics to which members are subscribed."""
         return {
             topic for member in self.table.members.values() for topic in self._topics_of(member)
         }
@@ -108,7 +107,7 @@ class GroupCore:
         return member.topics | resolved.topics if resolved else member.topics
 
     def resume(self) -> list[ConsumerEffect]:
-        """Return what a group that was read from the log begins with: its members' timers."""
+        """Return the effects after loading from the log: the members' timers."""
         for member_id in self.table.members:
             self.start_session(member_id)
             if self.table.current(member_id).state is MemberState.UNREVOKED_PARTITIONS:
@@ -116,16 +115,16 @@ class GroupCore:
         return self.effects()
 
     def die(self) -> list[ConsumerEffect]:
-        """End the group: it was deleted, has moved, or has become another."""
+        """End the group, which was deleted, has moved, or has changed its protocol."""
         for member_id in self.table.members:
             self._stop_timers(member_id)
         self.is_dead = True
         return self.effects()
 
-    # -- what follows from what members tell ---------------------------------------------------
+    # -- epochs and assignments ----------------------------------------------------------------
 
     def follow(self, member_id: str, told: Subscriber) -> None:
-        """Take over what a member tells, and assign anew if that or its topics have changed."""
+        """Update a member; reassign if its subscription or its topics have changed."""
         before = self.table.members.get(member_id)
         self.write(Key(Kind.MEMBER, member_id), told)
         reason = None
@@ -140,7 +139,7 @@ class GroupCore:
         self._maybe_resolve()
 
     def look(self, reason: str | None = None) -> None:
-        """Make a new epoch if there is a reason or the topics have changed; and assign for it."""
+        """Start and assign a new epoch if there is a reason or the topics have changed."""
         if reason is not None or self._seen != self.cluster.version:
             self._seen = self.cluster.version
             topics = self._topics_now()
@@ -161,7 +160,7 @@ class GroupCore:
         }
 
     def new_epoch(self, reason: str) -> None:
-        """Begin a rebalance."""
+        """Start a rebalance."""
         self.write(EPOCH, self.table.epoch + 1)
         self.do(NewEpoch(self.table.epoch, reason))
 
@@ -182,7 +181,7 @@ class GroupCore:
         self.write(TARGET_EPOCH, self.table.epoch)
 
     def reconcile(self, member_id: str, owned: frozenset[IdPartition] | None) -> Current:
-        """Have a member take its next step, and return where it stands then."""
+        """Let a member take its next step; return its current assignment."""
         before = self.table.current(member_id)
         current = reconcile(
             before,
@@ -205,7 +204,7 @@ class GroupCore:
             self.write(Key(Kind.REGEX, regex), None)
 
     def _maybe_resolve(self) -> None:
-        """Have it found out what matches: of expressions that are new, or all anew now and then."""
+        """Request a resolution: of new expressions, or of all after REGEX_REFRESH_MS."""
         wanted = self.table.wanted_regexes.keys()
         if self._resolving or not wanted:
             return
@@ -219,7 +218,7 @@ class GroupCore:
             self.do(Resolve(frozenset(wanted)))
 
     def take_resolution(self, found: Resolution) -> None:
-        """Take in which topics the members' expressions match."""
+        """Apply the topics that match the members' regular expressions."""
         self._resolving = False
         changed = False
         for regex in self.table.wanted_regexes.keys() & found.regexes.keys():
@@ -234,11 +233,11 @@ class GroupCore:
     # -- members go ----------------------------------------------------------------------------
 
     def member_of_instance(self, instance_id: str | None) -> str | None:
-        """Return which member a static member is."""
+        """Return the member id of a group instance id."""
         return None if instance_id is None else self.table.instances.get(instance_id)
 
     def replace(self, old_id: str, new_id: str) -> None:
-        """Have a static member go on under a new id, with what it had."""
+        """Give a static member a new id; it keeps its assignment."""
         table = self.table
         member, current, target = (
             table.members[old_id],
@@ -248,11 +247,11 @@ class GroupCore:
         self._erase(old_id)
         self.write(Key(Kind.MEMBER, new_id), replace(member, classic=None))
         self.write(Key(Kind.TARGET, new_id), target)
-        # What the old one was giving up it does not use any more: it has gone.
+        # The old client has gone, so it no longer uses the partitions to give up.
         self.write(Key(Kind.CURRENT, new_id), Current(assigned=current.assigned))
 
     def remove(self, member_ids: list[str], reason: str) -> None:
-        """Take members out; the others get what they had."""
+        """Remove members; the others get their partitions."""
         for member_id in member_ids:
             self._erase(member_id)
         self._forget_regexes()
@@ -267,7 +266,7 @@ class GroupCore:
             self.write(Key(kind, member_id), None)
 
     def maybe_downgrade(self, reason: str) -> None:
-        """Become a classic group if only members of its protocol are left, and that is allowed."""
+        """Become a classic group if only classic members are left and the rules allow it."""
         members = self.table.members.values()
         if (
             members
@@ -278,40 +277,40 @@ class GroupCore:
             self.do(Downgrade(reason))
 
     def check_room(self) -> None:
-        """Check that there is room for one more. Raises KafkaError."""
+        """Check that the group may have another member. Raises KafkaError."""
         if len(self.table.members) >= self.rules.max_size:
             most = self.rules.max_size
             raise error_for(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {most} members")
 
     def effects(self) -> list[ConsumerEffect]:
-        """Return what is to be done by now: first of all, that what has changed is stored."""
+        """Return the pending effects; storing the changed records comes first."""
         out, self._out = self._out, []
         changes, self._changes = self._changes, {}
         if changes:
             out.insert(0, StoreRecords(tuple(Record(*change) for change in changes.items())))
         return out
 
-    # -- what the rest is made of --------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------
 
     def write(self, key: Key, value: Value | None) -> None:
-        """Change what stands under a key, unless it is that already."""
+        """Change the value of a key, unless it is the same."""
         if self.table.get(key) != value:
             self.table.apply(Record(key, value))
-            # Of two changes of a key in one step the last one counts, in its place.
+            # A later change of a key in one step replaces the earlier one, at the later position.
             self._changes.pop(key, None)
             self._changes[key] = value
 
     def do(self, *effects: ConsumerEffect) -> None:
-        """Have something done once the event is taken in."""
+        """Add effects to execute after the event."""
         self._out.extend(effects)
 
     def start_session(self, member_id: str) -> None:
-        """Note that a member lives."""
+        """Restart a member's session timer."""
         timeout_ms = self.session_ms(self.table.members[member_id])
         self.do(SetTimer(Timer(TimerKind.SESSION, member_id), timeout_ms))
 
     def session_ms(self, member: Subscriber) -> int:
-        """Return how long a member may be silent."""
+        """Return a member's session timeout."""
         classic = member.classic
         return self.rules.session_timeout_ms if classic is None else classic.session_timeout_ms
 

@@ -1,14 +1,14 @@
 """A consumer group of KIP-848 as a pure machine: requests and timers in, effects out.
 
-Owns every decision of one group: who is a member, when the group has a new epoch, who is to have
-what, and what each request is answered. What it remembers is a `Table` of records; each change is
-a record that takes effect at once and that nobody is told of before it is safe. Whoever cannot
-make records safe makes the group anew from those that are.
+Owns every decision of one group: its members, its epochs, the assignment, and the response to each
+request. Its state is a `Table` of records. Each change is a record that takes effect at once; no
+response shows it before it is committed. If records cannot be committed, the caller rebuilds the
+group from the committed ones.
 
-Three steps follow every heartbeat: what the member tells (and what the cluster shows of its
-topics) may make a new epoch of the group; a new epoch is assigned for; and the member comes
-nearer to what it is to have (`reconciliation`). Members of the classic protocol are taken in by
-`classic_members`, so that a group's clients can be upgraded one by one.
+Three steps follow every heartbeat. A change of the member's subscription, or of its topics, starts
+a new group epoch. A new epoch gets a new assignment. The member then takes the next step towards
+its assignment (`reconciliation`). `classic_members` handles members of the classic protocol, so
+that a group's clients can be upgraded one by one.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ from plog.coordinator.topic_regex import Pattern
 from plog.errors import ErrorCode, KafkaError, error_for
 
 EPOCHS_SINCE = 9
-"""From this version of OffsetCommit on a member tells its epoch."""
+"""From this version on, OffsetCommit has the member's epoch."""
 
 
 @dataclass(slots=True)
 class ConsumerGroup(GroupCore):
-    """One group. Its owner's thread alone may call it."""
+    """One group. Only the owner's thread may call it."""
 
     # -- events ------------------------------------------------------------------------------
 
     def on(self, event: ConsumerEvent) -> list[ConsumerEffect]:
-        """Take in what happened and return what is to be done, in this order."""
+        """Process an event; return the effects to execute, in order."""
         self._take(event)
         return self.effects()
 
@@ -101,8 +101,8 @@ class ConsumerGroup(GroupCore):
             self.unheard.discard(beat.member_id)
         elif is_news:
             self.unheard.add(beat.member_id)
-        # It may have missed the answer: librdkafka sends a heartbeat that took too long once more
-        # as it was, without asking what it has.
+        # It may have missed the response: librdkafka repeats a slow heartbeat unchanged, and so
+        # without its owned partitions.
         is_told = is_news or beat.member_id in self.unheard
         return BeatAnswer(
             member_id=beat.member_id,
@@ -112,7 +112,7 @@ class ConsumerGroup(GroupCore):
         )
 
     def _check(self, beat: Beat) -> None:
-        """Check everything that a heartbeat may be refused for. Raises KafkaError."""
+        """Validate a heartbeat. Raises KafkaError."""
         if beat.assignor is not None and beat.assignor not in self.rules.assignors:
             known = ", ".join(self.rules.assignors)
             raise error_for(ErrorCode.UNSUPPORTED_ASSIGNOR, f"the assignors are {known}")
@@ -133,9 +133,9 @@ class ConsumerGroup(GroupCore):
             Pattern(beat.regex)
 
     def _is_released(self, static: str) -> bool:
-        """Tell whether another may take a static member's place.
+        """Return whether another client may replace a static member.
 
-        One of the classic protocol says nothing when it goes to come back.
+        A classic static member leaves without a request when it restarts.
         """
         is_classic = self.table.members[static].classic is not None
         return is_classic or self.table.current(static).epoch == AWAY_EPOCH
@@ -146,7 +146,7 @@ class ConsumerGroup(GroupCore):
         current = self.table.current(beat.member_id)
         if beat.epoch == current.epoch:
             return
-        # It may have missed the answer that told its epoch, and uses nothing that is not its own.
+        # It may have missed the response with its epoch; it uses only its own partitions.
         missed = beat.epoch == current.previous_epoch and beat.epoch < current.epoch
         if not (missed and beat.owned is not None and beat.owned <= current.assigned):
             raise error_for(
@@ -155,7 +155,7 @@ class ConsumerGroup(GroupCore):
             )
 
     def _told(self, beat: Beat) -> Subscriber:
-        """Return the member with what it tells now."""
+        """Return the member updated from a heartbeat."""
         known = self.table.members.get(beat.member_id, Subscriber())
         timeout_ms = beat.rebalance_timeout_ms
         return Subscriber(
@@ -190,7 +190,7 @@ class ConsumerGroup(GroupCore):
             self.remove([member_id], f"member {member_id} left")
         return BeatAnswer(member_id=member_id, epoch=beat.epoch)
 
-    # -- what else happens ---------------------------------------------------------------------
+    # -- other events --------------------------------------------------------------------------
 
     @_take.register
     def _on_resolution(self, found: Resolution) -> None:
@@ -233,10 +233,10 @@ class ConsumerGroup(GroupCore):
     # -- commits -------------------------------------------------------------------------------
 
     def refuse_commit(self, member_id: str, epoch: int, version: int | None) -> ErrorCode:
-        """Tell why offsets are not to be committed; NONE if they are.
+        """Return the error of an offset commit; NONE to accept it.
 
         Args:
-            version: OffsetCommit's, None with a transaction.
+            version: version of OffsetCommit; None in a transaction.
         """
         if self.is_dead:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -250,11 +250,11 @@ class ConsumerGroup(GroupCore):
             if version is not None and version < EPOCHS_SINCE:
                 return ErrorCode.UNSUPPORTED_VERSION
             if version is None and refusal is ErrorCode.STALE_MEMBER_EPOCH:
-                return ErrorCode.ILLEGAL_GENERATION  # TxnOffsetCommit knows of no epochs
+                return ErrorCode.ILLEGAL_GENERATION  # TxnOffsetCommit has no error for epochs
         return refusal
 
     def refuse_epoch(self, member_id: str, epoch: int) -> ErrorCode:
-        """Tell why somebody is no member at this epoch; NONE if it is."""
+        """Return why this is not a member at this epoch; NONE if it is."""
         member = self.table.members.get(member_id)
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID

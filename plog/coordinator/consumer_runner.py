@@ -1,8 +1,8 @@
-"""Runs the machines of consumer groups (KIP-848): their records, timers and answers.
+"""Runs the machines of consumer groups (KIP-848): their records, timers and responses.
 
-Owns when a group is of which protocol: a classic group becomes a consumer group with the first
-heartbeat of one, and goes back when its machine says so. Part of `group_coordinator`, which finds
-the groups and appends to their logs; never decides about members.
+Owns the change of a group's protocol: the first ConsumerGroupHeartbeat makes a classic group a
+consumer group, and its machine decides when it goes back. Part of `group_coordinator`, which finds
+the groups and appends to their logs. Never decides about members.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ DOWNGRADE_POLICIES = ("downgrade", "bidirectional")
 
 
 def rules_of(settings: BrokerSettings, own: GroupSettings) -> Rules:
-    """Return what the settings say about a consumer group."""
+    """Return the rules for a consumer group from its settings."""
     return Rules(
         session_timeout_ms=own.consumer_session_timeout_ms,
         heartbeat_interval_ms=own.consumer_heartbeat_interval_ms,
@@ -65,11 +65,11 @@ class ConsumerRunner:
     """The machines of one coordinator. For the event loop's thread.
 
     Args:
-        settings_of: tells a group's settings of now.
-        append: appends to the log of a group, and returns once that is safe.
-        cluster: tells what is known of topics.
-        is_ours: tells whether a group is still kept here.
-        run_classic: executes what a classic group wants.
+        settings_of: returns a group's current settings.
+        append: appends to the log of a group, and returns once the records are committed.
+        cluster: returns the current metadata of topics.
+        is_ours: returns whether this broker still coordinates a group.
+        run_classic: executes the effects of a classic group.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ConsumerRunner:
         self._lines = lines
         self._unstored = unstored
         self.rebalances = 0
-        """How many have begun."""
+        """Number of rebalances started."""
         self._append = append
         self._spawn = spawn
         self._cluster = cluster
@@ -105,7 +105,7 @@ class ConsumerRunner:
     # -- events ------------------------------------------------------------------------------
 
     def feed(self, group: Group, event: ConsumerEvent) -> None:
-        """Have a consumer group take in what happened. Raises GroupIdNotFound: it is none."""
+        """Feed an event to a consumer group. Raises GroupIdNotFound if it is not one."""
         machine = group.machine
         if isinstance(machine, ClassicGroup):
             if not isinstance(event, Beat):
@@ -128,26 +128,26 @@ class ConsumerRunner:
         return machine.on(event)
 
     def resume(self, group: Group, machine: ConsumerGroup) -> None:
-        """Begin with a group as it is stored."""
+        """Start a group that was loaded from the log."""
         machine.rules = self._rules_of(group.group_id)
         self.execute(group, machine.resume())
 
     def retire(self, group: Group, machine: ConsumerGroup, error: ErrorCode) -> None:
-        """End a group: it was deleted, or has moved. Whoever waits is told the error."""
+        """End a group that was deleted or has moved; waiting requests get the error."""
         self.execute(group, machine.die())
         self._refuse(group.unsafe.failed(), error)
 
     # -- a group becomes another ---------------------------------------------------------------
 
     def _upgrade(self, group: Group, was: ClassicGroup, beat: Beat) -> None:
-        """Make a classic group a consumer group, if the one who comes first is taken in."""
+        """Make a classic group a consumer group, if it accepts the first new member."""
         table = self._upgraded(was)
         if table is None or beat.epoch != 0:
             raise GroupIdNotFound(f"{group.group_id} is not a consumer group")
         machine = ConsumerGroup(group.group_id, table=table.copy())
         effects = self._on(machine, beat)
         if not any(isinstance(effect, StoreRecords) for effect in effects):
-            self.execute(group, effects)  # it was refused, and the group is what it was
+            self.execute(group, effects)  # the member was refused, so the group stays classic
             return
         self._run_classic(group, was.die(ErrorCode.REBALANCE_IN_PROGRESS))
         batch = group.unsafe.gathering()
@@ -192,7 +192,7 @@ class ConsumerRunner:
         self._run_classic(group, [*classic.resume(), *classic.disturb(reason)])
 
     def _begin_classic(self, group: Group, was: ConsumerGroup, join: Join) -> None:
-        """Have a group that nobody is in begin anew with a member of the classic protocol."""
+        """Restart an empty group as a classic one, with its first member."""
         classic = ClassicGroup(group.group_id, self._settings.group_initial_rebalance_delay_ms)
         self._become_classic(group, was, classic)
         self._write(group)
@@ -211,7 +211,7 @@ class ConsumerRunner:
     # -- effects -----------------------------------------------------------------------------
 
     def execute(self, group: Group, effects: Iterable[ConsumerEffect]) -> None:
-        """Do what a group's machine wants, in its order; its records are written together."""
+        """Execute a group's effects in order; write its records together."""
         self._do(group, effects)
         self._write(group)
 
@@ -229,7 +229,7 @@ class ConsumerRunner:
                     self._timers.stop((group.group_id, timer))
                 case NewEpoch(epoch, reason):
                     self.rebalances += 1
-                    # All of it is the clients' word: one line, and no long one.
+                    # All of this text comes from clients: keep it to one short line.
                     self._lines.log(
                         logging.INFO,
                         "group %.100r rebalances for epoch %d: %.300s",
@@ -250,7 +250,7 @@ class ConsumerRunner:
         if group.machine is machine and isinstance(machine, ConsumerGroup):
             self.execute(group, self._on(machine, Resolution(found)))
 
-    # -- what is safe --------------------------------------------------------------------------
+    # -- committed records----------------------------------------------------------------------
 
     def _write(self, group: Group) -> None:
         batch = group.unsafe.begin(group.stored)
@@ -270,13 +270,13 @@ class ConsumerRunner:
                 self._go_back(group, told(failure, too_large=ErrorCode.UNKNOWN_SERVER_ERROR))
             return
         if not self._is_ours(group):
-            return  # whoever has waited was told so
+            return  # the waiting requests already have a response
         for answer in group.unsafe.written(group.stored):
             _tell(answer)
         self._write(group)
 
     async def settled(self, group: Group) -> None:
-        """Wait until what a group has decided is safe, or given up."""
+        """Wait until a group's records are committed, or have failed."""
         while group.unsafe:
             token = asyncio.get_running_loop().create_future()
             group.unsafe.answer_later(Answer(token, ErrorCode.NONE))
@@ -284,10 +284,10 @@ class ConsumerRunner:
                 await token
 
     def _go_back(self, group: Group, error: ErrorCode) -> None:
-        """Make the group anew from what is safe: nobody was told of anything else."""
+        """Rebuild the group from its committed records; no response has shown anything else."""
         machine = group.machine
         if group.unsafe.changes_classic:
-            group.is_stored = True  # it may stand in the log, whichever was written last
+            group.is_stored = True  # either protocol may have the latest record in the log
         waiting = group.unsafe.failed()
         if isinstance(machine, ClassicGroup):
             self._run_classic(group, machine.die(error))
@@ -312,14 +312,14 @@ class ConsumerRunner:
 def _tell(answer: Answer) -> None:
     token: Any = answer.token
     assert isinstance(token, asyncio.Future)
-    if not token.done():  # else its client has gone
+    if not token.done():  # otherwise its client has disconnected
         token.set_result(answer.answer)
 
 
 def _resolved(
     regexes: Iterable[str], cluster: MetadataSnapshot, now_ms: int
 ) -> tuple[dict[str, Resolved], list[InvalidRegularExpression]]:
-    """Find out which topics match, and why that cannot be told; in a thread."""
+    """Return the topics that match, and the invalid expressions; runs in a thread."""
     found: dict[str, Resolved] = {}
     faults = []
     for regex in regexes:

@@ -1,9 +1,9 @@
 """Runs the groups whose partitions of `__consumer_offsets` this broker leads.
 
-Owns the shards in memory, the timers of their groups, and the requests that wait: executes
-what the groups' machines want, and feeds back what became of it. Everything happens in the
-event loop; only logs are read on threads of their own. Never decides about members
-(`classic_group`) or about what a record says (`group_log`).
+Owns the shards in memory, the timers of their groups and the waiting requests. Executes the effects
+of the groups' machines and reports the results to them, all in the event loop; only logs are read
+in other threads. Never decides about members (`classic_group`) or the format of a record
+(`group_log`).
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ A = TypeVar("A")
 
 
 class GroupCoordinator:
-    """The groups of this broker. For the event loop's thread, but for `on_leadership`.
+    """The groups of this broker. For the event loop's thread, except `on_leadership`.
 
     Args:
-        settings_of: tells a group's settings of now.
-        trusted_time: by which offsets expire.
-        partitions: tells how many `__consumer_offsets` has, or will have.
+        settings_of: returns a group's current settings.
+        trusted_time: the time by which offsets expire.
+        partitions: returns the number of partitions that `__consumer_offsets` has or will have.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class GroupCoordinator:
             lambda: (group.members_size for group in self.groups()),
             BoundedLines(log, "%d further members were refused for lack of memory", timing=loop),
         )
-        # Whoever may join can cause them without end.
+        # Rate-limited: clients can cause any number of rebalances.
         self._rebalances = BoundedLines(
             log, "%d further rebalances", least_level=logging.INFO, timing=loop
         )
@@ -153,7 +153,7 @@ class GroupCoordinator:
 
     @property
     def rebalances(self) -> int:
-        """How many have begun."""
+        """Number of rebalances started."""
         return self._classic_rebalances + self.consumers.rebalances
 
     def _make_shard(self, index: int, epoch: int) -> Shard:
@@ -166,11 +166,11 @@ class GroupCoordinator:
         return False
 
     def start(self, metadata: MetadataCache) -> None:
-        """Look over what may be forgotten from now on; and with a topic go its offsets."""
+        """Start to expire offsets, and to delete those of deleted topics."""
         topics = metadata.snapshot.topic_names
         self._cluster = lambda: metadata.snapshot
 
-        def look(snapshot: MetadataSnapshot) -> None:  # on the thread that takes orders
+        def look(snapshot: MetadataSnapshot) -> None:  # on the metadata's thread
             nonlocal topics
             before, topics = topics, snapshot.topic_names
             if gone := {before[one] for one in before.keys() - topics.keys()}:
@@ -202,7 +202,7 @@ class GroupCoordinator:
         self._execute(group, machine.resume())
         size, most = len(machine.roster), self._settings.group_max_size
         if size > most:
-            # Its members hear of it, may commit, and those who join first may stay (KIP-389).
+            # Its members notice, may commit, and the first ones to rejoin stay (KIP-389).
             group.since_ms = self._clock.now_ms()
             reason = f"it has {size} members, and may have {most}"
             self._execute(group, machine.disturb(reason))
@@ -223,7 +223,7 @@ class GroupCoordinator:
         self.shards.give_up_all()
 
     def close(self) -> None:
-        """Stop: no timer fires any more, and nobody is answered."""
+        """Stop all timers; pending requests get no response."""
         self._memory.lines.tell_rest()
         self._rebalances.tell_rest()
         self._unstored.tell_rest()
@@ -231,27 +231,27 @@ class GroupCoordinator:
         self._timers.close()
         self.shards.close()
 
-    # -- who is asked ------------------------------------------------------------------------
+    # -- look-ups ----------------------------------------------------------------------------
 
     def find(self, group_id: str) -> Group | None:
-        """Return a group that there is. Raises as `Shards.of`."""
+        """Return an existing group. Raises as `Shards.of`."""
         return self.shards.of(group_id).groups.get(group_id)
 
     def groups(self) -> list[Group]:
-        """Return all groups that are kept here."""
+        """Return all groups of this coordinator."""
         return [group for shard in self.shards for group in shard]
 
     @property
     def is_loading(self) -> bool:
-        """Whether there may be more groups than `groups` tells."""
+        """Whether `groups` may be incomplete, because a partition is still loading."""
         return self.shards.is_loading
 
     # -- the life of members -----------------------------------------------------------------
 
     async def join(self, group_id: str, join: Join) -> JoinAnswer:
-        """Have somebody join, and return what it is told once its generation is formed.
+        """Join a client; return its response once the generation is formed.
 
-        `join.token` is taken for the wait. Raises as `Shards.of`.
+        Waits on `join.token`. Raises as `Shards.of`.
         """
         shard = self.shards.of(group_id)
         if join.member_id and group_id not in shard.groups:
@@ -270,21 +270,21 @@ class GroupCoordinator:
         group = self.find(group_id)
         if group is None:
             return SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
-        # As if its log had refused it, which has no room for assignments of this size.
+        # The log could not store assignments of this size, so respond as if it had refused them.
         refusal = self._memory.refuse(group, sync, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
         if refusal is not ErrorCode.NONE:
             return SyncAnswer(refusal)
         return await self._ask(group, sync, SyncAnswer)
 
     async def beat(self, group_id: str, beat: Heartbeat) -> ErrorCode:
-        """Take note that a member lives. Raises as `Shards.of`."""
+        """Process a member's heartbeat. Raises as `Shards.of`."""
         group = self.find(group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return await self._ask(group, beat, ErrorCode)
 
     async def leave(self, group_id: str, members: tuple[Leaving, ...]) -> tuple[ErrorCode, ...]:
-        """Take members out; an error for each, in this order. Raises as `Shards.of`."""
+        """Remove members; return an error for each, in order. Raises as `Shards.of`."""
         shard = self.shards.of(group_id)
         group = shard.groups.get(group_id)
         if group is None:
@@ -294,9 +294,9 @@ class GroupCoordinator:
         return left.errors
 
     async def beat_as_consumer(self, group_id: str, beat: Beat) -> BeatAnswer:
-        """Have a member of a consumer group (KIP-848) tell of itself, and return what it is told.
+        """Process a ConsumerGroupHeartbeat (KIP-848); return the response.
 
-        Raises as `Shards.of`, and GroupIdNotFound; what its group cannot store.
+        Raises as `Shards.of`, GroupIdNotFound, and the error of storing the group's records.
         """
         shard = self.shards.of(group_id)
         if group_id not in shard.groups and beat.epoch != 0:
@@ -313,7 +313,7 @@ class GroupCoordinator:
         return answer
 
     def _forget_unborn(self, shard: Shard, group: Group) -> None:
-        """Forget a group that was made for somebody who was not taken in, or did not come back."""
+        """Drop a new group whose first client was refused, or did not rejoin."""
         is_nothing = (
             isinstance(group.machine, ClassicGroup) and group.is_forgettable and not group.is_in_log
         )
@@ -321,7 +321,7 @@ class GroupCoordinator:
             del shard.groups[group.group_id]
 
     def token(self) -> asyncio.Future[object]:
-        """Return what a request waits with."""
+        """Return the future on which a request waits."""
         return self._loop.create_future()
 
     async def _ask(
@@ -346,11 +346,11 @@ class GroupCoordinator:
         generation: int,
         version: int,
     ) -> ErrorCode:
-        """Commit offsets, at least one: all or none. Tells once they are safe.
+        """Commit one or more offsets, all or none; return once they are committed.
 
         Args:
-            generation: or the member's epoch, in a consumer group.
-            version: OffsetCommit's.
+            generation: the generation; in a consumer group the member's epoch.
+            version: version of the OffsetCommit request.
 
         Raises as `Shards.of`.
         """
@@ -396,10 +396,10 @@ class GroupCoordinator:
         instance_id: str | None,
         generation: int,
     ) -> ErrorCode:
-        """Commit offsets, at least one, with a producer's transaction: they stand once it does.
+        """Commit one or more offsets in a producer's transaction; they count once it commits.
 
         Args:
-            verified: what `verifying` has given, and the transaction's coordinator approved of.
+            verified: the result of `verifying`, approved by the transaction's coordinator.
 
         Raises as `Shards.of`, and InvalidTxnState, InvalidProducerEpoch.
         """
@@ -426,14 +426,14 @@ class GroupCoordinator:
         writer: Writer,
     ) -> ErrorCode:
         def appended(position: int) -> None:
-            # At once: from now on its fate is the marker's, which may follow closely.
+            # At once, because the marker that decides these offsets may follow immediately.
             for step, (at, committed) in enumerate(offsets):
                 shard.commit_in_transaction(
                     group, writer.producer_id, at, committed, position + step
                 )
 
         try:
-            # Without it the group could expire before there is anything undecided to keep it.
+            # Otherwise the group could expire before it has an undecided offset that keeps it.
             with group.offsets.committing(at for at, _ in offsets):
                 await self._append(
                     shard,
@@ -448,13 +448,13 @@ class GroupCoordinator:
         return ErrorCode.NONE
 
     def on_marker(self, at: TopicPartition, producer_id: int, is_commit: bool) -> None:
-        """Take in that a partition has a producer's marker, safely: what it committed stands."""
+        """Apply a committed transaction marker to the offsets of a partition."""
         if at.topic != OFFSETS_TOPIC:
             return
         if (shard := self.shards.at(at.partition)) is not None:
             shard.end_transaction(producer_id, is_commit=is_commit)
         elif (loading := self.shards.loading(at.partition)) is not None:
-            # Whoever reads the log may have passed its end before the marker came.
+            # A thread that loads the log may have read past its end before the marker.
             loading.ended_meanwhile.append((producer_id, is_commit))
 
     def _offset_pairs(
@@ -510,7 +510,7 @@ class GroupCoordinator:
                 self._forget_unborn(shard, group)
 
     def _wait_for(self, key: Key) -> None:
-        """Take in that an id was given out; the oldest are waited for no longer."""
+        """Add an assigned member id to the pending ones; drop the oldest ones."""
         for oldest in self._given_out.add(key):
             self._timers.stop(oldest)
             self._loop.call_soon(self._fired, oldest)
@@ -521,7 +521,7 @@ class GroupCoordinator:
             match effect:
                 case Answer(token, answer):
                     assert isinstance(token, asyncio.Future)
-                    if not token.done():  # else its client has gone
+                    if not token.done():  # otherwise its client has disconnected
                         token.set_result(answer)
                 case SetTimer(timer, after_ms):
                     self._timers.set((group_id, timer), after_ms)
@@ -532,7 +532,7 @@ class GroupCoordinator:
                     self._given_out.drop((group_id, timer))
                 case Rebalancing(generation, reason):
                     self._classic_rebalances += 1
-                    # All of it is the clients' word: one line, and no long one.
+                    # All of this text comes from clients: keep it to one short line.
                     self._rebalances.log(
                         logging.INFO,
                         "group %.100r rebalances at generation %d: %.300s",
@@ -555,7 +555,7 @@ class GroupCoordinator:
 
     async def _store(self, group: Group, machine: ClassicGroup, record: Pair, ticket: int) -> None:
         error = ErrorCode.NONE
-        await self.consumers.settled(group)  # what it was before must not stand behind what it is
+        await self.consumers.settled(group)  # the new records must follow the old ones
         if group.machine is not machine:
             return
         try:

@@ -1,7 +1,7 @@
-"""Who is in a classic group: its members, their instances, and what they have in common.
+"""The members of a classic group, their instances and their common assignors.
 
-Owns the table of members and who of them leads. Decides nothing about time or generations,
-and answers nobody: that is `classic_group`'s.
+Owns the table of members and the choice of the leader. Decides nothing about time or generations
+and sends no response: `classic_group` does that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from plog.errors import ErrorCode
 
 @dataclass(slots=True)
 class Member:
-    """A member; `joining` and `syncing` are the requests that it waits with."""
+    """A member; `joining` and `syncing` are its waiting requests."""
 
     member_id: str
     instance_id: str | None
@@ -33,7 +33,7 @@ class Member:
 
     @classmethod
     def of(cls, join: Join, member_id: str) -> Member:
-        """Return the member that a Join makes."""
+        """Create a member from a JoinGroup request."""
         return cls(
             member_id=member_id,
             instance_id=join.instance_id,
@@ -45,14 +45,14 @@ class Member:
         )
 
     def renew(self, join: Join) -> None:
-        """Take over what a member that joins again tells."""
+        """Update a rejoining member from its request."""
         self.protocols = join.protocols
         self.rebalance_timeout_ms = join.rebalance_timeout_ms
         self.session_timeout_ms = join.session_timeout_ms
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory it takes."""
+        """Approximate memory of the member in bytes."""
         return size_of(
             self.member_id,
             self.instance_id,
@@ -63,15 +63,15 @@ class Member:
         )
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Return what the member told for an assignor; nothing for one that it cannot use."""
+        """Return the member's metadata for an assignor; empty if it does not support that."""
         return next((found.metadata for found in self.protocols if found.name == protocol), b"")
 
 
 @dataclass(slots=True)
 class Roster:
-    """The members in the order in which they came; one of them leads if there are any.
+    """The members in order of joining; one of them leads, if there are any.
 
-    `size` is about how many bytes of memory they take.
+    `size` is their approximate memory in bytes.
     """
 
     leader: str = NO_MEMBER
@@ -80,15 +80,15 @@ class Roster:
     _instances: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Return how many members there are."""
+        """Return the number of members."""
         return len(self._members)
 
     def __iter__(self) -> Iterator[Member]:
-        """Iterate over what the members are by now: some may go meanwhile."""
+        """Iterate over a copy of the members, which may be removed meanwhile."""
         return iter(list(self._members.values()))
 
     def __contains__(self, member_id: str) -> bool:
-        """Tell whether somebody is a member."""
+        """Return whether this is a member."""
         return member_id in self._members
 
     def __getitem__(self, member_id: str) -> Member:
@@ -100,11 +100,11 @@ class Roster:
         return self._members.get(member_id)
 
     def of_instance(self, instance_id: str | None) -> Member | None:
-        """Return the static member of this name, if there is one."""
+        """Return the static member with this instance id, or None."""
         return None if instance_id is None else self.get(self._instances.get(instance_id, ""))
 
     def refusal(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Tell why somebody is not a member; NONE if it is one."""
+        """Return why this is not a member; NONE if it is."""
         known = self.of_instance(instance_id)
         if known is not None and known.member_id != member_id:
             return ErrorCode.FENCED_INSTANCE_ID
@@ -113,7 +113,7 @@ class Roster:
         return ErrorCode.NONE
 
     def add(self, member: Member) -> None:
-        """Take somebody in; the first one leads."""
+        """Add a member; the first one leads."""
         self._members[member.member_id] = member
         self.size += member.size
         if member.instance_id is not None:
@@ -122,7 +122,7 @@ class Roster:
             self.leader = member.member_id
 
     def remove(self, member: Member) -> None:
-        """Take somebody out; the one that is there longest leads then, if need be."""
+        """Remove a member; if it led, the oldest one leads next."""
         del self._members[member.member_id]
         self.size -= member.size
         if member.instance_id is not None:
@@ -131,20 +131,20 @@ class Roster:
             self.leader = next(iter(self._members), NO_MEMBER)
 
     def renew(self, member: Member, join: Join) -> None:
-        """Have a member take over what it tells when it joins again."""
+        """Update a rejoining member from its request."""
         before = member.size
         member.renew(join)
         self.size += member.size - before
 
     def assign(self, assignments: Mapping[str, bytes]) -> None:
-        """Give every member its assignment; nothing to one that is not named."""
+        """Set every member's assignment; empty if it is not named."""
         for member in self:
             before = getsizeof(member.assignment)
             member.assignment = assignments.get(member.member_id, b"")
             self.size += getsizeof(member.assignment) - before
 
     def size_with(self, join: Join) -> int:
-        """Return what `size` will be once somebody has joined, or joined again."""
+        """Return the `size` after a join or rejoin."""
         before = self.get(join.member_id) or self.of_instance(join.instance_id)
         after = Member.of(join, join.member_id or join.new_member_id)
         if before is None:
@@ -153,21 +153,21 @@ class Roster:
         return self.size + after.size - before.size
 
     def size_with_assignments(self, assignments: Mapping[str, bytes]) -> int:
-        """Return what `size` will be once these are assigned."""
+        """Return the `size` with these assignments."""
         return self.size + sum(
             getsizeof(assignments.get(member.member_id, b"")) - getsizeof(member.assignment)
             for member in self
         )
 
     def supports(self, protocols: tuple[Protocol, ...]) -> bool:
-        """Tell whether somebody who can use these could be with all the others."""
+        """Return whether these assignors include one that all members support."""
         common = self._common_protocols()
         return any(not self._members or protocol.name in common for protocol in protocols)
 
     def elect_protocol(self) -> str | None:
-        """Return the assignor that most members prefer, of those that all can use.
+        """Return the assignor that most members prefer, among those that all support.
 
-        Of equals the one that was voted for first; None without members.
+        In a tie the first one voted for; None without members.
         """
         common = self._common_protocols()
         votes = Counter(
@@ -181,11 +181,11 @@ class Roster:
         return set.intersection(*named) if named else set()
 
     def rebalance_timeout_ms(self) -> int:
-        """Return the longest time that any member may take to join again."""
+        """Return the maximum rebalance timeout of the members."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
     def views(self, protocol: str | None) -> tuple[MemberView, ...]:
-        """Return the members as their leader is told of them."""
+        """Return the members for the leader's response."""
         return tuple(
             MemberView(member.member_id, member.instance_id, member.metadata(protocol))
             for member in self

@@ -1,16 +1,15 @@
-"""One partition's log on disk, around the struct that the data path works on.
+"""One partition's log on disk, around the struct that the data path uses.
 
-Owns policy: what the log is (leader, follower, moved, closed), when a segment is rolled,
-which go, where the log starts, what becomes of an unusual producer. The mutable numbers
-live in the struct (`native`) alone; this class publishes its decisions into it. The
-steps on segments and their files are `log_segments`', what an error of them means
-`log_faults`'. Never schedules anything itself: the owner (the log manager) is told what
-to do later.
+Owns policy: the role of the log (leader, follower, moved, closed), when to roll a segment, which
+segments to delete, where the log starts, and how to handle an unusual producer. Only the struct
+(`native`) has the mutable numbers; this class publishes its decisions to it. `log_segments` has the
+operations on segments and their files, `log_faults` the meaning of their errors. Never schedules
+work: it passes later work to its owner, the log manager.
 
-Locks: `_lock` orders the changes of the segment list and of the leader epochs among
-Python's threads. Appends and reads do not take it unless something is unusual. Whoever
-has it may be waiting for a disk, this log's or (a move) another's: the event loop takes
-it by `try_hold` before it calls anything that does.
+Locks: `_lock` orders changes of the segment list and of the leader epochs among Python threads.
+Appends and reads do not take it in the usual case. Its holder may be waiting for a disk, of this
+log or (in a move) of another. So the event loop takes it by `try_hold` before it calls a method
+that takes it.
 """
 
 from __future__ import annotations
@@ -63,14 +62,14 @@ from plog.storage.verification import Verification
 from plog.types import NO_OFFSET, TopicPartition
 
 COMPACT, DELETE = "compact", "delete"
-"""Of `cleanup.policy`."""
+"""Values of `cleanup.policy`."""
 
 HIGH_WATERMARK = -1
-"""In DeleteRecords: delete all that may be."""
+"""Offset in DeleteRecords that means the high watermark."""
 
 
 class ColdRead(Exception):
-    """The disk would have to be asked, and the reader does not wait for it."""
+    """The bytes are not in memory, and the reader does not wait for the disk."""
 
     def __init__(self, log_dir: Path) -> None:
         super().__init__(log_dir)
@@ -78,17 +77,17 @@ class ColdRead(Exception):
 
 
 class Role(NamedTuple):
-    """What a log was last told to be."""
+    """The role that a log was last given."""
 
     leader_epoch: int
     leads: bool
-    writable: bool = False  # a leader may accept no appends for a moment
+    writable: bool = False  # False while a leader refuses appends for a moment
     sole_replica: bool = False
     enough_in_sync: bool = True
 
 
 class Log:
-    """A partition's log. Made by `log_opening.open_log` from what recovery found."""
+    """A partition's log. `log_opening.open_log` creates it from the result of recovery."""
 
     def __init__(
         self,
@@ -117,7 +116,7 @@ class Log:
         self.faults = LogFaults(self, owner)
         self.directory = directory
         self.log_dir = directory.parent
-        """Made once: each append looks up by it whether the disk is slow."""
+        """Created once, because each append uses it to look up whether the disk is slow."""
         self._segments = LogSegments(
             native,
             LogFiles(fs, directory),
@@ -142,7 +141,7 @@ class Log:
     def __repr__(self) -> str:
         return f"<Log {self.topic_partition} in {self.log_dir}>"
 
-    # -- what it is --------------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------
 
     @property
     def settings(self) -> TopicSettings:
@@ -185,12 +184,12 @@ class Log:
         return self._segments.epochs
 
     def _allow_gaps(self, below: int) -> None:
-        """Accept that batches are missing below an offset, where compaction has been."""
+        """Allow gaps below an offset, left by compaction."""
         self.gaps_legal_below = below
         self.native.set_gaps_legal_below(below)
 
     def update_settings(self, settings: TopicSettings) -> None:
-        """Obey other settings from now on."""
+        """Apply changed settings."""
         with self._lock:
             self._settings = settings
             self._set_limits()
@@ -199,7 +198,7 @@ class Log:
         settings = self._settings
         segment_ms = settings.segment_ms
         if COMPACT in settings.cleanup_policy:
-            # The active segment is not compacted: no record is to wait there for longer (KIP-354).
+            # The active segment is never compacted, so it must roll in time (KIP-354).
             segment_ms = min(segment_ms, settings.max_compaction_lag_ms)
         # Jitter is drawn for each segment, so that a topic's partitions do not all roll at once.
         jitter_ms = min(settings.segment_jitter_ms, segment_ms)
@@ -211,11 +210,11 @@ class Log:
         )
 
     def try_hold(self) -> bool:
-        """Keep other threads' changes out until `let_go`, unless one is under way; tell whether."""
+        """Lock out other threads' changes until `let_go`; return False if one is in progress."""
         return self._lock.acquire(blocking=False)
 
     def let_go(self) -> None:
-        """Let others change the log again."""
+        """Allow changes by other threads again."""
         self._lock.release()
 
     # -- append and read ---------------------------------------------------------------------
@@ -287,7 +286,7 @@ class Log:
 
     def _not_writable(self, error: int) -> KafkaStorageError | NotLeaderOrFollower:
         if error:
-            # Whoever met it first may not have told: the fast path cannot.
+            # The fast path may have met the failure first; it cannot report it.
             self.faults.disk_failed(self.faults.of_errno(error))
         if error or self._closed:
             return KafkaStorageError(f"{self.topic_partition} is offline")
@@ -304,7 +303,7 @@ class Log:
         """Return the bytes from the batch that holds `fetch_offset`, below `upper_offset`.
 
         Raises:
-            ColdRead: not `may_wait`, and what is to be read, or read on the way, is on the disk.
+            ColdRead: not `may_wait`, and bytes to read are not in memory.
             OffsetOutOfRange: before the log start or past the log end.
             KafkaStorageError: the partition is offline, its disk has failed, or its bytes are bad.
         """
@@ -363,7 +362,7 @@ class Log:
         return self._segments.epochs.end_offset(epoch, self.native.log_end_offset)
 
     def epoch_at(self, offset: int) -> int:
-        """Return the leader epoch that wrote `offset`; -1 when that is not known."""
+        """Return the leader epoch that wrote `offset`; -1 if unknown."""
         return self._segments.epochs.epoch_at(offset)
 
     def become_leader(
@@ -384,23 +383,23 @@ class Log:
             if not self._segments.epochs.entries and not self.native.log_end_offset:
                 with self.faults.judged():
                     self._segments.write_first_epoch(leader_epoch)
-            # One step: a leader that stays never refuses appends, and its waiting producers never
-            # see it deposed.
+            # In one step, so that a leader that stays leader never refuses appends or fails its
+            # waiting producers.
             self._take(role)
             self._segments.keep_epochs()
 
     def _require_place(self) -> None:
-        """Under the lock: the files are not there any more once the log has moved."""
+        """Raise if the log has moved, so that its files are gone. Needs the lock."""
         if self._retired:
             raise KafkaStorageError(f"{self.topic_partition} has moved from {self.log_dir}")
 
     def become_follower(self, leader_epoch: int) -> None:
-        """Refuse appends by clients from now on."""
+        """Stop accepting appends from clients."""
         with self._lock:
             self._take(Role(leader_epoch, leads=False))
 
     def set_in_sync(self, *, sole_replica: bool, enough_in_sync: bool) -> None:
-        """Change what of a leader's role depends on min.insync.replicas."""
+        """Update the in-sync state of a leader."""
         with self._lock:
             self._role = self._role._replace(
                 sole_replica=sole_replica, enough_in_sync=enough_in_sync
@@ -422,9 +421,10 @@ class Log:
 
     @contextmanager
     def standing_still(self) -> Iterator[Role]:
-        """Refuse appends (for a moment, retriably) and changes of role and segments in a block.
+        """Refuse appends (with a retriable error) and changes of role and segments in a block.
 
-        The role is given, for the log that takes this one's place; else it holds again after.
+        Yields the role, for the log that replaces this one; otherwise the role applies again after
+        the block.
         """
         with self._lock:
             role = self._role
@@ -436,14 +436,14 @@ class Log:
                     self._take(role)
 
     def retire(self) -> None:
-        """Never accept an append again: another log has this one's place. Reads go on."""
+        """Refuse appends for good, because another log replaces this one; reads continue."""
         with self._lock:
             self._retired = True
             self.faults.silence()
             self._take(self._role._replace(writable=False, sole_replica=False))
 
     def succeed(self, log: Log, role: Role) -> None:
-        """Take over the role of the log that this one replaces, and what was asked for there."""
+        """Take over the role and the pending requests of the log that this one replaces."""
         with self._lock:
             self.transactions.succeed(log.transactions)
             self._take(role)
@@ -451,10 +451,10 @@ class Log:
     # -- segments ----------------------------------------------------------------------------
 
     def roll(self) -> None:
-        """Begin a new segment at the log end; an empty active one is kept.
+        """Start a new segment at the log end; keep an active one that is empty.
 
         Raises:
-            KafkaStorageError: its files cannot be made, or the partition has moved.
+            KafkaStorageError: its files cannot be created, or the partition has moved.
         """
         with self._lock:
             self._require_place()
@@ -476,7 +476,7 @@ class Log:
                 self.faults.failed(error)
 
     def apply_retention(self, now_ms: int) -> list[str]:
-        """Delete the oldest segments that the settings let go; return a line for each rule used.
+        """Delete the oldest segments by the retention settings; return a line for each rule used.
 
         Raises:
             KafkaStorageError: a file cannot be renamed.
@@ -503,7 +503,7 @@ class Log:
             if count == len(segments):
                 self.roll()
                 if segments[-1].next_offset > summaries[-1].next_offset:
-                    # Appends do not take the lock: what came meanwhile has not been judged.
+                    # Appends do not take the lock: the segment may have grown meanwhile.
                     count -= 1
             with self.faults.judged():
                 self._segments.delete_oldest(count)
@@ -516,11 +516,11 @@ class Log:
     def delete_records_before(self, offset: int) -> int:
         """Make everything below `offset` unreadable (-1: below the high watermark).
 
-        Returns the log start offset, which never goes back. The space comes back with retention.
+        Returns the log start offset, which never decreases. Retention frees the space later.
 
         Raises:
             OffsetOutOfRange: past the high watermark.
-            KafkaStorageError: the leader epochs cannot be written down, or the partition has moved.
+            KafkaStorageError: the leader epochs cannot be written, or the partition has moved.
         """
         with self._lock:
             self._require_place()
@@ -539,7 +539,7 @@ class Log:
     # -- compaction --------------------------------------------------------------------------
 
     def dirty_range(self, checkpoint: int | None, now_ms: int) -> DirtyRange | None:
-        """Say what may be compacted, None while the log may not be.
+        """Return the range to compact; None if the log is not to be compacted now.
 
         Raises:
             KafkaStorageError: a file's time cannot be read.
@@ -562,7 +562,7 @@ class Log:
     def last_offsets_of_producers(self) -> dict[int, tuple[int, int | None]]:
         """Return each producer's epoch and the last offset of its last batch.
 
-        None without a batch of that epoch: a marker has raised it, or nothing else came.
+        The offset is None if the epoch has no batch, for example after a marker has raised it.
         """
 
         def last_offset(entry: ProducerEntry) -> int | None:
@@ -575,7 +575,7 @@ class Log:
         }
 
     def modified_ms(self, segment: Segment) -> int | None:
-        """Return when a segment was last written, None if it has gone meanwhile. Raises OSError."""
+        """Return when a segment was last written; None if it is gone. Raises OSError."""
         with self._lock:
             if segment not in self.native.segments:
                 return None
@@ -587,9 +587,10 @@ class Log:
         numbers: SegmentNumbers,
         aborted: Sequence[AbortedTransaction],
     ) -> bool:
-        """Put a compacted segment in the place of others; False: they are gone or others by now.
+        """Replace segments with a compacted one; return False if they have changed meanwhile.
 
-        Of the aborted transactions whose marker lies there just `aborted` have records left.
+        Args:
+            aborted: aborted transactions with a marker in these segments and records left.
 
         Raises:
             KafkaStorageError: its files cannot be renamed or opened.
@@ -598,8 +599,8 @@ class Log:
             if self._closed or self._retired:
                 return False
             with self.faults.judged():
-                # First: whoever checks the log, now or at the next start, whatever its policy is
-                # by then, must not take what is missing for lost.
+                # First, so that a check of the log (now or at the next start, under any policy)
+                # does not report the removed batches as lost.
                 end = self._segments.end_of(old)
                 if end is None:
                     return False
@@ -608,17 +609,17 @@ class Log:
                 return self._segments.replace(old, numbers, aborted, self._settings)
 
     def finish_replacement(self) -> None:
-        """Give every file its name, where compaction could not. Raises KafkaStorageError."""
+        """Finish renames that compaction could not complete. Raises KafkaStorageError."""
         with self._lock, self.faults.judged():
             self._segments.finish_replacement()
 
     # -- truncation (followers) --------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> bool:
-        """Remove every batch that reaches `offset` or past it; tell whether there were any.
+        """Remove every batch that reaches `offset` or past it; return whether there were any.
 
-        The log ends with the last batch that is left, so that what is fetched next leaves no
-        gap. Only where no client appends. Raises KafkaStorageError.
+        The log then ends with the last remaining batch, so that the next fetch leaves no gap. Only
+        for logs without client appends. Raises KafkaStorageError.
         """
         with self._lock:
             if offset >= self.native.log_end_offset:
@@ -631,9 +632,9 @@ class Log:
             return True
 
     def restart_at(self, offset: int) -> None:
-        """Remove every record and go on at `offset`: the leader has nothing older.
+        """Remove every record and continue at `offset`, the leader's oldest one.
 
-        Only where no client appends. Raises KafkaStorageError.
+        Only for logs without client appends. Raises KafkaStorageError.
         """
         with self._lock, self.faults.judged():
             self._segments.restart_at(offset, self._settings)
@@ -644,24 +645,25 @@ class Log:
         """Make everything appended so far durable; return the durable end.
 
         Raises:
-            KafkaStorageError: the disk has failed, and the owner knows; or there is no descriptor.
+            KafkaStorageError: the disk has failed (reported to the owner), or no descriptor is
+                left.
         """
         try:
             return self.native.flush()
         except OSError as error:
-            # Also when the disk is full: bytes that were accepted are lost.
+            # A full disk counts as failed, too: accepted bytes are lost.
             self.faults.disk_failed(error)
             raise KafkaStorageError(f"{self.topic_partition}: {error}") from error
 
     def flush_failed(self, error: int) -> None:
-        """Take note that the data path's flush failed, with an errno."""
+        """Handle a failed flush of the data path, with its errno."""
         if error in NO_DESCRIPTORS:
-            self._owner.commit(self, report_nothing)  # which tries until there is one
+            self._owner.commit(self, report_nothing)  # which retries until there is a descriptor
         else:
             self.faults.disk_failed(self.faults.of_errno(error))
 
     def sync_names(self) -> None:
-        """Make the names of all segments durable: before the directory gets another name.
+        """Make the names of all segments durable, before the directory is renamed.
 
         Raises:
             KafkaStorageError: as `flush`.
@@ -673,10 +675,10 @@ class Log:
             raise KafkaStorageError(f"{self.topic_partition}: {error}") from error
 
     def recovery_point(self) -> int:
-        """Return from where a crash makes the log be read again, after syncing rolled indexes.
+        """Sync rolled indexes; return the offset from which recovery has to read after a crash.
 
         Raises:
-            KafkaStorageError: the disk has failed; the owner knows.
+            KafkaStorageError: the disk has failed (reported to the owner).
         """
         with self._lock:
             durable_end = self.native.durable_end
@@ -685,7 +687,7 @@ class Log:
             return durable_end
 
     def is_flush_due(self, monotonic_ms: int) -> bool:
-        """Tell whether flush.messages or flush.ms ask for a flush."""
+        """Return whether flush.messages or flush.ms require a flush."""
         unflushed = self.native.log_end_offset - self.native.durable_end
         if unflushed <= 0:
             self.last_flush_ms = monotonic_ms
@@ -699,15 +701,15 @@ class Log:
     # -- producers ---------------------------------------------------------------------------
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget the producers silent for producer.id.expiration.ms; return how many."""
+        """Remove producers idle for producer.id.expiration.ms; return their number."""
         silent = self._silent_producers.look(
             self.native.producers(), now_ms=now_ms, expiration_ms=expiration_ms
         )
         return sum(self._forget_producer(entry) for entry in silent)
 
     def _forget_producer(self, seen: ProducerEntry) -> bool:
-        """Forget a producer unless it has written since it was seen; tell whether it is gone."""
-        with self._lock:  # under which every transaction begins
+        """Remove a producer unless it has written since it was seen; return whether it is gone."""
+        with self._lock:  # every transaction begins under it
             known = self.native.producer(seen.producer_id)
             if known is None or known.version != seen.version:
                 return False
@@ -720,7 +722,7 @@ class Log:
         """Flush everything, write the producer snapshot and close: a clean shutdown.
 
         Raises:
-            KafkaStorageError: the disk has failed; the owner knows.
+            KafkaStorageError: the disk has failed (reported to the owner).
         """
         with self._lock:
             if self._closed:
@@ -736,7 +738,7 @@ class Log:
                 self.drop()
 
     def go_offline(self) -> None:
-        """Refuse appends, reads and flushes from now on. Takes no lock: callbacks may call it."""
+        """Refuse appends, reads and flushes. Takes no lock, so callbacks may call it."""
         self.faults.silence()
         self.native.offline()
 

@@ -1,7 +1,7 @@
-"""One of `log.dirs`: its identity, its lock, and how the broker before ended.
+"""One of `log.dirs`: its identity, its lock, and how the last broker ended.
 
-Owns meta.properties, `.lock`, `.kafka_cleanshutdown` and `boot-id`, and what KRaft leaves beside
-them. Never looks into the partitions' directories.
+Owns meta.properties, `.lock`, `.kafka_cleanshutdown` and `boot-id`, and detects KRaft's files next
+to them. Never reads the partitions' directories.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _log = logging.getLogger(__name__)
 META_PROPERTIES = "meta.properties"
 KRAFT_LOG = f"{CLUSTER_METADATA}-0"
 DIRECTORY_ID = "directory.id"
-"""Kafka's key (KIP-858): which of the broker's directories it is, wherever it is mounted."""
+"""Kafka's key (KIP-858): identifies a directory of the broker at any mount point."""
 LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 _FLOCK = "hhqqi"
 """C's struct flock: type, whence, start, length, pid."""
 _WHOLE_FILE = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 BOOT_ID_FILE = "boot-id"
-"""The kernel's boot id of the broker that last had the directory open, as text."""
+"""The kernel's boot id when a broker last opened the directory, as text."""
 
 
 def encode_properties(values: Mapping[str, str]) -> str:
@@ -61,11 +61,11 @@ def decode_properties(text: str) -> dict[str, str]:
 
 
 class IdentityDamaged(InconsistentLogDirs):
-    """meta.properties is no such file any more; it names nobody else, so it can be written anew."""
+    """meta.properties is damaged; it names no other broker, so plog may rewrite it."""
 
 
 class KRaftLogDir(InconsistentLogDirs):
-    """A broker of Kafka's KRaft mode was here, which knows its topics from elsewhere."""
+    """A KRaft broker has used the directory; its topics' metadata is elsewhere."""
 
     def __init__(self, path: Path | str, sign: str) -> None:
         super().__init__(
@@ -76,7 +76,7 @@ class KRaftLogDir(InconsistentLogDirs):
 
 
 class LogDirIdentity:
-    """What meta.properties says: whose directory this is, and which of theirs."""
+    """The contents of meta.properties: the broker and the id of the directory."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class LogDirIdentity:
     ) -> None:
         self.broker_id = broker_id
         self.cluster_id = cluster_id
-        self.directory_id = directory_id  # None: Kafka's before 3.7, and older releases'
+        self.directory_id = directory_id  # None before Kafka 3.7, and in older releases of plog
 
     @classmethod
     def decode(cls, text: str, name: str) -> LogDirIdentity:
@@ -95,8 +95,8 @@ class LogDirIdentity:
 
         Raises:
             KRaftLogDir: version 1.
-            IdentityDamaged: no version, or a broker id that is no number.
-            InconsistentLogDirs: another version, or a directory.id that is none.
+            IdentityDamaged: no version, or an invalid broker id.
+            InconsistentLogDirs: another version, or an invalid directory.id.
         """
         values = decode_properties(text)
         version = values.get("version", "")
@@ -125,7 +125,7 @@ def _decode_directory_id(text: str | None, name: str) -> uuid.UUID | None:
     except ValueError:
         found = None
     if found is None or found.int < RESERVED_UUIDS:
-        # To draw another would be to take the directory for a new one.
+        # With another random id the directory would count as a new one.
         raise InconsistentLogDirs(
             f"{name}: {DIRECTORY_ID}={text} is not the id of a directory: put the right one there"
             " (`plog log-dirs` shows it), or take the line out to have it given another"
@@ -134,27 +134,27 @@ def _decode_directory_id(text: str | None, name: str) -> uuid.UUID | None:
 
 
 class LogDir:
-    """A log directory that this process has locked for itself.
+    """A log directory that this process can lock.
 
-    `unlock` gives it back; the operating system does so too when the process dies.
+    `unlock` releases the lock, and so does the operating system when the process dies.
     """
 
     def __init__(self, fs: Filesystem, path: Path) -> None:
         self._fs = fs
         self.path = path
-        self.directory_id: uuid.UUID | None = None  # of a directory that is claimed
-        self.lost_id: uuid.UUID | None = None  # the one it had, if its own file does not tell
+        self.directory_id: uuid.UUID | None = None  # set by `claim`
+        self.lost_id: uuid.UUID | None = None  # the id before its file was lost
         self._lock_fd = -1
-        # Held, so that nothing else can be taken for it, and so that its names can be synced when
-        # no other descriptor is left.
+        # Kept open, so that another directory at the path is noticed, and so that names can be
+        # synced when no other descriptor is left.
         self._directory_fd = -1
 
     def open(self) -> None:
-        """Make the directory when it is missing, and lock it; locked by us, it stays so.
+        """Create the directory if missing, and lock it; do nothing if we have the lock.
 
         Raises:
             InconsistentLogDirs: another process holds the lock.
-            OSError: the directory cannot be made or written.
+            OSError: the directory cannot be created or written.
         """
         if self._lock_fd >= 0:
             return
@@ -182,7 +182,7 @@ class LogDir:
         self._lock_fd = lock_fd
 
     def unlock(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._lock_fd >= 0:
             lock_fd, self._lock_fd = self._lock_fd, -1
             self._fs.close(lock_fd)
@@ -194,10 +194,10 @@ class LogDir:
         self._fs.fsync(self._directory_fd)
 
     def check_place(self) -> None:
-        """Check that the path still leads to the directory that is open.
+        """Check that the path still refers to the open directory.
 
         Raises:
-            OSError: it was renamed or removed, or its disk is not mounted (here) any more.
+            OSError: it was renamed or removed, or its disk is no longer mounted there.
         """
         if not self._fs.is_at(self._directory_fd, self.path):
             raise OSError(errno.ESTALE, "another directory is in its place", str(self.path))
@@ -205,12 +205,12 @@ class LogDir:
     # -- identity ----------------------------------------------------------------------------
 
     def identity(self) -> LogDirIdentity | None:
-        """Return what meta.properties says; None when there is none yet.
+        """Return the contents of meta.properties; None if it does not exist yet.
 
         Raises:
-            KRaftLogDir: it, or what is beside it, says that a KRaft broker was here.
-            IdentityDamaged: it says nothing that can be understood.
-            InconsistentLogDirs: it is of a later version, or its directory.id is none.
+            KRaftLogDir: the directory has files of a KRaft broker.
+            IdentityDamaged: the file is damaged.
+            InconsistentLogDirs: the file has a later version, or an invalid directory.id.
             OSError: it cannot be read.
         """
         path = self.path / META_PROPERTIES
@@ -223,10 +223,10 @@ class LogDir:
         return LogDirIdentity.decode(text, str(path))
 
     def told_id(self) -> uuid.UUID | None:
-        """Return the id in meta.properties; None where it is gone, or damaged, or has none.
+        """Return the id in meta.properties; None if the file is missing, damaged or has no id.
 
         Raises:
-            InconsistentLogDirs: it is of a later version, or its directory.id is none.
+            InconsistentLogDirs: the file has a later version, or an invalid directory.id.
             OSError: it cannot be read.
         """
         try:
@@ -236,14 +236,14 @@ class LogDir:
         return None if found is None else found.directory_id
 
     def is_nobodys(self) -> bool:
-        """Tell whether no broker was ever here, as on a mount point without its disk.
+        """Return whether no broker has used the directory, like a mount point without its disk.
 
-        One that has lost its meta.properties is still somebody's. Raises OSError.
+        False if plog has used the directory and its meta.properties was lost. Raises OSError.
         """
         return not self._fs.exists(self.path / META_PROPERTIES) and not self.was_served()
 
     def claim(self, broker_id: int, cluster_id: str) -> None:
-        """Check that the directory is this broker's, or make it so; it has an id then, durably.
+        """Check that the directory belongs to this broker, or claim it; store its id durably.
 
         Raises:
             InconsistentLogDirs: it belongs to another broker or cluster.
@@ -265,17 +265,17 @@ class LogDir:
         self.directory_id = drawn
 
     def _add_id(self) -> uuid.UUID | None:
-        """Give an id to a directory that is somebody's; None where the disk is full."""
+        """Store an id in an existing meta.properties; return None if the disk is full."""
         path = self.path / META_PROPERTIES
         drawn = self.lost_id or new_directory_id()
         try:
-            # The other lines stay as whoever wrote them did.
+            # Keep the other lines unchanged.
             others = self._fs.read_bytes(path).rstrip(b"\n") + b"\n"
             self._fs.replace_bytes(path, others + _id_line(drawn).encode())
         except OSError as error:
             if error.errno not in DISK_FULL:
                 raise
-            # What is there can be served, and retention make room.
+            # The broker can use its partitions, and retention can free space.
             _log.warning("%s has no %s until the next start: %s", self.path, DIRECTORY_ID, error)
             return None
         return drawn
@@ -288,11 +288,11 @@ class LogDir:
         return self.path / CLEAN_SHUTDOWN_FILE
 
     def take_clean_shutdown(self) -> bool:
-        """Tell whether the last shutdown was clean, and remove the marker.
+        """Return whether the last shutdown was clean, and remove the marker.
 
-        The removal is made durable before any log is opened: a crash after this start must
-        not find the marker of the one before. Also one that a start before this removed and
-        did not live to make durable.
+        The removal is durable before any log is opened, because a start after a crash must not
+        find an old marker. That includes a removal by an earlier start that crashed before the
+        sync.
         """
         path = self.clean_shutdown_file
         found = self._fs.exists(path)
@@ -302,17 +302,17 @@ class LogDir:
         return found
 
     def mark_clean_shutdown(self, broker_epoch: int = -1) -> None:
-        """Say that every log here was flushed and closed."""
+        """Record that every log in the directory was flushed and closed."""
         text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
         self._fs.replace_text(self.clean_shutdown_file, text)
 
     # -- restarts of the machine -------------------------------------------------------------
 
     def machine_restarted(self) -> bool:
-        """Tell whether the machine has been started anew since a broker last wrote here.
+        """Return whether the machine has restarted since a broker last wrote here.
 
-        False when nobody knows (Kafka's directories, a damaged file): recovery is strict then,
-        which loses nothing. Raises OSError.
+        False if unknown (Kafka's directories, a damaged file): recovery is then strict, which
+        loses nothing. Raises OSError.
         """
         try:
             found = self._fs.read_text(self.path / BOOT_ID_FILE).strip()
@@ -322,14 +322,14 @@ class LogDir:
         return current is not None and _is_uuid(found) and found != current
 
     def was_served(self) -> bool:
-        """Tell whether logs here were recovered and served by plog before. Raises OSError."""
+        """Return whether plog has recovered and used logs here before. Raises OSError."""
         return self._fs.exists(self.path / BOOT_ID_FILE)
 
     def remember_boot(self) -> None:
-        """Say under which start of the machine the directory is written to. Raises OSError.
+        """Record the current boot id. Raises OSError.
 
-        To be called when every log has been recovered and before the first one is written:
-        a broker that is killed in its recovery leaves the next one as lenient as it was itself.
+        Call it after every log has been recovered and before the first write. So if a broker is
+        killed during recovery, the next recovery is as lenient as this one.
         """
         current = self._fs.boot_id()
         path = self.path / BOOT_ID_FILE
@@ -344,7 +344,7 @@ def _id_line(directory_id: uuid.UUID) -> str:
 
 
 def is_locked(path: Path) -> bool:
-    """Tell whether a broker, plog or Kafka, has the directory's lock file locked."""
+    """Return whether a broker, plog or Kafka, holds the directory's lock."""
     try:
         fd = os.open(path / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -362,15 +362,15 @@ def is_locked(path: Path) -> bool:
 def _lock(fd: int) -> None:
     """Lock a file against plog and against Kafka. Raises BlockingIOError.
 
-    Java's locks are POSIX's: they and those of flock do not see each other, those of an open file
-    description do. An older plog knows flock alone.
+    Java uses POSIX locks. They conflict with locks of an open file description, but not with flock,
+    which is the only lock of an older plog. So take both.
     """
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
 
 
 def check_named_once(paths: Sequence[Path]) -> None:
-    """Check that no directory is named twice, as such or by a link. Raises InconsistentLogDirs."""
+    """Check that no directory appears twice, directly or by a link. Raises InconsistentLogDirs."""
     twice = [path for path, count in Counter(p.resolve() for p in paths).items() if count > 1]
     if twice:
         raise InconsistentLogDirs(f"log.dirs names {twice[0]} twice")
@@ -379,14 +379,14 @@ def check_named_once(paths: Sequence[Path]) -> None:
 def lock_log_dirs(
     fs: Filesystem, paths: Sequence[Path], already: Sequence[LogDir] = ()
 ) -> list[LogDir]:
-    """Lock what can be locked of the broker's log directories, before anything is written there.
+    """Lock the usable log directories of the broker, before anything is written there.
 
-    A directory whose disk has failed is left out; those that are locked already come first. If
-    this fails, none is locked any more.
+    Skips a directory whose disk has failed; directories that are already locked come first. On an
+    error, unlocks all of them.
 
     Raises:
-        InconsistentLogDirs: one is named twice, or in use by another process.
-        KafkaStorageError: none can be used, or no file descriptor is left.
+        InconsistentLogDirs: a directory appears twice, or is in use by another process.
+        KafkaStorageError: no directory can be used, or no file descriptor is left.
     """
     locked = list(already)
     faults: list[str] = []
@@ -412,11 +412,11 @@ def lock_log_dirs(
 
 
 def common_identity(log_dirs: Sequence[LogDir], broker_id: int) -> LogDirIdentity:
-    """Return whose the directories are, as far as they tell; `broker_id` -1 may be anyone.
+    """Return the identity that the directories share; `broker_id` -1 matches any broker.
 
     Raises:
-        InconsistentLogDirs: one belongs to another broker, two to different ones, or two have the
-            same id.
+        InconsistentLogDirs: a directory belongs to another broker, two belong to different ones, or
+            two have the same id.
         OSError: a file cannot be read.
     """
     wanted = broker_id if broker_id >= 0 else None
@@ -426,7 +426,7 @@ def common_identity(log_dirs: Sequence[LogDir], broker_id: int) -> LogDirIdentit
         try:
             found = log_dir.identity()
         except IdentityDamaged:
-            continue  # `claim` says so
+            continue  # `claim` reports it
         if found is None:
             continue
         if found.directory_id is not None:

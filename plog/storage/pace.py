@@ -1,8 +1,8 @@
-"""How fast compaction goes: its threads owe for bytes, and time pays at so many a second.
+"""Limits the rate of compaction: a token bucket that all cleaner threads share.
 
-Owns what they owe together, and whose turn it is: bytes are paid for in the order in which they
-were told of. Never waits; who does looks again when the rate is another, which then holds for what
-is still owed, too.
+Owns the debt of the threads in bytes, paid off at the configured rate, in the order in which the
+bytes were added. Never waits. A waiting thread asks again after a change of the rate; the new rate
+then applies to the remaining debt, too.
 """
 
 from __future__ import annotations
@@ -12,29 +12,28 @@ import sys
 from plog.runtime.clock import Clock
 
 LEAST, MOST = 1.0, sys.float_info.max
-"""Bytes a second that are as good as none, and as all. The setting takes 0 as well, less, and
-infinity."""
+"""Bounds of the rate in bytes per second. The setting may be 0, negative or infinite."""
 
 
 class Pace:
-    """Whoever calls has a lock around it."""
+    """The debt and its payment. Not thread-safe: callers hold a lock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # Both count from the first byte on; paid <= told, since no time is saved up in idleness.
+        # Both are totals since the start; paid never exceeds the debt, so idle time earns nothing.
         self._told = 0
         self._paid = 0.0
         self._paid_at_ms = clock.monotonic_ms()
         self._bytes_per_second = LEAST
 
     def tell(self, size: int) -> int:
-        """Owe for so many bytes more; return up to where it has to be paid for them."""
+        """Add bytes to the debt; return the total that must be paid for them."""
         self._pay()
         self._told += size
         return self._told
 
     def left_ms(self, told: int, bytes_per_second: float) -> int:
-        """Return how long it takes from now on until it is paid up to there, at this rate."""
+        """Return the time until the payments reach a total at this rate."""
         self._pay()
         self._bytes_per_second = min(max(bytes_per_second, LEAST), MOST)
         return max(int((told - self._paid) * 1000 / self._bytes_per_second), 0)
