@@ -1,6 +1,6 @@
-"""The vocabulary of a consumer group (KIP-848), beside that of the classic one.
+"""The events and effects of a consumer group (KIP-848), besides those of classic groups.
 
-Plain values, so that a scenario can write them down and compare them. No behaviour.
+Plain values without behaviour, so that a scenario can write and compare them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from plog.coordinator.group_events import (
 
 
 class GroupState(Enum):
-    """Kafka's states of a consumer group, by the names that clients are told."""
+    """Kafka's states of a consumer group, with their names in responses."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -37,12 +37,12 @@ class GroupState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the settings say about consumer groups.
+    """The rules for consumer groups, from the settings.
 
     Args:
-        assignors: the first is used where members prefer none.
-        may_downgrade: whether a group whose last member of the consumer protocol has gone becomes
-            a classic one, unless it is larger than `classic_max_size`.
+        assignors: supported assignors; the first one is the default.
+        may_downgrade: whether a group becomes classic when its last member of the consumer protocol
+            leaves, unless it has more than `classic_max_size` members.
     """
 
     session_timeout_ms: int = 45_000
@@ -55,7 +55,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """ConsumerGroupHeartbeat; what is None has not changed."""
+    """ConsumerGroupHeartbeat; None fields have not changed."""
 
     token: Token
     member_id: str
@@ -72,7 +72,7 @@ class Beat:
 
     @property
     def is_full(self) -> bool:
-        """Whether the member tells everything, and wants to be told everything."""
+        """Whether the request is full, and so needs a full response."""
         return (
             self.rebalance_timeout_ms != NO_TIMEOUT
             and (self.topics is not None or self.regex is not None)
@@ -82,7 +82,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What `Resolve` asked for: the topics that each expression matches."""
+    """The result of `Resolve`: the topics that each expression matches."""
 
     regexes: Mapping[str, Resolved]
 
@@ -92,14 +92,14 @@ ConsumerEvent: TypeAlias = Beat | Resolution | Join | Sync | Heartbeat | Leave |
 
 @dataclass(frozen=True, slots=True)
 class StoreRecords:
-    """Make records durable, all or none; what is answered from now on is told once they are."""
+    """Commit records, all or none; later responses wait for that."""
 
     records: tuple[Record, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NewEpoch:
-    """The group rebalances: for the log, once for each epoch of the group."""
+    """The group starts a rebalance; logged once for each group epoch."""
 
     epoch: int
     reason: str
@@ -107,14 +107,14 @@ class NewEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Find out which topics match these expressions, and feed back `Resolution`."""
+    """Match topics against these expressions; report `Resolution`."""
 
     regexes: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Downgrade:
-    """Nobody is left who speaks the consumer protocol: make it a classic group."""
+    """No member of the consumer protocol is left: make it a classic group."""
 
     reason: str
 

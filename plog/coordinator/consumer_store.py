@@ -1,7 +1,7 @@
-"""What a consumer group has decided and its log does not safely hold yet, and who waits for it.
+"""The records of a consumer group that are not committed yet, and the responses that wait for them.
 
-Owns the order: one batch of records is written at a time, what is decided meanwhile goes with the
-next one, and an answer is told once everything is safe that it may rest on. Writes nothing itself.
+Owns the order: one batch of records is written at a time, and later records go into the next one. A
+response is sent once all records that it may depend on are committed. Writes nothing itself.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from plog.coordinator.group_events import Answer
 
 @dataclass(slots=True)
 class Batch:
-    """Records that are written together, and what is answered once they are safe.
+    """Records to write together, and the responses to send once they are committed.
 
-    `others` are those of a classic group that has become this one, or that it becomes.
+    `others` are records of the classic group before or after a change of protocol.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -27,7 +27,7 @@ class Batch:
     answers: list[Answer] = field(default_factory=list)
 
     def pairs(self, group_id: str) -> list[Pair]:
-        """Return what is to be written; a group must be removed before it is of another type."""
+        """Return the records to write; a group's removal precedes its records of another type."""
         return [
             *(pair for pair in self.others if pair.value is None),
             *(
@@ -39,11 +39,11 @@ class Batch:
 
 
 def in_order(records: Iterable[Record]) -> Iterator[Record]:
-    """Yield the last record of each key, as Kafka's brokers take them one by one.
+    """Yield the last record of each key, in an order that Kafka's brokers accept.
 
-    They remove no group and no member of which they still know anything else, and add nothing to
-    what they do not know: else they give up the whole partition. So removals come first, by kind
-    from the last to the first, and then the rest from the first to the last.
+    A Kafka broker fails to load the partition if a record removes a group or member that has other
+    records, or adds to an unknown one. So removals come first, in reverse order of their types,
+    then the other records in order.
     """
     last = {record.key: record for record in records}
     for key in sorted(last, reverse=True):
@@ -61,10 +61,10 @@ class Unsafe:
     _writing: Batch | None = None
     _next: Batch | None = None
     suspects: set[Key] = field(default_factory=set)
-    """What was written and could not be made safe: it may stand in the log all the same."""
+    """Keys of failed writes: their records may be in the log nevertheless."""
 
     def __bool__(self) -> bool:
-        """Tell whether there is anything."""
+        """Return whether there are records."""
         return self._writing is not None or self._next is not None
 
     @property
@@ -73,13 +73,13 @@ class Unsafe:
         return any(batch.others for batch in self._batches())
 
     def gathering(self) -> Batch:
-        """Return the batch that will be written next, to be added to."""
+        """Return the next batch, to add records to it."""
         if self._next is None:
             self._next = Batch()
         return self._next
 
     def answer_later(self, answer: Answer) -> bool:
-        """Take an answer that rests on what is here; False if nothing is."""
+        """Add a response that depends on these records; return False if there are none."""
         batch = self._next or self._writing
         if batch is None:
             return False
@@ -87,10 +87,10 @@ class Unsafe:
         return True
 
     def begin(self, stored: Table) -> Batch | None:
-        """Return the batch to be written now; None if one is being written, or there is none.
+        """Return the batch to write now; None if one is being written, or there is none.
 
         Args:
-            stored: what is safe: it is written again where the log may say something else.
+            stored: the committed records; those of `suspects` are written again.
         """
         if self._writing is not None or self._next is None:
             return None
@@ -101,7 +101,7 @@ class Unsafe:
         return batch
 
     def written(self, stored: Table) -> list[Answer]:
-        """Take in that the batch is safe, and return who is to be told."""
+        """Move the committed batch to `stored`; return the responses to send."""
         batch, self._writing = self._writing, None
         assert batch is not None, "nothing was being written"
         self.suspects.clear()
@@ -110,7 +110,7 @@ class Unsafe:
         return batch.answers
 
     def failed(self) -> list[Answer]:
-        """Take in that the batch is not safe, give everything up, and return who has waited."""
+        """Drop all records after a failed write; return the waiting responses."""
         batches = list(self._batches())
         self._writing = self._next = None
         self.suspects.update(record.key for batch in batches for record in batch.records)

@@ -1,7 +1,7 @@
-"""How groups end: offsets expire or go with their topics, and who nobody would miss is deleted.
+"""Ends groups: expires offsets, deletes those of deleted topics, and deletes unused groups.
 
-Owns the order in which that is stored and forgotten. Never decides whether a group is empty
-(`classic_group`, `consumer_group`), or when an offset has expired (`group_shard`).
+Owns the order of storing and forgetting. Never decides whether a group is empty (`classic_group`,
+`consumer_group`), or when an offset has expired (`group_shard`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class GroupEndings:
     """Ends groups of this broker. For the event loop's thread.
 
     Args:
-        consumers: runs those of KIP-848; `run_classic` does what the others' machines want.
-        trusted_time: by which offsets expire.
-        append: writes to a shard's log; tells where. Raises KafkaError.
-        is_ours: whether a group is there, and led by this broker.
+        consumers: runs the groups of KIP-848; `run_classic` executes the effects of the others.
+        trusted_time: the time by which offsets expire.
+        append: writes to a shard's log and returns the offset. Raises KafkaError.
+        is_ours: returns whether a group exists and this broker coordinates it.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class GroupEndings:
         self._run_classic = run_classic
 
     async def forget_offsets(self, group: Group, partitions: Sequence[TopicPartition]) -> None:
-        """Delete committed offsets, and with the last ones a group that nobody would miss.
+        """Delete committed offsets; with the last ones also an unused group.
 
-        Raises KafkaError: they are still there.
+        Raises KafkaError if they could not be deleted.
         """
         group_id = group.group_id
         shard = self._shards.of(group_id)
@@ -76,10 +76,10 @@ class GroupEndings:
                 await self.delete(group_id)
 
     async def delete(self, group_id: str) -> ErrorCode:
-        """Delete a group that nobody is in, and what it has committed. Raises as `Shards.of`.
+        """Delete an empty group and its committed offsets. Raises as `Shards.of`.
 
-        What open transactions would commit goes, too (as Kafka's `deleteAllOffsets` does): their
-        markers find nothing of it, now or after a restart.
+        Offsets of open transactions are deleted as well, as in Kafka's `deleteAllOffsets`: their
+        markers find none, now or after a restart.
         """
         shard = self._shards.of(group_id)
         group = shard.groups.get(group_id)
@@ -88,7 +88,7 @@ class GroupEndings:
         if not group.is_empty:
             return ErrorCode.NON_EMPTY_GROUP
         if group.unsafe or group.offsets.is_being_committed:
-            # Until it is safe that all have left, and known what there is to delete.
+            # Wait until the last member's leave is committed, and all keys to delete are known.
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         pairs = [
             Pair(group_log.encode_offset_key(group_id, at), None) for at in group.offsets.partitions
@@ -97,7 +97,7 @@ class GroupEndings:
             pairs.append(Pair(group_log.encode_group_key(group_id), None))
         removed = Batch([Record(key, None) for key in group.consumer_keys()])
         pairs += removed.pairs(group_id)
-        # Until its end is safe the group refuses whoever comes, for a while.
+        # Until its deletion is committed, the group refuses new members with a retriable error.
         was, again = group.machine, self._begin_again(group)
         if isinstance(was, ConsumerGroup):
             self._consumers.retire(group, was, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -114,7 +114,7 @@ class GroupEndings:
         return ErrorCode.NONE
 
     def _begin_again(self, group: Group) -> ClassicGroup | ConsumerGroup:
-        """Return a group that nobody is in as it is before it is deleted."""
+        """Return a machine for an empty group, in its state before the deletion."""
         was = group.machine
         if isinstance(was, ConsumerGroup):
             return ConsumerGroup(group.group_id, was.rules, group.stored.copy())
@@ -126,13 +126,13 @@ class GroupEndings:
         )
 
     async def _each_group(self) -> AsyncIterator[Group]:
-        """Iterate over the groups, letting requests be handled in between; not over those gone."""
+        """Iterate over the existing groups, yielding to requests in between."""
         async for group in giving_way([group for shard in self._shards for group in shard]):
             if self._is_ours(group):
                 yield group
 
     async def forget_topics(self, topics: Collection[str]) -> None:
-        """Forget what was committed of topics that are gone."""
+        """Delete the committed offsets of deleted topics."""
         async for group in self._each_group():
             partitions = [at for at in group.offsets.partitions if at.topic in topics]
             try:
@@ -146,7 +146,7 @@ class GroupEndings:
                 )
 
     async def expire(self) -> None:
-        """Forget offsets that nobody asked for in a long time, and groups without any."""
+        """Delete expired offsets, and unused groups without offsets."""
         retention_ms = self._settings.offsets_retention_minutes * MINUTE_MS
         async for group in self._each_group():
             try:

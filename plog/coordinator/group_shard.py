@@ -1,6 +1,6 @@
-"""The groups that one partition of `__consumer_offsets` keeps, as they are in memory.
+"""The groups of one partition of `__consumer_offsets`, in memory.
 
-Owns how a partition's records become groups, and when a group or an offset may be forgotten.
+Owns building groups from a partition's records, and when a group or an offset may be deleted.
 Executes nothing: `group_coordinator` does.
 """
 
@@ -35,20 +35,20 @@ UNREADABLE = "%d further records say nothing"
 
 @dataclass(slots=True)
 class Group:
-    """A group of either protocol, and what it has committed.
+    """A group of either protocol, and its committed offsets.
 
-    `since_ms` is when a classic group came into its state.
+    `since_ms` is the time when a classic group entered its state.
     """
 
     machine: ClassicGroup | ConsumerGroup
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     since_ms: int = NO_TIMESTAMP
     is_stored: bool = False
-    """Whether a classic group itself may have a record; one that only commits has none."""
+    """Whether a classic group may have a record of its own; a group with offsets only has none."""
     stored: Table = field(default_factory=Table)
-    """The records of a consumer group that are safe."""
+    """The committed records of a consumer group."""
     unsafe: Unsafe = field(default_factory=Unsafe)
-    """Those that are not yet, and who waits for them."""
+    """The records that are not committed yet, and the requests that wait for them."""
 
     @property
     def group_id(self) -> str:
@@ -57,27 +57,27 @@ class Group:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is in it, nor about to be."""
+        """Whether it has no members and no pending ones."""
         if isinstance(self.machine, ConsumerGroup):
             return not (self.machine.is_dead or self.machine.table.members)
         return self.machine.state is GroupState.EMPTY and not self.machine.pending
 
     @property
     def member_count(self) -> int:
-        """How many are in it."""
+        """Number of members."""
         if isinstance(self.machine, ConsumerGroup):
             return len(self.machine.table.members)
         return len(self.machine.roster)
 
     @property
     def members_size(self) -> int:
-        """About how many bytes of memory its members take."""
+        """Approximate memory of the members in bytes."""
         if isinstance(self.machine, ConsumerGroup):
             return self.machine.table.size
         return self.machine.roster.size
 
     def members_size_with(self, asked: Join | Sync | Beat) -> int:
-        """Return about what `members_size` will be if this is taken in."""
+        """Return the approximate `members_size` after this request."""
         size = self.members_size
         match asked, self.machine:
             case Join(), ClassicGroup(roster=roster):
@@ -108,20 +108,20 @@ class Group:
 
     @property
     def is_forgettable(self) -> bool:
-        """Whether nobody would miss it."""
+        """Whether the group is unused: no members, no offsets, nothing pending."""
         return self.is_empty and not self.unsafe and self.offsets.is_forgettable
 
     @property
     def is_in_log(self) -> bool:
-        """Whether there may be records of it, but for what it has committed."""
+        """Whether the log may have records of the group other than offsets."""
         return self.is_stored or bool(self.consumer_keys())
 
     def consumer_keys(self) -> set[Key]:
-        """Return under which keys a consumer group may have records, safe ones or others."""
+        """Return the keys under which a consumer group may have records, committed or not."""
         return {record.key for record in self.stored} | self.unsafe.suspects
 
     def subscribed_topics(self) -> set[str] | None:
-        """Return the topics that members want; None when that cannot be told."""
+        """Return the topics to which members are subscribed; None if unknown."""
         if isinstance(self.machine, ConsumerGroup):
             return self.machine.subscribed_topics()
         if self.machine.state is GroupState.EMPTY:
@@ -131,7 +131,7 @@ class Group:
     def refuse_commit(
         self, member_id: str, instance_id: str | None, generation: int, version: int
     ) -> ErrorCode:
-        """Tell why offsets are not to be committed by OffsetCommit; NONE if they are."""
+        """Return the error of an OffsetCommit; NONE to accept it."""
         if isinstance(self.machine, ConsumerGroup):
             return self.machine.refuse_commit(member_id, generation, version)
         return self.machine.refuse_commit(member_id, instance_id, generation)
@@ -139,13 +139,13 @@ class Group:
     def refuse_transactional_commit(
         self, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """Tell why offsets are not to be committed with a transaction; NONE if they are."""
+        """Return the error of a transactional offset commit; NONE to accept it."""
         if isinstance(self.machine, ConsumerGroup):
             return self.machine.refuse_commit(member_id, generation, None)
         return self.machine.refuse_transactional_commit(member_id, instance_id, generation)
 
     def refuse_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Tell why a member is not to be told what is committed; NONE if it is."""
+        """Return the error of an OffsetFetch; NONE to accept it."""
         if not isinstance(self.machine, ConsumerGroup) or (not member_id and epoch < 0):
             return ErrorCode.NONE
         return self.machine.refuse_epoch(member_id or NO_MEMBER, epoch)
@@ -175,16 +175,16 @@ class Shard:
     initial_delay_ms: int = 0
     groups: dict[str, Group] = field(default_factory=dict)
     ended_meanwhile: list[tuple[int, bool]] = field(default_factory=list)
-    """While its log is read: by which producers transactions were ended, and whether by commit."""
+    """While the log is read: (producer id, is commit) of transactions that ended meanwhile."""
     _in_transactions: dict[int, set[str]] = field(default_factory=dict)  # by producer id
     _tables: dict[str, Table] = field(default_factory=dict)  # while its log is read
 
     def __iter__(self) -> Iterator[Group]:
-        """Iterate over the groups that there are now."""
+        """Iterate over a copy of the groups."""
         return iter(list(self.groups.values()))
 
     def group(self, group_id: str) -> Group:
-        """Return a group, made if it is not there."""
+        """Return a group; create it if it does not exist."""
         found = self.groups.get(group_id)
         if found is None:
             found = Group(ClassicGroup(group_id, self.initial_delay_ms))
@@ -199,18 +199,18 @@ class Shard:
         committed: CommittedOffset,
         position: int,
     ) -> None:
-        """Take in a commit that stands once its producer's transaction is committed."""
+        """Add an offset that counts once its producer's transaction is committed."""
         group.offsets.commit_in_transaction(producer_id, at, committed, position)
         self._in_transactions.setdefault(producer_id, set()).add(group.group_id)
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """Take in what became of a producer's transaction; without commits here it is nothing."""
+        """Commit or drop the pending offsets of a producer's transaction, if there are any."""
         for group_id in self._in_transactions.pop(producer_id, ()):
             if (group := self.groups.get(group_id)) is not None:
                 group.offsets.end_transaction(producer_id, is_commit=is_commit)
 
     def fill(self, replayed: Replayed) -> None:
-        """Make the groups that a log says. A record that cannot be read is told, and left out."""
+        """Build the groups from a log. Logs and skips a record that cannot be read."""
         unreadable = BoundedLines(log, UNREADABLE)
         tables: list[tuple[int | None, LogTable]] = [(None, replayed.table)]
         for producer_id, table in [*tables, *replayed.undecided.items()]:
@@ -228,7 +228,7 @@ class Shard:
         self._make_consumer_groups(replayed)
 
     def _make_consumer_groups(self, replayed: Replayed) -> None:
-        """Make those that have an epoch; of a group of both kinds the later record tells which."""
+        """Build the groups with an epoch; of records of both types the later one counts."""
         for group_id, table in self._tables.items():
             begun = replayed.table.get(consumer_log.encode_key(group_id, EPOCH))
             classic = replayed.table.get(group_log.encode_group_key(group_id))

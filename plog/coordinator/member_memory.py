@@ -1,13 +1,13 @@
-"""How much memory the members of all groups may take, and who is not taken in when it runs short.
+"""Limits the memory of the members of all groups.
 
-A member's words are kept for as long as it is one: its names, what it told the leader for each
-assignor, its assignment. Kafka bounds them by the size of a request and by `group.max.size`, and
-neither bounds what there is of them together.
+The broker keeps a member's data while it is a member: its names, its metadata for each assignor and
+its assignment. Kafka limits these by the size of a request and by `group.max.size`, but not their
+total.
 
-Owns how much there may be (`group.members.max.bytes`), and what one group may have of it: a
-sixteenth of what the others leave. So the less is left, the smaller must be what comes, and whoever
-uses it up with large groups leaves room for small ones. No member is sent away for it, and one that
-tells no more than it did is always heard. Changes no group.
+Owns the total limit (`group.members.max.bytes`) and the share of one group: a sixteenth of the
+memory that the other groups leave. So large groups cannot use up the room of small ones. A member
+is never removed because of the limit, and a request that does not grow its data is always accepted.
+Changes no group.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
 
 SHARE = 16
-"""Of the room a group may have one part in so many: 16 MB of 256 MB. One whose record is larger
-than `__consumer_offsets` takes, 1 MB where nothing else is set, can never be stored."""
+"""A group may use one part in SHARE of the free memory: 16 MB of 256 MB. A group's record must also
+fit into `__consumer_offsets`, 1 MB by default."""
 
 STALE_MS = 10_000
-"""After so long all groups are asked for their sizes again; sooner if somebody would be refused."""
+"""Maximum age of the total; it is recomputed earlier before a request is refused."""
 PATIENCE_MS = 1_000
 
 
@@ -35,12 +35,12 @@ PATIENCE_MS = 1_000
 class MemberMemory:
     """The memory of one coordinator's members. For the event loop's thread.
 
-    Groups that are read from the log are there, whatever they take: `look_again` counts them. What
-    goes with a whole group is noticed when all are asked again.
+    Groups loaded from the log are accepted at any size; `look_again` counts them. The memory of a
+    deleted group is noticed at the next recount.
 
     Args:
-        sizes: tells how many bytes each group takes.
-        lines: of what was refused, in the log.
+        sizes: returns the size of each group in bytes.
+        lines: rate-limited log lines about refused requests.
     """
 
     most_bytes: int
@@ -51,11 +51,11 @@ class MemberMemory:
     _asked_ms: int | None = None
 
     def look_again(self) -> None:
-        """Take note that groups have come from elsewhere."""
+        """Recount soon, because groups were loaded."""
         self._asked_ms = None
 
     def took(self, more_bytes: int) -> None:
-        """Take note that a group has grown, or has shrunk."""
+        """Add the growth of a group, which may be negative."""
         self._used += more_bytes
 
     def refuse(
@@ -65,7 +65,7 @@ class MemberMemory:
         *,
         too_large: ErrorCode = ErrorCode.GROUP_MAX_SIZE_REACHED,
     ) -> ErrorCode:
-        """Tell why a group does not take in what somebody says, and the log, too; NONE if it does.
+        """Return and log the error of a request that is too large; NONE to accept it.
 
         Args:
             too_large: as of `refusal`.
@@ -84,11 +84,11 @@ class MemberMemory:
     def refusal(
         self, before: int, after: int, *, too_large: ErrorCode = ErrorCode.GROUP_MAX_SIZE_REACHED
     ) -> ErrorCode:
-        """Tell why a group may not grow to a size; NONE if it may.
+        """Return the error of growing a group to a size; NONE to accept it.
 
         Args:
-            too_large: what one is told that would find no room if there were no other group. It is
-                for good; what others take may be given back, and is worth another try.
+            too_large: the error for a size above the limit even without other groups. It is final;
+                memory of other groups may become free, so that error is retriable.
         """
         if after <= before:
             return ErrorCode.NONE

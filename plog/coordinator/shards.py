@@ -1,8 +1,8 @@
-"""The partitions of one internal topic that this broker leads, each as what it keeps in memory.
+"""The partitions of an internal topic that this broker leads, each with its state in memory.
 
-Owns how a partition is taken over (its log is read in a thread of its own), given up, and found by
-a key's hash. What is kept of a partition is the coordinator's, and so is whatever happens to it.
-For the event loop's thread, but for `on_leadership`.
+Owns taking over a partition (a separate thread reads its log), giving it up, and finding it by the
+hash of a key. The coordinator owns the contents of a shard. For the event loop's thread, except
+`on_leadership`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from plog.storage.log import Log
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-"""Before a log that could not be read is read again."""
+"""Pauses before another attempt to read a log."""
 
 
 class Shard(Protocol):
-    """What is kept of one partition."""
+    """The state of one partition."""
 
     partition: int
     leader_epoch: int
 
     def fill(self, replayed: Replayed) -> None:
-        """Take in what the partition's log says; in a thread, and before anybody asks."""
+        """Fill the shard from the partition's log; runs in a thread, before the first request."""
         ...
 
 
@@ -44,10 +44,10 @@ class Shards(Generic[S]):
     """The shards of one topic.
 
     Args:
-        partitions: tells how many the topic has, or will have.
-        make: makes an empty shard of a partition and the epoch that it is led in.
-        taken: told of a shard that is served from now on.
-        given_up: told of one that is not.
+        partitions: returns the number of partitions that the topic has or will have.
+        make: creates an empty shard for a partition and a leader epoch.
+        taken: called with a shard when it becomes active.
+        given_up: called with a shard when it is no longer active.
     """
 
     def __init__(
@@ -74,28 +74,28 @@ class Shards(Generic[S]):
         self._is_closed = False
 
     def __iter__(self) -> Iterator[S]:
-        """Iterate over those that are served now."""
+        """Iterate over the active shards."""
         return iter(list(self._served.values()))
 
     @property
     def is_loading(self) -> bool:
-        """Whether there is more than what is served."""
+        """Whether some shards are still loading."""
         return bool(self._loading)
 
     @property
     def is_closed(self) -> bool:
-        """Whether the broker stops."""
+        """Whether the broker is stopping."""
         return self._is_closed
 
     def index_of(self, key: str) -> int:
-        """Return the partition that keeps a key, whoever leads it."""
+        """Return the partition of a key, regardless of its leader."""
         return partition_of(key, self._partitions())
 
     def of(self, key: str) -> S:
-        """Return the shard that keeps a key, whether there is something under it or not.
+        """Return the shard of a key, even if the key has no value.
 
         Raises:
-            NotCoordinator: another broker keeps it.
+            NotCoordinator: another broker leads its partition.
             CoordinatorLoadInProgress: its log is being read.
         """
         index = self.index_of(key)
@@ -107,18 +107,18 @@ class Shards(Generic[S]):
         raise NotCoordinator(f"{self.topic}-{index} is not led here")
 
     def at(self, index: int) -> S | None:
-        """Return the shard of a partition, None if it is not served here (yet)."""
+        """Return the active shard of a partition, or None."""
         return self._served.get(index)
 
     def loading(self, index: int) -> S | None:
-        """Return the shard of a partition whose log is being read, in a thread."""
+        """Return the shard of a partition whose log is being read in a thread, or None."""
         return self._loading.get(index)
 
     def is_served(self, shard: S) -> bool:
-        """Tell whether a shard is still the one that is served."""
+        """Return whether a shard is still active."""
         return not self._is_closed and self._served.get(shard.partition) is shard
 
-    # -- they come and go --------------------------------------------------------------------
+    # -- leadership --------------------------------------------------------------------------
 
     def on_leadership(self, leading: Iterable[Partition], following: Iterable[Partition]) -> None:
         """Take over and give up partitions. From any thread."""
@@ -139,7 +139,7 @@ class Shards(Generic[S]):
         index, epoch = partition.topic_partition.partition, partition.leadership.leader_epoch
         served = self._served.get(index)
         if served is not None:
-            # Led on without a break: what is in memory is what the log says.
+            # Still the leader in the same epoch: memory matches the log.
             served.leader_epoch = max(served.leader_epoch, epoch)
             return
         loading = self._loading.get(index)
@@ -149,7 +149,7 @@ class Shards(Generic[S]):
         self.spawn(self._load(shard, partition))
 
     async def _load(self, shard: S, partition: Partition) -> None:
-        """Read the partition's log, and serve it; after a failure the log that is there then."""
+        """Read the partition's log and activate the shard; retry after a failure."""
         index = shard.partition
 
         def is_abandoned() -> bool:
@@ -166,7 +166,7 @@ class Shards(Generic[S]):
                     await asyncio.to_thread(read, hosted)
                     break
             except KafkaError as failure:
-                # It may have moved to another directory meanwhile, or its disk have failed.
+                # The log may have moved to another directory, or its disk may have failed.
                 log.error("%s-%d is not available yet: %s", self.topic, index, failure)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
@@ -176,12 +176,12 @@ class Shards(Generic[S]):
         self.serve(shard)
 
     def serve(self, shard: S) -> None:
-        """Serve a shard that knows what its partition's log says."""
+        """Activate a shard that was filled from its log."""
         self._served[shard.partition] = shard
         self._taken(shard)
 
     def give_up(self, index: int) -> None:
-        """Serve a partition no more: another broker does, or it is gone."""
+        """Drop a partition that another broker leads now, or that was deleted."""
         self._loading.pop(index, None)
         shard = self._served.pop(index, None)
         if shard is not None:
@@ -196,13 +196,13 @@ class Shards(Generic[S]):
     # -- work --------------------------------------------------------------------------------
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
-        """Have work done beside requests; it is cancelled when the broker stops."""
+        """Run a task next to requests; it is cancelled when the broker stops."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
     def spawn_every(self, interval_ms: int, work: Work) -> None:
-        """Have work done again and again, so long after it has ended."""
+        """Repeat a task, with a pause of `interval_ms` after each run."""
         self.spawn(self._again_and_again(interval_ms / 1000, work))
 
     async def _again_and_again(self, interval_s: float, work: Work) -> None:
@@ -210,7 +210,7 @@ class Shards(Generic[S]):
             await asyncio.sleep(interval_s)
             try:
                 await work()
-            except Exception as bug:  # noqa: BLE001 - nobody else would begin it again
+            except Exception as bug:  # noqa: BLE001 - the task must run again
                 at = traceback.extract_tb(bug.__traceback__)[-1]
                 log.error(
                     "%s: periodic task failed: %r at %s:%d",
@@ -226,7 +226,7 @@ class Shards(Generic[S]):
             log.error("%s: the coordinator failed with an internal error", self.topic, exc_info=bug)
 
     def close(self) -> None:
-        """Stop: no work goes on, and nobody is answered."""
+        """Cancel all tasks; pending requests get no response."""
         self._is_closed = True
         for task in self._tasks:
             task.cancel()

@@ -1,6 +1,6 @@
-"""The vocabulary of a transactional id: what happens to its machine, and what it wants done.
+"""The events and effects of a transactional id's machine.
 
-Plain values, so that a scenario can write them down and compare them. No behaviour.
+Plain values without behaviour, so that a scenario can write and compare them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from plog.errors import ErrorCode
 from plog.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 Token: TypeAlias = Hashable
-"""Names a request that waits for its answer."""
+"""Identifies a request that waits for its response."""
 
 
 class Producer(NamedTuple):
-    """A producer id and the epoch that its holder believes in."""
+    """A producer id and epoch, as a client gives them."""
 
     id: int
     epoch: int
@@ -29,10 +29,10 @@ NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_EPOCH)
 
 @dataclass(frozen=True, slots=True)
 class TxnValue:
-    """What `__transaction_state` says of a transactional id. Times in ms.
+    """The value of a transactional id in `__transaction_state`. Times in ms.
 
-    `previous_producer_id` and `next_producer_id` are those that a used-up epoch has brought
-    (KIP-890); `client_version` is 2 for clients that raise their epoch with each transaction.
+    `previous_producer_id` and `next_producer_id` belong to a change of the id after its epochs were
+    used up (KIP-890). `client_version` is 2 if the client's epoch rises with each transaction.
     """
 
     producer_id: int
@@ -48,20 +48,20 @@ class TxnValue:
 
     @property
     def producer(self) -> Producer:
-        """Who may use the transactional id."""
+        """The current producer of the transactional id."""
         return Producer(self.producer_id, self.producer_epoch)
 
 
-# --- what happens ---------------------------------------------------------------------------------
+# --- events ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class InitProducer:
-    """InitProducerId: somebody wants to be the producer of the transactional id.
+    """InitProducerId: a client starts or continues as the producer of the transactional id.
 
     Args:
-        was: who it believes to be (KIP-360); None for a producer that starts.
-        spare_producer_id: an id that nobody has had, if one may be needed.
+        was: the id and epoch of a producer that continues (KIP-360); None for one that starts.
+        spare_producer_id: an unused producer id, if one may be necessary.
     """
 
     token: Token
@@ -76,8 +76,8 @@ class AddPartitions:
     """AddPartitionsToTxn, AddOffsetsToTxn, or the first write of a client of version 2.
 
     Args:
-        now_ms: what the clock says, for the log.
-        monotonic_ms: from when on the transaction's time is counted, if it begins by this.
+        now_ms: the wall clock, for the log.
+        monotonic_ms: start of the timeout, if this event begins the transaction.
         connection: as for `EndTxn`; None for a client of version 2.
     """
 
@@ -97,7 +97,7 @@ class EndTxn:
     Args:
         client_version: 2 raises the epoch with the end (v5, KIP-890).
         spare_producer_id: as for `InitProducer`.
-        connection: the number of the connection that it came by; later ones have higher numbers.
+        connection: number of the request's connection; later connections have higher numbers.
     """
 
     token: Token
@@ -111,17 +111,17 @@ class EndTxn:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Whoever waits with this token waits no longer."""
+    """The request with this token has waited long enough."""
 
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
 class LookAtTimeout:
-    """Abort a transaction that has taken too long.
+    """Abort the transaction if its timeout has expired.
 
     Args:
-        now_ms: the time that is believed: since a start it alone tells how old a transaction is.
+        now_ms: trusted time, which gives the age of a transaction loaded from the log.
     """
 
     now_ms: int
@@ -130,10 +130,10 @@ class LookAtTimeout:
 
 @dataclass(frozen=True, slots=True)
 class LookAtAge:
-    """Forget the transactional id if nobody has used it for so long.
+    """Remove the transactional id if it has been unused for `expiration_ms`.
 
     Args:
-        now_ms: the time that is believed.
+        now_ms: trusted time.
     """
 
     now_ms: int
@@ -142,7 +142,7 @@ class LookAtAge:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What became of a `Store`."""
+    """The result of a `Store`."""
 
     ticket: int
     error: ErrorCode = ErrorCode.NONE
@@ -150,21 +150,21 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMarked:
-    """A partition has its marker, safely, and others may not yet."""
+    """A partition's marker is committed; other partitions may still wait."""
 
     partition: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class MarkerRefused:
-    """A partition takes no marker of this coordinator: somebody else has to end what is open."""
+    """A partition refuses this coordinator's marker, so the transaction must be ended otherwise."""
 
     partition: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class MarkersWritten:
-    """Every partition has its marker, safely, or needs none any more."""
+    """The markers of all partitions are committed, or no longer necessary."""
 
     now_ms: int
 
@@ -183,11 +183,11 @@ Event: TypeAlias = (
 )
 
 
-# --- what is to be done ---------------------------------------------------------------------------
+# --- effects --------------------------------------------------------------------------------------
 
 
 class TxnAnswer(NamedTuple):
-    """What a request is told; the producer that it is from now on, for those who ask."""
+    """The response to a request: an error, and the producer id and epoch if it returns them."""
 
     error: ErrorCode
     producer: Producer = NO_PRODUCER
@@ -195,7 +195,7 @@ class TxnAnswer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer a request."""
+    """Respond to a request."""
 
     token: Token
     answer: TxnAnswer
@@ -203,7 +203,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write the value down, None to delete it; say with `Stored` what became of it."""
+    """Write the value to the log (None deletes it); report the result with `Stored`."""
 
     ticket: int
     value: TxnValue | None
@@ -213,8 +213,8 @@ class Store:
 class WriteMarkers:
     """End the producer's transaction in these partitions.
 
-    Say so with `PartitionMarked` for each, and with `MarkersWritten`. One that refuses its marker
-    is told of with `MarkerRefused` before, and has it once the transaction has ended there.
+    Report `PartitionMarked` for each partition, then `MarkersWritten`. If a partition refuses its
+    marker, report `MarkerRefused` first, and `PartitionMarked` once the transaction ended there.
     """
 
     producer: Producer
@@ -225,12 +225,12 @@ class WriteMarkers:
 
 @dataclass(frozen=True, slots=True)
 class CompleteLater:
-    """The markers are written, and the log would not take it: say `MarkersWritten` again soon."""
+    """Storing the completion failed: report `MarkersWritten` again soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """Nothing is kept of the transactional id any more."""
+    """The transactional id has been removed."""
 
 
 Effect: TypeAlias = Answer | Store | WriteMarkers | CompleteLater | Forgotten

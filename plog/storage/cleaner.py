@@ -1,9 +1,8 @@
-"""Compacts one log: reads what is dirty, and writes its older segments anew without what is
-superseded.
+"""Compacts one log: reads its dirty part, and rewrites older segments without superseded records.
 
-Owns what becomes of each batch, and the files that replace others; the log publishes them.
-Every batch is checked as it is read, and nothing is replaced by what could not be read whole.
-Runs on a cleaner's thread, for as long as it takes; takes no lock while it reads and writes.
+Owns the decision about each batch, and the replacement files; the log publishes them. Checks every
+batch that it reads, and replaces a segment only if all of it could be read. Runs on a cleaner
+thread; takes no lock while it reads and writes.
 """
 
 from __future__ import annotations
@@ -41,23 +40,23 @@ from plog.storage.transaction_index import AbortedTransaction, encode_aborted
 WRITE_BYTES = 1 << 20
 
 Throttle = Callable[[int], None]
-"""Told of bytes that were read or written; sleeps when they are too many. Raises `Abandoned`."""
+"""Called with the number of bytes read or written; sleeps if necessary. Raises `Abandoned`."""
 
 
 class TooManyKeys(PlogError):
-    """One batch has more keys than there is memory for."""
+    """One batch has more keys than the key memory can hold."""
 
 
 class Abandoned(Exception):
-    """The log is not to be compacted any further: it goes, it moves, or the broker stops."""
+    """Compaction must stop: the log is deleted or moved, or the broker stops."""
 
 
 @dataclass(slots=True)
 class Cleaning:
-    """What one pass over a log has done."""
+    """The result of one pass over a log."""
 
     end: int = 0
-    """Up to where the log is clean."""
+    """Offset up to which the log is clean."""
     read_bytes: int = 0
     written_bytes: int = 0
     records: int = 0
@@ -69,7 +68,7 @@ class Cleaner:
     """Compacts logs, one after the other.
 
     Args:
-        key_memory_bytes: for the keys of one pass (`log.cleaner.dedupe.buffer.size`).
+        key_memory_bytes: memory for the keys of one pass (`log.cleaner.dedupe.buffer.size`).
     """
 
     def __init__(self, fs: Filesystem, *, key_memory_bytes: int, load_factor: float) -> None:
@@ -78,18 +77,18 @@ class Cleaner:
         self._load_factor = load_factor
 
     def clean(self, log: Log, dirty: DirtyRange, *, now_ms: int, throttle: Throttle) -> Cleaning:
-        """Compact a log, as far as the memory for keys goes.
+        """Compact a log as far as the key memory allows.
 
         Raises:
-            KafkaStorageError: a batch cannot be read, the disk has failed, or there is no room;
-                what was replaced before stays replaced.
-            TooManyKeys: the memory does not hold those of one batch.
-            Abandoned: as `throttle` says, or the segments are others meanwhile.
+            KafkaStorageError: a batch cannot be read, the disk has failed or is full; segments
+                replaced before stay replaced.
+            TooManyKeys: the memory cannot hold the keys of one batch.
+            Abandoned: raised by `throttle`, or the segments have changed meanwhile.
         """
         done = Cleaning()
         latest = OffsetMap(self._key_memory_bytes, self._load_factor)
         segments = log.native.segments[:-1]
-        # Before there is any .cleaned file: beside one, a start would undo the other replacement.
+        # Before creating a .cleaned file: next to one, a start would undo the other replacement.
         log.finish_replacement()
         with log.faults.judged():
             self._discard_leftovers(log.directory)
@@ -98,7 +97,7 @@ class Cleaner:
             cleanable = [one for one in segments if one.base_offset < done.end]
             by_base = {one.base_offset: one for one in cleanable}
             settings = log.settings
-            # Of all segments: a marker may lie in a later one than the records that it is of.
+            # Of all segments: a marker may lie in a later segment than its records.
             end = cleanable[-1].next_offset if cleanable else 0
             transactions = EndedTransactions(log.transactions.aborted_between(0, end))
             keep_last = next((one.next_offset for one in reversed(cleanable) if one.size_bytes), 0)
@@ -114,7 +113,7 @@ class Cleaner:
         return done
 
     def _discard_leftovers(self, directory: Path) -> None:
-        """Remove what a pass has left that failed and could not even remove its own files."""
+        """Remove the files that a failed pass could not remove."""
         for name in self._fs.list_directory(directory):
             parsed = parse_file_name(name)
             if parsed is not None and parsed.suffix == CLEANED:
@@ -128,7 +127,7 @@ class Cleaner:
         latest: OffsetMap,
         throttle: Throttle,
     ) -> int:
-        """Fill the map from the dirty batches; return the offset up to which it knows all keys."""
+        """Fill the map from the dirty batches; return the offset up to which it has all keys."""
         transactions = EndedTransactions(
             log.transactions.aborted_between(dirty.first_dirty, dirty.end)
         )
@@ -163,9 +162,9 @@ class _Group:
     """Segments that become one.
 
     Args:
-        keep_last: where the last batch ends of what the pass cleans, which stays without records
-            rather than not at all, as in Kafka: the active segment may be empty, and a log has to
-            have a batch that ends where it does.
+        keep_last: end of the last batch that the pass cleans. That batch stays even without
+            records, as in Kafka: the active segment may be empty, and the log needs a batch that
+            ends at its end.
     """
 
     def __init__(
@@ -195,7 +194,7 @@ class _Group:
         self._kept_before = len(transactions.kept)
 
     def replace(self) -> None:
-        """Write what is left of the segments, and have the log go on with that."""
+        """Write the remaining records, and replace the segments in the log."""
         try:
             numbers = self._write()
             if not self._log.replace_cleaned(self._segments, numbers, self._aborted):
@@ -207,7 +206,7 @@ class _Group:
 
     @property
     def _aborted(self) -> list[AbortedTransaction]:
-        """The aborted transactions whose marker was met, and records as well."""
+        """The aborted transactions with a marker and records in these segments."""
         return self._transactions.kept[self._kept_before :]
 
     def _discard(self) -> None:
@@ -220,7 +219,7 @@ class _Group:
         """Write `.cleaned` files, durably."""
         directory = self._log.directory
         builder = IndexBuilder(self._base, self._log.settings.index_interval_bytes)
-        self._discard()  # of one that was cut short
+        self._discard()  # files of an interrupted pass
         position, next_offset, first_append_ms = 0, self._base, -1
         pending = bytearray()
         with self._fs.opened(path_of(directory, self._base, LOG, CLEANED), create=True) as fd:
@@ -237,7 +236,7 @@ class _Group:
             position += self._flush(fd, pending, position)
             self._fs.fsync(fd)
         if builder.max_timestamp < 0:
-            # Retention goes by it then, and the records are as old as they were.
+            # Retention may use this time, and the records are no newer than before.
             written_ms = self._log.modified_ms(self._segments[-1])
             if written_ms is None:
                 raise Abandoned(f"{self._log.topic_partition}: its segments have changed")
@@ -285,9 +284,9 @@ class _Group:
                     yield left
 
     def _judge(self, scanned: ScannedBatch) -> bytes | memoryview | None:
-        """Return what is left of a batch, None for nothing."""
+        """Return the remaining batch, or None."""
         header = scanned.header
-        # The horizon, once it is set, stands where the base timestamp was (KIP-534).
+        # Once set, the delete horizon replaces the base timestamp (KIP-534).
         has_horizon = header.has_delete_horizon
         is_past = has_horizon and header.base_timestamp <= self._now_ms
         if header.is_control:
@@ -315,7 +314,7 @@ class _Group:
         return cleaned.data or None
 
     def _keeps_a_producer(self, header: BatchHeader) -> bool:
-        """Tell whether its sequence or epoch has to be found when the log is read again."""
+        """Return whether recovery needs the batch for its producer's sequence or epoch."""
         if header.producer_id < 0:
             return False
         last = self._last_of_producer.get(header.producer_id)

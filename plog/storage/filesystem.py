@@ -1,11 +1,9 @@
-"""The one door through which Python storage code reaches the disk.
+"""The only access of Python storage code to the disk.
 
-Owns no state and no policy: every method is one operation, or one whose steps
-must not be parted (`replace_text`). Reads, writes and syncs go through the
-kernels' table of file calls, so that injected faults and the durability
-journal see them; names (open, rename, unlink, ...) are this class's own, so
-that a test can fail, or die at, the Nth of them. Never decides what an error
-means.
+Owns no state and no policy: every method is one operation, or a fixed sequence of steps
+(`replace_text`). Reads, writes and syncs use the kernels' table of file calls, so that injected
+faults and the durability journal see them. Operations on names (open, rename, unlink, ...) belong
+to this class, so that a test can fail or crash at the Nth of them. Never interprets errors.
 
 Everything raises OSError.
 """
@@ -23,21 +21,21 @@ from plog._native import files
 from plog.types import Buffer
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""A random id that the kernel draws each time the machine starts."""
+"""A random id that the kernel generates at each boot."""
 DEV_NULL = Path(os.devnull)
 SPACE_BYTES = 1 << 20
-"""Less is as good as nothing: a segment's indexes take more."""
+"""Less free space counts as none: a segment's indexes need more."""
 
 
 class Space(NamedTuple):
-    """What a file system has room for."""
+    """Free space of a file system."""
 
-    free_bytes: int  # for who is not root
+    free_bytes: int  # for users other than root
     total_bytes: int
 
 
 ENDLESS = Space(1 << 62, 1 << 62)
-"""Of a file system that does not tell (ramfs, some of those over a network)."""
+"""The space of a file system that does not report it (ramfs, some network ones)."""
 
 
 class Filesystem:
@@ -85,7 +83,7 @@ class Filesystem:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def close(self, fd: int) -> None:
-        """Close a descriptor that `open_file` or `open_directory` gave."""
+        """Close a descriptor of `open_file` or `open_directory`."""
         os.close(fd)
 
     def list_directory(self, path: Path) -> list[str]:
@@ -93,7 +91,7 @@ class Filesystem:
         return sorted(os.listdir(path))
 
     def exists(self, path: Path) -> bool:
-        """Tell whether a file or directory of this name exists."""
+        """Return whether a file or directory exists."""
         try:
             os.stat(path)
         except FileNotFoundError:
@@ -101,7 +99,7 @@ class Filesystem:
         return True
 
     def is_directory(self, path: Path) -> bool:
-        """Tell whether `path` is a directory."""
+        """Return whether `path` is a directory."""
         return path.is_dir()
 
     def modified_ms(self, path: Path) -> int:
@@ -109,11 +107,11 @@ class Filesystem:
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def set_modified_ms(self, path: Path, ms: int) -> None:
-        """Have a file say that it was last written then."""
+        """Set a file's modification time."""
         os.utime(path, ns=(ms * 1_000_000, ms * 1_000_000))
 
     def make_directory(self, path: Path) -> None:
-        """Make one directory; it must not exist."""
+        """Create one directory; it must not exist."""
         os.mkdir(path, 0o755)
 
     def remove_directory(self, path: Path) -> None:
@@ -133,7 +131,7 @@ class Filesystem:
                 raise
 
     def is_at(self, fd: int, path: Path) -> bool:
-        """Tell whether a path leads to what is open."""
+        """Return whether a path refers to an open file."""
         return os.path.samestat(os.fstat(fd), os.stat(path))
 
     def device(self, path: Path) -> int:
@@ -141,7 +139,7 @@ class Filesystem:
         return os.stat(path).st_dev
 
     def space(self, path: Path) -> Space:
-        """Return the room on the file system of `path`."""
+        """Return the free space on the file system of `path`."""
         found = os.statvfs(path)
         if not found.f_blocks:
             return ENDLESS
@@ -150,15 +148,15 @@ class Filesystem:
     # -- descriptors -------------------------------------------------------------------------
 
     def leaves_free(self, fd: int, count: int) -> bool:
-        """Tell whether a new descriptor is none of the last `count` that the process may have.
+        """Return whether at least `count` descriptors are left besides a new one.
 
-        The kernel gives out the lowest number that is free.
+        The kernel assigns the lowest free number.
         """
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return limit == resource.RLIM_INFINITY or fd < limit - count
 
     def has_descriptors(self, count: int) -> bool:
-        """Tell whether so many files more could be opened, by one try."""
+        """Return whether `count` more files could be opened; opens one to find out."""
         try:
             with self.opened(DEV_NULL) as fd:
                 return self.leaves_free(fd, count - 1)
@@ -168,13 +166,13 @@ class Filesystem:
     # -- the machine -------------------------------------------------------------------------
 
     def boot_id(self) -> str | None:
-        """Return the id of this start of the machine; None where the kernel tells none."""
+        """Return the id of this boot; None if the kernel does not report it."""
         try:
             return BOOT_ID.read_text(encoding="ascii").strip()
         except FileNotFoundError:
             return None
 
-    # -- made of the above -------------------------------------------------------------------
+    # -- combinations -----------------------------------------------------------------------
 
     @contextmanager
     def opened(self, path: Path, *, create: bool = False, exclusive: bool = False) -> Iterator[int]:
@@ -199,7 +197,7 @@ class Filesystem:
             return self.pread(fd, self.size_bytes(fd), 0)
 
     def write_bytes(self, path: Path, data: Buffer, *, sync: bool = True) -> None:
-        """Write a file anew, in place: for names that nobody reads until they are renamed."""
+        """Overwrite a file in place; only for names that are not read before a rename."""
         with self.opened(path, create=True) as fd:
             self.ftruncate(fd, 0)
             self.pwrite(fd, data, 0)
@@ -207,18 +205,18 @@ class Filesystem:
                 self.fsync(fd)
 
     def replace_bytes(self, path: Path, data: Buffer) -> None:
-        """Put new content in place of a small file, so that after a crash it is the old or the new.
+        """Replace a small file atomically: after a crash it has the old or the new content.
 
-        Kafka's way: write and fsync ``<name>.tmp``, rename, fsync the directory.
+        As in Kafka: write and fsync ``<name>.tmp``, rename, fsync the directory.
         """
         self.rename_into_place(path, data)
         self.sync_directory(path.parent)
 
     def rename_into_place(self, path: Path, data: Buffer, *, sync: bool = True) -> None:
-        """`replace_bytes` for whoever syncs the directory later.
+        """`replace_bytes` for callers that sync the directory later.
 
-        Without `sync` the file itself is not waited for either: a power cut may leave anything
-        in it. Only for what can be derived, and whose damage is noticed.
+        Without `sync` the file itself is not synced either, and a power cut may leave any content.
+        Use that only for derived data whose damage is detected.
         """
         temporary = path.with_name(path.name + ".tmp")
         self.write_bytes(temporary, data, sync=sync)
@@ -233,7 +231,7 @@ class Filesystem:
         self.replace_bytes(path, text.encode("utf-8"))
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a partition directory and what is in it (no links are followed)."""
+        """Remove a partition directory and its contents, without following links."""
         for name in self.list_directory(path):
             inner = path / name
             if self.is_directory(inner) and not inner.is_symlink():

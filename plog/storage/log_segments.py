@@ -1,10 +1,9 @@
-"""A log's segments, in the struct and on disk, and what is kept beside them.
+"""A log's segments, in the struct and on disk, with the files that belong to them.
 
-Owns the order of the steps by which segments come and go: whatever a crash leaves is a
-log that begins and ends somewhere, never one with a hole. With the segments go the
-leader epochs, the aborted transactions and the producer snapshots. Never decides when,
-takes no lock (the log's orders all calls) and judges no error: everything raises what
-the files raise, OSError or, where batches are read, CorruptRecord.
+Owns the order of the steps that add and remove segments: after a crash at any step, the log may
+start or end elsewhere, but has no gap. Leader epochs, aborted transactions and producer snapshots
+change together with the segments. Never decides when, takes no lock (the log's lock orders all
+calls) and handles no error: raises OSError and, where it reads batches, CorruptRecord.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from plog.types import NO_OFFSET
 
 
 class Rolled(NamedTuple):
-    """A segment that was begun."""
+    """The result of a roll."""
 
     base_offset: int
-    previous: int  # base offset of the one that it follows
-    producers: Sequence[ProducerEntry]  # those below `base_offset` exactly
+    previous: int  # base offset of the segment before
+    producers: Sequence[ProducerEntry]  # producers at exactly `base_offset`
 
 
 class LogSegments:
     """The segments of an open log.
 
     Args:
-        unsynced: rolled since the last checkpoint, or read by recovery: their indexes may still
-            be in the page cache alone.
-        remove_later: takes files that have been renamed out of the way.
-        lower_recovery_point: makes durable that the log may end there; raises OSError.
+        unsynced: segments rolled since the last checkpoint, or read by recovery; their indexes may
+            not be on disk yet.
+        remove_later: removes renamed files later.
+        lower_recovery_point: lowers the recovery point durably; raises OSError.
     """
 
     def __init__(
@@ -57,25 +56,25 @@ class LogSegments:
         self._files = files
         self._epochs = epochs
         self._unsynced_epochs_from: int | None = None
-        """First offset of the leader epochs that are not on disk for certain; None: all are."""
+        """First offset of the leader epochs that may not be on disk; None if all are."""
         self.aborted = aborted
         native.set_aborted(aborted.published())
         self._unsynced = list(unsynced)
         self._unsynced_aborted: set[int] = set()  # base offsets
         self._unfinished: tuple[int, list[Segment]] | None = None
-        """Base offset of what has replaced segments, and those that it has replaced: their files
-        are still to be put away, and its own to get their names."""
+        """Base offset of a replacement, and the segments that it replaced, while renames of their
+        files are pending."""
         self._remove_later = remove_later
         self._lower_recovery_point = lower_recovery_point
 
     @property
     def epochs(self) -> LeaderEpochs:
-        """Which leader epoch wrote which offsets, from the first append of each."""
+        """The leader epochs with their start offsets, from their first append on."""
         started = self._native.epoch_start()
         return self._epochs if started is None else self._epochs.assign(*started)
 
     def set_epochs(self, epochs: LeaderEpochs) -> None:
-        """Make other leader epochs durable."""
+        """Replace the leader epochs durably."""
         if epochs == self._epochs and self._unsynced_epochs_from is None:
             return
         self._files.store_epochs(epochs)
@@ -86,11 +85,11 @@ class LogSegments:
         self._files.store_epochs(self._epochs.assign(epoch, 0), sync=False)
 
     def keep_epochs(self) -> None:
-        """Take in the epoch under which this broker has begun to lead.
+        """Add the epoch in which this broker starts to lead.
 
-        Nothing is written yet. A crash before `sync_epochs` loses nothing: recovery reads the
-        batches past the recovery point, which tell their epochs. A file that is replaced without a
-        sync would be worse, since a power cut could then take the older epochs as well.
+        Writes nothing yet. A crash before `sync_epochs` loses nothing, because recovery finds the
+        epochs in the batches past the recovery point. Replacing the file without a sync would be
+        worse: a power cut could then lose the older epochs as well.
         """
         epochs, before = self.epochs, self._epochs
         if epochs == before:
@@ -111,7 +110,7 @@ class LogSegments:
 
     @contextmanager
     def aborting(self, producer_id: int, first_offset: int) -> Iterator[None]:
-        """Count a transaction as aborted while its marker is written, which readers may pass."""
+        """Publish a transaction as aborted before its marker, which readers may pass at once."""
         try:
             with self.aborted.ending(producer_id, first_offset):
                 self._native.set_aborted(self.aborted.published())
@@ -120,7 +119,7 @@ class LogSegments:
             self._native.set_aborted(self.aborted.published())
 
     def add_aborted(self, producer_id: int, first_offset: int, marker_offset: int) -> None:
-        """Take in a transaction that a marker at an offset, the latest one, has aborted."""
+        """Add a transaction that the latest marker has aborted."""
         native = self._native
         opened = [entry.current_txn_first_offset for entry in native.producers()]
         stable = min((one for one in opened if one != NO_OFFSET), default=marker_offset + 1)
@@ -141,10 +140,10 @@ class LogSegments:
                 self._unsynced_aborted.add(base)
                 raise
 
-    # -- a new one ---------------------------------------------------------------------------
+    # -- roll --------------------------------------------------------------------------------
 
     def roll(self, settings: TopicSettings) -> Rolled | None:
-        """Begin a new segment at the log end; an empty active one is kept (None)."""
+        """Start a new segment at the log end; return None and keep an empty active one."""
         native = self._native
         while True:
             segments = native.segments
@@ -159,12 +158,12 @@ class LogSegments:
                 self._files.discard_segment(end)
                 if not isinstance(refusal, ValueError):
                     raise
-                continue  # the data path appended meanwhile: the new segment begins too early
+                continue  # an append came between: the new segment starts too early
             break
         sealed = segments[-1]
-        self._unsynced.append(sealed)  # first: a seal that fails is made up for when it is synced
+        self._unsynced.append(sealed)  # first, because the later sync also repairs a failed seal
         sealed.seal()
-        # As no append came between, `producers` are those below `end` exactly.
+        # No append came between, so `producers` is the state at exactly `end`.
         return Rolled(end, sealed.base_offset, producers)
 
     def store_snapshot(self, rolled: Rolled) -> None:
@@ -172,11 +171,11 @@ class LogSegments:
         self._files.store_snapshot(rolled.base_offset, rolled.producers)
         self._files.drop_snapshots(before=rolled.previous)
 
-    # -- the oldest --------------------------------------------------------------------------
+    # -- retention ---------------------------------------------------------------------------
 
     def summary(self, segment: Segment) -> SegmentSummary:
-        """Return what retention and compaction need to know of a segment."""
-        # The end first: the timestamp that is read then covers at least what is below it.
+        """Return the facts about a segment for retention and compaction."""
+        # Read the end first: the timestamp then covers at least the batches below it.
         next_offset = segment.next_offset
         timestamp = segment.max_timestamp
         if timestamp < 0:
@@ -194,13 +193,13 @@ class LogSegments:
         return self._files.modified_ms(segment)
 
     def delete_oldest(self, count: int) -> None:
-        """Remove so many segments, not all of them."""
+        """Remove the oldest `count` segments, at most all but one."""
         if not count:
             return
         self.finish_replacement()
         segments = self._native.segments
         gone, kept = segments[:count], segments[count:]
-        # First nobody may ask for them, then nobody new finds them, then the names go.
+        # First raise the start offset, then unlist the segments, then rename their files.
         self.start_at(max(self._native.log_start_offset, kept[0].base_offset))
         self._native.replace_segments(kept)
         self._unsynced = [segment for segment in self._unsynced if segment in kept]
@@ -210,7 +209,7 @@ class LogSegments:
         self._files.drop_snapshots(before=kept[0].base_offset)
 
     def start_at(self, offset: int) -> None:
-        """Make everything below an offset unreadable; the start never goes back."""
+        """Raise the log start offset; it never decreases."""
         if offset > self._native.log_start_offset:
             self._native.set_log_start_offset(offset)
             self.set_epochs(self.epochs.truncate_from_start(offset))
@@ -221,9 +220,9 @@ class LogSegments:
     # -- compaction --------------------------------------------------------------------------
 
     def end_of(self, old: Sequence[Segment]) -> int | None:
-        """Return where what follows neighbouring segments below the active one begins.
+        """Return the end offset of neighbouring segments below the active one.
 
-        None: they are not there any more, as they were.
+        None if the segments have changed meanwhile.
         """
         found = self._place_of(old)
         return None if found is None else self._native.segments[found.stop].base_offset
@@ -247,12 +246,12 @@ class LogSegments:
         aborted: Iterable[AbortedTransaction],
         settings: TopicSettings,
     ) -> bool:
-        """Put what is in `.cleaned` files in the place of neighbouring segments, below the active.
+        """Replace neighbouring segments below the active one by the `.cleaned` files.
 
-        `aborted` are the transactions that are still to be known of those whose marker lies there.
+        `aborted` are the transactions to keep of those with a marker there.
 
-        False: they are not there any more, as they were. Whatever a crash leaves, the next start
-        has either the old ones or the new one (`swap_files`).
+        Returns False if the segments have changed meanwhile. After a crash the next start finds
+        either the old segments or the new one (`swap_files`).
         """
         self.finish_replacement()
         place = self._place_of(old)
@@ -270,9 +269,9 @@ class LogSegments:
         return True
 
     def finish_replacement(self) -> None:
-        """Give the files of what has replaced segments their names, if that failed at first.
+        """Complete the renames of a replacement that failed in part.
 
-        For whoever goes by the names of files; a start finishes it too.
+        Needed before another operation relies on file names; a start completes them as well.
         """
         if self._unfinished is None:
             return
@@ -286,27 +285,27 @@ class LogSegments:
     # -- truncation --------------------------------------------------------------------------
 
     def restart_at(self, offset: int, settings: TopicSettings) -> None:
-        """Remove every record and go on at `offset`."""
+        """Remove every record and continue at `offset`."""
         native = self._native
         self.truncate(native.segments[0].base_offset, settings)
         (emptied,) = native.segments
         if emptied.base_offset != offset:
             # A crash here leaves two empty segments, the later of which recovery drops.
             self._publish_truncated([self._files.create_segment(offset, settings)], offset)
-            self.set_epochs(LeaderEpochs())  # first: they say where the log begins
+            self.set_epochs(LeaderEpochs())  # first, because they imply the start of the log
             self._put_away([emptied])
         native.set_log_start_offset(offset)
         self.set_epochs(LeaderEpochs())
 
     def truncate(self, offset: int, settings: TopicSettings) -> None:
-        """Remove every batch that reaches `offset`, not below the first segment, or past it."""
+        """Remove every batch that ends past `offset`; `offset` is not below the first segment."""
         self.finish_replacement()
         segments = self._native.segments
         kept = [s for s in segments if s.base_offset < offset] or segments[:1]
         gone = segments[len(kept) :]
         shorter, numbers = self._files.shorten(kept[-1], offset, settings)
-        # What was known to be on disk is lowered first, the names and bytes go last, from the
-        # end: whatever a crash leaves is a log that ends somewhere, never one with a hole.
+        # Lower the known end first, then remove names and bytes from the end backwards: a crash
+        # leaves a log that ends earlier, but without a gap.
         self._lower_recovery_point(numbers.next_offset)
         self._publish_truncated([*kept[:-1], shorter], numbers.next_offset)
         self._put_away(reversed(gone))
@@ -325,8 +324,8 @@ class LogSegments:
     def sync_rolled(self, durable_end: int) -> None:
         """Sync the indexes of the rolled segments that lie below the durable end.
 
-        And the leader epochs, and all of aborted transactions: a start after a crash does not read
-        again what lies below.
+        Also sync the leader epochs and the aborted transactions, because recovery after a crash
+        does not read the batches below.
         """
         self.sync_epochs(durable_end)
         self._sync_aborted()
@@ -336,7 +335,7 @@ class LogSegments:
             del self._unsynced[0]
 
     def finish(self) -> None:
-        """Make everything durable, and write the snapshot that the next start begins from."""
+        """Make everything durable, and write the producer snapshot for the next start."""
         native = self._native
         ends = (*self._unsynced, native.segments[-1])
         for segment in ends:
@@ -349,6 +348,6 @@ class LogSegments:
         self._files.store_snapshot(native.log_end_offset, native.producers())
 
     def close(self) -> None:
-        """Give all segments up: each closes its files with the last range that pins it."""
-        self._unsynced.clear()  # held by a log that only the garbage collector will find
+        """Release all segments; each closes its files with the last range that pins it."""
+        self._unsynced.clear()  # so that a log in a reference cycle does not keep them open
         self._native.close()

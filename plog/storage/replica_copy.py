@@ -1,9 +1,8 @@
 """Copies a log into another log directory (AlterReplicaLogDirs, KIP-113).
 
-Owns the copy: segments as they are, then what was appended meanwhile, again and again
-until little is left, then the rest while appends stand still. Takes of the room that
-clients' records have there, as it goes. Every copied batch is read back and checked.
-Never renames a partition into place: `log_moves` does.
+Owns the copy: first the segments, then repeatedly the bytes appended meanwhile, then the small rest
+while appends are stopped. Reserves disk space for clients' records as it goes. Reads back and
+checks every copied batch. Never renames a partition into place: `log_moves` does.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from plog.storage.segment_scan import BatchReader, reader_of
 
 COPY_BYTES = 1 << 20
 SMALL_REST_BYTES = 4 << 20
-"""So much may be copied while appends stand still."""
+"""Maximum size of the rest that is copied while appends are stopped."""
 MOST_ROUNDS = 20
-"""After so many, whoever writes is as fast as the copy: the rest is copied standing still."""
+"""After this number of rounds the producers are as fast as the copy, so appends are stopped."""
 
 
 class ReplicaCopy:
-    """A copy of `log` in the directory `target`, which is made, on the disk that has `room`.
+    """A copy of `log` in the new directory `target`, on the disk with the space `room`.
 
-    Both steps raise KafkaStorageError when there is no room left, and OSError.
+    Both steps raise KafkaStorageError if the disk is full, and OSError.
     """
 
     def __init__(self, fs: Filesystem, log: Log, target: Path, room: DiskRoom) -> None:
@@ -47,7 +46,7 @@ class ReplicaCopy:
         self._indexes: dict[int, IndexBuilder] = {}
 
     def begin(self) -> None:
-        """Copy until little is left."""
+        """Copy until the rest is small."""
         self._fs.make_directory(self.target)
         if self._log.topic_id is not None:
             store_topic_id(self._fs, self.target, self._log.topic_id)
@@ -57,7 +56,7 @@ class ReplicaCopy:
         self._check()
 
     def finish(self) -> None:
-        """Copy the rest. The log must stand still."""
+        """Copy the rest. The log must not change."""
         self._catch_up()
         self._check()
         log = self._log
@@ -78,21 +77,21 @@ class ReplicaCopy:
         self._fs.sync_directory(self.target)
 
     def _catch_up(self) -> int:
-        """Copy what is there and not copied; return how many bytes that was."""
+        """Copy the bytes that are not copied yet; return their number."""
         segments = self._log.native.segments
         bases = {segment.base_offset for segment in segments}
         for base in set(self._copied) - bases:
-            self._forget(base)  # retention came by
+            self._forget(base)  # deleted by retention
         total = 0
         there = [weakref.ref(segment) for segment in segments]
         del segments
         for found in there:
-            # A copy takes minutes: what is deleted meanwhile is not kept by it.
+            # A copy takes minutes, so it must not keep deleted segments.
             if (segment := found()) is None:
                 continue
             base, size = segment.base_offset, segment.size_bytes
             if self._copied.get(base, 0) > size:
-                self._forget(base)  # truncation did; its batches may be others by now
+                self._forget(base)  # truncated; its batches may have changed
             total += self._copy(segment, size)
             del segment
         return total
@@ -119,7 +118,7 @@ class ReplicaCopy:
         return at - start
 
     def _take(self, size: int) -> None:
-        """Take room for what is about to be written; what the next look at the disk finds is so."""
+        """Reserve space for the next write; the next check of the disk replaces the estimate."""
         if not self._room.take(size):
             raise KafkaStorageError(
                 f"{self._log.topic_partition} cannot be moved: no room is left in"
