@@ -586,3 +586,15 @@ def test_cluster_is_interrupted_while_it_opens_a_connection() -> None:
         assert address in str(faults[0])
         with pytest.raises(NetworkException, match="interrupted"):
             cluster.refresh(None)
+
+
+def test_poll_makes_no_second_look_up_after_its_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with Consumer(address, request_timeout_ms=300) as consumer:
+            assign(consumer)
+            assert consumer.poll(100) == []
+            server.setblocking(False)
+            server.accept()[0].close()
+            with pytest.raises(BlockingIOError):
+                server.accept()
