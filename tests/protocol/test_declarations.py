@@ -49,6 +49,7 @@ OLDER_FIELDS = {
 }
 """And their fields."""
 
+
 def definition(name: str) -> dict[str, Any]:
     """Return Kafka's definition of a message, which is JSON with comments."""
     name = OLDER_NAMES.get(name, name)
@@ -153,7 +154,8 @@ def compare(
         ]
         if ours.struct is not None:
             inside = their.get("fields") or common[their["type"].removeprefix("[]")]
-            wrong += compare(ours.struct, inside, common, span)
+            present = mine["versions"]
+            wrong += compare(ours.struct, inside, common, Versions(min(present), max(present)))
     return wrong
 
 

@@ -88,7 +88,8 @@ MARKERS = {
     "own-epoch-twice": [*WRITTEN, mark(AT, by=1, version=2, own_epoch=True),
         mark(AT, by=1, version=2, own_epoch=True), producers(AT)],
     "own-epoch-of-nothing": [init(), mark(AT, by=1, version=2, own_epoch=True), producers(AT)],
-    "own-epoch-without-transaction": [mark(AT, who=(5, 3), version=2, own_epoch=True), producers(AT)],
+    "own-epoch-without-transaction": [
+        mark(AT, who=(5, 3), version=2, own_epoch=True), producers(AT)],
     "unknown-topic": [mark(("no", [0]), who=(5, 0), version=2, own_epoch=True)],
 }  # fmt: skip
 
