@@ -1,19 +1,19 @@
-"""The file `durable-ends` of a log directory: what has been acknowledged survives kill -9.
+"""The file `durable-ends` of a log directory, so that acknowledged records survive kill -9.
 
-A slot for each partition holds the offset up to which its bytes are known to be
-on disk. The partition's struct rewrites its slot with one pwrite after each
-fdatasync (and before each truncation), so that recovery can tell a torn tail
-(past the durable end: nobody was promised those bytes) from damage (before it).
+Each partition has a slot with the offset up to which its bytes are known to be on disk. The
+partition's struct rewrites the slot with one pwrite after each fdatasync and before each
+truncation. So recovery can distinguish a torn tail (past the durable end, never acknowledged) from
+damage (before it).
 
-Owns the slots' layout and who has which. Never writes an end that anyone was promised.
+Owns the layout and the assignment of the slots. Only the struct writes an end that clients rely on.
 
     at  0  topic id        16 bytes
     at 16  partition       i32
     at 20  durable end     i64
     at 28  CRC-32C         u32, of the 28 bytes before it
 
-Slots describe themselves: one that was torn, or never used, fails its CRC and is
-free. A power cut can leave an old (lower) end; that only makes recovery check more.
+A torn or unused slot fails its CRC, and so is free. A power cut can leave an older, lower end; then
+recovery only checks more.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FREE = bytes(SLOT_BYTES)
 
 
 class SlotKey(NamedTuple):
-    """Whose slot it is. A recreated topic has another id, so it never finds the old one's end."""
+    """The owner of a slot. A recreated topic has another id, so it never finds the old end."""
 
     topic_id: uuid.UUID
     partition: int
@@ -55,7 +55,7 @@ def encode_slot(key: SlotKey, durable_end: int) -> bytes:
 
 
 def decode_slot(data: bytes) -> tuple[SlotKey, int] | None:
-    """Decode one slot; None when it is free or torn."""
+    """Decode one slot; return None if it is free or torn."""
     if len(data) != SLOT_BYTES:
         return None
     topic_id, partition, durable_end, crc = _SLOT.unpack(data)
@@ -78,7 +78,7 @@ class DurableEnds:
         self.fd = -1
 
     def open(self) -> None:
-        """Open (or make) the file and read every slot. Raises OSError."""
+        """Open or create the file, and read every slot. Raises OSError."""
         made = not self._fs.exists(self.path)
         self.fd = self._fs.open_file(self.path, create=True)
         if made:
@@ -92,8 +92,8 @@ class DurableEnds:
                 continue
             key, durable_end = slot
             if key in self._positions:
-                # `release` is durable before a slot is taken anew, so this is no doing of ours.
-                # The higher end makes recovery look for more.
+                # plog never writes this: `release` is durable before a slot is reused.
+                # With the higher end recovery is stricter.
                 self._ends[key] = max(self._ends[key], durable_end)
                 self._fs.pwrite(self.fd, _FREE, position)
                 self._free.append(position)
@@ -102,27 +102,27 @@ class DurableEnds:
             self._ends[key] = durable_end
 
     def close(self) -> None:
-        """Close the file; no partition may flush any more."""
+        """Close the file; no partition may flush afterwards."""
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             self._fs.close(fd)
 
     def durable_end(self, key: SlotKey) -> int | None:
-        """Return the end that `open` found for a partition; None when nothing is known of it."""
+        """Return the end that `open` found for a partition, or None."""
         return self._ends.get(key)
 
     def ends(self) -> list[tuple[SlotKey, int]]:
-        """Return whose slots `open` found, and their ends."""
+        """Return the slots that `open` found, with their ends."""
         with self._lock:
             return list(self._ends.items())
 
     def keys(self) -> list[SlotKey]:
-        """Return whose slots there are."""
+        """Return the keys of all slots."""
         with self._lock:
             return list(self._positions)
 
     def position_for(self, key: SlotKey) -> int:
-        """Return where a partition's slot is, taking a free one when it has none."""
+        """Return the position of a partition's slot; assign a free one if it has none."""
         with self._lock:
             position = self._positions.get(key)
             if position is None:
@@ -137,7 +137,7 @@ class DurableEnds:
     def release(self, key: SlotKey) -> None:
         """Free the slot of a partition that leaves this directory. Its log must be closed.
 
-        Durable at once: if the partition came back, two slots would speak for it. Raises OSError.
+        Durable at once: otherwise a partition that returns could have two slots. Raises OSError.
         """
         with self._lock:
             position = self._positions.pop(key, None)
@@ -149,5 +149,5 @@ class DurableEnds:
             self._free.append(position)
 
     def sync(self) -> None:
-        """Fdatasync the file, with the checkpoints. Raises OSError."""
+        """Sync the file, together with the checkpoints. Raises OSError."""
         self._fs.fdatasync(self.fd)

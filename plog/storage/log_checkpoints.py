@@ -1,8 +1,8 @@
-"""The checkpoints of all log directories, as they are written while logs are served.
+"""Writes the checkpoints of all log directories while the broker runs.
 
-Owns what is collected from the logs, and what a checkpoint goes on saying of partitions
-that are offline. The files' format is `checkpoints`'; each directory has its own
-(`LiveLogDir`). Never flushes a log: a recovery point is what is durable already.
+Owns collecting the values from the logs, and keeping the entries of offline partitions. The module
+`checkpoints` has the files' format; each directory has its own files (`LiveLogDir`). Never flushes
+a log: a recovery point covers only durable bytes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Offsets = Mapping[TopicPartition, int]
 
 
 class LogCheckpoints:
-    """Written by the scheduler's thread now and then, and once more when the broker stops.
+    """Writes them at intervals on the scheduler's thread, and when the broker stops.
 
     Args:
-        live: returns the directories that work.
-        logs_in: returns the logs of one that are online.
-        offline_among: returns what is said of partitions that are offline, out of more.
+        live: returns the working directories.
+        logs_in: returns the online logs of a directory.
+        offline_among: filters entries for those of offline partitions.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class LogCheckpoints:
         self._offline_among = offline_among
 
     def plan(self, scheduler: Scheduler, settings: BrokerSettings) -> None:
-        """Have each written at its interval."""
+        """Schedule each checkpoint at its interval."""
         every = scheduler.every
         every(settings.log_flush_offset_checkpoint_interval_ms, self.store_recovery_points)
         every(settings.log_flush_start_offset_checkpoint_interval_ms, self.store_log_start_offsets)
         every(settings.replica_high_watermark_checkpoint_interval_ms, self.store_high_watermarks)
 
     def store_recovery_points(self) -> None:
-        """Write down from where a crash makes each log be read again."""
+        """Write the recovery points."""
         for live in self._live():
             live.guarded(self._store_recovery_points, live)
 
@@ -60,12 +60,12 @@ class LogCheckpoints:
         )
 
     def store_high_watermarks(self) -> None:
-        """Write down the high watermarks."""
+        """Write the high watermarks."""
         for live in self._live():
             live.guarded(self._store, live.high_watermarks, _high_watermarks(self._logs_in(live)))
 
     def store_log_start_offsets(self, only: Path | None = None) -> None:
-        """Write down the log start offsets that DeleteRecords has moved into a segment.
+        """Write the log start offsets that DeleteRecords has moved into a segment.
 
         In all log directories, or in one `only`.
         """
@@ -74,17 +74,17 @@ class LogCheckpoints:
                 live.guarded(self._store, live.log_start_offsets, moved_starts(self._logs_in(live)))
 
     def _store(self, checkpoint: OffsetCheckpoint, offsets: Offsets) -> None:
-        """Write a checkpoint of the live logs, and what it said of those that are offline.
+        """Write a checkpoint with the live logs and the previous entries of offline ones.
 
-        Forgetting an offline partition would make its next recovery believe that nothing was
-        promised, and truncate what is damaged. Raises OSError.
+        Without its entry, the next recovery of an offline partition would assume that nothing was
+        acknowledged, and truncate damaged records. Raises OSError.
         """
         checkpoint.store({**self._offline_among(checkpoint.stored), **offsets})
 
     def close_logs(self, live: LiveLogDir) -> bool:
-        """Flush and close a directory's logs and write where they end; tell whether all went well.
+        """Flush and close a directory's logs, and write their ends; return whether all succeeded.
 
-        Only then is the shutdown clean.
+        Otherwise the shutdown is not clean.
         """
         logs = self._logs_in(live)
         starts = moved_starts(logs)
@@ -105,7 +105,7 @@ def _high_watermarks(logs: Sequence[Log]) -> Offsets:
 
 
 def moved_starts(logs: Sequence[Log]) -> dict[TopicPartition, int]:
-    """Return the log start offsets that the segments' names do not tell."""
+    """Return the log start offsets that differ from the first segment's base offset."""
     starts = {}
     for log in logs:
         start, segments = log.log_start_offset, log.native.segments

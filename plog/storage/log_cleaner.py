@@ -1,7 +1,7 @@
-"""Compacts the logs of a broker in the background: the dirtiest first, no faster than it may.
+"""Compacts the logs of a broker in the background, the dirtiest first, at a limited rate.
 
-Owns the threads, which log is whose turn, the waits, and the checkpoints that say how far each log
-is clean. Never decides what is dirty (`compaction`) or what becomes of a record (`cleaner`).
+Owns the threads, the choice of the next log, the waits, and the checkpoints with each log's clean
+offset. Never decides which part is dirty (`compaction`) or which records stay (`cleaner`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from plog.types import TopicPartition
 _log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.1
-"""How soon a pause sees that a log has been let go of."""
+"""Interval at which `paused` checks whether the log is free."""
 FAILED_PAUSE_MS = 300_000
-"""How long a log is left alone that could not be compacted."""
+"""How long a log is skipped after compaction has failed."""
 
 
 class _Turn(NamedTuple):
@@ -44,11 +44,11 @@ class LogCleaner:
     """The cleaner's threads.
 
     Args:
-        trusted_time: by which records are old enough, and deletions old enough to go.
-        settings: the broker's settings as they are now.
-        logs: returns every log that is online.
+        trusted_time: the time for the age of records and tombstones.
+        settings: returns the broker's current settings.
+        logs: returns every online log.
         checkpoint_of: returns the checkpoint of the log directory that a log is in.
-        guarded: makes a call that may find the log's disk failed, and takes care of that.
+        guarded: makes a call, and handles a failed disk.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class LogCleaner:
         self._pace = Pace(clock)
 
     def start(self) -> None:
-        """Have as many threads at work as the settings say now; those too many sleep.
+        """Run as many threads as the settings require; surplus threads sleep.
 
-        To be called when the settings have changed: who waits goes by the new ones from then on.
+        Call it after a change of the settings, which then also apply to waiting threads.
         """
         settings = self._settings()
         wanted = settings.log_cleaner_threads if settings.log_cleaner_enable else 0
@@ -98,7 +98,7 @@ class LogCleaner:
             self._lock.notify_all()
 
     def stop(self) -> None:
-        """Give up what is under way, and end the threads."""
+        """Abandon the current compactions, and end the threads."""
         with self._lock:
             self._stopping = True
             self._lock.notify_all()
@@ -107,7 +107,7 @@ class LogCleaner:
 
     @contextmanager
     def paused(self, at: TopicPartition) -> Iterator[None]:
-        """Leave a partition's log alone: its files are moved, say."""
+        """Stop compacting a partition's log within a block, for example to move its files."""
         with self._lock:
             self._paused[at] = self._paused.get(at, 0) + 1
             if at in self._at_work:
@@ -123,7 +123,7 @@ class LogCleaner:
                     del self._paused[at]
 
     def clean_now(self) -> int:
-        """Compact whatever is due, in the caller's thread; return how many logs that were."""
+        """Compact all due logs in the caller's thread; return their number."""
         count = 0
         while (turn := self._take_turn()) is not None:
             self._clean(turn)
@@ -143,14 +143,14 @@ class LogCleaner:
                 if is_at_work and (turn := self._take_turn()) is not None:
                     self._clean(turn)
                     continue
-            except Exception:  # noqa: BLE001 - whatever it is, the next look needs the thread
+            except Exception:  # noqa: BLE001 - the thread must continue
                 _log.exception("a log cleaner thread failed with an internal error and continues")
             with self._lock:
                 if not self._stopping:
                     self._lock.wait(settings.log_cleaner_backoff_ms / 1000)
 
     def _take_turn(self) -> _Turn | None:
-        """Return the log that is dirtiest, of those that are due."""
+        """Return the dirtiest of the due logs."""
         now_ms = self._trusted_time.now_ms()
         due = [turn for log in self._logs() if (turn := self._due(log, now_ms)) is not None]
         for turn in sorted(due, key=lambda one: (one.overdue, one.dirty.ratio), reverse=True):
@@ -161,7 +161,7 @@ class LogCleaner:
                 self._at_work.add(at)
             again = None
             try:
-                # Another thread may have cleaned it, or failed to, since it was looked at.
+                # Another thread may have compacted it, or failed to, since the check.
                 again = self._due(turn.log, now_ms)
             finally:
                 if again is None:
@@ -190,7 +190,7 @@ class LogCleaner:
             self._lock.notify_all()
 
     def _failed_lately(self, log: Log) -> bool:
-        with self._lock:  # the other threads look, too, and put logs off
+        with self._lock:  # other threads read and postpone logs, too
             failed, until_ms = self._not_before_ms.get(log.topic_partition, (None, 0))
             if failed is None:
                 return False
@@ -221,7 +221,7 @@ class LogCleaner:
             done = cleaner.clean(
                 log, turn.dirty, now_ms=turn.now_ms, throttle=self._throttle_for(at)
             )
-            # Before anybody else has the log: of one that is gone by then nothing may be said.
+            # While this thread still holds the log: a deleted log must not get a checkpoint.
             self._guarded(log, lambda: self._checkpoint_of(log).put(at, done.end))
         except Abandoned:
             return
@@ -237,7 +237,7 @@ class LogCleaner:
         _tell(at, done, time.monotonic() - begun)
 
     def _put_off(self, log: Log, why: str) -> None:
-        # It would fail again at once; a full disk has room one day.
+        # Retry later: it would fail again at once, but a full disk may get space.
         at = log.topic_partition
         with self._lock:
             self._not_before_ms[at] = log, self._clock.monotonic_ms() + FAILED_PAUSE_MS
@@ -248,7 +248,7 @@ class LogCleaner:
             with self._lock:
                 told = self._pace.tell(size)
                 while not self._stopping and at not in self._paused:
-                    # Asked with the lock held, or a change could come between this and the wait.
+                    # Read under the lock, so that no change is missed before the wait.
                     rate = self._settings().log_cleaner_io_max_bytes_per_second
                     left_ms = self._pace.left_ms(told, rate)
                     if not left_ms:

@@ -1,8 +1,8 @@
-"""Opens the log directories at a start, and loads every log that is in them.
+"""Opens the log directories at a start, and loads every log in them.
 
-Owns what a start finds: partitions in one directory or in two, moves between directories
-that were not finished, what awaits removal. Never decides what damage means for a
-partition (recovery does), and keeps no log: the log manager is told of each.
+Owns the handling of a start's findings: partitions in one or two directories, unfinished moves
+between directories, and directories to remove. Never judges damage (recovery does), and keeps no
+log: it passes each one to the log manager.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from plog.types import TopicPartition, uuid_to_text
 _log = logging.getLogger(__name__)
 
 LATE_KEEPS = 8
-"""After the start a log is opened only while so many descriptors are left, for clients."""
+"""Number of descriptors that opening a log after the start must leave for clients."""
 
 
 class Register(LogOwner, Protocol):
     """The log manager, as its start sees it."""
 
     def add_loaded(self, log: Log) -> None:
-        """Take in a log that has been loaded."""
+        """Add a loaded log."""
 
     def quarantine(self, topic_partition: TopicPartition, log_dir: Path, reason: str) -> None:
-        """Take note of a partition that cannot be served."""
+        """Register an offline partition."""
 
     def load_later(self, live: LiveLogDir, partition: FoundPartition) -> None:
-        """Have `LogLoading.load_late` called when space and descriptors are left."""
+        """Call `LogLoading.load_late` once there are space and descriptors."""
 
     def remove_tree_later(self, live: LiveLogDir, directory: Path, delay_ms: int) -> None:
-        """Remove a directory that is no partition's."""
+        """Remove a directory that belongs to no partition."""
 
 
 def open_log_dirs(
@@ -55,13 +55,13 @@ def open_log_dirs(
     broker_id: int,
     cluster_id: str,
 ) -> None:
-    """Open every directory; one whose disk has failed or is not mounted gets its `failure`.
+    """Open every directory; set `failure` if its disk has failed or is not mounted.
+
+    Closes all of them on an error.
 
     Raises:
-        InconsistentLogDirs: a directory is in use, or another broker's.
+        InconsistentLogDirs: a directory is in use, or belongs to another broker.
         KafkaStorageError: no file descriptor is left to open one.
-
-    All are closed again then.
     """
     try:
         for live in dirs.values():
@@ -81,7 +81,7 @@ def open_log_dirs(
 
 
 def _no_descriptor(path: Path, error: OSError) -> KafkaStorageError:
-    """Return what ends a start that cannot know what there is: nothing is wrong with the disk."""
+    """Return the error of a start without descriptors; the disk itself has not failed."""
     return KafkaStorageError(f"log directory {path} cannot be read: {error}")
 
 
@@ -97,10 +97,10 @@ class LogLoading:
     """The loading of one start. `abandon` is for other threads.
 
     Args:
-        register: told of every log, and of what cannot be served.
+        register: gets every log, and every offline partition.
         topic_settings: returns the effective settings of a topic.
-        threads: so many logs are loaded at a time.
-        keep_free: `load` leaves so many descriptors to the rest of the broker.
+        threads: number of logs to load in parallel.
+        keep_free: number of descriptors that `load` leaves to the rest of the broker.
     """
 
     def __init__(
@@ -121,22 +121,22 @@ class LogLoading:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many logs are loaded, or in hand, and of how many; (0, 0) before any was found."""
+        """Numbers of logs started to load, and of all logs; (0, 0) before any was found."""
         return self._found - self._left, self._found
 
     def abandon(self) -> None:
-        """Have `load` give up after the partitions it is at."""
+        """Stop `load` after the current partitions."""
         self._abandoned = True
 
     def load(self, dirs: Collection[LiveLogDir], *, is_one_missing: bool = False) -> None:
-        """Load every log of those directories that work.
+        """Load every log of the working directories.
 
         Args:
-            is_one_missing: whether there is a directory that is not among these.
+            is_one_missing: whether a log directory is missing from `dirs`.
 
         Raises:
-            KafkaStorageError: a partition cannot be loaded for no reason of its files, a directory
-                cannot be listed as no descriptor is left, or `abandon` was called.
+            KafkaStorageError: a partition cannot be loaded for a reason other than its files, a
+                directory cannot be listed without a descriptor, or `abandon` was called.
         """
         self._load_in_threads(self._find(dirs, is_one_missing))
         if self._abandoned:
@@ -172,10 +172,10 @@ class LogLoading:
     def _one_of(
         self, tp: TopicPartition, same: list[tuple[LiveLogDir, FoundPartition]]
     ) -> list[tuple[LiveLogDir, FoundPartition]]:
-        """Return where a partition is that several directories hold; nothing if that is unclear.
+        """Choose the directory of a partition that is in several ones; return [] if unclear.
 
-        A creation that failed leaves an empty one if its directory could not even rename it, and
-        the partition was made in another directory. The empty one is removed.
+        A failed creation can leave an empty replica if the disk could not even rename it, while the
+        partition was created in another directory. Removes the empty replica.
         """
         try:
             used = [(live, one) for live, one in same if not live.is_unused(one)] or same[:1]
@@ -195,10 +195,10 @@ class LogLoading:
     def _finish_moves(
         self, dirs: Collection[LiveLogDir], present: set[TopicPartition], is_one_missing: bool
     ) -> list[tuple[LiveLogDir, FoundPartition]]:
-        """Have moved replicas take the places of those that are gone; others are removed.
+        """Adopt moved replicas whose originals are gone; remove the others.
 
-        Where a directory is missing, the replica that a move began with may be in it, and what has
-        come of it here be less: that waits.
+        If a directory is missing, the original may be in it, and the copy here may be incomplete.
+        Then nothing is adopted yet.
         """
         adopted = []
         for live in _working(dirs):
@@ -216,7 +216,7 @@ class LogLoading:
         return adopted
 
     def _adopt(self, live: LiveLogDir, future: FoundPartition) -> FoundPartition | None:
-        """Make a moved replica the partition's; None if something else is there. Raises OSError."""
+        """Adopt a moved replica; return None if its name is in use. Raises OSError."""
         try:
             return live.adopt(future)
         except OSError as error:
@@ -239,7 +239,7 @@ class LogLoading:
                     return
                 try:
                     self._load(live, partition)
-                except Exception as error:  # noqa: BLE001 - raised when the threads have ended
+                except Exception as error:  # noqa: BLE001 - raised again after the threads have ended
                     unexpected.append((partition.topic_partition, error))
 
         threads = [
@@ -252,16 +252,16 @@ class LogLoading:
         for thread in threads:
             thread.join()
         if unexpected:
-            # A partition left out without a word would be made anew, and empty.
+            # The broker would create a skipped partition again, empty.
             tp, error = unexpected[0]
             raise KafkaStorageError(f"{tp} cannot be loaded: {error!r}") from error
 
     def load_late(self, live: LiveLogDir, partition: FoundPartition) -> bool:
-        """Load a log of a `load_later`; False: space or descriptors were lacking again."""
+        """Load a log of `load_later`; return False if space or descriptors are lacking again."""
         tp = partition.topic_partition
         try:
             return self._try_to_load(live, partition, LATE_KEEPS) is None
-        except Exception as error:  # noqa: BLE001 - the others go on, as the scheduler's tasks do
+        except Exception as error:  # noqa: BLE001 - the other logs continue, like the scheduler's tasks
             _log.exception("%s cannot be loaded", tp)
             self._on_damage(live, tp, f"it cannot be loaded: {error!r}")
             return True
@@ -272,7 +272,7 @@ class LogLoading:
             reason = f"log directory {live.path} is offline"
             self._register.quarantine(tp, live.path, reason)
         elif (refusal := self._try_to_load(live, partition, self._keep_free)) is not None:
-            # The others are served, and retention can make room.
+            # The other logs work, and retention can free space.
             live.unrecovered = True
             lacking = (
                 "no file descriptor is left to open it, which is tried again"
@@ -285,7 +285,7 @@ class LogLoading:
     def _try_to_load(
         self, live: LiveLogDir, partition: FoundPartition, keep_free: int
     ) -> OSError | None:
-        """Load a log, or take note of why not; return an error if it can be loaded later."""
+        """Load a log, or register it as offline; return an error if it can be loaded later."""
         tp = partition.topic_partition
         try:
             log = live.load(

@@ -1,11 +1,10 @@
 """Idempotent and transactional producers: which batch may come next (KIP-98, KIP-360).
 
-Owns the rules: what the ordinary next batch of a producer is, what becomes of the
-unusual one, what a transaction marker changes, when a producer is forgotten. All
-pure: entries and batch headers in, entries (or the refusal) out. The entries
-themselves live in the partition's struct, which knows `check` by heart, tested
-to be the same, and asks `decide` for everything else. Never reads or writes a
-file; the snapshot's bytes are in producer_snapshot.py.
+Owns the rules: the usual next batch of a producer, unusual batches, the effect of a transaction
+marker, and the expiry of a producer. All functions are pure: entries and batch headers in, entries
+(or an error) out. The entries are in the partition's struct. The struct has its own copy of
+`check`, which tests compare with this one, and calls `decide` for everything else. Never reads or
+writes a file; producer_snapshot.py has the format of the snapshot.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ from plog.errors import (
 from plog.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
 
 BATCHES_REMEMBERED = 5
-"""A client may have so many requests in flight and still retry each of them."""
+"""Maximum number of requests in flight that a client can retry."""
 
 MAX_SEQUENCE = 2147483647
 
 NO_SEQUENCE = -1
 
 ONLY_ZERO_NEXT = SequencedBatch(NO_SEQUENCE, NO_SEQUENCE, NO_OFFSET, 0, NO_TIMESTAMP)
-"""Stands for "no batch of this epoch yet": after sequence -1 only 0 is in order.
+"""Means "no batch of this epoch yet": after sequence -1 only 0 is in order.
 
-An entry with no batches at all means another thing: nothing is known, any sequence may come.
+In contrast, an entry without batches means that nothing is known, and accepts any sequence.
 """
 
 
 class Verdict(Enum):
-    """What `check` says of a batch."""
+    """The result of `check`."""
 
     ORDINARY = "append it"
     DUPLICATE = "answer with the first copy"
@@ -50,8 +49,7 @@ class Verdict(Enum):
 class Marker(NamedTuple):
     """The content of a control batch (docs/FORMATS.md).
 
-    `has_own_epoch`: its epoch is above that of the transaction's records (KIP-890); no file
-    records this.
+    `has_own_epoch`: its epoch is above that of the transaction's records (KIP-890); not stored.
     """
 
     abort: bool
@@ -64,7 +62,7 @@ class CompletedTransaction(NamedTuple):
 
     producer_id: int
     first_offset: int
-    last_offset: int  # the marker's
+    last_offset: int  # of the marker
     aborted: bool
 
 
@@ -74,14 +72,14 @@ def next_sequence(sequence: int, by: int = 1) -> int:
 
 
 def has_producer(header: BatchHeader) -> bool:
-    """Tell whether a batch names a producer. As in Kafka no negative id does, not -1 alone."""
+    """Return whether a batch has a producer id. As in Kafka, any negative id means none."""
     return header.producer_id >= 0
 
 
 def check(
     entry: ProducerEntry | None, header: BatchHeader
 ) -> tuple[Verdict, SequencedBatch | None]:
-    """Apply the ordinary rule; with DUPLICATE comes the first copy."""
+    """Apply the usual rule; return the first copy with DUPLICATE."""
     if not has_producer(header):
         return Verdict.ORDINARY, None
     if entry is None or header.producer_epoch != entry.producer_epoch or header.base_sequence < 0:
@@ -100,7 +98,7 @@ def check(
 
 
 def is_in_transaction(entry: ProducerEntry | None, producer_epoch: int) -> bool:
-    """Tell whether a producer has a transaction open under an epoch."""
+    """Return whether a producer has an open transaction in an epoch."""
     return (
         entry is not None
         and entry.producer_epoch == producer_epoch
@@ -119,21 +117,20 @@ def decide(
     is_verified: bool = False,
     from_zero: bool = False,
 ) -> ProducerEntry:
-    """Return the entry that may take the unusual batch in; the struct then appends it unchecked.
+    """Return the entry that accepts an unusual batch; the struct then appends it without a check.
 
-    Its `version` is that of `entry`, so that the struct can tell whether another batch came
-    between. A transaction that starts with the batch is opened by the struct, which alone knows
-    the offset.
+    Keeps the `version` of `entry`, so that the struct notices another batch in between. The struct
+    opens a transaction that starts with the batch, because it knows the offset.
 
     Args:
-        is_verified: the transaction's coordinator knows that the partition is in it.
-        from_zero: each transaction of the producer has an epoch of its own, and begins with 0.
+        is_verified: the transaction's coordinator has confirmed that the partition is in it.
+        from_zero: each transaction of the producer has its own epoch, and starts at sequence 0.
 
     Raises:
         InvalidProducerEpoch: the producer has been fenced by a newer epoch.
         OutOfOrderSequenceNumber: a gap, an old duplicate, or a new epoch that does not start at 0.
-        InvalidTxnState: a batch outside the transaction that its producer has open, or of one that
-            its coordinator does not know of (KIP-890).
+        InvalidTxnState: a batch outside its producer's open transaction, or of a transaction
+            unknown to the coordinator (KIP-890).
         InvalidRecord: no sequence number.
     """
     who = f"producer {header.producer_id}"
@@ -144,7 +141,7 @@ def decide(
         if not is_verified:
             raise InvalidTxnState(f"{who}: a batch of no ongoing transaction")
         if from_zero and header.base_sequence != 0 and not _has_batches(entry, header):
-            # Another is on its way before it: nothing of this epoch has been here.
+            # An earlier batch must still come: there is none of this epoch yet.
             raise OutOfOrderSequenceNumber(
                 f"{who}: a transaction begins at sequence {header.base_sequence}, not 0"
             )
@@ -152,7 +149,7 @@ def decide(
 
 
 def _has_batches(entry: ProducerEntry | None, header: BatchHeader) -> bool:
-    """Tell whether batches of the epoch are there: of a client that was of version 1 until now."""
+    """Return whether the epoch has batches, from a client that used version 1 before."""
     return (
         entry is not None and entry.producer_epoch == header.producer_epoch and bool(entry.batches)
     )
@@ -161,7 +158,7 @@ def _has_batches(entry: ProducerEntry | None, header: BatchHeader) -> bool:
 def decide_own(
     entry: ProducerEntry | None, header: BatchHeader, *, is_verified: bool
 ) -> ProducerEntry:
-    """Return the entry that may take in what a coordinator writes for a producer, unnumbered.
+    """Return the entry that accepts a coordinator's write without sequence numbers.
 
     Raises:
         InvalidProducerEpoch, InvalidTxnState: as `decide`.
@@ -180,12 +177,12 @@ def decide_own(
 def decide_marker(
     entry: ProducerEntry | None, header: BatchHeader, marker: Marker
 ) -> ProducerEntry:
-    """Return the entry that a transaction marker leaves.
+    """Return the entry after a transaction marker.
 
     Raises:
-        InvalidProducerEpoch: the producer has been fenced by a newer epoch, or has a transaction
-            open that came after the one which the marker is to end.
-        TransactionCoordinatorFenced: a later coordinator has written one already.
+        InvalidProducerEpoch: the producer has been fenced by a newer epoch, or its open transaction
+            is later than the marker's.
+        TransactionCoordinatorFenced: a later coordinator has already written a marker.
     """
     who = f"producer {header.producer_id}"
     _check_epoch(entry, header, who)
@@ -210,7 +207,7 @@ def _check_epoch(entry: ProducerEntry | None, header: BatchHeader, who: str) -> 
 
 def _in_sequence(entry: ProducerEntry | None, header: BatchHeader, who: str) -> ProducerEntry:
     if entry is None:
-        # Its state has expired, or was never here: whatever it sends next is accepted.
+        # Its state has expired, or never existed: accept any next batch.
         return _fresh(header.producer_id, header.producer_epoch, batches=())
     _check_epoch(entry, header, who)
     if header.producer_epoch > entry.producer_epoch:
@@ -220,7 +217,7 @@ def _in_sequence(entry: ProducerEntry | None, header: BatchHeader, who: str) -> 
                 f" {header.base_sequence}, not 0"
             )
         _check_transaction(entry, header, who)
-        # What an older epoch left open stays so until a marker comes, whoever goes on with it.
+        # A transaction left open by an older epoch stays open until its marker.
         return entry._replace(producer_epoch=header.producer_epoch, batches=())
     if entry.batches:
         expected = next_sequence(entry.batches[-1].last_sequence)
@@ -253,11 +250,11 @@ def _fresh(
     )
 
 
-# -- replay: batches that are in the log already ---------------------------------------------------
+# -- replay: batches of the log --------------------------------------------------------------------
 
 
 def sequenced(header: BatchHeader) -> SequencedBatch:
-    """Return what is remembered of a batch that has been appended."""
+    """Return the facts to remember about an appended batch."""
     return SequencedBatch(
         first_sequence=header.base_sequence,
         last_sequence=header.last_sequence,
@@ -268,9 +265,9 @@ def sequenced(header: BatchHeader) -> SequencedBatch:
 
 
 def apply(entry: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:
-    """Return the entry after a data batch of the log, which is not questioned.
+    """Return the entry after a data batch of the log, without a check.
 
-    So do followers, and so is the state rebuilt: the leader has checked it once.
+    For followers and for rebuilding the state: the leader has checked the batch.
     """
     if entry is None:
         entry = _fresh(header.producer_id, header.producer_epoch, batches=())
@@ -298,7 +295,7 @@ def complete(
             aborted=marker.abort,
         )
     if header.producer_epoch > entry.producer_epoch:
-        # The coordinator ended it with a newer epoch, to fence the producer.
+        # The coordinator ended it in a newer epoch, to fence the producer.
         entry = entry._replace(producer_epoch=header.producer_epoch, batches=(ONLY_ZERO_NEXT,))
     return (
         entry._replace(
@@ -311,19 +308,19 @@ def complete(
 
 
 class ProducerReplay:
-    """The producers of a log while its batches are read again, in order."""
+    """Rebuilds the producers of a log from its batches, in order."""
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
         self.entries = {entry.producer_id: entry for entry in entries}
 
     def on_batch(self, header: BatchHeader) -> None:
-        """Take a data batch."""
+        """Apply a data batch."""
         if has_producer(header):
             known = self.entries.get(header.producer_id)
             self.entries[header.producer_id] = apply(known, header)
 
     def on_marker(self, header: BatchHeader, marker: Marker) -> CompletedTransaction | None:
-        """Take a control batch."""
+        """Apply a control batch."""
         if not has_producer(header):
             return None
         known = self.entries.get(header.producer_id)
@@ -332,11 +329,11 @@ class ProducerReplay:
         return completed
 
     def on_emptied_marker(self, header: BatchHeader) -> None:
-        """Take a control batch that a cleaner has left without its record.
+        """Apply a control batch whose record was removed by compaction.
 
-        No record of its transaction is left, so that it completes none: as in Kafka, whose
-        ProducerAppendInfo.append returns at once. Kafka forgets the epoch with that, for the sake
-        of which its cleaner keeps such a batch; here it fences. Of sequences nothing is known.
+        Its transaction has no records left, so it completes none. So does Kafka
+        (ProducerAppendInfo.append returns at once), but Kafka loses the epoch, although its cleaner
+        keeps the batch for that; here the epoch fences. The sequences are unknown.
         """
         if not has_producer(header):
             return
@@ -353,7 +350,7 @@ class ProducerReplay:
         self.entries[header.producer_id] = known
 
     def first_unstable_offset(self) -> int | None:
-        """Return where the earliest open transaction starts; None when none is open."""
+        """Return the first offset of the earliest open transaction, or None."""
         return min(
             (
                 entry.current_txn_first_offset
@@ -368,10 +365,10 @@ class ProducerReplay:
 
 
 class WindowRefill:
-    """Finds the four batches before the newest one, which is all that a snapshot keeps.
+    """Finds the four batches before the newest one; a snapshot keeps only that.
 
-    Without them, a client that retries five batches after a restart would have the first
-    four refused, or worse, believed to be new.
+    Without them, if a client retries five batches after a restart, plog would refuse the first
+    four, or even append them again.
     """
 
     def __init__(self, entries: Iterable[ProducerEntry]) -> None:
@@ -384,7 +381,7 @@ class WindowRefill:
         return bool(self._wanting)
 
     def on_batch(self, header: BatchHeader) -> None:
-        """Take a batch; they come newest first."""
+        """Apply a batch, newest first."""
         if header.producer_id not in self._wanting or header.is_control:
             return
         entry = self.entries[header.producer_id]
@@ -407,7 +404,7 @@ class WindowRefill:
 def _is_wanting(entry: ProducerEntry) -> bool:
     if not entry.batches or len(entry.batches) >= BATCHES_REMEMBERED:
         return False
-    # Nothing of the epoch comes before sequence 0, but after 2^31 records: not worth a search.
+    # Sequence 0 starts an epoch, except after 2^31 records; ignore that case.
     return entry.batches[0].first_sequence not in (NO_SEQUENCE, 0)
 
 
@@ -417,7 +414,7 @@ def _is_wanting(entry: ProducerEntry) -> bool:
 def expired(
     entries: Iterable[ProducerEntry], *, now_ms: int, expiration_ms: int
 ) -> Iterator[ProducerEntry]:
-    """Return the producers silent for producer.id.expiration.ms, but for open transactions."""
+    """Return the producers idle for producer.id.expiration.ms, without open transactions."""
     for entry in entries:
         idle_ms = now_ms - entry.last_timestamp
         if entry.current_txn_first_offset == NO_OFFSET and idle_ms >= expiration_ms:
@@ -425,20 +422,20 @@ def expired(
 
 
 class SilentProducers:
-    """Which producers of one log may be forgotten.
+    """Finds the producers of one log to expire.
 
-    Timestamps are the clients': whoever has written since the last look is not silent, however
-    old its records are. Else its retries would be taken for new batches.
+    Timestamps come from clients, so they may be old. A producer that has written since the last
+    look is not idle; otherwise its retries would count as new batches.
     """
 
     def __init__(self) -> None:
-        # By producer id, the versions that the last look saw.
+        # Versions at the last look, by producer id.
         self._seen: dict[int, int] = {}
 
     def look(
         self, entries: Sequence[ProducerEntry], *, now_ms: int, expiration_ms: int
     ) -> list[ProducerEntry]:
-        """Return those that have expired and not written since the last look."""
+        """Return the expired producers that have not written since the last look."""
         idle = [one for one in entries if self._seen.get(one.producer_id) == one.version]
         self._seen = {one.producer_id: one.version for one in entries}
         return list(expired(idle, now_ms=now_ms, expiration_ms=expiration_ms))

@@ -1,13 +1,13 @@
-"""Brings a partition directory from whatever a stop left to a log that can be opened.
+"""Repairs a partition directory after a stop, so that its log can be opened.
 
-Owns the repair: what a torn tail leaves is cut off, and what follows from the batches (leader
-epochs, producers, aborted transactions) is found anew where it does not fit them. What is
-torn and what is damage says `segment_verdict`; no `.log` file is changed before it has.
+Owns the repair: cuts off a torn tail, and rebuilds derived data (leader epochs, producers, aborted
+transactions) that does not match the batches. `segment_verdict` decides between a torn tail and
+damage; no `.log` file changes before that.
 
-What is kept past the known end was read from the page cache, and may be nowhere else: when
-a sync fails, Linux takes the lost pages for clean, and the next sync has nothing to write
-and succeeds. So these bytes, and the indexes of every segment that was read, are written
-again, for the next sync to be true. After a restart of the machine they came from the disk.
+Bytes kept past the known end were read from the page cache, and may not be on disk. After a failed
+sync Linux marks the lost pages as clean, so the next sync writes nothing and succeeds. So recovery
+writes these bytes again, and the indexes of every segment that it read; then the next sync is
+reliable. After a restart of the machine the bytes came from the disk.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from plog.types import NO_EPOCH, counted
 
 
 class RecoveredLog(NamedTuple):
-    """A log that is consistent, and ready to be opened."""
+    """A consistent log that can be opened."""
 
     segments: list[SegmentNumbers]  # at least one, the last is active
     log_start_offset: int
@@ -70,9 +70,9 @@ class RecoveredLog(NamedTuple):
     epochs: LeaderEpochs
     producers: list[ProducerEntry]
     aborted: AbortedTransactions
-    reports: list[str]  # what was repaired, a line each
+    reports: list[str]  # one line for each repair
     gaps_legal_below: int  # see Known
-    read_from: int | None  # base offset: the indexes of segments from there on are not synced
+    read_from: int | None  # base offset from which indexes are not synced
 
 
 def recover(
@@ -81,7 +81,7 @@ def recover(
     """Check and repair a partition directory.
 
     Raises:
-        LogDamaged: bytes that should be there are not; the message names file, byte and reason.
+        LogDamaged: durable bytes are missing or wrong; the message names file, byte and reason.
         OSError: the disk failed.
     """
     return _Recovery(fs, directory, known, index_interval_bytes).run()
@@ -107,7 +107,7 @@ class _Recovery:
         self._reports += judged.reports
         segments = judged.segments
         log_end_offset = segments[-1].next_offset if segments else 0
-        # The verdict is in: from here on .log files may change.
+        # After the verdict, .log files may change.
         for base in judged.unused:
             self._remove_segment(base)
             self._reports.append(f"removed {file_name(base, LOG)}, empty and never used")
@@ -149,7 +149,7 @@ class _Recovery:
         return path_of(self._directory, base_offset, kind)
 
     def _base_offsets(self) -> list[int]:
-        """Return the segments' base offsets, and remove indexes whose segment is gone."""
+        """Return the segments' base offsets, and remove indexes without a segment."""
         files = [
             parsed
             for name in self._fs.list_directory(self._directory)
@@ -200,15 +200,15 @@ class _Recovery:
             self._fs.write_bytes(self._path(offset, kind), b"", sync=False)
         if bases:
             self._fs.sync_directory(self._directory)
-        # Else the next start would do the same again: the first flush sees to the names.
+        # The first flush syncs the names; until then the next start would repeat this.
         return SegmentNumbers.empty(offset)
 
     def _remove_segment(self, base: int) -> None:
-        # The .log last: without it the rest is orphaned, and removed by the next start.
+        # Remove the .log last: without it the next start removes the other files as orphans.
         for kind in reversed(SEGMENT):
             self._fs.unlink(self._path(base, kind), missing_ok=True)
 
-    # -- what follows from the batches -------------------------------------------------------
+    # -- derived data -----------------------------------------------------------------------
 
     def _epochs(
         self,
@@ -276,7 +276,7 @@ class _Recovery:
             return loaded
 
         try:
-            # The newest snapshot knows producers whose batches retention has removed.
+            # The newest snapshot has producers whose batches were deleted by retention.
             loaded = load(log_end_offset)
             if judged.read_from is not None:
                 aborted = load(judged.read_from).aborted if judged.saw_markers else []
