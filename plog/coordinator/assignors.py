@@ -1,9 +1,10 @@
-"""Who of a consumer group gets which partitions: the server's assignors (KIP-848), pure functions.
+"""The server's assignors for consumer groups (KIP-848), as pure functions.
 
-Each takes what the members want and have, and how many partitions the topics have, and returns
-what each is to have: every partition of a topic that somebody wants is given to exactly one who
-wants it. `uniform` balances the number of partitions and moves as few as it can; `range_` gives
-each member consecutive partitions of every topic, so that topics of equal size are joined.
+Each takes the members' subscriptions and assignments, and the topics' numbers of partitions, and
+returns the target assignments. Every partition of a subscribed topic goes to exactly one of the
+subscribed members. `uniform` balances the number of partitions and moves as few as possible.
+`range_` gives each member consecutive partitions of every topic, so that topics of equal size are
+joined.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NOTHING: Partitions = frozenset()
 
 
 class Wish(NamedTuple):
-    """What a member wants, and what it has been given before."""
+    """A member's subscribed topics and its previous assignment."""
 
     topics: frozenset[uuid.UUID]
     given: Partitions = NOTHING
@@ -34,11 +35,11 @@ class Wish(NamedTuple):
 
 Wishes: TypeAlias = Mapping[str, Wish]
 Sizes: TypeAlias = Mapping[uuid.UUID, int]
-"""How many partitions each topic has; one that is not there has none."""
+"""Number of partitions by topic; a missing topic has none."""
 
 
 def uniform(wishes: Wishes, sizes: Sizes) -> dict[str, Partitions]:
-    """Give everybody as many partitions as the others, as far as their wishes allow."""
+    """Balance the numbers of partitions, as far as the subscriptions allow."""
     held, free = _kept(wishes, sizes)
     if len({wish.topics for wish in wishes.values()}) <= 1:
         _level(held, free)
@@ -51,7 +52,7 @@ def uniform(wishes: Wishes, sizes: Sizes) -> dict[str, Partitions]:
 def _kept(
     wishes: Wishes, sizes: Sizes
 ) -> tuple[dict[str, set[IdPartition]], dict[IdPartition, None]]:
-    """Return what each member may keep, and what nobody has, in an order that does not vary."""
+    """Return the partitions that each member keeps, and the free ones in a stable order."""
     wanted = sorted({topic for wish in wishes.values() for topic in wish.topics} & sizes.keys())
     free = {IdPartition(topic, index): None for topic in wanted for index in range(sizes[topic])}
     held: dict[str, set[IdPartition]] = {}
@@ -66,7 +67,7 @@ def _kept(
 
 
 def _level(held: dict[str, set[IdPartition]], free: dict[IdPartition, None]) -> None:
-    """Have all hold the same number, or one more: those that hold most, if it must be so."""
+    """Give all members the same number or one more; those with the most get the extra ones."""
     if not held:
         return
     least, extra = divmod(sum(map(len, held.values())) + len(free), len(held))
@@ -86,16 +87,16 @@ def _level(held: dict[str, set[IdPartition]], free: dict[IdPartition, None]) -> 
 def _hand_out(
     wishes: Wishes, held: dict[str, set[IdPartition]], free: Iterable[IdPartition]
 ) -> None:
-    """Give what nobody has to those who want it and have least; rarely wanted topics first."""
+    """Give free partitions to the subscribed members with the fewest; rare topics first."""
     fans = _fans(wishes)
     for at in sorted(free, key=lambda at: (len(fans[at.topic_id]), at)):
         held[min(fans[at.topic_id], key=lambda member: len(held[member]))].add(at)
 
 
 def _even_out(wishes: Wishes, held: dict[str, set[IdPartition]]) -> None:
-    """Move partitions, one at a time, as long as that makes two members more equal.
+    """Move partitions, one at a time, while a move makes two members more equal.
 
-    It ends: each move makes the sum of the squares of what they hold smaller.
+    This terminates, because each move lowers the sum of the squares of the members' numbers.
     """
     fans = _fans(wishes)
     moved = True
@@ -122,7 +123,7 @@ def _even_out(wishes: Wishes, held: dict[str, set[IdPartition]]) -> None:
 
 
 def _fans(wishes: Wishes) -> dict[uuid.UUID, list[str]]:
-    """Return who wants each topic, in an order that does not vary."""
+    """Return the subscribed members of each topic, in a stable order."""
     fans: defaultdict[uuid.UUID, list[str]] = defaultdict(list)
     for member in sorted(wishes):
         for topic in wishes[member].topics:
@@ -131,11 +132,11 @@ def _fans(wishes: Wishes) -> dict[uuid.UUID, list[str]]:
 
 
 def range_(wishes: Wishes, sizes: Sizes) -> dict[str, Partitions]:
-    """Give consecutive partitions of each topic to those who want it.
+    """Give consecutive partitions of each topic to its subscribed members.
 
-    The order of the members is the same for all topics. Where they all want the same it is that of
-    what they had, and who has nothing yet comes last, so that the others' ranges are cut and not
-    exchanged; else it is that of their names.
+    The order of the members is the same for all topics. With equal subscriptions it is the order of
+    their previous partitions, and new members come last, so that existing ranges shrink but do not
+    swap. Otherwise it is the order of their names.
     """
     order = sorted(wishes)
     if len({wish.topics for wish in wishes.values()}) <= 1:
@@ -160,4 +161,4 @@ ASSIGNORS: Mapping[str, Callable[[Wishes, Sizes], dict[str, Partitions]]] = {
     "uniform": uniform,
     "range": range_,
 }
-"""By the names that clients choose them by."""
+"""The assignors by the names that clients use."""

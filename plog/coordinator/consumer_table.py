@@ -1,8 +1,8 @@
-"""What a consumer group of KIP-848 remembers: the records of `__consumer_offsets`, as values.
+"""The state of a consumer group (KIP-848): its records of `__consumer_offsets`, as values.
 
-Owns the tables that the records make up and what follows from them (who holds a partition, which
-member an instance is). A record is applied the same way whether it is new or read at a start, so
-that what stands in the log is what is. Decides nothing.
+Owns the tables that the records form, and what follows from them (the holder of a partition, the
+member of an instance). New records and those read at a start are applied the same way, so that the
+state always matches the log. Decides nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ V = TypeVar("V")
 
 
 class ClassicSide(NamedTuple):
-    """What a member that speaks the classic protocol told when it joined."""
+    """The JoinGroup data of a member of the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[Protocol, ...]
@@ -34,7 +34,7 @@ class ClassicSide(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """A member as it tells of itself; `classic` is None for one of the consumer protocol."""
+    """A member's own data; `classic` is None for the consumer protocol."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -48,7 +48,7 @@ class Subscriber:
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory it takes, with its id and its partitions left aside."""
+        """Approximate memory in bytes, without its id and its partitions."""
         return size_of(
             self.instance_id,
             self.rack_id,
@@ -61,14 +61,14 @@ class Subscriber:
 
 
 class Topic(NamedTuple):
-    """A topic as it was when the group last looked."""
+    """A topic at the group's last look at the metadata."""
 
     topic_id: uuid.UUID
     size: int
 
 
 class Resolved(NamedTuple):
-    """Which topics match a regular expression, and when that was found out."""
+    """The topics that match a regular expression, and the time of the resolution."""
 
     topics: frozenset[str]
     version: int
@@ -76,12 +76,12 @@ class Resolved(NamedTuple):
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory it takes; the names are the cluster's."""
+        """Approximate memory in bytes; the metadata owns the names."""
         return getsizeof(self.topics)
 
 
 class Kind(IntEnum):
-    """Kinds of records, by the versions of their keys."""
+    """Types of records, with the versions of their keys."""
 
     EPOCH = 3
     TOPICS = 4
@@ -93,7 +93,7 @@ class Kind(IntEnum):
 
 
 class Key(NamedTuple):
-    """The key of one of a group's records; `name` is a member, or a regular expression."""
+    """The key of a record; `name` is a member id, or a regular expression."""
 
     kind: Kind
     name: str = ""
@@ -105,7 +105,7 @@ Value: TypeAlias = int | dict[str, Topic] | Subscriber | Partitions | Current | 
 
 
 class Record(NamedTuple):
-    """A record; without a value it removes what the key names."""
+    """A record; without a value it removes the key."""
 
     key: Key
     value: Value | None
@@ -113,9 +113,9 @@ class Record(NamedTuple):
 
 @dataclass(slots=True)
 class Table:
-    """The records of one group, by kind.
+    """The records of one group, by type.
 
-    `size` is about how many bytes of memory its members take, with what their expressions match.
+    `size` is the approximate memory of the members and of their expressions' matches, in bytes.
     """
 
     size: int = 0
@@ -127,37 +127,37 @@ class Table:
     currents: dict[str, Current] = field(default_factory=dict)
     regexes: dict[str, Resolved] = field(default_factory=dict)
     instances: dict[str, str] = field(default_factory=dict)
-    """Which member a static member is."""
+    """Member id by group instance id."""
     wanted_regexes: Counter[str] = field(default_factory=Counter)
-    """How many members want what matches an expression."""
+    """Number of members by regular expression."""
     _holders: dict[IdPartition, str] = field(default_factory=dict)
     _values: dict[Key, Value] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Record]:
-        """Iterate over what stands."""
+        """Iterate over the current records."""
         return (Record(key, value) for key, value in list(self._values.items()))
 
     def get(self, key: Key) -> Value | None:
-        """Return what stands under a key."""
+        """Return the value of a key, or None."""
         return self._values.get(key)
 
     def copy(self) -> Table:
-        """Return another of the same."""
+        """Return a copy."""
         other = Table()
         for record in self:
             other.apply(record)
         return other
 
     def holder(self, at: IdPartition) -> str | None:
-        """Return who may be using a partition."""
+        """Return the member that may be using a partition, or None."""
         return self._holders.get(at)
 
     def current(self, member_id: str) -> Current:
-        """Return where a member stands; one that has just come, at the beginning."""
+        """Return the current assignment of a member; an empty one for a new member."""
         return self.currents.get(member_id) or Current()
 
     def target(self, member_id: str) -> Partitions:
-        """Return what a member is to have."""
+        """Return the target assignment of a member."""
         return self.targets.get(member_id, NOTHING)
 
     def size_with(
@@ -168,14 +168,14 @@ class Table:
         topics: Collection[str] = (),
         protocols: Iterable[Protocol] = (),
     ) -> int:
-        """Return about what `size` will be once a member has told this of itself."""
+        """Return the approximate `size` after this update of a member."""
         static = self.instances.get(instance_id or "", "")
         before = self.members.get(member_id) or self.members.get(static)
         after = size_of(instance_id, *words, topics=topics, protocols=protocols)
         return self.size + after - (before.size if before else 0)
 
     def apply(self, record: Record) -> None:
-        """Take a record in."""
+        """Apply a record."""
         (kind, name), value = record
         if value is None:
             self._values.pop(record.key, None)
@@ -209,7 +209,7 @@ class Table:
             del self.instances[instance_id]
         if before is not None and before.regex:
             self.wanted_regexes[before.regex] -= 1
-            self.wanted_regexes += Counter()  # without those that nobody wants
+            self.wanted_regexes += Counter()  # drops zero counts
         if member is not None and member.regex:
             self.wanted_regexes[member.regex] += 1
         _put(self.members, member_id, member)

@@ -1,6 +1,6 @@
-"""The vocabulary of a classic group: what happens to its machine, and what it wants done.
+"""The events and effects of a classic group's machine.
 
-Plain values, so that a scenario can write them down and compare them. No behaviour.
+Plain values without behaviour, so that a scenario can write and compare them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ NO_MEMBER = ""
 NO_GENERATION = -1
 
 Token: TypeAlias = Hashable
-"""Names a request that waits for its answer."""
+"""Identifies a request that waits for its response."""
 
 
 class Protocol(NamedTuple):
-    """An assignor that a member can use, and what it tells the leader for it."""
+    """An assignor that a member supports, with the member's metadata for it."""
 
     name: str
     metadata: bytes
 
 
 class MemberView(NamedTuple):
-    """A member as the leader is told of it."""
+    """A member in the leader's response."""
 
     member_id: str
     instance_id: str | None
@@ -40,12 +40,12 @@ class MemberView(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """JoinGroup. `new_member_id` is the id that a member without one is given.
+    """JoinGroup. `new_member_id` is the id for a member without one.
 
     Args:
-        must_know_id: a member without an id is told one first (v4, KIP-394).
-        can_skip_assignment: a leader can be told to keep its assignment (v9, KIP-814).
-        capacity: the most members that the group may have (`group.max.size`).
+        must_know_id: a member without an id first gets one, and joins again (v4, KIP-394).
+        can_skip_assignment: the response can tell a leader to keep its assignment (v9, KIP-814).
+        capacity: maximum number of members of the group (`group.max.size`).
     """
 
     token: Token
@@ -88,7 +88,7 @@ class Heartbeat:
 
 
 class Leaving(NamedTuple):
-    """One of those that LeaveGroup names: a static member may go by its instance alone."""
+    """A member of LeaveGroup; a static member may be named by its instance alone."""
 
     member_id: str
     instance_id: str | None = None
@@ -103,22 +103,22 @@ class Leave:
     members: tuple[Leaving, ...]
 
 
-# --- what else happens ----------------------------------------------------------------------------
+# --- other events ---------------------------------------------------------------------------------
 
 
 class TimerKind(Enum):
-    """What a timer of a group is for."""
+    """The purpose of a group's timer."""
 
     SESSION = "session"
-    """A member was silent for too long."""
+    """A member's session has expired."""
     PENDING = "pending member"
-    """A client that was told its id did not come back."""
+    """A client with a new member id did not join."""
     JOIN = "join"
-    """Members had their time to join again."""
+    """The time for members to join again is over."""
     SYNC = "sync"
-    """Members had their time to ask for their assignments."""
+    """The time for members to send SyncGroup is over."""
     REVOKE = "revocation"
-    """A member of a consumer group (KIP-848) had its time to give partitions up."""
+    """The time for a member of a consumer group (KIP-848) to give up partitions is over."""
 
 
 class Timer(NamedTuple):
@@ -130,14 +130,14 @@ class Timer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """A timer that was set has run out."""
+    """A timer has expired."""
 
     timer: Timer
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What `StoreGroup` asked for is safe, or was refused."""
+    """The result of `StoreGroup`."""
 
     ticket: int
     error: ErrorCode = ErrorCode.NONE
@@ -151,7 +151,7 @@ Event: TypeAlias = Join | Sync | Heartbeat | Leave | TimerFired | Stored
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """Answers a Join."""
+    """The response to a Join."""
 
     error: ErrorCode
     member_id: str = NO_MEMBER
@@ -165,7 +165,7 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswer:
-    """Answers a Sync."""
+    """The response to a Sync."""
 
     error: ErrorCode
     protocol_type: str | None = None
@@ -175,14 +175,14 @@ class SyncAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Answers a Leave: an error for each that was named, in this order."""
+    """The response to a Leave: an error for each named member, in order."""
 
     errors: tuple[ErrorCode, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BeatAnswer:
-    """Answers a Beat; `assigned` is all that the member may use, None if that has not changed."""
+    """The response to a Beat; `assigned` has all partitions of the member, or None if unchanged."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -194,7 +194,7 @@ class BeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer a request; a Heartbeat by its error alone."""
+    """Respond to a request; to a Heartbeat with an error code only."""
 
     token: Token
     answer: JoinAnswer | SyncAnswer | Left | ErrorCode | BeatAnswer
@@ -202,7 +202,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Have `TimerFired` come after so long, and not at the time that was set before."""
+    """Set or reset a timer, which reports `TimerFired`."""
 
     timer: Timer
     after_ms: int
@@ -210,17 +210,17 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class StopTimer:
-    """Have no `TimerFired` come; one that was not set may be stopped."""
+    """Stop a timer; it does not have to be set."""
 
     timer: Timer
 
 
 @dataclass(frozen=True, slots=True)
 class StoreGroup:
-    """Make the group as it will be durable, and feed back `Stored` with the ticket.
+    """Store the group with its new assignments, and report `Stored` with the ticket.
 
     Args:
-        assignments: the members' assignments, which the group takes over once they are safe.
+        assignments: the members' assignments, which the group applies once they are committed.
     """
 
     ticket: int
@@ -229,7 +229,7 @@ class StoreGroup:
 
 @dataclass(frozen=True, slots=True)
 class Rebalancing:
-    """A rebalance begins: for the log, once for each."""
+    """A rebalance starts; logged once for each."""
 
     generation: int
     reason: str

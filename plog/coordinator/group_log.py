@@ -1,8 +1,8 @@
-"""What a record of `__consumer_offsets` says, and how it is written.
+"""The format of the records of `__consumer_offsets`.
 
-Owns the versions that are written (those of Kafka 3.9, which older and newer brokers read)
-and the reading of all that Kafka has ever written. Keys of kinds that are not known are
-nobody's: a newer broker's records must not keep an older one from starting.
+Owns the versions to write (those of Kafka 3.9, which older and newer brokers read), and reading all
+versions that Kafka has ever written. Keys of unknown types are ignored, so that a broker can start
+with the records of a newer release.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from plog.protocol.messages.group_records import (
 from plog.types import NO_TIMESTAMP, TopicPartition
 
 OFFSET_KEYS, GROUP_KEY = (0, 1), 2
-"""Versions of keys, each of which tells what it names."""
+"""Versions of keys; the version is the type of the record."""
 OFFSET_VALUE, EXPIRING_OFFSET_VALUE, GROUP_VALUE = 3, 1, 3
-"""Versions of values that are written."""
+"""Versions of values to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """What a group has committed for a partition. Times in ms.
+    """A group's committed offset of a partition. Times in ms.
 
-    `expires_ms` is what a client asked for (OffsetCommit v2 to v4), -1 for nothing.
+    `expires_ms` is the expiry that a client requested (OffsetCommit v2 to v4), or -1.
     """
 
     offset: int
@@ -65,10 +65,10 @@ RecordKey: TypeAlias = OffsetKey | GroupKey
 
 
 def decode_key(data: bytes) -> RecordKey | None:
-    """Decode a record's key; None for kinds of keys that are not known here.
+    """Decode a record's key; return None for unknown types.
 
     Raises:
-        CorruptRecord: the bytes are no such key.
+        CorruptRecord: the bytes are not a valid key.
     """
     version = version_of(data)
     if version in OFFSET_KEYS:
@@ -91,7 +91,7 @@ def encode_group_key(group: str) -> bytes:
 
 
 def encode_offset(committed: CommittedOffset) -> bytes:
-    """Encode a committed offset; one with a time of its own has no place for an epoch."""
+    """Encode a committed offset; the version with an expiry time has no leader epoch."""
     value = OffsetCommitValue(
         offset=committed.offset,
         leader_epoch=committed.leader_epoch,
@@ -116,10 +116,10 @@ def decode_offset(data: bytes) -> CommittedOffset:
 
 
 def encode_group(group: ClassicGroup, assignments: Mapping[str, bytes], since_ms: int) -> bytes:
-    """Encode a group as it will be once it has these assignments.
+    """Encode a group with these assignments.
 
     Args:
-        since_ms: when it came into its state.
+        since_ms: the time when it entered its state.
     """
     value = GroupMetadataValue(
         protocol_type=group.protocol_type or "",
@@ -147,7 +147,7 @@ def encode_group(group: ClassicGroup, assignments: Mapping[str, bytes], since_ms
 def decode_group(group_id: str, data: bytes, *, initial_delay_ms: int = 0) -> ClassicGroup:
     """Decode a group: stable with its members, or empty. Raises CorruptRecord.
 
-    Of what its members told, only what they told for the chosen assignor is there.
+    The record has the members' metadata only for the chosen assignor.
     """
     found = decode(GroupMetadataValue, version_of(data), data)
     roster = Roster()
@@ -180,7 +180,7 @@ def decode_group(group_id: str, data: bytes, *, initial_delay_ms: int = 0) -> Cl
 
 
 def _check_is_another(member: MemberMetadata, roster: Roster) -> None:
-    """Check that a member has an id and an instance of its own. Raises CorruptRecord."""
+    """Check that a member's id and instance are unique. Raises CorruptRecord."""
     if not member.member_id or member.member_id in roster:
         raise CorruptRecord(f"empty or duplicate member id: {member.member_id!r}")
     if roster.of_instance(member.group_instance_id) is not None:
@@ -188,6 +188,6 @@ def _check_is_another(member: MemberMetadata, roster: Roster) -> None:
 
 
 def group_since_ms(data: bytes) -> int:
-    """Return since when a group has its state, in ms; -1 when its record is too old to tell."""
+    """Return the time when a group entered its state, in ms; -1 in old records without it."""
     since_ms: int = decode(GroupMetadataValue, version_of(data), data).current_state_timestamp
     return since_ms

@@ -1,10 +1,9 @@
-"""The offsets that one group has committed, and those that transactions have not decided yet.
+"""The committed offsets of one group, and the pending ones of open transactions.
 
-Owns what is committed for each partition, in the order of the log: of two commits the one
-further on in `__consumer_offsets` stands, whichever is heard of first, and one made in a
-transaction stands where it was written, not where the transaction's marker is. A deletion is of
-what open transactions have committed before it, too: as in Kafka 4 (OffsetMetadataManager), where
-a tombstone takes the pending offsets with it. Does no I/O and knows no clock.
+Owns the committed offset of each partition, in the order of the log: of two commits the later one
+in `__consumer_offsets` counts, in whatever order they are applied. A transactional commit counts at
+its own position, not at that of the transaction's marker. A deletion also removes earlier pending
+offsets of open transactions, as in Kafka 4 (OffsetMetadataManager). Does no I/O and has no clock.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from plog.types import NO_TIMESTAMP, TopicPartition
 
 
 class Placed(NamedTuple):
-    """A commit, and where in the partition of `__consumer_offsets` it is."""
+    """A commit with its position in the partition of `__consumer_offsets`."""
 
     committed: CommittedOffset
     position: int
@@ -35,41 +34,41 @@ class GroupOffsets:
     _under_way: Counter[TopicPartition] = field(default_factory=Counter)
 
     def __len__(self) -> int:
-        """Return for how many partitions something is committed."""
+        """Return the number of partitions with a committed offset."""
         return len(self._committed)
 
     def __iter__(self) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
-        """Iterate over what is committed, in no order."""
+        """Iterate over the committed offsets, in no order."""
         return ((at, placed.committed) for at, placed in list(self._committed.items()))
 
     def get(self, at: TopicPartition) -> CommittedOffset | None:
-        """Return what is committed for a partition."""
+        """Return the committed offset of a partition, or None."""
         placed = self._committed.get(at)
         return None if placed is None else placed.committed
 
     @property
     def is_forgettable(self) -> bool:
-        """Whether nothing is committed, and nothing is about to be."""
+        """Whether there are no committed, pending or in-progress offsets."""
         return not (self._committed or self._undecided or self._under_way)
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """The partitions for which something is committed, or would be by an open transaction."""
+        """The partitions with committed offsets, or with pending ones of open transactions."""
         undecided = (at for offsets in self._undecided.values() for at in offsets)
         return list(dict.fromkeys([*self._committed, *undecided]))
 
     @property
     def is_being_committed(self) -> bool:
-        """Whether commits are written, and not yet known to be safe."""
+        """Whether commits are being written."""
         return bool(self._under_way)
 
     def is_undecided(self, at: TopicPartition) -> bool:
-        """Tell whether an open transaction would commit another offset of a partition."""
+        """Return whether an open transaction has a pending offset for a partition."""
         return any(at in offsets for offsets in self._undecided.values())
 
     @contextmanager
     def committing(self, partitions: Iterable[TopicPartition]) -> Iterator[None]:
-        """Keep offsets from expiring: commits of them are written, and not yet known to be safe."""
+        """Prevent the expiry of partitions in a block, while their commits are being written."""
         counted = Counter(partitions)
         self._under_way += counted
         try:
@@ -78,13 +77,13 @@ class GroupOffsets:
             self._under_way -= counted
 
     def commit(self, at: TopicPartition, committed: CommittedOffset, position: int) -> None:
-        """Take a commit in that is safe at `position`, unless a later one is known."""
+        """Apply a commit at `position`, unless there is a later one."""
         known = self._committed.get(at)
         if known is None or known.position <= position:
             self._committed[at] = Placed(committed, position)
 
     def forget(self, at: TopicPartition, position: int) -> None:
-        """Take in that an offset was deleted at `position`; what is later stays."""
+        """Apply a deletion at `position`; later commits stay."""
         for offsets in (self._committed, *self._undecided.values()):
             known = offsets.get(at)
             if known is not None and known.position <= position:
@@ -94,11 +93,11 @@ class GroupOffsets:
     def commit_in_transaction(
         self, producer_id: int, at: TopicPartition, committed: CommittedOffset, position: int
     ) -> None:
-        """Take in a commit that stands once its producer's transaction is committed."""
+        """Add an offset that counts once its producer's transaction is committed."""
         self._undecided.setdefault(producer_id, {})[at] = Placed(committed, position)
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """Take in what became of a producer's transaction; without commits here it is nothing."""
+        """Commit or drop the pending offsets of a producer's transaction, if there are any."""
         for at, (committed, position) in self._undecided.pop(producer_id, {}).items():
             if is_commit:
                 self.commit(at, committed, position)
@@ -106,12 +105,12 @@ class GroupOffsets:
     def expired(
         self, now_ms: int, retention_ms: int, *, unused_since_ms: int, but_topics: Collection[str]
     ) -> list[TopicPartition]:
-        """Return the partitions whose offsets nobody will ask for any more (KIP-211).
+        """Return the partitions whose offsets have expired (KIP-211).
 
         Args:
-            retention_ms: `offsets.retention.minutes`, of offsets that have no time of their own.
-            unused_since_ms: since when the group is empty; -1: their own commits count.
-            but_topics: what members are subscribed to, which never expires.
+            retention_ms: `offsets.retention.minutes`, for offsets without their own expiry time.
+            unused_since_ms: time since when the group is empty; -1 to use the time of each commit.
+            but_topics: topics with subscribed members, whose offsets never expire.
         """
         found = []
         for at, (committed, _) in self._committed.items():

@@ -1,4 +1,4 @@
-"""The states of a classic group, and what a member is told in each: tables, and nothing else."""
+"""The states of a classic group, and the errors that members get in each: only tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plog.errors import ErrorCode
 
 
 class GroupState(Enum):
-    """Kafka's states of a classic group, by the names that clients are told."""
+    """Kafka's states of a classic group, with their names in responses."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -27,7 +27,7 @@ NEXT_STATES: Mapping[GroupState, frozenset[GroupState]] = {
     STABLE: frozenset({PREPARING, DEAD}),
     DEAD: frozenset(),
 }
-"""What may follow a state."""
+"""The possible next states."""
 
 HEARTBEAT_ANSWERS: Mapping[GroupState, ErrorCode] = {
     EMPTY: ErrorCode.UNKNOWN_MEMBER_ID,
@@ -36,7 +36,7 @@ HEARTBEAT_ANSWERS: Mapping[GroupState, ErrorCode] = {
     STABLE: ErrorCode.NONE,
     DEAD: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
-"""What a member in good standing is told."""
+"""The heartbeat error for a valid member."""
 
 COMMIT_ANSWERS: Mapping[GroupState, ErrorCode] = {
     EMPTY: ErrorCode.UNKNOWN_MEMBER_ID,
@@ -45,4 +45,4 @@ COMMIT_ANSWERS: Mapping[GroupState, ErrorCode] = {
     STABLE: ErrorCode.NONE,
     DEAD: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
-"""What a member that commits is told: while others join again, it may finish what it has."""
+"""The error for a commit; during a rebalance a member may commit the records it has."""

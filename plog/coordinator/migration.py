@@ -1,7 +1,7 @@
-"""Classic groups that become consumer groups and back, while their clients are upgraded (KIP-848).
+"""Converts classic groups to consumer groups and back, while clients are upgraded (KIP-848).
 
-Owns what of one group is which of the other; decides nothing about when. A group whose members do
-not tell their topics in Kafka's own form, or whose leader assigns in another, stays what it is.
+Owns the mapping between the two; never decides when to convert. A group stays classic if its
+members' subscriptions or its leader's assignments are not in Kafka's own format.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from plog.coordinator.subscriptions import (
 
 
 def upgraded(classic: ClassicGroup, cluster: MetadataSnapshot) -> Table | None:
-    """Return what a classic group is as a consumer group; None if it cannot be one.
+    """Convert a classic group to a consumer group; return None if that is impossible.
 
-    Its members have what they had, at an epoch that is the group's generation.
+    The members keep their assignments, and their epoch is the group's generation.
     """
     if classic.protocol_type != CONSUMER_PROTOCOL:
         return None
@@ -55,7 +55,7 @@ def upgraded(classic: ClassicGroup, cluster: MetadataSnapshot) -> Table | None:
             rebalance_timeout_ms=member.rebalance_timeout_ms,
             classic=ClassicSide(member.session_timeout_ms, member.protocols),
         )
-        # What two leaders' words give to two members is the first one's.
+        # If assignments overlap, the first member keeps the partition.
         has = frozenset(at for at in has if table.holder(at) is None)
         table.apply(Record(Key(Kind.MEMBER, member.member_id), subscriber))
         table.apply(Record(Key(Kind.TARGET, member.member_id), has))
@@ -66,7 +66,7 @@ def upgraded(classic: ClassicGroup, cluster: MetadataSnapshot) -> Table | None:
 
 
 def _partitions(assignment: bytes, cluster: MetadataSnapshot) -> Partitions | None:
-    """Return what a member has been assigned; None if nobody but the members can tell."""
+    """Decode a member's assignment; return None if it is not in Kafka's format."""
     if not assignment:
         return frozenset()
     found = read_assignment(assignment)
@@ -83,10 +83,10 @@ def _partitions(assignment: bytes, cluster: MetadataSnapshot) -> Partitions | No
 def downgraded(
     group_id: str, table: Table, cluster: MetadataSnapshot, *, initial_delay_ms: int
 ) -> ClassicGroup:
-    """Return a consumer group, of whose members all speak the classic protocol, as a classic one.
+    """Convert a consumer group with only classic members to a classic group.
 
-    It is stable at the epoch that was last assigned for, which members know as their generation,
-    with what they are to have: they will be told to join again.
+    It is stable, and its generation is the last assignment epoch, which the members know. They have
+    their target assignments, and must join again.
     """
     roster = Roster()
     for member_id, member in table.members.items():

@@ -1,8 +1,8 @@
-"""How one member comes from what it has to what it is to have (KIP-848): pure, one step at a time.
+"""Moves one member from its current to its target assignment (KIP-848), one pure step at a time.
 
-First a member gives up what it is not to have any more, then it is given what nobody else holds.
-It has the group's epoch as soon as it has given up everything; until others have given up what it
-waits for, it has the rest. So no partition is ever two members'.
+First a member gives up the partitions outside its target, then it gets those that are free. It has
+the group's epoch once it has given up everything. While others still hold some of its target
+partitions, it uses the rest. So two members never have the same partition.
 
     STABLE ---- it must give something up ----> UNREVOKED_PARTITIONS --- it has ---.
       ^  '-- what it is to have is others' -> UNRELEASED_PARTITIONS <--------------+
@@ -18,17 +18,17 @@ from enum import IntEnum
 from plog.coordinator.assignors import NOTHING, IdPartition, Partitions
 
 JOINING_EPOCH, LEAVING_EPOCH, AWAY_EPOCH = 0, -1, -2
-"""What a member tells as its epoch when it joins, leaves, and leaves to come back (static)."""
+"""The epochs with which a member joins, leaves, and leaves for a restart (static members)."""
 
 
 class MemberState(IntEnum):
-    """States of a member, by Kafka's names and the numbers of its records."""
+    """States of a member, with Kafka's names and the numbers in its records."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
     UNRELEASED_PARTITIONS = 2
     UNKNOWN = 127
-    """What a newer broker may have written: the member has to join anew."""
+    """Written by a newer broker: the member has to join again."""
 
 
 STABLE, UNREVOKED, UNRELEASED, UNKNOWN = MemberState
@@ -36,12 +36,12 @@ STABLE, UNREVOKED, UNRELEASED, UNKNOWN = MemberState
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """Where a member stands.
+    """The current assignment of a member.
 
     Args:
-        previous_epoch: its epoch before; it comes with that if it has missed the last answer.
-        assigned: what it may use.
-        revoking: what it has been told to give up, and may still be using.
+        previous_epoch: its epoch before; it sends this one if it has missed the last response.
+        assigned: the partitions that it may use.
+        revoking: the partitions that it must give up, and may still be using.
     """
 
     epoch: int = JOINING_EPOCH
@@ -57,7 +57,7 @@ NEXT_STATES: Mapping[MemberState, frozenset[MemberState]] = {
     UNRELEASED: frozenset({STABLE, UNREVOKED, UNRELEASED}),
     UNKNOWN: frozenset({STABLE, UNREVOKED, UNRELEASED}),
 }
-"""What may follow a state: nothing becomes unknown here."""
+"""The possible next states; UNKNOWN is not among them."""
 
 IS_DUE: Mapping[MemberState, Callable[[Current, int, Partitions | None], bool]] = {
     STABLE: lambda current, target_epoch, _: current.epoch != target_epoch,
@@ -65,8 +65,8 @@ IS_DUE: Mapping[MemberState, Callable[[Current, int, Partitions | None], bool]] 
     UNRELEASED: lambda *_: True,
     UNKNOWN: lambda *_: True,
 }
-"""In each state: whether the next step is to be taken, by the epoch of what the member is to have
-and by what it says that it owns (None if it does not say)."""
+"""For each state: whether to take the next step, given the target epoch and the partitions that the
+member reports as owned (None if it reports none)."""
 
 
 def reconcile(
@@ -77,12 +77,12 @@ def reconcile(
     owned: Partitions | None,
     is_free: Callable[[IdPartition], bool],
 ) -> Current:
-    """Return where a member stands after it was heard of.
+    """Return the current assignment of a member after its request.
 
     Args:
-        target: what it is to have, as of `target_epoch`.
-        owned: what it says that it owns; None if it does not say.
-        is_free: tells whether nobody else holds a partition.
+        target: its target assignment at `target_epoch`.
+        owned: the partitions that it reports as owned; None if it reports none.
+        is_free: returns whether no other member holds a partition.
     """
     if not IS_DUE[current.state](current, target_epoch, owned):
         return current

@@ -1,4 +1,4 @@
-"""What the members of a group of consumers told of themselves, as far as a broker looks at it."""
+"""Decodes the subscriptions and assignments of consumers in classic groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plog.protocol.messages.consumer_protocol import (
 from plog.protocol.schema import Struct
 
 CONSUMER_PROTOCOL = "consumer"
-"""The type of groups whose members tell their topics in Kafka's own form."""
+"""The protocol type of groups with subscriptions in Kafka's own format."""
 
 _VERSION = struct.Struct(">h")
 
@@ -26,7 +26,7 @@ S = TypeVar("S", bound=Struct)
 
 
 def subscribed_topics(group: ClassicGroup) -> set[str] | None:
-    """Return the topics that members of a group want; None when that cannot be told."""
+    """Return the topics to which a group's members are subscribed; None if unknown."""
     if group.protocol_type != CONSUMER_PROTOCOL:
         return None
     found: set[str] = set()
@@ -44,17 +44,17 @@ def _topics(metadata: bytes) -> Iterable[str] | None:
 
 
 def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription | None:
-    """Return what a member told, None if it is not in Kafka's form."""
+    """Decode a member's subscription; return None if it is not in Kafka's format."""
     return _read(ConsumerProtocolSubscription, metadata)
 
 
 def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment | None:
-    """Return what a leader assigned, None if it is not in Kafka's form."""
+    """Decode a leader's assignment; return None if it is not in Kafka's format."""
     return _read(ConsumerProtocolAssignment, assignment)
 
 
 def encode_assignment(partitions: Mapping[str, Sequence[int]], *, like: bytes = b"") -> bytes:
-    """Encode what a member may use, in the version that it tells its topics in."""
+    """Encode a member's assignment, in the version of its subscription."""
     newest = ConsumerProtocolAssignment.api.versions.high
     version = min(_VERSION.unpack_from(like)[0] if like else newest, newest)
     assignment = ConsumerProtocolAssignment(
