@@ -13,7 +13,7 @@ from plog._native.work_queue cimport WorkQueue
 cdef enum:
     FETCH_KEY = 1
     FETCH_SINCE = 4              # below, old message sets
-    FETCH_UNTIL = 17
+    FETCH_UNTIL = 18
     FETCH_LOG_START_SINCE = 5
     FETCH_SESSIONS_SINCE = 7
     FETCH_RACK_SINCE = 11

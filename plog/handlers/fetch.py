@@ -75,7 +75,7 @@ class Read:
 Reads = dict[PartitionKey, Read]
 
 
-@handles(FetchRequest, versions="4-17")
+@handles(FetchRequest, versions="4-18")
 async def fetch(ctx: Context, request: FetchRequest) -> FetchResponse:
     """Read every partition asked for; wait for `min_bytes` at most `max_wait_ms`."""
     try:

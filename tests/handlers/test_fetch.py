@@ -169,7 +169,7 @@ def test_fetch_of_nothing_is_answered_at_once(wire: Speaker) -> None:
     assert time.monotonic() - begun < 5
 
 
-@pytest.mark.parametrize("version", [12, 17])
+@pytest.mark.parametrize("version", [12, 17, 18])
 def test_deletion_of_the_topic_ends_a_wait(
     wire: Speaker, other_wire: Speaker, version: int
 ) -> None:
@@ -330,7 +330,7 @@ def test_fenced_client_is_told_leader_and_address(
 ) -> None:
     connection, topic, epoch = second_epoch
     topic_id = _topic_id(connection, topic)
-    for version in (15, 16, 17):
+    for version in (15, 16, 17, 18):
         answer = connection.ask(fetch_request((topic_id, 0, 0), leader_epoch=0), version)
         (part,) = fetched(answer).values()
         assert part.error_code == ErrorCode.FENCED_LEADER_EPOCH

@@ -48,7 +48,7 @@ class Session:
         return self.wire.ask(request, self.version, wait_ms=WAIT_MS)
 
 
-@pytest.mark.parametrize("version", [7, 11, 12, 13, 17])
+@pytest.mark.parametrize("version", [7, 11, 12, 13, 18])
 def test_session_tells_changes_only(wire: Speaker, version: int) -> None:
     topic = create_topic(wire, partitions=3)
     name = topic[0] if version < 13 else topic[1]

@@ -48,6 +48,13 @@ class FetchPartition(Struct):
     replica_directory_id: Uuid = field(
         "The follower's log directory.", versions="17+", default=ZERO_UUID, tag=0, ignorable=True
     )
+    high_watermark: Int64 = field(
+        "The high watermark that the follower knows (KIP-1166); the highest number for consumers.",
+        versions="18+",
+        default=2**63 - 1,
+        tag=1,
+        ignorable=True,
+    )
 
 
 class FetchTopic(Struct):
@@ -70,11 +77,12 @@ class ForgottenTopic(Struct):
     partitions: list[Int32] = field("The partitions.", versions="7+", default=[])
 
 
-@message(api_key=1, versions="0-17", flexible="12+")
+@message(api_key=1, versions="0-18", flexible="12+")
 class FetchRequest(Struct):
     """Reads record sets, for consumers and followers alike.
 
-    V4 isolation level, v7 sessions, v9 leader epochs, v10 zstd, v11 racks, v13 topic ids.
+    V4 isolation level, v7 sessions, v9 leader epochs, v10 zstd, v11 racks, v13 topic ids,
+    v18 the high watermarks of followers (KIP-1166).
     """
 
     cluster_id: String | None = field(
@@ -203,7 +211,7 @@ class NodeEndpoint(Struct):
     rack: String | None = field("Its rack, or None.", versions="16+", nullable="16+", default=None)
 
 
-@message(api_key=1, versions="0-17", flexible="12+")
+@message(api_key=1, versions="0-18", flexible="12+")
 class FetchResponse(Struct):
     """Record sets of partitions.
 
