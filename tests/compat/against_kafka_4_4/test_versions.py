@@ -32,7 +32,7 @@ OFFSETS = {
     "of-member": [
         *alone(), commit(T, via="a", generation=None, epoch=3, version=10),
         fetch(WANTED, version=10), commit(T, via="a", generation=7, version=10),
-        commit(T, member="a-stranger", version=10)],
+        commit(T, member="stranger", version=10)],
     "unknown-id": [commit(T, UNKNOWN, version=10), fetch(WANTED, NOT_THERE, version=10)],
     "unknown-id-alone": [commit(UNKNOWN, version=10), fetch(NOT_THERE, version=10), listed()],
     "unknown-partition": [commit(T, ("t", 7, 1), version=10), fetch(("t", [0, 7]), version=10)],
@@ -43,7 +43,7 @@ OFFSETS = {
     "unknown-group": [fetch(WANTED, NOT_THERE, version=10)],
     "empty-group": [fetch(WANTED, NOT_THERE, groups=[""], version=10)],
     "unknown-member": [
-        commit(T), fetch(WANTED, NOT_THERE, member="a-stranger", epoch=1, version=10)],
+        commit(T), fetch(WANTED, NOT_THERE, member="stranger", epoch=1, version=10)],
     "many-groups": [commit(T), commit(("t", 0, 9), group="h"),
         fetch(WANTED, NOT_THERE, groups=["g", "h", "no"], version=10)],
     "same-topic-twice": [commit(T, ("u", 0, 1), ("t", 1, 3), version=10),
@@ -88,8 +88,7 @@ MARKERS = {
     "own-epoch-twice": [*WRITTEN, mark(AT, by=1, version=2, own_epoch=True),
         mark(AT, by=1, version=2, own_epoch=True), producers(AT)],
     "own-epoch-of-nothing": [init(), mark(AT, by=1, version=2, own_epoch=True), producers(AT)],
-    "own-epoch-without-transaction": [
-        mark(AT, who=(5, 3), version=2, own_epoch=True), producers(AT)],
+    "own-epoch-of-stranger": [mark(AT, who=(5, 3), version=2, own_epoch=True), producers(AT)],
     "unknown-topic": [mark(("no", [0]), who=(5, 0), version=2, own_epoch=True)],
 }  # fmt: skip
 
