@@ -35,7 +35,7 @@ def connect(fake, **options):
 def test_highest_version_that_both_speak_is_used(bootstrap):
     host, _, port = bootstrap.partition(":")
     connection = Connection(host, int(port))
-    assert connection.version_for(MetadataRequest) == 12
+    assert connection.version_for(MetadataRequest) == 13
     assert connection.call(NOTHING, MetadataResponse).controller_id == 0
     connection.close()
 
@@ -56,7 +56,7 @@ def test_broker_that_knows_only_older_api_versions_is_asked_again(fake, served):
         return fake.api_versions(request, header)
 
     fake.answers[ApiKey.API_VERSIONS] = answer
-    assert connect(fake).version_for(MetadataRequest) == 12
+    assert connect(fake).version_for(MetadataRequest) == 13
     assert len(fake.requests) == 2
 
 

@@ -163,6 +163,10 @@ OTHERS = {
 NO_NAMES = {
     "API_VERSIONS client_software_name": "has a form of its own (handlers/test_api_versions.py)",
     "API_VERSIONS client_software_version": "as the name",
+    "API_VERSIONS cluster_id": "is compared with the own one (handlers/test_api_versions.py)",
+    "LIST_TRANSACTIONS transactional_id_pattern": (
+        "a pattern (transactions/test_administration.py)"
+    ),
     "OFFSET_COMMIT topics.partitions.committed_metadata": (
         "kept as it is, to a length (coordinator/test_groups.py)"
     ),
