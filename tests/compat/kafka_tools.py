@@ -1,4 +1,6 @@
-"""Apache Kafka's own tools, each in a process of its own, as its scripts start them.
+"""Apache Kafka's own tools, as its scripts start them.
+
+Tools that run to their end share a JVM, a `ToolRunner`. `command` starts any other in a process.
 
 The jars are Maven's, in the releases that `asv_bench/bench_kafka.py` measures beside plog. Where a
 release keeps a tool's class is looked up in its jars: some have moved between packages.
@@ -17,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from tests.compat.made import made_once, not_made
-from tests.compat.programs import BUILT
+from tests.compat.programs import BUILT, JAVA
+from tests.compat.tool_runner import ToolRunner
 from tests.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "asv_bench"))
@@ -41,6 +44,8 @@ HARMLESS = re.compile(
     r"Processed a total of \d+ messages|Consumer group '.*' has no active members\."
 )
 """Lines of stderr that tell of nothing wrong."""
+_runners: dict[Path, ToolRunner] = {}
+"""Keys: the directories of their jars."""
 
 
 class Tools:
@@ -79,6 +84,15 @@ class Tools:
             pytest.skip(f"the jars of Kafka {self.release} are not to be had: {error}")
         except bench_kafka.load.LoadError as error:
             not_made(f"jars of Kafka {self.release}", str(error))
+
+    @property
+    def runner(self) -> ToolRunner:
+        """Return this release's JVM for tools; each test process has its own."""
+        if self.jars not in _runners:
+            # The class built with the older release runs with both.
+            classes = JAVA[0].built() / "classes"
+            _runners[self.jars] = ToolRunner(classes, self.jars, JVM_FLAGS)
+        return _runners[self.jars]
 
     def main_class(self, name: str) -> str:
         """Return the class of a tool, with its package."""
@@ -128,14 +142,8 @@ class Tools:
     def _ended(
         self, name: str, *arguments: object, stdin: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(name, *arguments),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        main_class = self.main_class(name)
+        return self.runner.run(main_class, list(map(str, arguments)), stdin, TIMEOUT_S)
 
 
 def complaints(done: subprocess.CompletedProcess[str]) -> list[str]:

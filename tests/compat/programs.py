@@ -137,6 +137,8 @@ class Java(Administrator):
             "CommittedOffsets.java",
             "HistoryProducer.java",
             "Apis.java",
+            "ToolRunner.java",
+            "Ending.java",
         )
     )
     needs = ("mvn", "java")
