@@ -253,7 +253,10 @@ def test_offsets_and_groups_are_deleted(
 
 
 def test_dump_tool_reads_the_offsets_topic(tools: Tools, plane: Plane, tmp_path: Path) -> None:
-    settings: dict[str, object] = {"offsets.topic.num.partitions": 1}
+    settings: dict[str, object] = {
+        "offsets.topic.num.partitions": 1,
+        "group.initial.rebalance.delay.ms": 0,
+    }
     with BrokerProcess(tmp_path, overrides=settings) as broker:
         send(broker, "read", 10)
         commit(broker, "finished", "read", {0: 4})
