@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -89,7 +90,9 @@ class _Server:
         self.port = port
         self.log_path = where / "server.log"
         flags = [f"-Dorg.slf4j.simpleLogger.log.{logger}=info" for logger in loggers]
-        command = tools.command(main_class, properties, flags=flags)
+        self._archive = tools.jars.parent / f"{main_class}.jsa"
+        self._new_archive = where / self._archive.name
+        command = tools.command(main_class, properties, flags=[*flags, *self._archive_flags()])
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=where
@@ -108,6 +111,16 @@ class _Server:
                         f"{main_class} does not listen:\n{self.log_path.read_text()}"
                     ) from None
                 time.sleep(0.1)
+
+    def _archive_flags(self) -> list[str]:
+        """Return the flags that read the archive of loaded classes, or write it at the end.
+
+        Starting a broker with it takes half as long.
+        """
+        quiet = [f"-Xlog:{tag}=off" for tag in ("cds", "cds+dynamic")]
+        if self._archive.exists():
+            return [*quiet, f"-XX:SharedArchiveFile={self._archive}"]
+        return [*quiet, f"-XX:ArchiveClassesAtExit={self._new_archive}"]
 
     @property
     def bootstrap(self) -> str:
@@ -131,6 +144,15 @@ class _Server:
         except subprocess.TimeoutExpired:
             self.kill()
             raise
+        if self._new_archive.exists():
+            self._keep_archive()
+
+    def _keep_archive(self) -> None:
+        """Move the archive to the jars. Its name appears there when it is complete."""
+        with tempfile.NamedTemporaryFile(dir=self._archive.parent, delete=False) as copy:
+            copy.write(self._new_archive.read_bytes())
+        Path(copy.name).rename(self._archive)
+        self._new_archive.unlink()
 
     def kill(self) -> None:
         self._process.kill()

@@ -1,7 +1,7 @@
 """Kafka's own command line tools against a broker: what is in every operator's fingers.
 
 Each release's tools are started as its scripts start them; what they change is looked at with
-another client. A JVM takes a second to start, so the tools of one purpose share a test.
+another client.
 """
 
 from __future__ import annotations
