@@ -7,7 +7,7 @@ import asyncio
 from plog.client.offsets import OffsetAndMetadata
 from plog.types import NO_EPOCH, TopicPartition
 from tests.compat.clients import PATIENCE_S
-from tests.compat.programs import Java, run_program
+from tests.compat.programs import Java
 
 TELLS_NO_EPOCH = ("aiokafka",)
 """Clients whose commits, and what they read of others', have no leader epoch."""
@@ -30,13 +30,9 @@ def exchange(
     Returns what it read.
     """
     if isinstance(client, Java):
-        command = client.committed_command(client.built())
-        told = run_program(
-            [
-                *(*command, bootstrap, group, at.topic, str(at.partition)),
-                *(str(now.offset), str(now.leader_epoch), now.metadata),
-            ]
-        )
+        place = [bootstrap, group, at.topic, str(at.partition)]
+        given = [str(now.offset), str(now.leader_epoch), now.metadata]
+        told = client.run_hosted("CommittedOffsets", [*place, *given])
         offset, leader_epoch, metadata = told.splitlines()
         return OffsetAndMetadata(int(offset), metadata, int(leader_epoch))
     if client == "confluent-kafka":

@@ -48,7 +48,7 @@ def consume_and_copy(client: str | Java, bootstrap: str, topic: str, partitions:
 
 
 def _copy(client: str | Java, job: Job, logs: Path) -> None:
-    worker = Worker(job, client, TRANSACTIONAL_ID, logs / "worker.log")
+    worker = Worker(job, client, TRANSACTIONAL_ID, logs / "worker.log", may_be_killed=False)
     try:
 
         def is_done() -> bool:
@@ -58,7 +58,7 @@ def _copy(client: str | Java, job: Job, logs: Path) -> None:
         until(is_done, "committed and aborted", PATIENCE_S)
         worker.leave()
     finally:
-        worker.kill()
+        worker.end()
 
 
 # -- administrators

@@ -1,4 +1,4 @@
-"""Members of consumer groups, each a process of its own that tells what it has and reads."""
+"""Members of consumer groups, each a program of its own that tells what it has and reads."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from plog.client.group_admin import GroupAdmin
 from plog.client.producer import Producer
 from plog.coordinator.group_states import GroupState
 from plog.errors import GroupIdNotFound
 from tests.compat.clients import PATIENCE_S
-from tests.compat.programs import JAVA, FranzGoMember, Java
+from tests.compat.jvm import HostedProgram
+from tests.compat.programs import JAVA, MEMBER, FranzGoMember, Java
 
-MEMBER = Path(__file__).with_name("group_member.py")
+SCRIPT = Path(__file__).with_name("group_member.py")
 PYTHON = ["confluent-kafka", "kafka-python", "aiokafka"]
 Client: TypeAlias = str | Java | FranzGoMember
 CLIENTS: list[Client] = [*PYTHON, *JAVA]
@@ -61,22 +62,38 @@ class GroupSettings:
     pattern: str = ""
     """An expression behind ^ that they subscribe to instead of the topic."""
 
-    def command(self, client: Client, instance: str | None) -> list[str]:
-        """Return what starts a member."""
-        topic = self.pattern or self.topic
+    def start(
+        self, client: Client, instance: str | None, log: Path, *, may_be_killed: bool
+    ) -> subprocess.Popen[str] | HostedProgram:
+        """Start a member; one of Java's that is not to be killed, in the JVM of all such."""
+        if isinstance(client, Java) and not may_be_killed:
+            log.touch()
+            return client.start(MEMBER, self._of_java(instance), log)
+        with log.open("wb") as stderr:
+            return subprocess.Popen(
+                self._command(client, instance),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+
+    def _command(self, client: Client, instance: str | None) -> list[str]:
         if isinstance(client, Java):
-            return [*client.member_command(client.built()), topic, *self._of_java(instance)]
+            return [*client.member_command(client.built()), *self._of_java(instance)]
+        topic = self.pattern or self.topic
         if isinstance(client, FranzGoMember):
             assert self.protocol == "consumer"
             static = [instance] if instance else []
             told = [self.bootstrap, self.group, topic, self.assignor, *static]
             return [*client.member_command(client.built()), *told]
         given = {**vars(self), "topic": topic, "beat_ms": BEAT_MS, "instance": instance}
-        return [sys.executable, str(MEMBER), client, json.dumps(given)]
+        return [sys.executable, str(SCRIPT), client, json.dumps(given)]
 
     def _of_java(self, instance: str | None) -> list[str]:
         static = [f"group.instance.id={instance}"] if instance else []
         return [
+            self.pattern or self.topic,
             f"bootstrap.servers={self.bootstrap}",
             f"group.id={self.group}",
             "auto.offset.reset=earliest",
@@ -96,10 +113,12 @@ class GroupSettings:
 
 
 class Member:
-    """A process in a group; what it tells is gathered by a thread."""
+    """A program in a group; what it tells is gathered by a thread."""
 
-    def __init__(self, client: Client, command: Sequence[str], log: Path) -> None:
-        self.name = name_of(client)
+    def __init__(
+        self, name: str, program: subprocess.Popen[str] | HostedProgram, log: Path
+    ) -> None:
+        self.name = name
         self.assignments: list[list[int]] = []
         """What it had after every change."""
         self.polled: list[Place] = []
@@ -108,12 +127,9 @@ class Member:
         self.read: list[Place] = []
         """What it has polled and committed."""
         self._log = log
-        with log.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
-            )
-        assert self._process.stdout is not None
-        self._reader = threading.Thread(target=self._gather, args=[self._process.stdout])
+        self._program = program
+        assert program.stdout is not None
+        self._reader = threading.Thread(target=self._gather, args=[program.stdout])
         self._reader.start()
 
     def __repr__(self) -> str:
@@ -125,9 +141,9 @@ class Member:
 
     @property
     def is_alive(self) -> bool:
-        return self._process.poll() is None
+        return self._program.poll() is None
 
-    def _gather(self, said: IO[str]) -> None:
+    def _gather(self, said: Iterable[str]) -> None:
         for line in said:
             event: dict[str, Any] = json.loads(line)
             if "assigned" in event:
@@ -142,19 +158,24 @@ class Member:
 
     def begin_to_leave(self) -> None:
         """Have it close, some time."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        assert self._program.stdin is not None
+        self._program.stdin.close()
 
     def await_end(self) -> None:
         """Wait until it has left."""
-        status = self._process.wait(PATIENCE_S)
+        status = self._program.wait(PATIENCE_S)
         self._reader.join()
         assert status == 0, self
 
     def kill(self) -> None:
         """End it by SIGKILL."""
-        self._process.kill()
-        self._process.wait()
+        assert isinstance(self._program, subprocess.Popen), "start it with `may_be_killed`"
+        self.end()
+
+    def end(self) -> None:
+        """End it anyhow; in a JVM that others share it leaves some time later."""
+        self._program.kill()
+        self._program.wait()
         self._reader.join()
 
 
@@ -169,11 +190,19 @@ class Members:
         self._all: list[Member] = []
         self._written = 0
 
-    def start(self, client: Client, instance: str | None = None, **changes: str) -> Member:
+    def start(
+        self,
+        client: Client,
+        instance: str | None = None,
+        *,
+        may_be_killed: bool = False,
+        **changes: str,
+    ) -> Member:
         """Start a member, with the group's settings but for `changes`."""
         log = self._logs / f"member-{next(self._numbers)}.log"
         settings = replace(self.settings, **changes)  # type: ignore[arg-type]
-        member = Member(client, settings.command(client, instance), log)
+        program = settings.start(client, instance, log, may_be_killed=may_be_killed)
+        member = Member(name_of(client), program, log)
         self._all.append(member)
         return member
 
@@ -234,9 +263,9 @@ class Members:
         return len(re.findall(rf"group '{self.settings.group}' rebalances ", log))
 
     def end(self) -> None:
-        """Kill those who are left."""
+        """End those who are left."""
         for member in self._all:
-            member.kill()
+            member.end()
 
 
 def come_and_go(group: Members, client: Client) -> None:
@@ -244,7 +273,7 @@ def come_and_go(group: Members, client: Client) -> None:
     first = group.start(client)
     group.await_share(first)
     group.write_and_await(first)
-    second = group.start(client)
+    second = group.start(client, may_be_killed=True)
     group.await_share(first, second)
     assert len(first.has) == len(second.has)
     group.write_and_await(first, second)

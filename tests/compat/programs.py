@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.compat.jvm import HostedProgram, jvm_of
 from tests.compat.made import made_once, not_made
 from tests.compat.traffic import Shape
 from tests.conftest import ROOT
@@ -26,13 +27,22 @@ from tests.conftest import ROOT
 HERE = Path(__file__).parent
 BUILT = ROOT / ".venv" / "built-clients"
 # Where the machine's Go is too old, bin/test has installed one there.
-ENVIRONMENT = {**os.environ, "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"}
+# Without cgo, Go compiles less of its library.
+ENVIRONMENT = {
+    **os.environ,
+    "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
+    "CGO_ENABLED": "0",
+}
 # Runs take a second or two: neither the best code nor collecting in parallel pays.
 SHORT_RUN = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # By their whole names: who asks for a plugin by its prefix is not told why it is not to be had.
 COMPILE = "org.apache.maven.plugins:maven-compiler-plugin:compile"
 COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
+# Compiling takes far longer than the runs do, so nothing is optimised.
+GO_BUILD = ("go", "build", "-gcflags=all=-N -l", "-ldflags=-s -w")
 BUILD_TIMEOUT_S = 280
+MEMBER, WORKER = "GroupMember", "TransactionalWorker"
+"""Java's programs that tests kill, or do not."""
 RUN_TIMEOUT_S = 180
 
 
@@ -89,10 +99,12 @@ class Program(ABC):
 
         What its client warns of is an error too: nothing here gives it a reason.
         """
-        command = self.run_command(self.built())
         numbers = shape.partitions, shape.rounds, shape.records_per_round
-        said = run_program([*command, bootstrap, *map(str, (*numbers, *runs))])
+        said = self._run([bootstrap, *map(str, (*numbers, *runs))])
         assert said.split() == [str(shape.total(len(one.topics))) for one in runs]
+
+    def _run(self, arguments: Sequence[str]) -> str:
+        return run_program([*self.run_command(self.built()), *arguments])
 
 
 class Administrator(Program):
@@ -104,7 +116,10 @@ class Administrator(Program):
 
     def administer(self, bootstrap: str, topic: str) -> None:
         """Have it ask for whatever administrators may, of a topic that has records."""
-        run_program([*self.administration_command(self.built()), bootstrap, topic])
+        self._administer([bootstrap, topic])
+
+    def _administer(self, arguments: Sequence[str]) -> str:
+        return run_program([*self.administration_command(self.built()), *arguments])
 
 
 def run_program(command: list[str]) -> str:
@@ -139,6 +154,7 @@ class Java(Administrator):
             "Apis.java",
             "ToolRunner.java",
             "Ending.java",
+            "Host.java",
         )
     )
     needs = ("mvn", "java")
@@ -151,6 +167,23 @@ class Java(Administrator):
         settings = [f"-Dkafka.version={self.release}", f"-Doutput={made}"]
         return ["mvn", "--batch-mode", "--quiet", *settings, COMPILE, COPY_DEPENDENCIES]
 
+    def start(self, main_class: str, arguments: Sequence[str], stderr: Path) -> HostedProgram:
+        """Start a program in the JVM that all of this release share; it cannot be killed."""
+        return jvm_of(*self._command(self.built(), "Host")).start(main_class, arguments, stderr)
+
+    def run_hosted(self, main_class: str, arguments: Sequence[str]) -> str:
+        """Run a program in that JVM and return what it prints; it may warn of nothing."""
+        jvm = jvm_of(*self._command(self.built(), "Host"))
+        said, complaints = jvm.run(main_class, arguments, RUN_TIMEOUT_S)
+        assert not complaints.strip(), complaints
+        return said
+
+    def _run(self, arguments: Sequence[str]) -> str:
+        return self.run_hosted("Traffic", arguments)
+
+    def _administer(self, arguments: Sequence[str]) -> str:
+        return self.run_hosted("Administration", arguments)
+
     def run_command(self, directory: Path) -> list[str]:
         return self._command(directory, "Traffic")
 
@@ -159,19 +192,15 @@ class Java(Administrator):
 
     def member_command(self, directory: Path) -> list[str]:
         """Return what starts a member of a group, but for its arguments."""
-        return self._command(directory, "GroupMember")
+        return self._command(directory, MEMBER)
 
     def worker_command(self, directory: Path) -> list[str]:
         """Return what starts a transactional worker, but for its arguments."""
-        return self._command(directory, "TransactionalWorker")
+        return self._command(directory, WORKER)
 
     def late_command(self, directory: Path) -> list[str]:
         """Return what starts a producer whose transaction takes too long, but for its arguments."""
         return self._command(directory, "LateProducer")
-
-    def committed_command(self, directory: Path) -> list[str]:
-        """Return what tells what a group has committed, and commits, but for its arguments."""
-        return self._command(directory, "CommittedOffsets")
 
     def history_command(self, directory: Path) -> list[str]:
         """Return what starts a producer that writes down what it does, but for its arguments."""
@@ -223,7 +252,7 @@ class FranzGo(Administrator):
     needs = ("go",)
 
     def build_command(self, made: Path) -> list[str]:
-        return ["go", "build", "-o", str(made / "traffic"), "."]
+        return [*GO_BUILD, "-o", str(made / "traffic"), "."]
 
     def run_command(self, directory: Path) -> list[str]:
         return [str(directory / "traffic")]

@@ -76,7 +76,9 @@ def test_members_of_one_client_come_and_go(grouped: Grouped, client: str | Java)
 
 def test_members_of_all_clients_share_a_group(grouped: Grouped) -> None:
     group = grouped()
-    confluent, kafka_python, aiokafka, old_java, new_java = map(group.start, CLIENTS)
+    confluent, kafka_python, aiokafka, old_java, new_java = (
+        group.start(client, may_be_killed=client is JAVA[-1]) for client in CLIENTS
+    )
     own = group.start("plog")
     group.await_share(confluent, kafka_python, aiokafka, old_java, new_java, own)
     group.write_and_await(confluent, kafka_python, aiokafka, old_java, new_java, own)
@@ -100,7 +102,7 @@ def test_static_members_come_back_without_a_rebalance(
     broker: BrokerProcess, grouped: Grouped, client: str | Java
 ) -> None:
     group = grouped(session_ms=LONG_SESSION_MS)
-    one, other = (group.start(client, instance) for instance in ("one", "other"))
+    one, other = group.start(client, "one"), group.start(client, "other", may_be_killed=True)
     group.await_share(one, other)
     group.write_and_await(one, other)
     before = group.rebalances(broker.log)

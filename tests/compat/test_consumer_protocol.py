@@ -168,7 +168,7 @@ def test_group_is_upgraded_and_downgraded_one_by_one(
     broker: BrokerProcess, grouped: Grouped, old: Client, new: Client
 ) -> None:
     group = grouped(protocol="classic", assignor="range")
-    first, second = group.start(old), group.start(old)
+    first, second = group.start(old), group.start(old, may_be_killed=True)
     group.await_share(first, second)
     group.write_and_await(first, second)
     third = group.start(new, protocol="consumer", assignor="uniform")

@@ -198,7 +198,11 @@ class Fire:
             name = self._chance.choice(sorted(self._names))
             self._names.remove(name)
         member = self._members.start(
-            kind.client, name, protocol=kind.protocol, assignor=kind.assignor
+            kind.client,
+            name,
+            may_be_killed=True,
+            protocol=kind.protocol,
+            assignor=kind.assignor,
         )
         self.all.append(member)
         self._active[member] = name

@@ -12,7 +12,6 @@ epoch each. What is not told either stands at the end, with what then happens.
 from __future__ import annotations
 
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -303,32 +302,21 @@ class Held:
         java = JAVA[0]
         self._log = log
         settings = [f"bootstrap.servers=127.0.0.1:{port}", "transactional.id=tx", "linger.ms=0"]
-        with log.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                [*java.late_command(java.built()), AT.topic, *settings],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-            )
-        assert self._process.stdout is not None
-        said = self._process.stdout.readline()
+        self._program = java.start("LateProducer", [AT.topic, *settings], log)
+        said = self._program.readline()
         assert said == "written\n", log.read_text()
 
     def go_on(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write("go on\n")
-        self._process.stdin.flush()
+        self._program.stdin.write("go on\n")
 
     def outcome(self) -> dict[str, str]:
         """Return what each step came to, once it has ended."""
-        said, _ = self._process.communicate(timeout=PATIENCE_S)
-        assert self._process.returncode == 0, self._log.read_text()
+        said = self._program.communicate(PATIENCE_S)
+        assert self._program.returncode == 0, self._log.read_text()
         return dict(map(str.split, said.splitlines()))
 
     def end(self) -> None:
-        with self._process:
-            self._process.kill()
+        self._program.kill()
 
 
 @pytest.fixture

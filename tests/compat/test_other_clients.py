@@ -13,7 +13,7 @@ import pytest
 from plog.client.admin import TOPIC, Admin
 from plog.types import TopicPartition
 from tests.compat.clients import CODECS, Confluent, Sent
-from tests.compat.programs import HERE, RUN_TIMEOUT_S, Program
+from tests.compat.programs import GO_BUILD, HERE, RUN_TIMEOUT_S, Program
 from tests.compat.test_kafka_tools import codecs_on_disk
 from tests.servers import BrokerProcess
 
@@ -29,7 +29,7 @@ class Sarama(Program):
     needs = ("go",)
 
     def build_command(self, made: Path) -> list[str]:
-        return ["go", "build", "-o", str(made / "sarama"), "."]
+        return [*GO_BUILD, "-o", str(made / "sarama"), "."]
 
     def run_command(self, directory: Path) -> list[str]:
         return [str(directory / "sarama")]

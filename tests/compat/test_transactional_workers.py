@@ -48,11 +48,15 @@ class Copying:
             self.job.bootstrap, self.job.source, PARTITIONS, range(begun, begun + count), 50
         )
 
-    def start(self, client: str | Java, transactional_id: str = "") -> Worker:
+    def start(
+        self, client: str | Java, transactional_id: str = "", *, may_be_killed: bool = False
+    ) -> Worker:
         number = len(self.workers)
         named = transactional_id or f"{self.job.source}-{number}"
-        self.workers.append(Worker(self.job, client, named, self._logs / f"{number}.log"))
-        return self.workers[-1]
+        log = self._logs / f"{number}.log"
+        worker = Worker(self.job, client, named, log, may_be_killed=may_be_killed)
+        self.workers.append(worker)
+        return worker
 
     def await_all(self, *workers: Worker) -> None:
         self.output.await_numbers(self.expected, *workers)
@@ -63,7 +67,7 @@ def copying(broker: BrokerProcess, new_topic: NewTopic, tmp_path: Path) -> Itera
     made = Copying(broker, new_topic, tmp_path)
     yield made
     for worker in made.workers:
-        worker.kill()
+        worker.end()
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=name_of)
@@ -120,7 +124,7 @@ def test_worker_that_was_killed_is_followed_by_one_of_its_name(
     copying: Copying, client: str | Java
 ) -> None:
     copying.write()
-    killed = copying.start(client, "its-name-" + copying.job.source)
+    killed = copying.start(client, "its-name-" + copying.job.source, may_be_killed=True)
     until(lambda: killed.committed >= COUNT // 4 or not killed.is_alive, "begun", PATIENCE_S)
     killed.kill()
     copying.write()

@@ -11,10 +11,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from plog.client.producer import Producer
 from plog.protocol.messages.list_offsets import (
@@ -26,11 +25,12 @@ from plog.types import TopicPartition
 from tests.committed import kept_records
 from tests.compat.clients import PATIENCE_S
 from tests.compat.groups import CLASSES, name_of
-from tests.compat.programs import Java
+from tests.compat.jvm import LOST, HostedProgram
+from tests.compat.programs import WORKER, Java
 from tests.handlers.wire import Speaker, fetch_request, fetched, speak
 from tests.waiting import until
 
-WORKER = Path(__file__).with_name("transactional_worker.py")
+SCRIPT = Path(__file__).with_name("transactional_worker.py")
 TRANSACTION_TIMEOUT_MS = 10_000
 LATEST = -1
 UNCOMMITTED, COMMITTED = 0, 1
@@ -80,13 +80,29 @@ class Job:
     """So long after its first record confluent-kafka and Java end a transaction, however few it has
     by then; if it is full before, they take no more meanwhile. 0: they end it after each poll."""
 
-    def command(self, client: str | Java, transactional_id: str) -> list[str]:
-        """Return what starts a worker."""
-        if not isinstance(client, Java):
-            given = {**vars(self), "transactional_id": transactional_id}
-            return [sys.executable, str(WORKER), client, json.dumps(given)]
+    def start(
+        self, client: str | Java, transactional_id: str, log: Path, *, may_be_killed: bool
+    ) -> subprocess.Popen[str] | HostedProgram:
+        """Start a worker; one of Java's that is not to be killed, in the JVM of all such."""
+        if isinstance(client, Java) and not may_be_killed:
+            return client.start(WORKER, self._of_java(transactional_id), log)
+        with log.open("ab") as stderr:
+            return subprocess.Popen(
+                self._command(client, transactional_id),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+
+    def _command(self, client: str | Java, transactional_id: str) -> list[str]:
+        if isinstance(client, Java):
+            return [*client.worker_command(client.built()), *self._of_java(transactional_id)]
+        given = {**vars(self), "transactional_id": transactional_id}
+        return [sys.executable, str(SCRIPT), client, json.dumps(given)]
+
+    def _of_java(self, transactional_id: str) -> list[str]:
         return [
-            *client.worker_command(client.built()),
             self.source,
             self.target,
             str(self.abort_every),
@@ -126,26 +142,28 @@ def reason_to_end(status: int, said: str, *, was_broker_away: bool) -> str:
 
 
 class Worker:
-    """A process; what it tells is counted by a thread."""
+    """A program; what it tells is counted by a thread."""
 
-    def __init__(self, job: Job, client: str | Java, transactional_id: str, log: Path) -> None:
+    def __init__(
+        self,
+        job: Job,
+        client: str | Java,
+        transactional_id: str,
+        log: Path,
+        *,
+        may_be_killed: bool = True,
+    ) -> None:
         self.name = name_of(client)
         self.committed = self.aborted = 0
         self.transactions = 0
         """So many have ended, of either kind."""
         self.begun_s = time.monotonic()
         self._log = log
-        with log.open("ab") as stderr:
-            self._log_start = stderr.tell()
-            self._process = subprocess.Popen(
-                job.command(client, transactional_id),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-            )
-        assert self._process.stdout is not None
-        self._reader = threading.Thread(target=self._count, args=[self._process.stdout])
+        log.touch()
+        self._log_start = log.stat().st_size
+        self._program = job.start(client, transactional_id, log, may_be_killed=may_be_killed)
+        assert self._program.stdout is not None
+        self._reader = threading.Thread(target=self._count, args=[self._program.stdout])
         self._reader.start()
 
     def __repr__(self) -> str:
@@ -153,18 +171,19 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        assert isinstance(self._program, subprocess.Popen)
+        return self._program.pid
 
     @property
     def is_alive(self) -> bool:
-        return self._process.poll() is None
+        return self._program.poll() is None
 
     @property
     def said(self) -> str:
         """What it has put into its log, which it may share with those before it."""
         return self._log.read_bytes()[self._log_start :].decode()
 
-    def _count(self, said: IO[str]) -> None:
+    def _count(self, said: Iterable[str]) -> None:
         for line in said:
             event = json.loads(line)
             self.committed += event.get("committed", 0)
@@ -173,20 +192,25 @@ class Worker:
 
     def leave(self) -> None:
         """Have it close, which it does with status 0."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        status = self._process.wait(PATIENCE_S)
+        assert self._program.stdin is not None
+        self._program.stdin.close()
+        status = self._program.wait(PATIENCE_S)
         self._reader.join()
         assert status == 0, self
 
     def kill(self) -> int | None:
         """End it by SIGKILL. Returns its status if it has ended by itself before."""
-        self._process.kill()
-        status = self._process.wait()
+        assert isinstance(self._program, subprocess.Popen), "start it with `may_be_killed`"
+        return self.end()
+
+    def end(self) -> int | None:
+        """End it anyhow; in a JVM that others share it leaves some time later."""
+        self._program.kill()
+        status = self._program.wait()
         self._reader.join()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        return None if status == -signal.SIGKILL else status
+        if self._program.stdin is not None:
+            self._program.stdin.close()
+        return None if status in (-signal.SIGKILL, LOST) else status
 
 
 class Output:
