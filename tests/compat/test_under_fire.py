@@ -38,7 +38,8 @@ from tests.waiting import until
 
 PARTITIONS = 4
 WORKERS = 4
-COUNT = 200_000
+RECORDS_OF_A_KILL = 25_000
+"""So many are written for each, so that something is left to copy until the last."""
 LATER = 8_000
 """So many more are written when nobody is killed any more."""
 EACH_MS = 100
@@ -54,7 +55,8 @@ QUIET_S = (0.3, 2.0)
 """Between two kills."""
 AWAY_S = 1.2 * TRANSACTION_TIMEOUT_MS / 1000
 """So long the broker is away at most, one time in three; else it is there again at once."""
-KILLS = 8
+KILLS, LONG_KILLS = 5, 8
+"""Of a round, in every run and with `--long`."""
 ROUND_S = 180
 PEACE_S = 60
 IN_DOUBT = [ONGOING, *PREPARED]
@@ -75,7 +77,11 @@ SETTINGS: dict[str, object] = {
 class Round:
     """A broker, its workers, and who is killed next."""
 
-    def __init__(self, directory: Path, client: str | Java, protocol: str, seed: int) -> None:
+    def __init__(
+        self, directory: Path, client: str | Java, protocol: str, seed: int, kills: int
+    ) -> None:
+        self.most_kills = kills
+        self._count = RECORDS_OF_A_KILL * kills
         self._chance = random.Random(seed)
         self._client = client
         self._directory = directory
@@ -91,7 +97,7 @@ class Round:
             protocol=protocol,
         )
         self.output = Output(self.broker.port, "target", PARTITIONS)
-        self.expected = numbered(PARTITIONS, COUNT + LATER)
+        self.expected = numbered(PARTITIONS, self._count + LATER)
         self.workers: list[Worker | None] = [None] * WORKERS
         self.kills: list[str] = []
         self.kills_amid = 0  # while there was still something to be copied
@@ -103,7 +109,7 @@ class Round:
         with Admin(self.broker.bootstrap) as admin:
             for topic in (self.job.source, self.job.target):
                 admin.create_topic(topic, partitions=PARTITIONS)
-        self._write(range(COUNT))
+        self._write(range(self._count))
 
     def _write(self, some: range) -> None:
         write_numbers(self.job.bootstrap, self.job.source, PARTITIONS, some, WRITTEN)
@@ -126,9 +132,9 @@ class Round:
         self.ends[reason] += 1
 
     def kill_somebody(self) -> None:
-        if self.output.stable_end() < COUNT:
+        if self.output.stable_end() < self._count:
             self.kills_amid += 1
-        is_last_chance = len(self.kills) == KILLS // 2 and not self.brokers_kills
+        is_last_chance = len(self.kills) == self.most_kills // 2 and not self.brokers_kills
         if self._chance.random() < 0.4 or is_last_chance:
             self.broker.kill()
             self._last_outage_s = time.monotonic()
@@ -149,20 +155,21 @@ class Round:
         until = time.monotonic() + ROUND_S
         while time.monotonic() < until:
             self.tend()
-            if len(self.kills) < KILLS:
+            if len(self.kills) < self.most_kills:
                 time.sleep(self._chance.uniform(*QUIET_S))
                 self.kill_somebody()
                 continue
             time.sleep(0.5)
-            if self._copied() >= COUNT:
+            if self.output.count() >= self._count:
                 return
         pytest.fail(f"not all copied in {ROUND_S} s: {self}")
 
     def find_peace(self) -> None:
         """Have what was left behind end, more be copied, and the workers go."""
         self._await(self._is_at_rest, "at rest")
-        self._write(range(COUNT, COUNT + LATER))
-        self._await(lambda: self._copied() >= COUNT + LATER, "all copied that was written later")
+        everything = self._count + LATER
+        self._write(range(self._count, everything))
+        self._await(lambda: self.output.count() >= everything, "all copied that was written later")
         for number in range(WORKERS):
             self._kill(number)
         until(self._is_at_rest, "at rest", PEACE_S)
@@ -177,9 +184,6 @@ class Round:
             until(is_so, what, PEACE_S)
         except AssertionError as late:
             pytest.fail(f"{late}: {self}")
-
-    def _copied(self) -> int:
-        return sum(map(len, self.output.read()))
 
     def _is_at_rest(self) -> bool:
         with TransactionAdmin(self.broker.bootstrap) as admin:
@@ -220,10 +224,10 @@ class Round:
         )
 
 
-def one_round(tmp_path: Path, client: str | Java, protocol: str, seed: int) -> None:
+def one_round(tmp_path: Path, client: str | Java, protocol: str, seed: int, kills: int) -> None:
     print(f"{name_of(client)}, {protocol} protocol, seed {seed}")
     (tmp_path / "data").mkdir(parents=True)
-    fire = Round(tmp_path, client, protocol, seed)
+    fire = Round(tmp_path, client, protocol, seed, kills)
     try:
         fire.write()
         fire.run()
@@ -231,7 +235,7 @@ def one_round(tmp_path: Path, client: str | Java, protocol: str, seed: int) -> N
         fire.check()
     finally:
         fire.end()
-    assert fire.kills_amid >= KILLS // 2, fire
+    assert fire.kills_amid >= kills // 2, fire
     assert fire.brokers_kills, fire
     assert "failed with an internal error" not in fire.broker.log, fire.broker.log
     print(f"{fire.kills}, {fire.kills_amid} amid; by themselves ended {dict(fire.ends)}")
@@ -246,13 +250,13 @@ JAVA_ROUNDS: dict[Plane, tuple[Sequence[Java], range]] = {
 LONG_ROUNDS = range(20)
 
 
-def rounds(tmp_path: Path, client: str | Java, numbers: range) -> None:
+def rounds(tmp_path: Path, client: str | Java, numbers: range, kills: int = KILLS) -> None:
     """Go through rounds: of even numbers with the classic protocol, else with that of KIP-848."""
     chance = random.Random(run_seed())
     for number in numbers:
         # 3.9 has it as a preview.
         protocol = "consumer" if number % 2 and client != JAVA[0] else "classic"
-        one_round(tmp_path / f"{number}", client, protocol, chance.randrange(1 << 32))
+        one_round(tmp_path / f"{number}", client, protocol, chance.randrange(1 << 32), kills)
 
 
 @pytest.mark.timeout(900)
@@ -271,7 +275,7 @@ def test_output_of_javas_workers_is_the_input(plane: Plane, tmp_path: Path) -> N
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("client", ["confluent-kafka", *JAVA], ids=name_of)
 def test_output_is_the_input_many_times(plane: Plane, tmp_path: Path, client: str | Java) -> None:
-    rounds(tmp_path, client, LONG_ROUNDS)
+    rounds(tmp_path, client, LONG_ROUNDS, LONG_KILLS)
 
 
 STUCK = """\

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from plog._native.records import Record
 from plog.client.producer import Producer
 from plog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -219,6 +220,19 @@ class Output:
     def __init__(self, port: int, topic: str, partitions: int) -> None:
         self._port = port
         self._places = [TopicPartition(topic, index) for index in range(partitions)]
+        self._counts = dict.fromkeys(self._places, 0)
+        self._counted_to = dict.fromkeys(self._places, 0)
+
+    def count(self) -> int:
+        """Return how many records a reader finds; only the new ones are read for it."""
+        wire = speak(self._port)
+        try:
+            for at, begin in self._counted_to.items():
+                records, self._counted_to[at] = _fetch(wire, at, begin)
+                self._counts[at] += len(records)
+        finally:
+            wire.close()
+        return sum(self._counts.values())
 
     def read(self) -> list[list[int]]:
         """Return the numbers in each partition, in their order."""
@@ -249,7 +263,7 @@ class Output:
 
         def is_there() -> bool:
             assert all(worker.is_alive for worker in workers), workers
-            return sum(map(len, self.read())) >= sum(map(len, expected))
+            return self.count() >= sum(map(len, expected))
 
         until(is_there, "all copied", PATIENCE_S)
         for index, (found, due) in enumerate(zip(self.read(), expected, strict=True)):
@@ -263,15 +277,20 @@ class Output:
 
 
 def _read(wire: Speaker, at: TopicPartition) -> list[int]:
-    found: list[int] = []
-    end, offset = _stable_end(wire, at), 0
+    return [int(record.value or b"") for record in _fetch(wire, at, 0)[0]]
+
+
+def _fetch(wire: Speaker, at: TopicPartition, begin: int) -> tuple[list[Record], int]:
+    """Return what is committed from an offset on, and the offset behind it."""
+    found: list[Record] = []
+    end, offset = _stable_end(wire, at), begin
     while offset < end:
         request = fetch_request((*at, offset), isolation_level=COMMITTED)
         (part,) = fetched(wire.ask(request, 12)).values()
         assert part.error_code == 0, part
         records, offset = kept_records(part)
-        found += [int(record.value or b"") for record in records]
-    return found
+        found += records
+    return found, offset
 
 
 def _stable_end(wire: Speaker, at: TopicPartition) -> int:
