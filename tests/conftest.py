@@ -25,7 +25,6 @@ FIRST = ("tests/test_packages.py", "tests/spark/", "tests/compat/")
 
 PLAIN_IN_EVERY_RUN = (
     "tests/test_planes.py",
-    "tests/compat/test_replay.py",
     "tests/crash/",
     "tests/handlers/",
     "tests/hosts/",

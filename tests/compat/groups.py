@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import pytest
+
 from plog.client.group_admin import GroupAdmin
 from plog.client.producer import Producer
 from plog.coordinator.group_states import GroupState
@@ -27,6 +29,11 @@ PYTHON = ["confluent-kafka", "kafka-python", "aiokafka"]
 Client: TypeAlias = str | Java | FranzGoMember
 CLIENTS: list[Client] = [*PYTHON, *JAVA]
 """Other people's; "plog" is started beside them."""
+NEW_JAVA_IN_EVERY_RUN = [
+    pytest.param(client, marks=pytest.mark.long) if client is JAVA[0] else client
+    for client in CLIENTS
+]
+"""For tests of a group that Java's two releases form alike: the old one runs with `--long`."""
 BEAT_MS = 300
 SESSION_MS = 3_000
 """How long a killed member is waited for; ten heartbeats, as the machine may be busy."""

@@ -24,6 +24,7 @@ from tests.compat.committed import TELLS_NO_EPOCH, as_committed, exchange
 from tests.compat.groups import (
     CLIENTS,
     LONG_SESSION_MS,
+    NEW_JAVA_IN_EVERY_RUN,
     Client,
     GroupSettings,
     Member,
@@ -69,7 +70,7 @@ def grouped(broker: BrokerProcess, new_topic: NewTopic, tmp_path: Path) -> Itera
         group.end()
 
 
-@pytest.mark.parametrize("client", CLIENTS, ids=name_of)
+@pytest.mark.parametrize("client", NEW_JAVA_IN_EVERY_RUN, ids=name_of)
 def test_members_of_one_client_come_and_go(grouped: Grouped, client: str | Java) -> None:
     come_and_go(grouped(), client)
 
@@ -97,7 +98,7 @@ def test_members_of_all_clients_share_a_group(grouped: Grouped) -> None:
 
 
 @pytest.mark.usefixtures("plane")
-@pytest.mark.parametrize("client", CLIENTS, ids=name_of)
+@pytest.mark.parametrize("client", NEW_JAVA_IN_EVERY_RUN, ids=name_of)
 def test_static_members_come_back_without_a_rebalance(
     broker: BrokerProcess, grouped: Grouped, client: str | Java
 ) -> None:
@@ -165,7 +166,7 @@ def test_text_and_epoch_of_commits_are_read_by_plogs_client_and_from_it(
 
 
 @pytest.mark.usefixtures("plane")
-@pytest.mark.parametrize("client", ["confluent-kafka", *JAVA], ids=name_of)
+@pytest.mark.parametrize("client", ["confluent-kafka", *NEW_JAVA_IN_EVERY_RUN[-2:]], ids=name_of)
 def test_cooperative_members_keep_what_they_may(grouped: Grouped, client: str | Java) -> None:
     # A member whose session ended would have lost what it is to keep.
     group = grouped(assignor="cooperative-sticky", session_ms=LONG_SESSION_MS)

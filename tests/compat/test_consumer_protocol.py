@@ -41,6 +41,11 @@ from tests.waiting import until
 PARTITIONS = 6
 NEWEST_JAVA = JAVA[-1]
 CLIENTS: list[Client] = ["confluent-kafka", NEWEST_JAVA, FRANZ_GO_MEMBER]
+ONE_IN_EVERY_RUN = [
+    CLIENTS[0],
+    *(pytest.param(client, marks=pytest.mark.long) for client in CLIENTS[1:]),
+]
+"""For tests of what the broker does alike for each of them: the others run with `--long`."""
 LEAVE_AS_STATIC_MEMBERS: list[Client] = ["confluent-kafka", NEWEST_JAVA]
 """franz-go 1.22.2 does not tell its instance when it goes to come back, which Kafka refuses too."""
 OVERRIDES: dict[str, object] = {
@@ -98,7 +103,7 @@ def test_members_of_one_client_come_and_go(grouped: Grouped, client: Client) -> 
 
 
 @pytest.mark.usefixtures("plane")
-@pytest.mark.parametrize("client", CLIENTS, ids=name_of)
+@pytest.mark.parametrize("client", ONE_IN_EVERY_RUN, ids=name_of)
 def test_members_share_by_ranges(grouped: Grouped, client: Client) -> None:
     come_and_go(grouped(assignor="range"), client)
 
@@ -155,7 +160,7 @@ def test_members_go_on_when_their_broker_was_killed(
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("confluent-kafka", "confluent-kafka"),
+        pytest.param("confluent-kafka", "confluent-kafka", marks=pytest.mark.long),
         (NEWEST_JAVA, NEWEST_JAVA),
         (JAVA[0], "confluent-kafka"),
         ("kafka-python", NEWEST_JAVA),
@@ -267,6 +272,18 @@ def test_members_share_what_an_expression_matches(
         first, second = (group.start(client, pattern=pattern) for _ in range(2))
         group.await_share(first, second)
         group.write_and_await(first, second)
+
+
+@pytest.mark.usefixtures("plane")
+@pytest.mark.parametrize("client", ONE_IN_EVERY_RUN, ids=name_of)
+def test_members_share_a_topic_that_matches_later(
+    broker: BrokerProcess, grouped: Grouped, client: Client
+) -> None:
+    group = grouped()
+    topic = group.settings.topic
+    first, second = (group.start(client, pattern=f"^{topic}(-later)?$") for _ in range(2))
+    group.await_share(first, second)
+    with Admin(broker.bootstrap) as admin:
         admin.create_topic(f"{topic}-later", partitions=2 * PARTITIONS)
         have = set(range(2 * PARTITIONS))
         until(lambda: {*first.has, *second.has} == have, timeout_s=PATIENCE_S)

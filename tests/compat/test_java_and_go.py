@@ -12,7 +12,7 @@ from tests.compat.programs import FRANZ_GO, JAVA, Java, Program, Run
 from tests.compat.traffic import Shape, record
 from tests.servers import BrokerProcess
 
-SHAPE = Shape(partitions=12, rounds=4, records_per_round=8)
+SHAPE = Shape(partitions=8, rounds=2, records_per_round=8)
 
 # The two lines of Java's differ in how long they linger by default.
 SETTINGS: list[dict[str, object]] = [

@@ -39,7 +39,7 @@ from tests.handlers.wire import WAIT_MS, create_topic, speak, walk_all
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 
-SHAPE = Shape(partitions=12, rounds=12, records_per_round=2)
+SHAPE = Shape(partitions=6, rounds=8, records_per_round=2)
 DEFAULTS, OTHERWISE = ("one", "two"), ("three", "four")
 """The topics of a client with its defaults, and with other settings."""
 

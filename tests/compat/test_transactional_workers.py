@@ -92,7 +92,7 @@ def test_worker_ends_a_transaction_so_long_after_its_first_record(
     worker = copying.start(client)
     copying.await_all(worker)
     begun, before = time.monotonic(), worker.transactions
-    for _ in range(40):
+    for _ in range(20):
         copying.write(4)
         time.sleep(pause_s)
     # Many more records have come, one by one, than transactions may end in this time.
@@ -123,6 +123,8 @@ def test_workers_in_a_group_of_the_consumer_protocol_copy_once(
 def test_worker_that_was_killed_is_followed_by_one_of_its_name(
     copying: Copying, client: str | Java
 ) -> None:
+    # The group goes on when the killed one's session has ended.
+    copying.job = replace(copying.job, session_ms=3_000)
     copying.write()
     killed = copying.start(client, "its-name-" + copying.job.source, may_be_killed=True)
     until(lambda: killed.committed >= COUNT // 4 or not killed.is_alive, "begun", PATIENCE_S)
