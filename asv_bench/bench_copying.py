@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -75,7 +76,14 @@ def _until_copied(worker: Worker, count: int) -> None:
 
 
 def copy(
-    where: Path, port: int, page: int, pid: int, java: Java, load: CopyingLoad, count: int
+    where: Path,
+    port: int,
+    page: int,
+    pid: int,
+    java: Java,
+    load: CopyingLoad,
+    count: int,
+    flags: Sequence[str] = (),
 ) -> Copied:
     """Copy so many records, of which the first quarter are not counted.
 
@@ -83,13 +91,14 @@ def copy(
         where: a directory for what the clients complain of.
         page: the port of the broker's metrics page.
         pid: the broker's.
+        flags: more for the JVM of the reader.
     """
     bootstrap, warm = f"127.0.0.1:{port}", count // 4
     with closing(speak(port)) as wire:
         for name in (SOURCE, TARGET):
             create_topic(wire, name, PARTITIONS)
     _fill(bootstrap, count)
-    reader = Client(java.load_command(java.built()), where / "reader.log")
+    reader = Client(java.load_command(java.built(), flags), where / "reader.log")
     worker: Worker | None = None
     try:
         reader.begin(

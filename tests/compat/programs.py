@@ -210,9 +210,9 @@ class Java(Administrator):
         """Return the command that prints the APIs of the release, without its arguments."""
         return self._command(self.built(), "Apis")
 
-    def load_command(self, directory: Path) -> list[str]:
+    def load_command(self, directory: Path, flags: Sequence[str] = ()) -> list[str]:
         """Return what starts a load of benchmarks, which is measured: by the JVM's own defaults."""
-        return self._command(directory, "Load", ())
+        return self._command(directory, "Load", flags)
 
     def _command(
         self, directory: Path, main_class: str, flags: Sequence[str] = SHORT_RUN

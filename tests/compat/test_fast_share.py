@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.programs import JAVA, Java
+from tests.compat.programs import JAVA, SHORT_RUN, Java
 from tests.conftest import ROOT
 from tests.handlers.wire import create_topic, speak
 from tests.servers import BrokerProcess, free_port
@@ -28,7 +28,7 @@ from bench_coordinator_rows import COPYING_LOADS
 from bench_copying import begins_by_writing, copy
 
 PARTITIONS = MEMBERS = 2
-SECONDS, WARMUP_S = 4, 2
+SECONDS, WARMUP_S = 2, 1
 RECORD_BYTES, BUFFER_BYTES = 1024, 1 << 20
 TRANSACTION_MS = 100
 GOAL = 0.99
@@ -38,7 +38,7 @@ COPIED = {"copying/small": 12_000, "copying/many-writes": 40_000, "copying/abort
 
 @contextmanager
 def client(java: Java, errors: Path) -> Iterator[Client]:
-    running = Client(java.load_command(java.built()), errors)
+    running = Client(java.load_command(java.built(), SHORT_RUN), errors)
     try:
         yield running
     finally:
@@ -130,7 +130,14 @@ def test_of_an_application_that_copies_python_sees_what_it_must(
     page = free_port()
     with BrokerProcess(tmp_path, overrides=settings_with(page)) as broker:
         done = copy(
-            tmp_path, broker.port, page, broker.pid, java, COPYING_LOADS[load], COPIED[load]
+            tmp_path,
+            broker.port,
+            page,
+            broker.pid,
+            java,
+            COPYING_LOADS[load],
+            COPIED[load],
+            SHORT_RUN,
         )
     found = done.counted
     produced, fetched = found.fast_share("Produce"), found.fast_share("Fetch")
