@@ -36,8 +36,8 @@ A part of them (`bin/test --compatibility tests/compat`) updates its own rows. <
 Long forms take hours and run less often; each row says when and on which commit it last ran.
 [SKIPPED.md](SKIPPED.md) lists what plog does not support.
 
-librdkafka 2.16 resumed in eight trials in which its only broker was killed or stopped and was away for
-5, 30 or 90 s. A producer of transactions and consumers of groups resumed within 4 s. After 90 s a
+librdkafka 2.16 resumed in eight trials in which its only broker was killed or stopped and was away
+for 5, 30 or 90 s. A producer of transactions and consumers of groups resumed within 4 s. After 90 s a
 consumer of a classic group first waited for the end of its earlier session (45 s). A client that
 does not resume can be restarted, or set `metadata.recovery.strategy=none`.
 

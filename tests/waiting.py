@@ -12,7 +12,7 @@ MIN_PAUSE_S, MAX_PAUSE_S = 0.005, 0.05
 def until(happened: Callable[[], object], what: str = "so", timeout_s: float = PATIENCE_S) -> None:
     """Look again and again. Raises AssertionError when it does not come true at all.
 
-    The pauses grow to `MAX_PAUSE_S`, as looks that ask a broker take time from what is waited for.
+    The pauses grow to `MAX_PAUSE_S`, as each look takes processor time from the broker.
     """
     end, pause_s = time.monotonic() + timeout_s, MIN_PAUSE_S
     while not happened():

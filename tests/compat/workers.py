@@ -281,7 +281,7 @@ def _read(wire: Speaker, at: TopicPartition) -> list[int]:
 
 
 def _fetch(wire: Speaker, at: TopicPartition, begin: int) -> tuple[list[Record], int]:
-    """Return what is committed from an offset on, and the offset behind it."""
+    """Return the committed records from an offset on, and the offset behind them."""
     found: list[Record] = []
     end, offset = _stable_end(wire, at), begin
     while offset < end:
