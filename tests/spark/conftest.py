@@ -6,7 +6,6 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,8 @@ import pytest
 from plog.client.admin import Admin
 from tests.planes import Plane
 from tests.servers import BrokerProcess
+from tests.spark.jvm import ROOT, quick_jvm
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 LARGEST_MESSAGE = 12 * 1024 * 1024
 
 
@@ -70,7 +69,7 @@ def spark(workers_find_plog: dict[str, str]) -> Iterator[Any]:
         spark_ui_enabled="false",
         spark_sql_shuffle_partitions="2",
         spark_sql_session_timeZone="UTC",
-        spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        spark_driver_extraJavaOptions=quick_jvm(),
     )
     running.sparkContext.setLogLevel("OFF")
     yield running

@@ -12,13 +12,13 @@ import sys
 
 from plog.spark.session import session
 from tests.spark.cluster_query import LARGE, count
-from tests.spark.copy_query import SMALL, copy
+from tests.spark.copy_query import copy, small
 
 
 def main() -> None:
     """Run it."""
     brokers, source, written, sink, checkpoint = sys.argv[1:]
-    spark = session("connect", spark_remote="local[2]", **SMALL)
+    spark = session("connect", spark_remote="local[2]", **small())
     print(type(spark).__module__, flush=True)
     count(spark, brokers, source)
     rows = spark.range(100).selectExpr("cast(cast(id AS string) AS binary) AS value")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from pyspark.sql.functions import spark_partition_id
 
 from plog.spark.session import session
+from tests.spark.jvm import quick_jvm
 from tests.spark.jvm_connector import connector_jars
 
 P = ParamSpec("P")
@@ -73,7 +74,7 @@ def start(jars: str) -> None:
         spark_ui_enabled="false",
         spark_sql_shuffle_partitions="2",
         spark_jars=jars,
-        spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        spark_driver_extraJavaOptions=quick_jvm(),
     )
     spark.sparkContext.setLogLevel("OFF")
     _running.append(spark)

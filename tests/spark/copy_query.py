@@ -12,24 +12,27 @@ from collections.abc import Callable
 from typing import Any
 
 from plog.spark.session import session
+from tests.spark.jvm import quick_jvm
 
 ROWS_PER_BATCH = 2_000
 
 
-SMALL = {
-    "spark_driver_memory": "700m",
-    "spark_executor_memory": "700m",
-    "spark_ui_enabled": "false",
-    "spark_sql_shuffle_partitions": "2",
-    "spark_task_maxFailures": "4",
-    "spark_driver_extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark_executor_extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
+def small() -> dict[str, str]:
+    """Return the settings of a session that is small."""
+    return {
+        "spark_driver_memory": "700m",
+        "spark_executor_memory": "700m",
+        "spark_ui_enabled": "false",
+        "spark_sql_shuffle_partitions": "2",
+        "spark_task_maxFailures": "4",
+        "spark_driver_extraJavaOptions": quick_jvm(),
+        "spark_executor_extraJavaOptions": quick_jvm(),
+    }
 
 
 def start(master: str, **settings: str) -> Any:
     """Start a session that is small."""
-    spark = session("copy", spark_master=master, **SMALL, **settings)
+    spark = session("copy", spark_master=master, **small(), **settings)
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

@@ -18,12 +18,12 @@ import psutil
 import pyspark
 
 from tests.servers import free_port
+from tests.spark.jvm import quick_jvm
 from tests.waiting import until
 
 MASTER_HOST = "127.0.0.1"
 WORKER_HOSTS = ("127.0.0.1", "127.0.0.2")
 SPARK_HOME = Path(pyspark.__file__).parent
-JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 START_TIMEOUT_S = 120
 
 
@@ -89,7 +89,7 @@ class Standalone:
             **environment,
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": f"{JVM} -Dspark.master.rest.enabled=false",
+            "SPARK_DAEMON_JAVA_OPTS": f"{quick_jvm()} -Dspark.master.rest.enabled=false",
             "SPARK_LOCAL_DIRS": str(directory / "local"),
         }
         self._page = free_port()

@@ -8,12 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.spark.conftest import ROOT
+from tests.spark.jvm import ROOT, quick_jvm
 
 JOBS = ROOT / "spark"
 TIMEOUT_S = 120
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""It starts; neither the best code nor collecting in parallel pays."""
 
 
 def submit(
@@ -25,7 +23,7 @@ def submit(
     return subprocess.run(
         [command, "--master", master, "--driver-memory", "1g",
          "--conf", "spark.ui.enabled=false",
-         "--driver-java-options", QUICK_JVM,
+         "--driver-java-options", quick_jvm(),
          str(JOBS / script), *arguments],
         env=os.environ | environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=TIMEOUT_S, check=False,

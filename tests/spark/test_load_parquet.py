@@ -27,8 +27,9 @@ from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.spark.activity_jobs import share
 from tests.spark.driver import Driver
+from tests.spark.jvm import quick_jvm
 from tests.spark.marks import DEAR
-from tests.spark.submitted import JOBS, QUICK_JVM, configured, submit
+from tests.spark.submitted import JOBS, configured, submit
 from tests.waiting import until
 
 pytestmark = DEAR
@@ -629,7 +630,7 @@ def test_each_record_is_there_once_whoever_is_killed(
         "--path", str(warehouse.path), "--topic", topic, "--step", "100",
     ]  # fmt: skip
 
-    environment = workers_find_plog | {"JAVA_TOOL_OPTIONS": QUICK_JVM}
+    environment = workers_find_plog | {"JAVA_TOOL_OPTIONS": quick_jvm()}
 
     def steps_done() -> int:
         return warehouse.store.state().number
