@@ -1,11 +1,16 @@
-"""A driver of its own for the tests on a standalone cluster.
+"""A driver of its own for the tests on a standalone cluster, which does what its stdin says.
 
-    python -m tests.spark.cluster_query WHAT MASTER BROKERS SOURCE SINK CHECKPOINT
+    python -m tests.spark.cluster_query MASTER
+
+    copy BROKERS SOURCE SINK CHECKPOINT
+    spoil BROKERS SOURCE SINK CHECKPOINT
+    load BROKERS SOURCE PATH
 
 `copy` reads the source in a batch query, says `N rows, topics T, sum S` of it, and copies it in a
 stream. `spoil` copies it too, through a step by which the first attempt at one task fails and that
 at another stands still, each with some of its rows in the log; beside each value it writes which
-attempt that is of. Both say what `copy_query` says, and end as that does.
+attempt that is of. Both say what `copy_query` says. `load` loads the source into Parquet, as the
+job does, and says `loaded N`.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from pyspark import TaskContext
 
 from plog.client.consumer import Consumer
 from tests.spark.copy_query import copy, start
+from tests.spark.submitted import JOBS
 
 FAILING, SLOW = (1, 0), (2, 1)
 """Batch and task of which the first attempt is spoilt, and how."""
@@ -101,20 +107,35 @@ SPOILING = {
 }
 
 
+def spoil(spark: Any, brokers: str, source: str, sink: str, checkpoint: str) -> None:
+    """Copy through the step that spoils attempts."""
+    schema = "key binary, value binary"
+    spoiler = Spoiler(brokers, sink, Path(checkpoint).parent)
+    through = lambda rows: rows.mapInArrow(lambda batches: spoiler(batches), schema)  # noqa: E731
+    copy(spark, brokers, source, sink, checkpoint, through, rows_per_batch=LARGE)
+
+
+def load(spark: Any, brokers: str, source: str, path: str) -> None:
+    """Load a topic by the job's function."""
+    sys.path.insert(0, str(JOBS))
+    import load_parquet as job
+
+    subscription = {"kafka.bootstrap.servers": brokers, "subscribe": source}
+    loaded = job.load(spark, job.Store(job.files_at(spark, path)), subscription)
+    print(f"loaded {sum(one.records for one in loaded)}", flush=True)
+
+
 def main() -> None:
     """Run it."""
-    what, master, brokers, source, *arguments = sys.argv[1:]
-    if what == "copy":
-        spark = start(master)
-        count(spark, brokers, source)
-        copy(spark, brokers, source, *arguments)
-    else:
-        spark = start(master, **SPOILING)
-        schema = "key binary, value binary"
-        sink, checkpoint = arguments
-        spoiler = Spoiler(brokers, sink, Path(checkpoint).parent)
-        through = lambda rows: rows.mapInArrow(lambda batches: spoiler(batches), schema)  # noqa: E731
-        copy(spark, brokers, source, sink, checkpoint, through, rows_per_batch=LARGE)
+    (master,) = sys.argv[1:]
+    spark = start(master, **SPOILING)
+    for line in sys.stdin:
+        what, brokers, source, *arguments = line.split()
+        if what == "copy":
+            count(spark, brokers, source)
+            copy(spark, brokers, source, *arguments)
+        else:
+            {"spoil": spoil, "load": load}[what](spark, brokers, source, *arguments)
     spark.stop()
 
 

@@ -19,20 +19,33 @@ class Driver:
 
     Args:
         arguments: what Python runs, and its arguments.
+        takes_orders: whether it reads lines from its stdin (see `order`).
     """
 
-    def __init__(self, directory: Path, environment: dict[str, str], *arguments: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        environment: dict[str, str],
+        *arguments: str,
+        takes_orders: bool = False,
+    ) -> None:
         self._log = directory / "driver.log"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, *arguments],
                 env=environment,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if takes_orders else subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
         self._begun = self.log.count("batch ")
+
+    def order(self, *words: str) -> None:
+        """Write a line of words to its stdin."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{' '.join(words)}\n".encode())
+        self._process.stdin.flush()
 
     @property
     def log(self) -> str:

@@ -1,13 +1,14 @@
 """The source and the sink on a standalone cluster, whose executors and workers die.
 
-Nothing is registered: every process finds the format by its name.
+Nothing is registered: every process finds the format by its name. All tests have one driver, and
+so its executors; the last one kills some.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,24 +47,43 @@ def broker(plane: Plane, tmp_path: Path) -> Iterator[BrokerProcess]:
         yield running
 
 
-@pytest.fixture
-def drive(
-    cluster: Standalone, broker: BrokerProcess, tmp_path: Path, workers_find_plog: dict[str, str]
-) -> Iterator[Callable[[str], Driver]]:
-    """Start a driver that copies."""
-    cluster.restore()
-    started = []
+@pytest.fixture(scope="module")
+def driver(
+    cluster: Standalone,
+    tmp_path_factory: pytest.TempPathFactory,
+    workers_find_plog: dict[str, str],
+) -> Iterator[Driver]:
+    directory = tmp_path_factory.mktemp("driver")
+    module = "tests.spark.cluster_query"
+    running = Driver(directory, workers_find_plog, "-m", module, cluster.url, takes_orders=True)
+    yield running
+    running.kill()
 
-    def drive(what: str) -> Driver:
-        arguments = broker.bootstrap, "source", "sink", str(tmp_path / "checkpoint")
-        module = "tests.spark.cluster_query"
-        driver = Driver(tmp_path, workers_find_plog, "-m", module, what, cluster.url, *arguments)
-        started.append(driver)
-        return driver
 
-    yield drive
-    for driver in started:
-        driver.kill()
+class Order:
+    """What the driver is to do, and what it has said since.
+
+    Args:
+        words: the order, and where it writes to; the topic that is read is `source`.
+    """
+
+    def __init__(self, driver: Driver, broker: BrokerProcess, what: str, *words: str) -> None:
+        self._driver = driver
+        self._begun = len(driver.log)
+        driver.order(what, broker.bootstrap, "source", *words)
+
+    @property
+    def said(self) -> str:
+        return self._driver.log[self._begun :]
+
+    def wait_for(self, line: str) -> None:
+        """Wait until the driver has said this line."""
+
+        def is_so() -> bool:
+            assert not self._driver.has_ended, self._driver.log
+            return f"{line}\n" in self.said
+
+        until(is_so, line, 180)
 
 
 class Marked(NamedTuple):
@@ -85,42 +105,25 @@ def marked(records: Iterable[ConsumerRecord]) -> list[Marked]:
     return found
 
 
-def until_batch(driver: Driver, number: int) -> None:
-    """Wait until a driver has finished a batch."""
-
-    def is_so() -> bool:
-        assert not driver.has_ended, driver.log
-        return f"batch {number}\n" in driver.log
-
-    until(is_so, f"batch {number}", 120)
-
-
-def test_topic_is_read_and_copied_while_an_executor_and_a_worker_are_killed(
-    cluster: Standalone, broker: BrokerProcess, drive: Callable[[str], Driver]
-) -> None:
-    chance = random.Random(run_seed())
-    driver = drive("copy")
-    until_batch(driver, 1)
-    assert f"{RECORDS} rows, topics source, sum {sum(range(RECORDS))}" in driver.log
-    one, other = (cluster.workers[host] for host in chance.sample(WORKER_HOSTS, 2))
-    time.sleep(chance.uniform(0, 0.5))
-    (executor,) = one.executors()
-    executor.kill()
-    until_batch(driver, 4)
-    time.sleep(chance.uniform(0, 0.5))
-    assert "copied" not in driver.log
-    other.kill()
-    assert driver.ended_well(), driver.log
-    check(broker)
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    return str(tmp_path / "checkpoint")
 
 
 def test_topic_is_loaded_into_parquet_by_both_workers(
-    cluster: Standalone,
-    broker: BrokerProcess,
-    tmp_path: Path,
-    workers_find_plog: dict[str, str],
+    cluster: Standalone, broker: BrokerProcess, driver: Driver, tmp_path: Path
 ) -> None:
-    cluster.restore()
+    path = tmp_path / "warehouse"
+    Order(driver, broker, "load", str(path)).wait_for(f"loaded {RECORDS}")
+    loaded = [int(value) for value in pq.read_table(path).column("value").to_pylist()]
+    assert sorted(loaded) == list(range(RECORDS))
+    assert all(worker.executors() for worker in cluster.workers.values())
+
+
+@pytest.mark.long
+def test_topic_is_loaded_into_parquet_by_spark_submit(
+    cluster: Standalone, broker: BrokerProcess, tmp_path: Path, workers_find_plog: dict[str, str]
+) -> None:
     path = tmp_path / "warehouse"
     where = "--bootstrap-server", broker.bootstrap, "--topic", "source", "--path", str(path)
     done = submit(workers_find_plog, "load_parquet.py", *where, master=cluster.url)
@@ -133,10 +136,9 @@ def test_topic_is_loaded_into_parquet_by_both_workers(
 
 
 def test_nothing_is_seen_of_an_attempt_that_fails_and_of_one_that_is_overtaken(
-    broker: BrokerProcess, drive: Callable[[str], Driver]
+    broker: BrokerProcess, driver: Driver, checkpoint: str
 ) -> None:
-    driver = drive("spoil")
-    assert driver.ended_well(), driver.log
+    Order(driver, broker, "spoil", "sink", checkpoint).wait_for("copied")
     seen = marked(read(broker, "sink"))
     assert sorted(one.value for one in seen) == list(range(RECORDS))
     for key in range(KEYS):
@@ -151,3 +153,23 @@ def test_nothing_is_seen_of_an_attempt_that_fails_and_of_one_that_is_overtaken(
         assert 0 not in {one.attempt for one in seen if one.task == task}
     by_attempt = {(one.task, one.attempt) for one in seen}
     assert len(by_attempt) == len({task for task, _ in by_attempt})
+
+
+def test_topic_is_read_and_copied_while_an_executor_and_a_worker_are_killed(
+    cluster: Standalone, broker: BrokerProcess, driver: Driver, checkpoint: str
+) -> None:
+    cluster.restore()  # if this test has run before, on the other plane
+    chance = random.Random(run_seed())
+    copies = Order(driver, broker, "copy", "sink", checkpoint)
+    copies.wait_for("batch 1")
+    assert f"{RECORDS} rows, topics source, sum {sum(range(RECORDS))}" in copies.said
+    one, other = (cluster.workers[host] for host in chance.sample(WORKER_HOSTS, 2))
+    time.sleep(chance.uniform(0, 0.5))
+    (executor,) = one.executors()
+    executor.kill()
+    copies.wait_for("batch 4")
+    time.sleep(chance.uniform(0, 0.5))
+    assert "copied" not in copies.said
+    other.kill()
+    copies.wait_for("copied")
+    check(broker)
