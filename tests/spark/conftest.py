@@ -6,7 +6,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +14,9 @@ from plog.client.admin import Admin
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.spark.jvm import ROOT, quick_jvm
+
+if TYPE_CHECKING:
+    from tests.spark.connector_queries import Connector
 
 LARGEST_MESSAGE = 12 * 1024 * 1024
 
@@ -74,3 +77,13 @@ def spark(workers_find_plog: dict[str, str]) -> Iterator[Any]:
     running.sparkContext.setLogLevel("OFF")
     yield running
     running.stop()
+
+
+@pytest.fixture(scope="package")
+def connector(workers_find_plog: dict[str, str]) -> Iterator[Connector]:
+    """The process whose Spark has its own Kafka connector, too."""
+    from tests.spark.connector_queries import Connector
+
+    running = Connector()
+    yield running
+    running.close()

@@ -7,14 +7,18 @@ starts the process, with one JVM for all that it is asked; the other functions r
 from __future__ import annotations
 
 import multiprocessing
+import runpy
+import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple, ParamSpec, TypeVar
+from unittest.mock import patch
 
+import pytest
 from pyspark.sql.functions import spark_partition_id
 
 from plog.spark.session import session
-from tests.spark.jvm import quick_jvm
+from tests.spark.jvm import ROOT, quick_jvm
 from tests.spark.jvm_connector import connector_jars
 
 P = ParamSpec("P")
@@ -82,6 +86,28 @@ def start(jars: str) -> None:
 
 def stop() -> None:
     _running.pop().stop()
+
+
+def running() -> Any:
+    """Return the session of this process."""
+    return _running[0]
+
+
+def benchmark(*arguments: str) -> None:
+    """Run the benchmark beside Spark's own connector, in this session."""
+    script = ROOT / "asv_bench" / "spark_connector.py"
+    spark = running()
+    with (
+        patch.object(sys, "argv", [str(script), *arguments]),
+        patch.object(sys, "path", [str(script.parent), *sys.path]),
+        patch.object(spark, "stop"),
+        patch("plog.spark.session.session", lambda _name, **_settings: spark),
+        pytest.raises(SystemExit) as end,
+    ):
+        runpy.run_path(str(script), run_name="__main__")
+    assert not end.value.code
+    spark.sparkContext.setLogLevel("OFF")
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
 
 
 def read(source: str, options: Options) -> list[Row]:

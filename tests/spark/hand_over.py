@@ -1,33 +1,20 @@
-"""Runs one query by turns on the formats `kafka` and `plog`, on one checkpoint.
-
-    python -m tests.spark.hand_over BOOTSTRAP TOPIC CHECKPOINT JARS FORMAT ...
-
-Before each turn but the last, some records are produced. Prints, as JSON, the turns with their
-batches: [partition, offset] of each row.
-"""
+"""Runs one query by turns on the formats `kafka` and `plog`, on one checkpoint."""
 
 from __future__ import annotations
 
-import json
-import sys
-
 from plog.client.producer import Producer
-from plog.spark.session import session
+from tests.spark.connector_queries import running
 
 TURNS = [{0: 3, 1: 2}, {0: 2, 2: 2}, {1: 2}, {1: 1, 2: 1}, {}]
+Turn = tuple[str, list[list[list[int]]]]
 
 
-def main(bootstrap: str, topic: str, checkpoint: str, jars: str, *formats: str) -> None:
-    """Run the turns; each ends when it has read what is there."""
-    spark = session(
-        "hand over",
-        spark_master="local[2]",
-        spark_driver_memory="1g",
-        spark_ui_enabled="false",
-        spark_jars=jars,
-        spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+def take_turns(bootstrap: str, topic: str, checkpoint: str, formats: list[str]) -> list[Turn]:
+    """Run the turns; each ends when it has read what is there.
+
+    Before each turn but the last, some records are produced. Returns the format of each turn with
+    its batches: [partition, offset] of each row.
+    """
     told = []
     for name, counts in zip(formats, TURNS, strict=True):
         with Producer(bootstrap) as producer:
@@ -36,7 +23,8 @@ def main(bootstrap: str, topic: str, checkpoint: str, jars: str, *formats: str) 
                     producer.send(topic, b"v", partition=partition)
         batches: list[list[list[int]]] = []
         events = (
-            spark.readStream.format(name)
+            running()
+            .readStream.format(name)
             .option("kafka.bootstrap.servers", bootstrap)
             .option("subscribe", topic)
             .option("startingOffsets", "earliest")
@@ -53,9 +41,4 @@ def main(bootstrap: str, topic: str, checkpoint: str, jars: str, *formats: str) 
         )
         query.awaitTermination()
         told.append((name, batches))
-    spark.stop()
-    print(json.dumps(told))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return told

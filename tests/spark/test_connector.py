@@ -1,12 +1,12 @@
 """Spark's own Kafka connector works against plog as against Kafka, and reads what `plog` reads.
 
-What is asked of both formats has one expected answer. One JVM has both, for all tests here.
+What is asked of both formats has one expected answer. One JVM has both.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,6 @@ BOTH = pytest.mark.parametrize("source", ["kafka", "plog"])
 BEGUN_MS = 1_700_000_000_000
 COUNT, STEP_MS = 10, 1000
 """Of records in each of two partitions, the second half a step later."""
-
-
-@pytest.fixture(scope="module")
-def connector(workers_find_plog: dict[str, str]) -> Iterator[Connector]:
-    running = Connector()
-    yield running
-    running.close()
 
 
 @pytest.fixture

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.conftest import ROOT
+from tests.spark import connector_queries as queries
+from tests.spark.connector_queries import Connector
+from tests.spark.submitted import ROOT
 
 sys.path.insert(0, str(ROOT / "asv_bench"))
 
@@ -29,24 +31,19 @@ from spark_connector_rows import (
     rows,
 )
 
-SCRIPT = ROOT / "asv_bench" / "spark_connector.py"
 PAGE = ROOT / "docs" / "BENCHMARKS.md"
 ONLY = ["read/100B/JSON", "partitions/*", "sink/1000B/page cache", "micro-batches/sink/disk"]
 
 
 @pytest.mark.spark
-def test_every_way_has_its_figures(workers_find_plog: dict[str, str], tmp_path: Path) -> None:
+def test_every_way_has_its_figures(connector: Connector, tmp_path: Path) -> None:
     figures, copied = tmp_path / "figures.json", tmp_path / "page.md"
     copied.write_text(PAGE.read_text("utf-8"), "utf-8")
-    run = subprocess.run(
-        [sys.executable, str(SCRIPT), "--rows", "8000", "--rounds", "1", "--warm-ups", "0",
-         "--batches", "2", "--partitions", "2", "--driver-memory", "1g",
-         "--json", str(figures), "--docs", str(copied),
-         *(word for one in ONLY for word in ("--only", one))],
-        env=workers_find_plog | {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
-        capture_output=True, text=True, timeout=240, check=False,
+    connector(
+        queries.benchmark, "--rows", "8000", "--rounds", "1", "--warm-ups", "0",
+        "--batches", "2", "--partitions", "2", "--json", str(figures), "--docs", str(copied),
+        *(word for one in ONLY for word in ("--only", one)),
     )  # fmt: skip
-    assert run.returncode == 0, run.stderr
     told = json.loads(figures.read_text())
     assert [(one["row"], one["way"]) for one in told["cells"]] == [
         *(("read/100B/JSON", name) for name in (KAFKA, PLOG)),
