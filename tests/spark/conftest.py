@@ -1,19 +1,28 @@
-"""One broker and one small Spark session for all tests of the data source."""
+"""The broker and the Spark sessions that all tests of the data source share.
+
+A run in several processes gives these tests to one of them (tests/conftest.py), so that each
+session starts once.
+"""
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 from plog.client.admin import Admin
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.spark.jvm import ROOT, quick_jvm
+from tests.spark.submitted import submit
 
 if TYPE_CHECKING:
     from tests.spark.connector_queries import Connector
@@ -87,3 +96,33 @@ def connector(workers_find_plog: dict[str, str]) -> Iterator[Connector]:
     running = Connector()
     yield running
     running.close()
+
+
+def _in_session(
+    spark: Any, patch: pytest.MonkeyPatch, script: str, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    from tests.spark.activity_jobs import share
+
+    share(spark, patch)
+    patch.syspath_prepend(ROOT / "spark")  # as spark-submit has it
+    main = importlib.import_module(script.removesuffix(".py")).main
+    done = CliRunner().invoke(main, arguments)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
+
+
+@pytest.fixture(params=["session", pytest.param("spark-submit", marks=pytest.mark.long)])
+def run_script(
+    request: pytest.FixtureRequest,
+    workers_find_plog: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return a function that runs a script of spark/, in the shared session or by spark-submit.
+
+    spark-submit starts a JVM for each run, in the same way for all scripts. So every run of the
+    tests submits one script (`test_report_over_an_activity_stream`); `--long` submits the others.
+    """
+    if request.param == "spark-submit":
+        return partial(submit, workers_find_plog)
+    return partial(_in_session, request.getfixturevalue("spark"), monkeypatch)

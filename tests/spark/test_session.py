@@ -19,13 +19,15 @@ from pyspark.sql import Row
 
 from plog.client.admin import Admin
 from plog.client.producer import Producer
-from plog.spark.session import SETTINGS
+from plog.spark import source
+from plog.spark.session import SETTINGS, register
+from plog.spark.source import PlogDataSource
 from plog.types import TopicPartition
 from tests.compat.clients import Confluent, Sent
 from tests.conftest import ROOT
 from tests.servers import BrokerProcess
 from tests.spark.marks import DEAR_PLANES
-from tests.spark.submitted import JOBS, submit
+from tests.spark.submitted import JOBS
 from tests.spark.test_source import RECORDS, T0_MS, at, fill
 
 pytestmark = pytest.mark.spark
@@ -285,6 +287,21 @@ print(count())
 """
 
 
+def test_registered_format_is_found(spark, broker, new_topic, monkeypatch):
+    class Registered(PlogDataSource):
+        @classmethod
+        def name(cls):
+            return "plog_registered"
+
+    topic = new_topic()
+    fill(broker, topic, {0: 7})
+    monkeypatch.setattr(source, "PlogDataSource", Registered)
+    register(spark)
+    reader = spark.read.format("plog_registered").option("subscribe", topic)
+    assert reader.option("kafka.bootstrap.servers", broker.bootstrap).load().count() == 7
+
+
+@pytest.mark.long
 @DEAR_PLANES
 def test_registered_format_needs_no_search(broker, new_topic, workers_find_plog, tmp_path):
     """Another module that fails to import ends Spark's search, and `register` does without one."""
@@ -330,12 +347,10 @@ def some_flights(broker: BrokerProcess):
     return flights
 
 
-# A JVM of its own takes long to start, and the reader in it is that of the other tests.
 @DEAR_PLANES
-def test_spark_submit_prints_the_report(broker, some_flights, workers_find_plog, tmp_path):
+def test_script_prints_the_report(broker, some_flights, run_script, tmp_path):
     until = datetime(2013, 1, 1, 15, tzinfo=UTC)
-    job = submit(
-        workers_find_plog,
+    job = run_script(
         "flights_report.py",
         *("--bootstrap-server", broker.bootstrap, "--topic", "some-flights"),
         *("--until", "2013-01-01T15:00", "--plot", str(tmp_path / "report.png")),
