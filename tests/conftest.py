@@ -11,6 +11,7 @@ import os
 import platform
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,16 @@ NATIVE = ROOT / "plog" / "_native"
 BUILD_STAMP = ROOT / ".venv" / "plog-build.stamp"
 FIRST = ("tests/test_packages.py", "tests/spark/", "tests/compat/")
 """These take longest; begun last they would run alone at the end."""
+
+SPARK = "tests/spark/"
+WITHOUT_SPARKS_SESSION = tuple(
+    f"{SPARK}test_{name}.py"
+    for name in (
+        *("attempts", "connect", "decisions", "exactly_once", "filters", "options"),
+        *("range_reader", "source", "standalone", "stream_offsets", "stream_source", "two_phases"),
+    )
+)
+"""They start a JVM of their own, or none; the others share what tests/spark/conftest.py starts."""
 
 PLAIN_IN_EVERY_RUN = (
     "tests/test_planes.py",
@@ -48,6 +59,20 @@ def pytest_configure(config: pytest.Config) -> None:
     is_controller = not hasattr(config, "workerinput")
     if config.getoption("--compatibility") and is_controller:
         config.pluginmanager.register(compatibility.Plugin())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give the tests that share Spark's session to one process, and others file by file."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            is_shared = file.startswith(SPARK) and file not in WITHOUT_SPARKS_SESSION
+            return SPARK if is_shared else file
+
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_report_header() -> list[str]:
