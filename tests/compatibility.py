@@ -150,9 +150,13 @@ IN_GROUPS = (
     "the text of commits"
 )
 MORE_IN_GROUPS = f"{IN_GROUPS}; cooperative-sticky"
-AS_CONSUMERS = (
-    "both assignors, expressions, a killed broker; groups change their protocol member by member"
-)
+AS_CONSUMERS = "expressions, a killed broker; groups change their protocol member by member"
+BY_RANGES = "the range assignor, topics that match an expression later"
+LONG_AS_CONSUMERS = {
+    "confluent-kafka": "a group of its members alone changes its protocol",
+    "Java kafka-clients 4.4": BY_RANGES,
+    "franz-go": BY_RANGES,
+}
 EXACTLY_ONCE = "copies with its group's offsets, aborts, is killed: each record once, in order"
 FUZZ_SECONDS = os.environ.get("PLOG_FUZZ_SECONDS", "300")
 FRANZ_GO = _found(COMPAT / "go/go.mod", r"franz-go v(\S+)")
@@ -219,7 +223,15 @@ def _consumer(name: str, parameter: str, release: Callable[[], str]) -> Row:
     file = "compat/test_consumer_protocol.py"
     named = tuple(_of(f"{file}::{test}") for test in OF_CONSUMERS[name])
     tests = (_of(file, parameter), *named)
-    return Row(GROUPS, f"{name}, group.protocol=consumer", AS_CONSUMERS, tests, release)
+    in_every_run = "both assignors" if name == "confluent-kafka" else "the uniform assignor"
+    return Row(
+        GROUPS,
+        f"{name}, group.protocol=consumer",
+        f"{in_every_run}, {AS_CONSUMERS}",
+        tests,
+        release,
+        long=LONG_AS_CONSUMERS[name],
+    )
 
 
 def _program_in_group(name: str, release: Callable[[], str]) -> Row:
@@ -363,6 +375,7 @@ ROWS = [
         "exactly_once_v2: copies and counts once, killed in between",
         (_of("compat/test_streams.py"),),
         lambda: "3.9.1, 4.1.1",
+        long="the same with the older release",
     ),
     _transaction_tool("kafka-transactions",
                       "list, describe, describe-producers, abort, find-hanging",
