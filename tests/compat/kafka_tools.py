@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.compat.made import made_once, not_made
-from tests.compat.programs import BUILT, JAVA
+from tests.compat.programs import BUILT, JAVA_TOOLS
 from tests.compat.tool_runner import ToolRunner
 from tests.conftest import ROOT
 
@@ -89,8 +89,7 @@ class Tools:
     def runner(self) -> ToolRunner:
         """Return this release's JVM for tools; each test process has its own."""
         if self.jars not in _runners:
-            # The class built with the older release runs with both.
-            classes = JAVA[0].built() / "classes"
+            classes = JAVA_TOOLS.built() / "classes"
             _runners[self.jars] = ToolRunner(classes, self.jars, JVM_FLAGS)
         return _runners[self.jars]
 

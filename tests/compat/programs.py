@@ -152,8 +152,6 @@ class Java(Administrator):
             "CommittedOffsets.java",
             "HistoryProducer.java",
             "Apis.java",
-            "ToolRunner.java",
-            "Ending.java",
             "Host.java",
         )
     )
@@ -241,6 +239,18 @@ class Streams(Java):
         return self._command(self.built(), "ExactlyOnce")
 
 
+class JavaTools(Java):
+    """`ToolRunner`, which runs Kafka's tools, and `Ending`, which its tests run."""
+
+    sources = tuple(
+        HERE / "java_tools" / name for name in ("pom.xml", "ToolRunner.java", "Ending.java")
+    )
+
+    def __init__(self, release: str) -> None:
+        super().__init__(release)
+        self.name = f"kafka-tool-runner-{release}"
+
+
 class FranzGo(Administrator):
     """franz-go, in a release that knows the classic protocol of groups alone."""
 
@@ -278,6 +288,8 @@ class FranzGoMember(FranzGo):
 
 # The last line that still knew ZooKeeper, and the newest.
 JAVA = [Java("3.9.1"), Java("4.4.0")]
+# The class built with the older of the tools' releases runs with both.
+JAVA_TOOLS = JavaTools("3.9.1")
 STREAMS = [Streams("3.9.1"), Streams("4.1.1")]
 FRANZ_GO = FranzGo()
 FRANZ_GO_MEMBER = FranzGoMember()

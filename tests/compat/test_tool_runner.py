@@ -13,7 +13,7 @@ import pytest
 
 from tests.compat.clients import Confluent, Sent
 from tests.compat.kafka_tools import JVM_FLAGS, TOOLS, Tools
-from tests.compat.programs import JAVA
+from tests.compat.programs import JAVA_TOOLS
 from tests.compat.tool_runner import ToolRunner
 from tests.servers import BrokerProcess
 from tests.waiting import until
@@ -35,7 +35,7 @@ Outcome = tuple[int, str, str]
 
 @pytest.fixture(scope="module")
 def built() -> Path:
-    return JAVA[0].built()
+    return JAVA_TOOLS.built()
 
 
 @pytest.fixture(scope="module")

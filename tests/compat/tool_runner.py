@@ -1,8 +1,8 @@
 """A JVM that runs Kafka's tools one after another.
 
-Starting a JVM costs more than the tool itself. `java/ToolRunner.java` runs the tools and describes
-the protocol. A tool has its own stdin, exit status, shutdown hooks and static fields, as in a
-process of its own. Tools that get signals or run in the background need their own process.
+Starting a JVM costs more than the tool itself. `java_tools/ToolRunner.java` runs the tools and
+describes the protocol. A tool has its own stdin, exit status, shutdown hooks and static fields, as
+in a process of its own. Tools that get signals or run in the background need their own process.
 """
 
 from __future__ import annotations
