@@ -181,9 +181,13 @@ class Twin:
     def _own_words(self, exchange: Exchange) -> bytes:
         """Return a request in which ids are this broker's, and which waits for nothing."""
         header = exchange.header
-        if header.api_key not in (ApiKey.FETCH, ApiKey.METADATA):
-            return exchange.request
         request = exchange.request
+        if header.api_key == ApiKey.API_VERSIONS:  # which names the cluster (KIP-1242)
+            recorded, own = self.recorded.cluster_id.encode(), self.identity.cluster_id.encode()
+            assert len(recorded) == len(own)
+            return request.replace(recorded, own)
+        if header.api_key not in (ApiKey.FETCH, ApiKey.METADATA):
+            return request
         for topic, topic_id in self.recorded.topic_ids.items():
             request = request.replace(topic_id, self.identity.topic_ids[topic])
         if header.api_key == ApiKey.METADATA:
