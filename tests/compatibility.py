@@ -496,6 +496,13 @@ ROWS = [
         ),
         lambda: "4.1.1",
     ),
+    Row(
+        ANSWERS,
+        "beside a live Kafka 4.4",
+        "versions of requests that are newer than 3.9; differences are in SKIPPED.md",
+        (_of("compat/against_kafka_4_4"),),
+        lambda: "4.4.0",
+    ),
     _shown(INPUT, "truncated, oversized, random and damaged frames",
            "closed with one line, or answered; others served; memory bounded",
            "hostile/test_frames.py", "network/test_reactor.py", "handlers/test_hostile_frames.py"),
