@@ -95,6 +95,7 @@ NO_ROWS = {
     Shown("tests/compat/test_kafka_versions.py"): "lists of Kafka's APIs, which other tests go by",
     Shown("tests/compat/test_load_shape.py"): "the benchmarks' traffic",
     Shown("tests/compat/test_made.py"): "how clients are built",
+    Shown("tests/compat/test_tool_runner.py"): "how tools are run",
     Shown("tests/compat/test_requests.py"): "recordings, which other tests go by",
     Shown("tests/ops/test_host_metrics.py"): "plog's own agent",
     Shown("tests/ops/test_log_lines.py"): "the form of log lines",

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from plog.client.admin import Admin
 from tests.planes import Plane
 from tests.servers import BrokerProcess
-from tests.spark.jvm import ROOT, quick_jvm
+from tests.spark.jvm import QUICK_JVM, ROOT
 from tests.spark.submitted import submit
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def spark(workers_find_plog: dict[str, str]) -> Iterator[Any]:
         spark_ui_enabled="false",
         spark_sql_shuffle_partitions="2",
         spark_sql_session_timeZone="UTC",
-        spark_driver_extraJavaOptions=quick_jvm(),
+        spark_driver_extraJavaOptions=QUICK_JVM,
     )
     running.sparkContext.setLogLevel("OFF")
     yield running

@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql.functions import spark_partition_id
 
 from plog.spark.session import session
-from tests.spark.jvm import ROOT, quick_jvm
+from tests.spark.jvm import QUICK_JVM, ROOT
 from tests.spark.jvm_connector import connector_jars
 
 P = ParamSpec("P")
@@ -78,7 +78,7 @@ def start(jars: str) -> None:
         spark_ui_enabled="false",
         spark_sql_shuffle_partitions="2",
         spark_jars=jars,
-        spark_driver_extraJavaOptions=quick_jvm(),
+        spark_driver_extraJavaOptions=QUICK_JVM,
     )
     spark.sparkContext.setLogLevel("OFF")
     _running.append(spark)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from plog.spark.session import session
-from tests.spark.jvm import quick_jvm
+from tests.spark.jvm import QUICK_JVM
 
 ROWS_PER_BATCH = 2_000
 
@@ -25,8 +25,8 @@ def small() -> dict[str, str]:
         "spark_ui_enabled": "false",
         "spark_sql_shuffle_partitions": "2",
         "spark_task_maxFailures": "4",
-        "spark_driver_extraJavaOptions": quick_jvm(),
-        "spark_executor_extraJavaOptions": quick_jvm(),
+        "spark_driver_extraJavaOptions": QUICK_JVM,
+        "spark_executor_extraJavaOptions": QUICK_JVM,
     }
 
 

@@ -18,7 +18,7 @@ import psutil
 import pyspark
 
 from tests.servers import free_port
-from tests.spark.jvm import quick_jvm
+from tests.spark.jvm import QUICK_JVM
 from tests.waiting import until
 
 MASTER_HOST = "127.0.0.1"
@@ -89,7 +89,7 @@ class Standalone:
             **environment,
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": f"{quick_jvm()} -Dspark.master.rest.enabled=false",
+            "SPARK_DAEMON_JAVA_OPTS": f"{QUICK_JVM} -Dspark.master.rest.enabled=false",
             "SPARK_LOCAL_DIRS": str(directory / "local"),
         }
         self._page = free_port()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.spark.jvm import ROOT, quick_jvm
+from tests.spark.jvm import QUICK_JVM, ROOT
 
 JOBS = ROOT / "spark"
 TIMEOUT_S = 120
@@ -23,7 +23,7 @@ def submit(
     return subprocess.run(
         [command, "--master", master, "--driver-memory", "1g",
          "--conf", "spark.ui.enabled=false",
-         "--driver-java-options", quick_jvm(),
+         "--driver-java-options", QUICK_JVM,
          str(JOBS / script), *arguments],
         env=os.environ | environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=TIMEOUT_S, check=False,

@@ -28,7 +28,7 @@ from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.spark.activity_jobs import share
 from tests.spark.driver import Driver
-from tests.spark.jvm import quick_jvm
+from tests.spark.jvm import QUICK_JVM
 from tests.spark.marks import DEAR
 from tests.spark.submitted import JOBS, configured
 from tests.waiting import until
@@ -631,7 +631,7 @@ def test_each_record_is_there_once_whoever_is_killed(
         "--path", str(warehouse.path), "--topic", topic, "--step", "100",
     ]  # fmt: skip
 
-    environment = workers_find_plog | {"JAVA_TOOL_OPTIONS": quick_jvm()}
+    environment = workers_find_plog | {"JAVA_TOOL_OPTIONS": QUICK_JVM}
 
     def steps_done() -> int:
         return warehouse.store.state().number
