@@ -141,8 +141,14 @@ class Tools:
     def _ended(
         self, name: str, *arguments: object, stdin: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        main_class = self.main_class(name)
-        return self.runner.run(main_class, list(map(str, arguments)), stdin, TIMEOUT_S)
+        if self.release in RELEASES:
+            main_class = self.main_class(name)
+            return self.runner.run(main_class, list(map(str, arguments)), stdin, TIMEOUT_S)
+        # The runner does not know where later releases keep `Exit`.
+        command = self.command(name, *arguments)
+        return subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
 
 
 def complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
