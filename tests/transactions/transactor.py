@@ -191,7 +191,8 @@ class Transactor:
     ) -> ErrorCode:
         member_id, generation = member
         if version is None:
-            version = 6 if self.own_epochs else 3
+            most = 6 if self.own_epochs else 3
+            version = self.wire.version_for(TxnOffsetCommitRequest, at_most=most)
         answer = self.wire.ask(
             TxnOffsetCommitRequest(
                 transactional_id=self.transactional_id,
