@@ -24,15 +24,17 @@ BUILD_STAMP = ROOT / ".venv" / "plog-build.stamp"
 FIRST = ("tests/test_packages.py", "tests/spark/", "tests/compat/")
 """These take longest; begun last they would run alone at the end."""
 
-SPARK = "tests/spark/"
+ONE_PROCESS = ("tests/compat/against_kafka/", "tests/compat/against_kafka_4/", "tests/spark/")
+"""The files of such a folder share a live Kafka or a Spark session: one process runs them all."""
+
 WITHOUT_SPARKS_SESSION = tuple(
-    f"{SPARK}test_{name}.py"
+    f"tests/spark/test_{name}.py"
     for name in (
         *("attempts", "connect", "decisions", "exactly_once", "filters", "options"),
         *("range_reader", "source", "standalone", "stream_offsets", "stream_source", "two_phases"),
     )
 )
-"""They start a JVM of their own, or none; the others share what tests/spark/conftest.py starts."""
+"""These start a JVM of their own, or none."""
 
 PLAIN_IN_EVERY_RUN = (
     "tests/test_planes.py",
@@ -63,14 +65,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give the tests that share Spark's session to one process, and others file by file."""
+    """Give each process a file of tests at a time, or a folder whose files share something."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            is_shared = file.startswith(SPARK) and file not in WITHOUT_SPARKS_SESSION
-            return SPARK if is_shared else file
+            file = str(super()._split_scope(nodeid))
+            if file in WITHOUT_SPARKS_SESSION:
+                return file
+            return next((folder for folder in ONE_PROCESS if file.startswith(folder)), file)
 
     return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
