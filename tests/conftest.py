@@ -38,7 +38,7 @@ WITHOUT_SPARKS_SESSION = tuple(
 
 PLAIN_IN_EVERY_RUN = (
     "tests/test_planes.py",
-    "tests/crash/",
+    "tests/crash/test_kill.py",
     "tests/handlers/",
     "tests/hosts/",
     "tests/hostile/",
