@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts commands in the background with SIGINT ignored. The processes that the tests
+    # start would inherit that, and never end at Ctrl-C.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     is_controller = not hasattr(config, "workerinput")
     if config.getoption("--compatibility") and is_controller:
         config.pluginmanager.register(compatibility.Plugin())

@@ -138,8 +138,6 @@ def test_a_signal_ends_a_run_and_removes_its_topic(
         stdout=subprocess.DEVNULL,
         stderr=theirs,
         env=environment(broker.bootstrap),
-        # Where the tests run in the background, SIGINT is ignored, and that is inherited.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         deadline = time.monotonic() + TIMEOUT_S

@@ -277,8 +277,6 @@ def test_interrupt_ends_a_command_quietly(run, topic, broker, arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(broker.bootstrap),
-        # Where the tests run in the background, SIGINT is ignored, and that is inherited.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert running.stdout is not None
     assert running.stdin is not None

@@ -258,8 +258,6 @@ class Terminal:
     @staticmethod
     def _take() -> None:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        # Where the tests run in the background, SIGINT is ignored, and that is inherited.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def text(self) -> str:
         """Return all that was shown until now, one screen behind the other."""
