@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
-import threading
 from collections.abc import Mapping, Sequence
-from functools import partial
-from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -126,7 +122,6 @@ def command(
                     f"topic {topic!r} has {counted(len(known), 'partition')}, "
                     f"but no partition {partition.partition}"
                 )
-        ctrl_c = _CtrlC()
         consumer.assign(assigned)
         _seek(consumer, assigned, start)
         ends = consumer.end_offsets(assigned) if exit_at_end else None
@@ -134,7 +129,6 @@ def command(
         while most is None or count < most:
             if ends is not None and all(consumer.position(p) >= ends[p] for p in assigned):
                 break
-            ctrl_c.check()
             for record in consumer.poll(POLL_MS):
                 if count == most:
                     break
@@ -143,25 +137,6 @@ def command(
                 _write(record, as_json=as_json, keys=keys)
                 count += 1
             sys.stdout.buffer.flush()
-
-
-class _CtrlC:
-    """Remembers Ctrl-C: Python drops its exception in a weak reference's callback."""
-
-    def __init__(self) -> None:
-        self._pressed = False
-        if threading.current_thread() is threading.main_thread():
-            before = signal.signal(signal.SIGINT, self._on_signal)
-            click.get_current_context().call_on_close(partial(signal.signal, signal.SIGINT, before))
-
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self._pressed = True
-        raise KeyboardInterrupt
-
-    def check(self) -> None:
-        """Raise KeyboardInterrupt if Ctrl-C was pressed."""
-        if self._pressed:
-            raise KeyboardInterrupt
 
 
 class _Output(NamedTuple):
@@ -186,9 +161,7 @@ def _consume_in_group(
             ends.update(consumer.end_offsets(come))
 
         consumer.subscribe([topic], Listener(on_assigned=look_at_ends))
-        ctrl_c = _CtrlC()
         while output.most is None or count < output.most:
-            ctrl_c.check()
             found = consumer.poll(POLL_MS)
             # Commit only printed records; the next run of the group prints the others.
             printed = found if output.most is None else found[: output.most - count]
