@@ -22,7 +22,10 @@ from tests.planes import Plane
 ROOT = Path(__file__).resolve().parent.parent
 NATIVE = ROOT / "plog" / "_native"
 BUILD_STAMP = ROOT / ".venv" / "plog-build.stamp"
-FIRST = ("tests/test_packages.py", "tests/spark/", "tests/compat/")
+FIRST = (
+    *("tests/test_packages.py", "tests/test_coordinator_benchmarks.py"),
+    *("tests/spark/", "tests/compat/"),
+)
 """These take longest; begun last they would run alone at the end."""
 
 ONE_PROCESS = ("tests/compat/against_kafka/", "tests/compat/against_kafka_4/", "tests/spark/")
