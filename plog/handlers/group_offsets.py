@@ -1,6 +1,6 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete: what a group has consumed.
+"""OffsetCommit, OffsetFetch, OffsetDelete: the committed offsets of a group.
 
-Owns the checks of what is committed and the forms of the versions; the coordinator keeps it.
+Checks requests and builds the responses of each version. The coordinator keeps the offsets.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from plog.types import NO_OFFSET, NO_TIMESTAMP, ZERO_UUID, TopicPartition
 
 NO_EPOCH = -1
 MANY_GROUPS_SINCE = 8
-"""From this version of OffsetFetch on it asks for many groups."""
+"""From this version on, OffsetFetch asks for several groups."""
 TOPIC_IDS_SINCE = 10
 """From this version on, OffsetCommit and OffsetFetch have the ids of topics, not their names."""
 
@@ -51,7 +51,7 @@ TOPIC_IDS_SINCE = 10
 
 @handles(OffsetCommitRequest, versions="0-10")
 async def offset_commit(ctx: Context, request: OffsetCommitRequest) -> OffsetCommitResponse:
-    """Commit what can be committed; one partition's error leaves the others alone."""
+    """Commit the valid offsets; an error of one partition leaves the others alone."""
     now_ms = ctx.services.clock.now_ms()
     offsets, errors = committable(
         ctx,
@@ -59,7 +59,7 @@ async def offset_commit(ctx: Context, request: OffsetCommitRequest) -> OffsetCom
         lambda asked: _committed(request, asked, now_ms),
         by_id=ctx.version >= TOPIC_IDS_SINCE,
     )
-    # Where nothing can be committed, the group is not asked, and none is made.
+    # Without a valid offset the group is neither asked nor created.
     error = await _commit(ctx, request, offsets) if offsets else ErrorCode.NONE
     return OffsetCommitResponse(
         topics=[
@@ -101,7 +101,7 @@ async def _commit(
 
 
 class AskedPartition(Protocol):
-    """A partition of OffsetCommit and TxnOffsetCommit alike."""
+    """A partition of OffsetCommit or TxnOffsetCommit."""
 
     partition_index: int
     committed_metadata: str | None
@@ -111,7 +111,7 @@ P = TypeVar("P", bound=AskedPartition)
 
 
 class AskedTopic(Protocol[P]):
-    """A topic of the same."""
+    """A topic of OffsetCommit or TxnOffsetCommit."""
 
     name: str
     topic_id: uuid.UUID
@@ -125,9 +125,9 @@ def committable(
     *,
     by_id: bool,
 ) -> tuple[list[tuple[TopicPartition, CommittedOffset]], dict[TopicPartition, ErrorCode]]:
-    """Return what of a request can be committed, and why the rest cannot.
+    """Return the offsets of a request that can be committed, and the errors of the others.
 
-    Gives topics that are requested by id their names.
+    Sets the names of topics that are requested by id.
     """
     if by_id:
         name_topics(ctx, topics)
@@ -148,20 +148,20 @@ def committable(
 
 
 class TopicOfId(Protocol):
-    """A topic that a request gives by id."""
+    """A topic of a request that names it by id."""
 
     name: str
     topic_id: uuid.UUID
 
 
 def name_topics(ctx: Context, topics: Iterable[TopicOfId]) -> None:
-    """Give topics the names of their ids; one that does not exist has none."""
+    """Set the name of each topic from its id; the empty name if no topic has the id."""
     for topic in topics:
         topic.name = ctx.services.metadata.topic_name(topic.topic_id) or ""
 
 
 def _metadata_length(asked: AskedPartition) -> int:
-    """Return what Kafka holds against `offset.metadata.max.bytes`: Java's length, in UTF-16."""
+    """Return the length that `offset.metadata.max.bytes` limits: UTF-16 units, as in Java."""
     return len((asked.committed_metadata or "").encode("utf-16-le")) // 2
 
 
@@ -183,7 +183,7 @@ def _committed(
 
 
 class Wanted(NamedTuple):
-    """What is asked of one group: partitions by topic, None for all that are committed."""
+    """A request for offsets of a group: partitions by topic, None for all committed offsets."""
 
     group_id: str
     topics: Sequence[tuple[str, Sequence[int]]] | None
@@ -192,7 +192,7 @@ class Wanted(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What one partition is answered."""
+    """The committed offset of a partition, or an error."""
 
     partition: int
     committed: CommittedOffset
@@ -204,7 +204,7 @@ NOTHING = CommittedOffset(NO_OFFSET, NO_EPOCH)
 
 @handles(OffsetFetchRequest, versions="0-10")
 def offset_fetch(ctx: Context, request: OffsetFetchRequest) -> OffsetFetchResponse:
-    """Tell what is committed: nothing, without an error, for what nobody has heard of."""
+    """Return committed offsets; an unknown group or partition has offset -1 and no error."""
     if ctx.version >= MANY_GROUPS_SINCE:
         return OffsetFetchResponse(
             groups=[
@@ -230,17 +230,7 @@ def offset_fetch(ctx: Context, request: OffsetFetchRequest) -> OffsetFetchRespon
         error_code=error,
         topics=[
             OffsetFetchResponseTopic(
-                name=topic,
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=one.partition,
-                        committed_offset=one.committed.offset,
-                        committed_leader_epoch=one.committed.leader_epoch,
-                        metadata=one.committed.metadata,
-                        error_code=one.error,
-                    )
-                    for one in partitions
-                ],
+                name=topic, partitions=_partitions(OffsetFetchResponsePartition, partitions)
             )
             for topic, partitions in found
         ],
@@ -270,7 +260,11 @@ def _fetch_group(
         metadata = [ctx.services.metadata.topic(name) for name, _ in found]
         ids = [ZERO_UUID if topic is None else topic.topic_id for topic in metadata]
     topics = [
-        _fetched(name, topic_id, partitions)
+        OffsetFetchResponseTopics(
+            name=name,
+            topic_id=topic_id,
+            partitions=_partitions(OffsetFetchResponsePartitions, partitions),
+        )
         for (name, partitions), topic_id in zip(found, ids, strict=True)
         # A topic that was deleted has no id to be reported by.
         if topic_id != ZERO_UUID or not by_id
@@ -281,27 +275,31 @@ def _fetch_group(
                 Found(index, NOTHING, ErrorCode.UNKNOWN_TOPIC_ID)
                 for index in topic.partition_indexes
             ]
-            topics.append(_fetched("", topic.topic_id, unknown))
+            topics.append(
+                OffsetFetchResponseTopics(
+                    name="",
+                    topic_id=topic.topic_id,
+                    partitions=_partitions(OffsetFetchResponsePartitions, unknown),
+                )
+            )
     return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
 
 
-def _fetched(
-    name: str, topic_id: uuid.UUID, partitions: Iterable[Found]
-) -> OffsetFetchResponseTopics:
-    return OffsetFetchResponseTopics(
-        name=name,
-        topic_id=topic_id,
-        partitions=[
-            OffsetFetchResponsePartitions(
-                partition_index=one.partition,
-                committed_offset=one.committed.offset,
-                committed_leader_epoch=one.committed.leader_epoch,
-                metadata=one.committed.metadata,
-                error_code=one.error,
-            )
-            for one in partitions
-        ],
-    )
+R = TypeVar("R", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
+
+
+def _partitions(kind: type[R], found: Iterable[Found]) -> list[R]:
+    """Return the partitions of a response, of the kind that its version has."""
+    return [
+        kind(
+            partition_index=one.partition,
+            committed_offset=one.committed.offset,
+            committed_leader_epoch=one.committed.leader_epoch,
+            metadata=one.committed.metadata,
+            error_code=one.error,
+        )
+        for one in found
+    ]
 
 
 def _fetch(ctx: Context, wanted: Wanted, *, require_stable: bool) -> list[tuple[str, list[Found]]]:
@@ -336,7 +334,7 @@ def _found(group: Group | None, at: TopicPartition, require_stable: bool) -> Fou
 
 @handles(OffsetDeleteRequest, versions="0-0")
 async def offset_delete(ctx: Context, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    """Delete offsets of topics that nobody in the group is subscribed to (KIP-496)."""
+    """Delete offsets of topics that no member is subscribed to (KIP-496)."""
     try:
         check_group_id(request.group_id)
         group = ctx.services.groups.find(request.group_id)
@@ -375,7 +373,7 @@ async def offset_delete(ctx: Context, request: OffsetDeleteRequest) -> OffsetDel
 
 
 def _why_not_deletable(group: Group | None) -> ErrorCode:
-    """Tell why no offset of a group may be deleted; NONE if some may."""
+    """Return the error if no offset of a group can be deleted, else NONE."""
     if group is None or group.machine.state.value == GroupState.DEAD.value:
         return ErrorCode.GROUP_ID_NOT_FOUND
     machine = group.machine
@@ -389,7 +387,7 @@ def _why_not_deletable(group: Group | None) -> ErrorCode:
 def _deletion_errors(
     ctx: Context, asked: Iterable[TopicPartition], group: Group
 ) -> dict[TopicPartition, ErrorCode]:
-    # Of members that cannot be understood any topic may be wanted.
+    # None: a member's subscription cannot be read, so it may name any topic.
     wanted = group.subscribed_topics()
     errors = {}
     for at in asked:
