@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from plog.client.admin import Admin
 from tests.planes import Plane
 from tests.servers import BrokerProcess
-from tests.spark.jvm import QUICK_JVM, ROOT
+from tests.spark.jvm import QUICK_JVM, ROOT, make_spark_home
 from tests.spark.submitted import submit
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def new_topic(broker: BrokerProcess) -> Callable[..., str]:
 
 
 @pytest.fixture(scope="package")
-def workers_find_plog() -> Iterator[dict[str, str]]:
+def workers_find_plog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Let Spark's workers import this checkout, installed or not; yield the environment.
 
     Only while the tests of this package run: other processes that tests start inherit it.
@@ -62,6 +62,7 @@ def workers_find_plog() -> Iterator[dict[str, str]]:
     wanted = {
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(make_spark_home(tmp_path_factory.mktemp("spark-home"))),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     with pytest.MonkeyPatch.context() as patch:
