@@ -79,6 +79,10 @@ def test_each_partition_has_its_answer(wire: Speaker) -> None:
     assert reassign(wire, "nowhere", (0, [0])) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
+def test_replicas_are_checked_before_the_partition(wire: Speaker) -> None:
+    assert reassign(wire, "nowhere", (0, [7])) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+
+
 def test_nothing_is_moving(wire: Speaker, topic: str) -> None:
     asked = ListPartitionReassignmentsTopics(name=topic, partition_indexes=[0])
     for topics in (None, [], [asked]):
