@@ -218,7 +218,8 @@ class Cluster:
                 return self._shared(host, port).call(request, response)
             except (NetworkException, RequestTimedOut) as fault:
                 faults.append(fault)
-        text = "; ".join(dict.fromkeys(map(str, faults)))
+        # Sorted: the brokers are asked in random order, and equal warnings are logged once.
+        text = "; ".join(sorted(set(map(str, faults))))
         if all(isinstance(fault, BrokerUnreachable) for fault in faults):
             raise BrokerUnreachable(text)
         raise NetworkException(text)

@@ -17,11 +17,12 @@ class RetryLog:
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._last, self._again_at = "", 0.0
+        self._silent_until: dict[str, float] = {}
 
     def warn(self, cause: object, then: str = "trying again") -> None:
         """Log `cause` and what the client does then, unless WARN_INTERVAL_S suppresses it."""
         now, text = time.monotonic(), str(cause)
-        if text != self._last or now >= self._again_at:
+        self._silent_until = {one: at for one, at in self._silent_until.items() if at > now}
+        if text not in self._silent_until:
             self._log.warning("%s; %s", text, then)
-            self._last, self._again_at = text, now + WARN_INTERVAL_S
+            self._silent_until[text] = now + WARN_INTERVAL_S
