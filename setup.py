@@ -17,6 +17,7 @@ from setuptools import Extension, setup
 BUILD = os.environ.get("PLOG_BUILD", "release")
 NATIVE = Path("plog/_native")
 LAST_BUILD = Path("build/plog-build")
+PROCESSORS = os.cpu_count() or 1
 
 # What a kernel links beyond libc, by module name.
 LIBRARIES = {
@@ -97,11 +98,14 @@ def kernels() -> list[Extension]:
         extensions(),
         compiler_directives=DIRECTIVES,
         force=last_build() != KIND,
-        nthreads=os.cpu_count() or 1,
+        nthreads=PROCESSORS,
     )
     LAST_BUILD.parent.mkdir(exist_ok=True)
     LAST_BUILD.write_text(KIND)
     return translated
 
 
-setup(ext_modules=kernels())
+setup(
+    ext_modules=kernels(),
+    options={"build_ext": {"parallel": PROCESSORS}},
+)
