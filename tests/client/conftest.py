@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from plog.client.admin import Admin
 from tests.planes import Plane
 from tests.servers import BrokerProcess
+from tests.waiting import until
 
 OVERRIDES = {
     "auto.create.topics.enable": "false",
@@ -19,6 +21,10 @@ OVERRIDES = {
     "offsets.topic.num.partitions": 5,
     "transaction.state.log.num.partitions": 3,
 }
+
+
+HEARTBEAT = "plog heartbeat"
+"""The name of these threads."""
 
 
 @pytest.fixture(scope="package")
@@ -50,3 +56,12 @@ def new_topic(admin: Admin) -> Callable[..., str]:
         return name
 
     return create
+
+
+@pytest.fixture(autouse=True)
+def heartbeats_end() -> Iterator[None]:
+    """Fail a test that leaves a heartbeat thread: its warnings would appear in later tests."""
+    before = set(threading.enumerate())
+    yield
+    left = {one for one in threading.enumerate() if one.name == HEARTBEAT} - before
+    until(lambda: not any(one.is_alive() for one in left))

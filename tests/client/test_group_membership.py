@@ -64,9 +64,7 @@ def fake() -> Iterator[GroupBroker]:
 class Worker:
     """A member that has read its first records, on the test's own thread, and what it has heard."""
 
-    def __init__(
-        self, fake: GroupBroker, assignor: str, *, is_reading: bool = True, **options: object
-    ):
+    def __init__(self, fake: GroupBroker, assignor: str, **options: object):
         self.heard: list[str] = []
         self.consumer = GroupConsumer(
             fake.bootstrap,
@@ -86,7 +84,6 @@ class Worker:
                 lambda _: self.heard.append("lost"),
             ),
         )
-        until(lambda: not is_reading or self.consumer.poll(100))
 
 
 MakeWorker = Callable[..., Worker]
@@ -96,9 +93,12 @@ MakeWorker = Callable[..., Worker]
 def worker(fake: GroupBroker) -> Iterator[MakeWorker]:
     made: list[Worker] = []
 
-    def make(assignor: str, **options: object) -> Worker:
-        made.append(Worker(fake, assignor, **options))
-        return made[-1]
+    def make(assignor: str, *, is_reading: bool = True, **options: object) -> Worker:
+        one = Worker(fake, assignor, **options)
+        made.append(one)  # it is closed even if it cannot read
+        if is_reading:
+            until(lambda: one.consumer.poll(100))
+        return one
 
     yield make
     for one in made:
