@@ -14,6 +14,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests import compatibility, planes
@@ -50,6 +51,12 @@ PLAIN_IN_EVERY_RUN = (
 )
 """Here Produce and Fetch themselves are tested, so the plain plane belongs to every run. Elsewhere
 it takes `--long`: `tests/handlers/test_fast_*.py` compare the responses of both byte for byte."""
+
+# No timing decides a test: a busy machine is late, not wrong.
+hypothesis.settings.register_profile(
+    "plog", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("plog")
 
 NO_SKIP = os.environ.get("PLOG_NO_SKIP", "") not in ("", "0")
 

@@ -127,7 +127,7 @@ def as_numbers(found):
 # -- layout ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(record_lists, st.sampled_from(CODECS)), min_size=1, max_size=4))
 def test_columns_hold_what_walk_reads(batches):
     built, base = [], 10

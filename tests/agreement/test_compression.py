@@ -321,7 +321,7 @@ def test_rare_but_valid_data_expands_alike_in_both(codec, data, plain):
     assert native.decompress(codec, data, LIMIT) == plain
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.sampled_from([b"ab", b"\0", b"event", bytes(40), EVENTS[:90]]), max_size=60),
     st.binary(max_size=50),
@@ -336,7 +336,7 @@ def test_round_trip_gives_the_same_bytes(pieces, tail):
             assert native.decompress(codec, reference.compress(codec, plain), len(plain)) == plain
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(codec=st.sampled_from(TWINNED), data=st.binary(max_size=60))
 def test_junk_gets_one_answer_from_both(codec, data):
     for framed in (data, XERIAL + data, bytes.fromhex("04224d18604082") + data):

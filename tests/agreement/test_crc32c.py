@@ -56,13 +56,13 @@ def test_every_block_size_and_alignment_agrees_with_reference(name, size):
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.binary(max_size=2000), crc=st.integers(0, 2**32 - 1))
 def test_native_agrees_with_reference(name, data, crc):
     assert native._crc32c_with(name, data, crc) == reference.crc32c(data, crc)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(head=st.binary(max_size=1000), tail=st.binary(max_size=1000))
 def test_checksum_continued_over_the_tail_is_that_of_the_whole(head, tail):
     assert native.crc32c(tail, native.crc32c(head)) == native.crc32c(head + tail)

@@ -433,7 +433,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 3), st.sampled_from([native.MOST_BYTES, 6 * ONE_PART, 3 * ONE_PART]), STEPS)
 def test_native_agrees_with_reference(slots: int, most_bytes: int, steps: list[tuple]) -> None:
     kernel, model = (

@@ -38,7 +38,7 @@ def test_buckets_hold_what_their_bounds_say(engine):
     assert sum(histogram.counts) == 2
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(TIMES, max_size=50))
 def test_native_agrees_with_reference(times):
     ours, expected = native.Histogram(), reference.Histogram()

@@ -77,7 +77,7 @@ def test_time_lookup_finds_the_greatest_entry_at_or_below(engine, timestamp, fou
     assert engine.lookup_time(time_index([(1000, 10), (2000, 20)]), 100, timestamp) == found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(entries=OFFSET_ENTRIES, base=st.integers(0, 2**62), target=TARGETS)
 @example(entries=[(0, 0)] * 3, base=0, target=0)
 def test_native_offset_lookup_agrees_with_reference(entries, base, target):
@@ -88,7 +88,7 @@ def test_native_offset_lookup_agrees_with_reference(entries, base, target):
             assert outcome(native.lookup_offset, data, base, wanted) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(entries=TIME_ENTRIES, base=st.integers(0, 2**62), timestamp=TARGETS)
 def test_native_time_lookup_agrees_with_reference(entries, base, timestamp):
     for order in (entries, sorted(entries)):
@@ -97,7 +97,7 @@ def test_native_time_lookup_agrees_with_reference(entries, base, timestamp):
         assert outcome(native.lookup_time, data, base, timestamp) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sets(st.integers(0, 300), max_size=40), st.integers(-1, 301))
 def test_offset_lookup_over_rising_entries_equals_a_linear_search(offsets, target):
     rising = [(offset, 10 * offset + 1) for offset in sorted(offsets)]
@@ -105,7 +105,7 @@ def test_offset_lookup_over_rising_entries_equals_a_linear_search(offsets, targe
     assert native.lookup_offset(offset_index(rising), 0, target) == (below or [(0, 0)])[-1]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(entries=OFFSET_ENTRIES)
 def test_native_offset_check_agrees_with_reference(entries):
     for order in (entries, sorted(entries), rising(entries)):
@@ -114,7 +114,7 @@ def test_native_offset_check_agrees_with_reference(entries):
         assert outcome(native.check_offset_index, data, 7) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(entries=TIME_ENTRIES)
 def test_native_time_check_agrees_with_reference(entries):
     for order in (entries, sorted(entries), rising(entries)):
@@ -186,7 +186,7 @@ def test_size_that_is_no_multiple_of_an_entry_is_corrupt_for_both(size):
         assert expected[:2] == ("error", CorruptRecord)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(-(2**33), 2**33) | st.integers(-(2**65), 2**65), st.integers(-(2**33), 2**33))
 @example(2**31 - 1, 2**31 - 1)
 @example(2**31, 0)

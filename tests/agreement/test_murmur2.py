@@ -26,7 +26,7 @@ def test_known_key_has_the_hash_that_java_gives_it(engine, key, signed):
     assert engine.murmur2(key) == signed & 0xFFFFFFFF
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=64))
 def test_native_agrees_with_reference(key):
     expected = reference.murmur2(key)

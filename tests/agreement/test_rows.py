@@ -113,7 +113,7 @@ def ints(column: bytes) -> list[int]:
 # -- rows become records ---------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(arrow_rows, max_size=12), names, st.integers(0, 3), st.integers(0, 400))
 def test_batches_of_columns_are_those_of_the_records(rows, kept, skipped, limit):
     batch = table(rows, kept)[skipped:]

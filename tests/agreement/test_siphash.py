@@ -55,7 +55,7 @@ def test_key_of_another_size_is_refused(engine: Any, size: int) -> None:
         engine.siphash(bytes(size), b"")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(min_size=16, max_size=16), st.binary(max_size=70))
 def test_native_agrees_with_reference(key: bytes, data: bytes) -> None:
     assert native.siphash(key, data) == reference.siphash(key, data)

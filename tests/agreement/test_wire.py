@@ -91,7 +91,7 @@ def test_refusal_says_what_did_not_fit_where(engine, name, data, pos, text):
 
 
 @pytest.mark.parametrize("name", DECODERS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.binary(max_size=12), pos=st.integers(-2, 13))
 @example(data=b"\x80", pos=0)
 @example(data=b"\xff" * 4 + b"\x1f", pos=0)
@@ -105,7 +105,7 @@ def test_native_decode_agrees_with_reference(name, data, pos):
 
 
 @pytest.mark.parametrize("name", [f"encode_{name}" for name in VARINTS])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     value=st.one_of(st.integers(), st.integers(-(2**64), 2**64), st.integers(-(2**32), 2**32)),
 )
@@ -118,7 +118,7 @@ def test_native_encode_agrees_with_reference(name, value):
     assert outcome(getattr(native, name), value) == outcome(getattr(reference, name), value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_varlong_round_trip_gives_the_value_back(value):
     wire = native.encode_varlong(value)

@@ -507,7 +507,7 @@ def test_history_that_cannot_be_is_refused(events: list[Event], why: str) -> Non
 # Random histories.
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(**WORLDS, partitions=st.integers(1, 3), settles=st.booleans())
 def test_world_in_which_nothing_goes_wrong(
     seed: int, steps: int, partitions: int, settles: bool
@@ -543,7 +543,7 @@ def plant(mutation: Mutation, seed: int, steps: int) -> Planted:
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), steps=st.integers(300, 500))
 def test_mistake_in_a_world_is_found(kind: Kind, seed: int, steps: int) -> None:
     events, value = plant(MUTATIONS[kind], seed, steps)
@@ -554,7 +554,7 @@ def test_mistake_in_a_world_is_found(kind: Kind, seed: int, steps: int) -> None:
         assert verdict.of(kind) == verdict.anomalies
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), steps=st.integers(300, 500))
 def test_value_that_nobody_has_read_in_a_world_is_unseen(seed: int, steps: int) -> None:
     events, value = plant(overlook, seed, steps)

@@ -164,4 +164,4 @@ class Lives(RuleBasedStateMachine):
 
 
 TestLives = Lives.TestCase
-TestLives.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+TestLives.settings = settings(max_examples=200, stateful_step_count=60)

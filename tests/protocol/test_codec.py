@@ -41,9 +41,7 @@ UNFIT = {
     "int64": (2**63, None),
 }
 
-few = settings(
-    max_examples=6, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
-)
+few = settings(max_examples=6, print_blob=True, suppress_health_check=list(HealthCheck))
 
 
 def places(cls: type[Struct], version: int) -> Iterator[tuple[Struct, Struct, Field]]:

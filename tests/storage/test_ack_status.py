@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plog._native.partition_log import (
@@ -305,14 +305,14 @@ def check_life(taken: Sequence[Step]) -> None:
         life.log.drop()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(st.lists(steps, max_size=25))
 def test_status_agrees_with_the_model(taken: list[Step]) -> None:
     check_life(taken)
 
 
 @pytest.mark.long
-@settings(max_examples=3_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=3_000)
 @given(st.lists(steps, max_size=60))
 def test_status_agrees_with_the_model_in_long_lives(taken: list[Step]) -> None:
     check_life(taken)
