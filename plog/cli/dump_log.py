@@ -10,6 +10,7 @@ import click
 
 from plog.cli.output import data_json, json_option, time_text
 from plog.ops.dump_log import DAMAGE, Found, dump
+from plog.printable import printable, printable_json
 from plog.types import counted
 
 
@@ -45,7 +46,8 @@ def command(files: tuple[Path, ...], deep: bool, verify: bool, as_json: bool) ->
             for found in dump(path, deep=deep, compare=verify):
                 damages += found.is_damage
                 if found.is_damage or not verify:
-                    sys.stdout.write(_json_line(found) if as_json else _line(found))
+                    line = _json_line(found) if as_json else printable(_line(found))
+                    sys.stdout.write(f"{line}\n")
     except BrokenPipeError:
         raise
     except OSError as fault:
@@ -65,22 +67,22 @@ def _json_line(found: Found) -> str:
     if "headers" in fields:
         fields["headers"] = [[name, data_json(value)] for name, value in _headers(found)]
     line = {"file": str(found.path), "kind": found.kind, "at": found.at, **fields}
-    return json.dumps(line) + "\n"
+    return json.dumps(line)
 
 
 def _line(found: Found) -> str:
     """Return a line of text: position, kind and fields."""
     if found.kind == "file":
-        return f"{found.path} ({found.fields['bytes']} bytes)\n"
+        return f"{found.path} ({found.fields['bytes']} bytes)"
     if found.kind == DAMAGE:
         where = "" if found.at is None else f" at {found.at}"
-        return f"DAMAGE in {found.path}{where}: {found.fields['why']}\n"
+        return f"DAMAGE in {found.path}{where}: {found.fields['why']}"
     if found.kind == "batch":
         return _batch_line(found)
     indent = "    " if found.kind == "record" else "  "
     where = "" if found.at is None or found.kind == "record" else f"at {found.at}: "
     words = [f"{name} {_word(name, value)}" for name, value in found.fields.items()]
-    return f"{indent}{where}{found.kind}: {', '.join(words)}\n"
+    return f"{indent}{where}{found.kind}: {', '.join(words)}"
 
 
 def _batch_line(found: Found) -> str:
@@ -102,12 +104,12 @@ def _batch_line(found: Found) -> str:
             f" sequences {fields['base_sequence']} to {fields['last_sequence']}"
         )
     words += [name for name in ("transactional", "control") if fields[name]]
-    return f"  at {found.at}: {', '.join(words)}\n"
+    return f"  at {found.at}: {', '.join(words)}"
 
 
 def _word(name: str, value: object) -> str:
     if isinstance(value, bytes):
-        return json.dumps(data_json(value), ensure_ascii=False)
+        return printable_json(json.dumps(data_json(value), ensure_ascii=False))
     if name == "headers" and isinstance(value, tuple):
         pairs = [f"{key}={json.dumps(data_json(data))}" for key, data in value]
         return f"({' '.join(pairs)})"

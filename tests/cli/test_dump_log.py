@@ -20,6 +20,8 @@ INDEX = "00000000000000000000.index"
 TIME_INDEX = "00000000000000000000.timeindex"
 TRANSACTION_INDEX = "00000000000000000000.txnindex"
 ROLLS = 40_000
+FORGING = ["\t", "\r", "\n", "\x1b[31m", "\x85", "\x9b", "\u2028", "\u202e"]
+"""Line breaks, escape sequences and direction marks."""
 
 
 @pytest.fixture(scope="module")
@@ -259,6 +261,20 @@ def test_command_prints_for_people(run, partition):
     assert 'key "k"' in text
     assert "producer 0 epoch 0" in text or "producer_id" in text
     assert run("dump-log", partition, "--verify").stdout == b""
+
+
+@pytest.mark.parametrize("character", FORGING, ids=ascii)
+def test_records_cannot_forge_a_line(run, tmp_path, character):
+    forged = f"k{character}  at 999: offsets 7 to 9"
+    record = (0, forged.encode(), forged.encode(), [(forged, forged.encode())])
+    log = tmp_path / LOG
+    log.write_bytes(records.build_batch([record]))
+    text = run("dump-log", log, "--deep").stdout.decode()
+    file, batch, found, end = text.split("\n")
+    assert batch.startswith("  at 0: offsets 0 to 0")
+    assert found.count("  at 999: offsets 7 to 9") == 4
+    assert (file + batch + found).isprintable()
+    assert end == ""
 
 
 def test_command_prints_json_lines(run, partition):
