@@ -15,6 +15,7 @@ from tests.agreement.harness import run_seed
 from tests.coordinator.txn_play import EXPIRATION_MS, TIMEOUT_MS, A, B, Play
 
 STEPS = 400
+MAX_STEPS = 10_000
 NEAR = 4
 """A life that begins so near to the last epoch gets there."""
 OUTCOME = {TxnState.COMPLETE_COMMIT: True, TxnState.COMPLETE_ABORT: False}
@@ -88,16 +89,28 @@ def test_random_life_near_the_last_epoch(seed: int, raises: bool) -> None:
     first = Producer(5, LAST_EPOCH - chance.randrange(NEAR))
     value = TxnValue(*first, TIMEOUT_MS, TxnState.EMPTY, updated_ms=0)
     life = Life(chance, raises, Play(value, stores_at_once=False), [first])
-    live(life)
-    assert any(one is not None and one.producer_id != first.id for one in life.play.log)
+    live(life, first.id)
 
 
-def live(life: Life) -> None:
-    """Have it happen, and look at what was told and stored."""
-    for _ in range(STEPS):
+def live(life: Life, first_id: int | None = None) -> None:
+    """Let it happen, and check the responses and the stored values.
+
+    Args:
+        first_id: the life goes on until the producer has another id than this one.
+    """
+    play = life.play
+
+    def is_over() -> bool:
+        return first_id is None or any(
+            one is not None and one.producer_id != first_id for one in play.log
+        )
+
+    for step in range(MAX_STEPS):
+        if step >= STEPS and is_over():
+            break
         life.step()
         life.hear()
-    play = life.play
+    assert is_over()
     while play.unstored:
         play.store()
         life.hear()
