@@ -702,6 +702,19 @@ def test_swap_replaces_the_segments_it_covers(directory: Path) -> None:
     assert first.read_bytes() == merged
     assert not second.exists()
     assert not second.with_suffix(".index").exists()
+    line = f"completed a compaction: {first.name} put in place, 1 old segment removed"
+    assert line in found.reports
+
+
+def test_empty_swap_is_named_when_it_takes_its_place(directory: Path) -> None:
+    """Compaction may remove every batch of a segment: it has no last offset to report."""
+    last = logs_of(directory)[-1]
+    (directory / (last.name + ".swap")).touch()
+    rename(directory, -1, ".deleted")
+    found = recovered(directory, UNCLEAN)
+    assert last.read_bytes() == b""
+    line = f"completed a compaction: {last.name} put in place, 0 old segments removed"
+    assert line in found.reports
 
 
 def test_swap_whose_old_segments_are_gone_becomes_final(directory: Path) -> None:
