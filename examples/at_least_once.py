@@ -1,13 +1,13 @@
 """Consume, transform, produce: each record at least once.
 
-The position is committed after the results are safe. Who takes over after a crash begins with
-records that may have been worked on already: they are written again, and none is lost.
+The position is committed after the results are safe. After a crash, the next worker may process
+records again: some are written twice, none is lost.
 
 - Every result is acknowledged by the broker (acks=all: it is on disk) before the commit.
-- A result that cannot be written ends the program without a commit, so that the next start begins
-  with its record.
+- If a result cannot be written, the program ends without a commit, and the next start processes its
+  record again.
 
-For results that may well be there twice, as those are that overwrite each other by their key.
+Use it for results that may appear twice, for example if they overwrite each other by key.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def transform(value: bytes | None) -> bytes:
 
 
 def copy(source: str, target: str, bootstrap_server: str, group: str, idle_s: float | None) -> None:
-    """Copy records until nothing came for `idle_s`."""
+    """Copy records until none has come for `idle_s` seconds."""
     with (
         Producer(bootstrap_server) as producer,
         GroupConsumer(
             bootstrap_server,
             group,
             auto_offset_reset="earliest",
-            # By itself it would commit what is still on its way to the target.
+            # Automatic commits would include records that are not yet written to the target.
             enable_auto_commit=False,
         ) as consumer,
     ):
@@ -51,16 +51,16 @@ def copy(source: str, target: str, bootstrap_server: str, group: str, idle_s: fl
             ]
             producer.flush()
             for result in sent:
-                result.result()  # raises what kept it from being written
+                result.result()  # raises if it was not written
             try:
                 consumer.commit()
             except CommitFailed:
-                # Others have our partitions now, and begin with these records: that is the
-                # "at least". We go on with what the group gives us next.
+                # Other members have our partitions now and process these records again: that is
+                # the "at least". Continue with the partitions that the group assigns next.
                 continue
             except RebalanceInProgress:
-                # With a cooperative assignor we read on while the group shares its partitions anew.
-                # The next commit has these records too, as far as their partitions stay ours.
+                # With a cooperative assignor a member keeps reading during a rebalance. The next
+                # commit includes these records, if their partitions stay assigned to us.
                 continue
 
 
@@ -69,7 +69,9 @@ def copy(source: str, target: str, bootstrap_server: str, group: str, idle_s: fl
 @click.argument("target")
 @click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True)
 @click.option("--group", default="at-least-once", show_default=True)
-@click.option("--idle-s", type=float, help="End when nothing came for so long [default: never].")
+@click.option(
+    "--idle-s", type=float, help="Exit after this many seconds without a record [default: never]."
+)
 def main(source: str, target: str, bootstrap_server: str, group: str, idle_s: float | None) -> None:
     """Copy topic SOURCE to TARGET in capitals.
 

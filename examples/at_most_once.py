@@ -1,13 +1,12 @@
 """Consume, transform, produce: each record at most once.
 
-The position is committed before the records are worked on. Who takes over after a crash begins
-behind them: what was not written yet is lost, and nothing is ever written twice.
+The position is committed before the records are processed. After a crash, the next worker starts
+behind them: unwritten results are lost, and none is written twice.
 
-- The commit comes first, and what it does not commit is not worked on.
-- The producer is idempotent (its default), so that a retry on the way to the broker does not write
-  a record twice either.
+- The commit comes first. Records that it does not commit are not processed.
+- The producer is idempotent (its default), so its retries do not write a record twice either.
 
-For what is out of date soon, as measurements are: a gap does no harm, a number counted twice does.
+Use it for short-lived data such as measurements: a gap is harmless, a number counted twice is not.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def transform(value: bytes | None) -> bytes:
 
 
 def go_back(consumer: GroupConsumer, records: list[ConsumerRecord]) -> None:
-    """Go back to the first of these records of each partition that is ours still."""
+    """Go back to the first of these records in each partition that is still assigned to us."""
     ours = consumer.assignment()
     for record in reversed(records):
         at = TopicPartition(record.topic, record.partition)
@@ -38,14 +37,14 @@ def go_back(consumer: GroupConsumer, records: list[ConsumerRecord]) -> None:
 
 
 def copy(source: str, target: str, bootstrap_server: str, group: str, idle_s: float | None) -> None:
-    """Copy records until nothing came for `idle_s`."""
+    """Copy records until none has come for `idle_s` seconds."""
     with (
         Producer(bootstrap_server) as producer,
         GroupConsumer(
             bootstrap_server,
             group,
             auto_offset_reset="earliest",
-            # By itself it would commit behind our back, at a time that promises nothing.
+            # Automatic commits would come at the wrong time: after records are processed.
             enable_auto_commit=False,
         ) as consumer,
     ):
@@ -58,14 +57,14 @@ def copy(source: str, target: str, bootstrap_server: str, group: str, idle_s: fl
                 continue
             came_at = time.monotonic()
             try:
-                # From here on these records are ours alone, and nobody reads them again.
+                # After this commit no other worker reads these records.
                 consumer.commit()
             except CommitFailed:
-                # The group has given our partitions to others, who read these records: not twice.
+                # Other members have our partitions now, and read these records: do not copy them.
                 continue
             except RebalanceInProgress:
-                # With a cooperative assignor we read on while the group shares its partitions anew.
-                # Nothing is committed: what stays ours comes once more.
+                # With a cooperative assignor a member keeps reading during a rebalance. Nothing is
+                # committed: read the records of the partitions that we keep again.
                 go_back(consumer, records)
                 continue
             for record in records:
@@ -77,7 +76,9 @@ def copy(source: str, target: str, bootstrap_server: str, group: str, idle_s: fl
 @click.argument("target")
 @click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True)
 @click.option("--group", default="at-most-once", show_default=True)
-@click.option("--idle-s", type=float, help="End when nothing came for so long [default: never].")
+@click.option(
+    "--idle-s", type=float, help="Exit after this many seconds without a record [default: never]."
+)
 def main(source: str, target: str, bootstrap_server: str, group: str, idle_s: float | None) -> None:
     """Copy topic SOURCE to TARGET in capitals.
 

@@ -1,15 +1,15 @@
 """Consume, transform, produce: each record exactly once.
 
-The results and the position behind their records are committed in one transaction: both stand, or
-neither. Who takes over after a crash begins where the last committed transaction ended.
+One transaction commits the results and the position behind their records: both or neither. After a
+crash, the next worker starts at the last committed transaction.
 
-- The transactional id belongs to the worker's name. A new worker of this name fences the old one,
-  should it live still, and has aborted what it left open, before it reads a position.
-- The offsets are committed as the group's member that read the records. If the group has given its
-  partitions to others meanwhile, that is refused, and the transaction cannot be committed.
+- The transactional id contains the worker's name. A new worker with that name fences the old one
+  and aborts its open transaction before it reads a position.
+- The offsets are committed as the group's member that read the records. If the group has assigned
+  its partitions to other members, the commit is refused and the transaction is aborted.
 - After a failure the transaction is aborted and the records are read again.
-- Whoever reads the target must ask for committed records (isolation_level="read_committed"), and so
-  does this program with its source: others would see results of transactions that were aborted.
+- Readers of the target need isolation_level="read_committed". Others see results of aborted
+  transactions. This program reads its source in the same way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def transform(value: bytes | None) -> bytes:
 
 
 def go_back(consumer: GroupConsumer) -> None:
-    """Go back to what is committed: what was read since has led to nothing."""
+    """Go back to the committed offsets: the results of later records were aborted."""
     partitions = consumer.assignment()
     committed = consumer.committed(partitions)
     for at in partitions:
@@ -48,13 +48,13 @@ def copy(
     records: int,
     idle_s: float | None,
 ) -> None:
-    """Copy records until nothing came for `idle_s`."""
+    """Copy records until none has come for `idle_s` seconds."""
     with (
         Producer(bootstrap_server, transactional_id=f"{group}-{worker}") as producer,
         GroupConsumer(
             bootstrap_server,
             group,
-            # A static member: back after a crash, it has its partitions at once (KIP-345).
+            # A static member: after a restart it has its partitions at once (KIP-345).
             group_instance_id=worker,
             isolation_level="read_committed",
             auto_offset_reset="earliest",
@@ -63,7 +63,7 @@ def copy(
         ) as consumer,
     ):
         consumer.partitions_for(source)  # raises if no broker answers, or without this topic
-        # Before the first position is read: the worker before us may be about to commit one.
+        # Before the first position is read: the previous worker may be about to commit one.
         producer.init_transactions()
         consumer.subscribe([source])
         came_at = time.monotonic()
@@ -80,11 +80,11 @@ def copy(
                         consumer.positions(), consumer.group_metadata
                     )
             except (ProducerFenced, RequestTimedOut):
-                # Another worker has our name, or nobody says whether the transaction stands. The
-                # next start finds out: its init_transactions waits for what is decided.
+                # Another worker has our name, or the outcome of the commit is unknown. The next
+                # start's init_transactions waits until it is decided.
                 raise
             except (CommitFailed, TransactionAborted, KafkaError) as failure:
-                click.echo(f"once more from the last commit: {failure}", err=True)
+                click.echo(f"starting again from the last commit: {failure}", err=True)
                 go_back(consumer)
 
 
@@ -93,9 +93,13 @@ def copy(
 @click.argument("target")
 @click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True)
 @click.option("--group", default="exactly-once", show_default=True)
-@click.option("--worker", default="1", show_default=True, help="Its name, kept over restarts.")
-@click.option("--records", default=500, show_default=True, help="Most of a transaction.")
-@click.option("--idle-s", type=float, help="End when nothing came for so long [default: never].")
+@click.option(
+    "--worker", default="1", show_default=True, help="Worker name; keep it across restarts."
+)
+@click.option("--records", default=500, show_default=True, help="Maximum records per transaction.")
+@click.option(
+    "--idle-s", type=float, help="Exit after this many seconds without a record [default: never]."
+)
 def main(
     source: str,
     target: str,
