@@ -365,7 +365,8 @@ class LogKeys(Settings):
     log_cleaner_threads = key(
         "log.cleaner.threads",
         INT,
-        "Threads that compact logs. 0 turns compaction off, and can be set only in the file.",
+        "Threads that compact logs. 0 turns compaction off, and can be set only in the file. "
+        "At run time the value may at most double or halve.",
         default=1,
         at_least=0,
         update=Update.CLUSTER_WIDE,

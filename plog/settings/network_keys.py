@@ -136,7 +136,7 @@ class NetworkKeys(Settings):
     num_io_threads = key(
         "num.io.threads",
         INT,
-        "Kafka's request handler threads.",
+        "Kafka's request handler threads. At run time the value may at most double or halve.",
         default=8,
         at_least=1,
         update=Update.CLUSTER_WIDE,
@@ -145,7 +145,7 @@ class NetworkKeys(Settings):
     background_threads = key(
         "background.threads",
         INT,
-        "Kafka's background threads.",
+        "Kafka's background threads. At run time the value may at most double or halve.",
         default=10,
         at_least=1,
         update=Update.CLUSTER_WIDE,
@@ -156,7 +156,7 @@ class NetworkKeys(Settings):
         INT,
         "Maximum number of requests that Python handlers execute at once. Requests "
         "that only wait for records, acks=all or a slow disk do not count. Further "
-        "requests wait, also when those being executed have more than 4 MB "
+        "requests wait. They also wait while the executing ones exceed 4 MB "
         "together. Kafka's default is 500.",
         default=100,
         at_least=1,
