@@ -97,7 +97,9 @@ class TopicWatch:
         options = self._options
         named = set(options.topics) | {partition.topic for partition in options.assigned}
         if missing := named - {partition.topic for partition in self.found}:
-            raise UnknownTopicOrPartition(f"topic {', '.join(sorted(missing))} does not exist")
+            names = ", ".join(repr(name) for name in sorted(missing))
+            what = f"topic {names} does" if len(missing) == 1 else f"topics {names} do"
+            raise UnknownTopicOrPartition(f"{what} not exist")
 
     def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the earliest offset of each partition."""

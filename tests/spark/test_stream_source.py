@@ -432,6 +432,17 @@ def test_wrong_topic_is_told_before_anything_begins(broker):
         run.reader.initialOffset()
 
 
+@pytest.mark.parametrize(
+    ("subscribed", "said"),
+    [("no-b", "topic 'no-b' does not exist"), ("no-b,no-a", "topics 'no-a', 'no-b' do not exist")],
+)
+def test_missing_topics_are_named(broker, subscribed, said):
+    run = Run(broker, [], subscribe=subscribed)
+    run.reader.watch.look()
+    with pytest.raises(UnknownTopicOrPartition, match=f"^{said}$"):
+        run.reader.watch.require_topics()
+
+
 def test_checkpoint_of_another_order_of_keys_goes_on(broker, new_topic):
     topic = new_topic(partitions=2)
     fill(broker, topic, {0: 3, 1: 4})
