@@ -1,10 +1,10 @@
-"""What docs/COMPATIBILITY.md lists, which tests show it, and writing the page from their results.
+"""Defines the rows of docs/COMPATIBILITY.md and their tests, and writes the page from the results.
 
-`bin/test --compatibility` counts the tests of every row by outcome when the run ends. What has long
-forms (tests marked `long`) has a second line, in which they alone are counted, so that a page never
-says of one what only the other has shown. A line of which nothing ran, or only some of its tests,
-keeps what an earlier run found: a run of one folder, or of the long forms, brings its own lines up
-to date. Words are this module's in all lines: `python -m tests.compatibility` writes them alone.
+`bin/test --compatibility` counts the tests of every row by outcome when the run ends. A row with
+long forms (tests marked `long`) has a second line, which counts only them. A line keeps its last
+result if not all of its tests ran: a run of one folder, or of the long forms, updates only its own
+lines. The words of all lines come from this module: `python -m tests.compatibility` updates only
+the words.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ LONG_FORM = ", long form"
 
 
 class Shown(NamedTuple):
-    """Shown of a file, or the one named behind `::`, whose parameters have all the words."""
+    """Tests of a path, or the test named behind `::`, whose parameters contain all the words."""
 
     path: str
     words: tuple[str, ...] = ()
 
     def has(self, test: str) -> bool:
-        """Tell whether a node id is one of them."""
+        """Return whether a node id is one of them."""
         name, _, parameters = test.partition("[")
         if name != self.path and not name.startswith((f"{self.path}::", f"{self.path}/")):
             return False
@@ -69,9 +69,9 @@ class Shown(NamedTuple):
 
 @cache
 def parts_of(tests: Shown) -> list[Shown]:
-    """Return the functions that are always run, of which a run without any is not whole.
+    """Return the functions without long forms: a run is complete only if each of them ran.
 
-    Which of them have parameters with the words cannot be told from here: then it is all in one.
+    With words, the functions are not known here; then it returns `tests` alone.
     """
     path, _, name = tests.path.partition("::")
     if name or tests.words or not (ROOT / path).exists():
@@ -87,8 +87,10 @@ def parts_of(tests: Shown) -> list[Shown]:
 
 
 class Row(NamedTuple):
-    """A line of the table; `lacks` says why there is no test of it yet, `long` what more its
-    long forms show, which have a line of their own."""
+    """A line of the table.
+
+    `lacks` says why it has no test yet, `long` what its long forms show, in a line of their own.
+    """
 
     area: str
     name: str
@@ -104,7 +106,7 @@ class Row(NamedTuple):
 
     @property
     def long_row(self) -> Row | None:
-        """Return the line of its long forms, if it has any."""
+        """Return the row of its long forms, if it has any."""
         if not self.long:
             return None
         return self._replace(name=self.name + LONG_FORM, shown=self.long, long="")
@@ -119,7 +121,7 @@ def _distribution(name: str) -> Callable[[], str]:
 
 
 def _found(path: Path, pattern: str) -> Callable[[], str]:
-    """Return what says the releases that a file pins."""
+    """Return a function that returns the releases that a file pins."""
 
     def release() -> str:
         found = re.search(pattern, path.read_text(), re.MULTILINE)
@@ -141,7 +143,7 @@ CLIENTS, GROUPS, TRANSACTIONS, TOOLS, FILES, ANSWERS, INPUT, HOSTS, HOST = (
     "transactions",
     "Kafka's tools",
     "files",
-    "answers",
+    "responses",
     "bad input",
     "bad hosts",
     "on a host",
@@ -198,7 +200,7 @@ def _transaction_tool(name: str, shown: str, *tests: str) -> Row:
 
 
 def _member(name: str, shown: str, parameter: str, release: Callable[[], str]) -> Row:
-    """Of the groups of one client; that of all clients together shows something of each."""
+    """Return the row of one client's groups; the test of all clients together belongs to each."""
     of_all = _of("compat/test_consumer_groups.py::test_members_of_all_clients_share_a_group")
     return Row(
         GROUPS, name, shown, (_of("compat/test_consumer_groups.py", parameter), of_all), release
@@ -217,11 +219,11 @@ OF_CONSUMERS = {
     ),
     "franz-go": (CHANGES_PROTOCOL,),
 }  # fmt: skip
-"""The tests of a client that have no parameter of its name."""
+"""The tests of a client that do not have its name as a parameter."""
 
 
 def _consumer(name: str, parameter: str, release: Callable[[], str]) -> Row:
-    """Of groups of KIP-848, where the broker assigns."""
+    """Return the row of a client's KIP-848 groups, whose partitions the broker assigns."""
     file = "compat/test_consumer_protocol.py"
     named = tuple(_of(f"{file}::{test}") for test in OF_CONSUMERS[name])
     tests = (_of(file, parameter), *named)
@@ -517,7 +519,7 @@ ROWS = [
            "hostile/test_batches.py"),
     _shown(INPUT, "absurd fetches", "sizes, waits, sessions beyond the slots",
            "hostile/test_fetches.py"),
-    _shown(INPUT, "small requests for large answers",
+    _shown(INPUT, "small requests with large responses",
            "bounded, or described once; so are members with large metadata",
            "hostile/test_answers.py", "hostile/test_groups.py"),
     _shown(INPUT, "names that climb directories", "refused in every request with a name",
@@ -624,7 +626,7 @@ def rows_of(page: str) -> Iterator[tuple[tuple[str, str], str]]:
 
 
 def cells_of(line: str) -> list[str]:
-    """Return what a line of a table says."""
+    """Return the cells of a line of a table."""
     return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
@@ -648,13 +650,13 @@ def _line(row: Row, outcomes: Counter[str], when: str, last: str | None) -> str:
 
 
 def is_worded(line: str, row: Row) -> bool:
-    """Tell whether a line of a page has a row's words; how many seconds it was is of its run."""
+    """Return whether a line has a row's words, except the seconds, which belong to its run."""
     said, shown = (re.sub(r"\d+ seconds", "", text) for text in (cells_of(line)[3], row.shown))
     return said == shown
 
 
 def reworded(line: str, row: Row) -> str:
-    """Return a line of a page with a row's words and what an earlier run found."""
+    """Return a line of a page with a row's words and its old result."""
     cells = cells_of(line)
     if not is_worded(line, row):
         cells[3] = row.shown
@@ -662,15 +664,19 @@ def reworded(line: str, row: Row) -> str:
 
 
 def lines_of(rows: list[Row]) -> list[Row]:
-    """Return the rows, each with that of its long forms behind it."""
+    """Return the rows, each followed by that of its long forms."""
     return [line for row in rows for line in (row, row.long_row) if line is not None]
 
 
 def page_of(
     outcomes: Mapping[str, str], last_page: str, when: str, long: Set[str] = frozenset()
 ) -> str:
-    """Return the page after a run, by the outcome of every test, those of them that are `long`
-    forms, and the page before it."""
+    """Return the page after a run.
+
+    Args:
+        outcomes: the outcome of every test that ran.
+        long: those of the tests that are long forms.
+    """
     last = dict(rows_of(last_page))
     lines = []
     for row in ROWS:
@@ -696,7 +702,7 @@ def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _commit() -> str:
-    """Return what was tested; the page itself may have been written anew since."""
+    """Return the tested commit; changes of the page itself do not count."""
     commit = _git("rev-parse", "--short", "HEAD").stdout.strip()
     if not commit:
         return "no commit"
@@ -705,14 +711,14 @@ def _commit() -> str:
 
 
 class Plugin:
-    """Gathers outcomes on the process that hears of all tests, and writes the page at the end."""
+    """Gathers outcomes in the process that receives all reports, and writes the page at the end."""
 
     def __init__(self) -> None:
         self._outcomes: dict[str, str] = {}
         self._long: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test has failed when any part of it has."""
+        """Record a result; a test has failed if its setup, call or teardown has."""
         if report.when == "call" or not report.passed:
             known = self._outcomes.get(report.nodeid, report.outcome)
             self._outcomes[report.nodeid] = known if known == "failed" else report.outcome
@@ -720,7 +726,7 @@ class Plugin:
                 self._long.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        """Write what was found."""
+        """Write the page."""
         last = PAGE.read_text() if PAGE.exists() else ""
         today = datetime.datetime.now(datetime.UTC).date()
         page = page_of(self._outcomes, last, f"{today}, {_commit()}", self._long)

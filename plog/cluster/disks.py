@@ -1,8 +1,8 @@
-"""Which log directories' disks are slow just now, and the threads that wait for them.
+"""Tracks which log directories' disks are slow, and has the threads that wait for them.
 
-Owns a mark for each directory, which both planes see and which every append moves, and
-a thread for each where the handlers append and read what would keep the event loop from
-its other clients. Decides which calls on logs those are, never what is done there.
+Owns a mark for each directory, which reactors and handlers share and every append updates, and a
+thread for each directory, in which handlers append and read when that would block the event loop.
+Decides which calls run in that thread, never what they do.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 STEADY_US = 10_000_000
-"""One of several disks that is slow now and then would keep a reactor waiting each time, if it were
-called fast again at once."""
+"""How long a disk counts as slow after a slow write, if there are several disks. Otherwise one that
+is slow now and then would block a reactor each time."""
 
 
 class Disks:
     """The disks below the log directories. Thread-safe.
 
     Args:
-        several: there is more than one, and none may keep the clients of another waiting.
+        several: there are several disks, and a slow one must not delay clients of the others.
     """
 
     def __init__(self, *, several: bool = False) -> None:
@@ -41,7 +41,7 @@ class Disks:
         self._threads: dict[Path, ThreadPoolExecutor] = {}
 
     def worker(self, log_dir: Path) -> WorkThread:
-        """Return the mark of a directory, with the queue that the fast path has for it."""
+        """Return the mark of a directory, with the fast path's queue for it."""
         found = self._workers.get(log_dir)
         if found is None:
             with self._lock:
@@ -50,27 +50,27 @@ class Disks:
         return found
 
     def is_slow(self, log_dir: Path) -> bool:
-        """Tell whether a directory's disk has made somebody wait just now.
+        """Return whether a directory's disk counts as slow.
 
-        One of several also until it has shown that it does not.
+        Each of several disks does until it has proved fast.
         """
         return self.worker(log_dir).is_slow
 
     def counts_as_slow(self, log_dir: Path) -> bool:
-        """Tell what `is_slow` would, for those who only look: nothing is made for a directory."""
+        """Return what `is_slow` would, without creating a mark for the directory."""
         found = self._workers.get(log_dir)
         return self._several if found is None else found.is_slow
 
     def note_append(self, log_dir: Path, took_us: int) -> None:
-        """Take note of how long an append took."""
+        """Record how long an append took."""
         self.worker(log_dir).note_time(took_us)
 
     async def in_thread(
         self, log_dir: Path, call: Callable[P, T], *arguments: P.args, **options: P.kwargs
     ) -> T:
-        """Make a call that waits for a directory's disk beside the event loop.
+        """Make a call that waits for a directory's disk, in that directory's thread.
 
-        One at a time: it is one disk, and other directories' calls must find threads too.
+        One call at a time per directory, so that a slow disk occupies only its own thread.
         """
         with self._lock:
             thread = self._threads.get(log_dir)
@@ -80,7 +80,7 @@ class Disks:
         return await loop.run_in_executor(thread, partial(call, *arguments, **options))
 
     def slow_among(self, logs: Iterable[Log]) -> Path | None:
-        """Return the directory of the first log whose disk is slow; None: of none it is."""
+        """Return the directory of the first log whose disk is slow, or None."""
         return next((log.log_dir for log in logs if self.is_slow(log.log_dir)), None)
 
     async def at_logs(
@@ -90,10 +90,10 @@ class Disks:
         *,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> T:
-        """Make a short call that writes logs, or takes their locks, where it keeps nobody waiting.
+        """Make a short call that writes or locks logs, without blocking the event loop.
 
-        That is in the event loop, unless a disk is slow or somebody else has a log's lock, who may
-        be waiting for any disk; then in the thread of that log's directory.
+        It runs in the event loop, unless a disk is slow or another thread holds a log's lock: that
+        thread may be waiting for any disk. Then it runs in the thread of that log's directory.
 
         Args:
             waiting: entered while the call is in the thread.
@@ -111,13 +111,13 @@ class Disks:
             return await self.in_thread(place, call)
 
     def stop(self) -> None:
-        """End the threads, after what they are at."""
+        """End the threads after their current calls; cancel the queued ones."""
         for thread in self._threads.values():
             thread.shutdown(cancel_futures=True)
 
 
 def _hold(logs: Iterable[Log]) -> tuple[list[Log], Path | None]:
-    """Hold logs up to the first that somebody else changes; return those, and its directory."""
+    """Lock logs up to the first that is locked elsewhere; return those, and its directory."""
     held: list[Log] = []
     for log in logs:
         if not log.try_hold():
