@@ -34,7 +34,7 @@ def copy(source: str, target: str, bootstrap_server: str, group: str, idle_s: fl
             bootstrap_server,
             group,
             auto_offset_reset="earliest",
-            # Automatic commits would include records that are not yet written to the target.
+            # Automatic commits may include records that are not yet written to the target.
             enable_auto_commit=False,
         ) as consumer,
     ):

@@ -44,7 +44,7 @@ def copy(source: str, target: str, bootstrap_server: str, group: str, idle_s: fl
             bootstrap_server,
             group,
             auto_offset_reset="earliest",
-            # Automatic commits would come at the wrong time: after records are processed.
+            # Automatic commits may come after records are processed.
             enable_auto_commit=False,
         ) as consumer,
     ):
