@@ -71,7 +71,7 @@ class AckWait:
             offline = offline or "its log directory has failed"
             raise KafkaStorageError(f"{self.topic_partition} is offline: {offline}")
         if status == ACK_NOT_LEADER:
-            raise NotLeaderOrFollower("the partition is not led here any more")
+            raise NotLeaderOrFollower("this broker no longer leads the partition")
         if status == ACK_TOO_FEW_IN_SYNC:
             raise NotEnoughReplicasAfterAppend(
                 "the records are committed, but fewer replicas than min.insync.replicas are in sync"

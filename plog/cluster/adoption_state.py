@@ -45,10 +45,12 @@ def check_may_start(store: Store) -> None:
     """
     state = read_state(store)
     if state is AdoptionState.ADOPTING:
-        raise InconsistentLogDirs("plog adopt was cut short: run it again before the broker")
+        raise InconsistentLogDirs(
+            "plog adopt was interrupted: run it again before the broker starts"
+        )
     if state is AdoptionState.GIVEN_BACK:
         raise InconsistentLogDirs(
-            "the topics were given back to Kafka: plog adopt takes them over again"
+            "the topics were given back to Kafka: run plog adopt to take them over again"
         )
 
 

@@ -201,7 +201,7 @@ class ConfigChanges:
         return kept
 
     def _sweep(self, names: Sequence[str]) -> None:
-        """Remove notices that every broker has heard."""
+        """Remove notices that every broker has had time to read."""
         for name in names:
             path = join(znodes.CONFIG_CHANGES, name)
             stat = self._store.exists(path)
@@ -218,7 +218,7 @@ class ConfigChanges:
         except SessionLost:
             raise
         except StoreError as refused:
-            log.warning("%s stays: %s", path, refused)
+            log.warning("cannot delete %s: %s", path, refused)
 
     def _read(self, entity: ConfigEntity) -> dict[str, str]:
         try:

@@ -196,7 +196,8 @@ def _check(change: Change, levels: Mapping[str, int]) -> None:
         )
     if level < now and direction is Direction.UP:
         raise InvalidUpdateVersion(
-            f"{feature} is at level {now}; to lower it to {max(level, NO_LEVEL)}, say so"
+            f"{feature} is at level {now}; lowering it to {max(level, NO_LEVEL)}"
+            " needs a downgrade (`plog features set --lower`)"
         )
     if level > now and direction is not Direction.UP:
         raise InvalidUpdateVersion(f"{feature} is at level {now}; {level} is not lower")

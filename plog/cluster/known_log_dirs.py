@@ -266,9 +266,9 @@ def absent_partitions(store: Store, broker_id: int, found: FoundLogDirs) -> set[
 
 
 def missing_log_dirs(store: Store, broker_id: int, found: FoundLogDirs) -> dict[uuid.UUID, Path]:
-    """Return which directories are missing, and say so of those that have no place in `log.dirs`.
+    """Return the missing directories; log those that are not in `log.dirs`.
 
-    The others know their ids then, also where their meta.properties does not say it any more.
+    Sets `lost_id` of the directories whose meta.properties has lost the id.
     """
     register_log_dirs(store, broker_id, {one: path for path, one in found.unmounted.items()})
     missing, lost = judge(registered_log_dirs(store, broker_id), found)
@@ -277,8 +277,8 @@ def missing_log_dirs(store: Store, broker_id: int, found: FoundLogDirs) -> dict[
     for one, place in missing.items():
         if one not in found.unmounted.values():
             log.error(
-                "log directory %s (%s %s) is in none of log.dirs: put it back and start again; if"
-                " it is gone for good, `plog log-dirs --forget %s` says so",
+                "log directory %s (%s %s) is not in log.dirs: add it and restart; if it is lost,"
+                " run `plog log-dirs --forget %s PROPERTIES` with the broker's properties file",
                 place, DIRECTORY_ID, uuid_to_text(one), uuid_to_text(one),
             )  # fmt: skip
     return missing

@@ -42,7 +42,8 @@ def place_replicas(
     """
     if not 0 < replication_factor <= len(candidates):
         raise InvalidReplicationFactor(
-            f"replication factor {replication_factor} with {counted(len(candidates), 'broker')}"
+            f"invalid replication factor {replication_factor} for"
+            f" {counted(len(candidates), 'broker')}"
         )
     racks = {candidate.rack for candidate in candidates}
     # Where some racks are unknown, none are used.

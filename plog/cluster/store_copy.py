@@ -131,7 +131,7 @@ class StoreCopy:
                 raise CopyDamaged(f"{self.path}: node {path!r} is damaged")
             self.nodes[path] = Node(*values)
         if len(self.nodes) != row[2]:
-            raise CopyDamaged(f"{self.path}: {len(self.nodes)} nodes, {row[2]} were written")
+            raise CopyDamaged(f"{self.path}: {len(self.nodes)} nodes, expected {row[2]}")
         self.store_id, self.zxid = row[0], row[1]
 
     def forget_nodes(self) -> None:

@@ -238,10 +238,11 @@ class TopicAdmin:
             present = len(node.partitions)
             if count <= present:
                 raise InvalidPartitions(
-                    f"topic {name!r} has {counted(present, 'partition')} already, {count} asked for"
+                    f"topic {name!r} has {counted(present, 'partition')} already;"
+                    f" the request asks for {count}"
                 )
             if limit is not None and count > limit:
-                raise InvalidPartitions(f"{count} partitions, at most {limit}")
+                raise InvalidPartitions(f"{count} partitions exceed the limit of {limit}")
             added = self._added(node, count - present, assignments)
             if validate_only:
                 return

@@ -215,7 +215,7 @@ class ClassicGroup:
         self._refuse_join(join, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER)
         if known is not None:
             self._dismiss(known, ErrorCode.UNKNOWN_MEMBER_ID)
-            self._after_losing(f"member {known.member_id} found no room")
+            self._after_losing(f"member {known.member_id} was removed: the group is full")
 
     def _can_use(self, join: Join) -> bool:
         """Return whether all members would still have an assignor in common."""
@@ -305,7 +305,7 @@ class ClassicGroup:
             self._replacing[stored.ticket] = _Replaced(join, old, led)
             return
         member.joining = join.token
-        self._rebalance(f"static member {member.instance_id} came back as {member.member_id}")
+        self._rebalance(f"static member {member.instance_id} rejoined as {member.member_id}")
 
     def _enrol(self, member: Member, *, leads: bool) -> None:
         """Add the member that replaces another one."""
@@ -448,7 +448,7 @@ class ClassicGroup:
             self._dismiss(member, ErrorCode.UNKNOWN_MEMBER_ID)
         if late:
             names = ", ".join(member.member_id for member in late)
-            self._after_losing(f"members that did not ask for their assignments: {names}")
+            self._after_losing(f"members that did not send SyncGroup: {names}")
 
     def _assigned(self, assignments: Mapping[str, bytes], error: ErrorCode) -> None:
         self._assigning = None
@@ -527,9 +527,7 @@ class ClassicGroup:
         elif kind is TimerKind.SESSION and member_id in self.roster:
             member = self.roster[member_id]
             self._dismiss(member, ErrorCode.UNKNOWN_MEMBER_ID)
-            self._after_losing(
-                f"member {member_id} was silent for its {member.session_timeout_ms} ms"
-            )
+            self._after_losing(f"member {member_id} timed out after {member.session_timeout_ms} ms")
 
     @_take.register
     def _on_stored(self, stored: Stored) -> None:

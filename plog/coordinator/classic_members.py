@@ -88,7 +88,7 @@ def _join(group: GroupCore, join: Join) -> JoinAnswer:
         SetTimer(Timer(TimerKind.SYNC, member_id), join.rebalance_timeout_ms),
     )
     if static is not None and static != member_id:
-        group.maybe_downgrade(f"static member {join.instance_id} went back")
+        group.maybe_downgrade(f"static member {join.instance_id} returned to the classic protocol")
     return JoinAnswer(
         ErrorCode.NONE,
         member_id,

@@ -130,10 +130,10 @@ class GroupCore:
         reason = None
         if before is None:
             reason = f"member {member_id} joined" + (
-                " by the classic protocol" * bool(told.classic)
+                " with the classic protocol" * bool(told.classic)
             )
         elif (before.topics, before.regex) != (told.topics, told.regex):
-            reason = f"member {member_id} wants other topics"
+            reason = f"member {member_id} changed its subscription"
         self._forget_regexes()
         self.look(reason)
         self._maybe_resolve()
@@ -280,7 +280,9 @@ class GroupCore:
         """Check that the group may have another member. Raises KafkaError."""
         if len(self.table.members) >= self.rules.max_size:
             most = self.rules.max_size
-            raise error_for(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {most} members")
+            raise error_for(
+                ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {most} members, its maximum"
+            )
 
     def effects(self) -> list[ConsumerEffect]:
         """Return the pending effects; storing the changed records comes first."""

@@ -115,18 +115,21 @@ class ConsumerGroup(GroupCore):
         """Validate a heartbeat. Raises KafkaError."""
         if beat.assignor is not None and beat.assignor not in self.rules.assignors:
             known = ", ".join(self.rules.assignors)
-            raise error_for(ErrorCode.UNSUPPORTED_ASSIGNOR, f"the assignors are {known}")
+            raise error_for(
+                ErrorCode.UNSUPPORTED_ASSIGNOR,
+                f"unsupported assignor {beat.assignor[:100]!r}: use one of {known}",
+            )
         static = self.member_of_instance(beat.instance_id)
         is_other = static is not None and static != beat.member_id
         if beat.epoch == JOINING_EPOCH:
             if static is None and beat.member_id not in self.table.members:
                 self.check_room()
             if static is not None and is_other and not self._is_released(static):
-                raise error_for(ErrorCode.UNRELEASED_INSTANCE_ID, f"{beat.instance_id} is {static}")
-        elif is_other:
-            raise error_for(ErrorCode.FENCED_INSTANCE_ID, f"{beat.instance_id} is {static}")
+                raise error_for(ErrorCode.UNRELEASED_INSTANCE_ID, _in_use(beat, static))
+        elif static is not None and is_other:
+            raise error_for(ErrorCode.FENCED_INSTANCE_ID, _in_use(beat, static))
         elif static is None and beat.instance_id is not None:
-            raise error_for(ErrorCode.UNKNOWN_MEMBER_ID, f"nobody is {beat.instance_id}")
+            raise error_for(ErrorCode.UNKNOWN_MEMBER_ID, _no_member_with(beat))
         else:
             self._check_epoch(beat)
         if beat.regex and beat.regex not in self.table.wanted_regexes:
@@ -142,7 +145,7 @@ class ConsumerGroup(GroupCore):
 
     def _check_epoch(self, beat: Beat) -> None:
         if beat.member_id not in self.table.members:
-            raise error_for(ErrorCode.UNKNOWN_MEMBER_ID, f"{beat.member_id} is no member")
+            raise error_for(ErrorCode.UNKNOWN_MEMBER_ID, f"unknown member id {beat.member_id}")
         current = self.table.current(beat.member_id)
         if beat.epoch == current.epoch:
             return
@@ -176,11 +179,11 @@ class ConsumerGroup(GroupCore):
         if beat.instance_id is not None:
             static = self.member_of_instance(beat.instance_id)
             if static is None:
-                raise error_for(ErrorCode.UNKNOWN_MEMBER_ID, f"nobody is {beat.instance_id}")
+                raise error_for(ErrorCode.UNKNOWN_MEMBER_ID, _no_member_with(beat))
             if static != member_id:
-                raise error_for(ErrorCode.FENCED_INSTANCE_ID, f"{beat.instance_id} is {static}")
+                raise error_for(ErrorCode.FENCED_INSTANCE_ID, _in_use(beat, static))
         elif member_id not in self.table.members:
-            raise error_for(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member")
+            raise error_for(ErrorCode.UNKNOWN_MEMBER_ID, f"unknown member id {member_id}")
         if beat.epoch == AWAY_EPOCH and beat.instance_id is not None:
             current = self.table.current(member_id)
             away = Current(AWAY_EPOCH, current.epoch, MemberState.STABLE, current.assigned)
@@ -203,13 +206,13 @@ class ConsumerGroup(GroupCore):
         if member is None or self.is_dead:
             return
         if kind is TimerKind.SESSION:
-            why = f"was silent for its {self.session_ms(member)} ms"
+            why = f"timed out after {self.session_ms(member)} ms"
         elif kind is TimerKind.REVOKE:
             if self.table.current(member_id).state is not MemberState.UNREVOKED_PARTITIONS:
                 return
-            why = f"did not give its partitions up within {member.rebalance_timeout_ms} ms"
+            why = f"did not revoke its partitions within {member.rebalance_timeout_ms} ms"
         else:
-            why = f"did not go on within {member.rebalance_timeout_ms} ms ({kind.value})"
+            why = f"did not finish {kind.value} within {member.rebalance_timeout_ms} ms"
         self.remove([member_id], f"member {member_id} {why}")
 
     # -- members of the classic protocol -------------------------------------------------------
@@ -262,3 +265,11 @@ class ConsumerGroup(GroupCore):
             return ErrorCode.NONE
         is_classic = member.classic is not None
         return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
+
+
+def _in_use(beat: Beat, member_id: str) -> str:
+    return f"instance id {beat.instance_id!r} is used by member {member_id}"
+
+
+def _no_member_with(beat: Beat) -> str:
+    return f"no member has instance id {beat.instance_id!r}"

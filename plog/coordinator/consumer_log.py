@@ -105,7 +105,7 @@ def encode_value(record: Record) -> bytes | None:
             )
             return encode(found, VALUE)
         case _:
-            raise TypeError(f"no value of {record.key.kind.name}: {record.value!r}")
+            raise TypeError(f"{record.value!r} is not a value of {record.key.kind.name}")
 
 
 def decode_value(kind: Kind, data: bytes) -> Value:

@@ -156,7 +156,7 @@ class ConsumerRunner:
             batch.others.append(Pair(group_log.encode_group_key(group.group_id), None))
             group.is_stored = False
         if table.members:
-            self._tell_of(group, "is a consumer group from now on")
+            self._tell_of(group, "was converted to a consumer group")
         group.machine = machine
         self.execute(group, [*machine.resume(), *effects])
 
@@ -178,7 +178,7 @@ class ConsumerRunner:
             self._cluster(),
             initial_delay_ms=self._settings.group_initial_rebalance_delay_ms,
         )
-        self._tell_of(group, "is a classic group from now on")
+        self._tell_of(group, "was converted to a classic group")
         self._become_classic(group, was, classic)
         assignments = {member.member_id: member.assignment for member in classic.roster}
         group.unsafe.gathering().others.append(
@@ -246,7 +246,7 @@ class ConsumerRunner:
         machine, cluster = group.machine, self._cluster()
         found, faults = await asyncio.to_thread(_resolved, regexes, cluster, self._clock.now_ms())
         for fault in faults:
-            self._tell_of(group, f"has members for whom no topic matches: {fault}")
+            self._tell_of(group, f"has a topic expression that cannot be evaluated: {fault}")
         if group.machine is machine and isinstance(machine, ConsumerGroup):
             self.execute(group, self._on(machine, Resolution(found)))
 

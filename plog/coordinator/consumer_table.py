@@ -199,7 +199,7 @@ class Table:
                 self.size += (value.size if value else 0) - (before.size if before else 0)
                 _put(self.regexes, name, value)
             case _:
-                raise TypeError(f"{value!r} is no value of {kind.name}")
+                raise TypeError(f"{value!r} is not a value of {kind.name}")
 
     def _apply_member(self, member_id: str, member: Subscriber | None) -> None:
         before = self.members.get(member_id)

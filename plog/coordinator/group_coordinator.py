@@ -204,7 +204,7 @@ class GroupCoordinator:
         if size > most:
             # Its members notice, may commit, and the first ones to rejoin stay (KIP-389).
             group.since_ms = self._clock.now_ms()
-            reason = f"it has {size} members, and may have {most}"
+            reason = f"it has {size} members, group.max.size is {most}"
             self._execute(group, machine.disturb(reason))
 
     def _retire(self, shard: Shard) -> None:

@@ -30,7 +30,7 @@ from plog.types import NO_TIMESTAMP, TopicPartition
 
 log = logging.getLogger(__name__)
 
-UNREADABLE = "%d further records say nothing"
+UNREADABLE = "%d further records cannot be read"
 
 
 @dataclass(slots=True)

@@ -118,7 +118,7 @@ def replay(
         except (CorruptRecord, ValueError) as damage:
             raise KafkaStorageError(f"{log.topic_partition} cannot be read: {damage}") from damage
         if found.end_offset == at:
-            raise KafkaStorageError(f"{log.topic_partition} has nothing at its offset {at}")
+            raise KafkaStorageError(f"{log.topic_partition} has no batch at offset {at}")
     found.drop_deleted()
     return found
 

@@ -104,7 +104,7 @@ class Shards(Generic[S]):
             return shard
         if index in self._loading:
             raise CoordinatorLoadInProgress(f"{self.topic}-{index} is loading")
-        raise NotCoordinator(f"{self.topic}-{index} is not led here")
+        raise NotCoordinator(f"this broker does not lead {self.topic}-{index}")
 
     def at(self, index: int) -> S | None:
         """Return the active shard of a partition, or None."""

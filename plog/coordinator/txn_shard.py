@@ -17,7 +17,7 @@ from plog.runtime.bounded_lines import BoundedLines
 
 log = logging.getLogger(__name__)
 
-UNREADABLE = "%d further records say nothing"
+UNREADABLE = "%d further records cannot be read"
 
 
 @dataclass(slots=True)

@@ -53,7 +53,7 @@ def describe_cluster(ctx: Context, request: DescribeClusterRequest) -> DescribeC
     if request.endpoint_type != BROKERS:
         is_other = request.endpoint_type == CONTROLLERS
         kind = MismatchedEndpointType if is_other else UnsupportedEndpointType
-        refusal = kind("brokers answer for brokers only")
+        refusal = kind("only endpoint type 1 (brokers) is supported")
         return DescribeClusterResponse(
             error_code=refusal.code,
             error_message=str(refusal),

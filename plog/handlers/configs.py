@@ -159,7 +159,9 @@ def _entries(ctx: Context, resource: DescribeConfigsResource) -> list[ConfigEntr
     if name == CLUSTER_DEFAULT:
         return settings.describe_cluster_default(keys)
     if name != str(ctx.services.node_id):
-        raise InvalidRequest(f"broker {name!r} was sent to broker {ctx.services.node_id}")
+        raise InvalidRequest(
+            f"request for broker {name!r} was sent to broker {ctx.services.node_id}"
+        )
     return settings.describe_broker(keys)
 
 

@@ -37,16 +37,16 @@ async def elect_leaders(ctx: Context, request: ElectLeadersRequest) -> ElectLead
     try:
         election = ElectionType(request.election_type)
     except ValueError:
-        refusal = InvalidRequest(f"election type {request.election_type}")
+        refusal = InvalidRequest(f"unknown election type {request.election_type}")
         return _not_elected(ctx, refusal, asked or ())
     future = asyncio.wrap_future(ctx.services.controller.elect_leaders(election, asked))
-    # Whoever does not wait for it leaves it to the controller; it must not be cancelled.
+    # The controller may finish after this request has timed out: do not cancel it.
     future.add_done_callback(_heard)
     with ctx.connection.while_open():
         done, _ = await asyncio.wait([future], timeout=max(request.timeout_ms, 0) / 1000)
     try:
         if not done:
-            raise RequestTimedOut("the controller has not answered yet")
+            raise RequestTimedOut("the controller has not responded yet")
         outcomes = future.result()
     except KafkaError as refusal:
         return _not_elected(ctx, refusal, asked or ())

@@ -66,7 +66,7 @@ def _change(ctx: Context, asked: FeatureUpdateKey) -> Change:
     try:
         direction = Direction(asked.upgrade_type)
     except ValueError:
-        raise InvalidRequest(f"upgrade type {asked.upgrade_type}") from None
+        raise InvalidRequest(f"unknown upgrade type {asked.upgrade_type}") from None
     return Change(asked.feature, asked.max_version_level, direction)
 
 

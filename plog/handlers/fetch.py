@@ -321,7 +321,7 @@ def _read_committed(
 def _not_a_follower(
     replica_id: int, topic_partition: TopicPartition, wanted: FetchedPartition
 ) -> KafkaError:
-    text = f"broker {replica_id} is no replica of {topic_partition}"
+    text = f"broker {replica_id} is not a replica of {topic_partition}"
     if wanted.current_leader_epoch == NO_EPOCH:
         return NotLeaderOrFollower(text)
     # It agrees with this leader on the epoch, so it may become one that is only not known yet.
@@ -336,7 +336,7 @@ def _diverging_epoch(partition: Partition, wanted: FetchedPartition) -> EpochEnd
     epoch, end_offset = log.epoch_end_offset(wanted.last_fetched_epoch)
     if epoch == NO_EPOCH:
         raise OffsetOutOfRange(
-            f"nothing is known of epoch {wanted.last_fetched_epoch} in {partition.topic_partition}"
+            f"{partition.topic_partition}: unknown leader epoch {wanted.last_fetched_epoch}"
         )
     if wanted.fetch_offset < log.log_start_offset:
         raise OffsetOutOfRange(

@@ -30,7 +30,7 @@ class ReplicaMoves:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queues: dict[Path, Queue] = {}
-        self._lines = BoundedLines(log, "%d further replicas stay where they are")
+        self._lines = BoundedLines(log, "%d further replica moves failed")
 
     def start(self, move: Move, topic_partition: TopicPartition, target: Path) -> Future[ErrorCode]:
         """Have `move(topic_partition, target)` called after the moves to `target` before it.
@@ -60,11 +60,11 @@ class ReplicaMoves:
             move(topic_partition, target)
             code = ErrorCode.NONE
         except KafkaError as refusal:
-            # What is wrong with a disk has been told as an error by who met it.
-            self._lines.warning("%s stays where it is: %s", topic_partition, refusal)
+            # Disk errors have been logged as errors where they occurred.
+            self._lines.warning("replica move to %s failed: %s", target, refusal)
             code = refusal.code
         finally:
-            # Also when a bug ends this thread: the moves behind it have their turn.
+            # Also if a bug ends this thread: the next moves must still run.
             with self._lock:
                 queue.popleft()
                 if not queue:

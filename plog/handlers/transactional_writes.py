@@ -34,10 +34,10 @@ COME_AGAIN = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""What no producer's write has ever been answered: it is told of something else it may retry."""
+"""Errors that Produce never returned before KIP-890; clients get a retriable error instead."""
 
 Leave = Verification | KafkaError
-"""What a write is appended with, or why it is not to be."""
+"""The verification to append a write with, or the error that refuses it."""
 
 
 async def leave_to_write(
@@ -103,11 +103,11 @@ def late_of(
         if ctx.services.transactions.takes(transactional_id, producer, sender, asked):
             return None
     except KafkaError:
-        return None  # nothing is known of it here
+        return None  # this coordinator does not know the transaction
     return error_for(
         ErrorCode.INVALID_PRODUCER_EPOCH,
-        f"producer {producer.id} epoch {producer.epoch} of {transactional_id!r}: by an earlier"
-        " connection than those of its last transaction",
+        f"producer {producer.id} epoch {producer.epoch} of {transactional_id!r}: request"
+        " arrived on a stale connection: it belongs to an earlier transaction",
     )
 
 
@@ -151,7 +151,7 @@ def _refusal(
 ) -> KafkaError:
     who = f"producer {producer.id} epoch {producer.epoch} of {transactional_id!r}"
     if error in come_again:
-        return NotEnoughReplicas(f"{who}: the coordinator answered {error.name}")
+        return NotEnoughReplicas(f"{who}: the coordinator returned {error.name}")
     if error is ErrorCode.PRODUCER_FENCED:
         return error_for(ErrorCode.INVALID_PRODUCER_EPOCH, who)
     return error_for(error, who)

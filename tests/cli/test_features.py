@@ -20,7 +20,7 @@ def test_levels_are_listed_and_changed(call):
     assert groups == {"feature": "group.version", "lowest": 0, "highest": 1, "in_force": 1}
     assert before == {"feature": NAME, "lowest": 0, "highest": 2, "in_force": 2}
     refused = call("features", "set", NAME, 1, status=1)
-    assert "to lower it to 1, say so" in error_of(refused)
+    assert "lowering it to 1 needs a downgrade" in error_of(refused)
     try:
         call("features", "set", NAME, 1, "--lower", "--dry-run")
         assert listed(call) == [groups, before]

@@ -60,5 +60,5 @@ def test_added_partitions_go_on_round_the_ring() -> None:
 
 @pytest.mark.parametrize(("brokers", "factor"), [(0, 1), (2, 3), (2, 0), (2, -1)])
 def test_a_factor_that_can_not_be_had_is_refused(brokers: int, factor: int) -> None:
-    with pytest.raises(InvalidReplicationFactor, match=rf"with {brokers} brokers$"):
+    with pytest.raises(InvalidReplicationFactor, match=rf"for {brokers} brokers$"):
         place_replicas([Candidate(one) for one in range(brokers)], 1, factor, random.Random(1))

@@ -593,7 +593,7 @@ def test_each_rebalance_is_told_in_one_line_with_its_reason(tmp_path: Path) -> N
         assert sorted(dies.numbers() + leaves.numbers()) == list(range(PARTITIONS))
         assert rebalances(broker, "g") == lines
         assert older.join().error_code == ErrorCode.NONE
-        told(f"epoch 3: member {older.member_id} joined by the classic protocol")
+        told(f"epoch 3: member {older.member_id} joined with the classic protocol")
         older.leave()
         told(f"epoch 4: members left: {older.member_id}")
         leaves.leave()
@@ -601,7 +601,7 @@ def test_each_rebalance_is_told_in_one_line_with_its_reason(tmp_path: Path) -> N
         set_for(wire, "g", {"consumer.session.timeout.ms": "200"})
         dies.beat()
         until(lambda: described(wire, "g").group_state == "Empty")
-        told(f"epoch 6: member {dies.member_id} was silent for its 200 ms")
+        told(f"epoch 6: member {dies.member_id} timed out after 200 ms")
         set_for(wire, "g", {})
         static.join()
         told(f"epoch 7: member {static.member_id} joined")
@@ -611,7 +611,7 @@ def test_each_rebalance_is_told_in_one_line_with_its_reason(tmp_path: Path) -> N
         assert returned.epoch == 7
         assert rebalances(broker, "g") == lines
         returned.beat(subscribed_topic_names=["t", "u"])
-        told(f"epoch 8: member {returned.member_id} wants other topics")
+        told(f"epoch 8: member {returned.member_id} changed its subscription")
         create_topic(wire, "u")
         until(lambda: returned.beat().member_epoch == 9)
         told("epoch 9: topics have changed")

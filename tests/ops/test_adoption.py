@@ -344,7 +344,7 @@ def test_adoption_that_was_cut_short_is_finished_before_anything_else(
     monkeypatch.undo()
     with pytest.raises(AdoptionError, match="interrupted"):
         give_back(settings_of(broker), zookeeper)
-    with pytest.raises(AssertionError, match="plog adopt was cut short"):
+    with pytest.raises(AssertionError, match="plog adopt was interrupted"):
         broker.start()
     adopt(settings_of(broker), zookeeper)
     with broker, Admin(broker.bootstrap) as admin:
