@@ -278,7 +278,7 @@ def show_handed_over(cells: list[Cell], console: Console) -> None:
     for cell in slow:
         counts = cell.rounds[-1]["by_python"]
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.items())
-        console.print(f"{cell.row.name}, {cell.contestant}: by Python: {reasons}")
+        console.print(f"{cell.row.name}, {cell.contestant}: passed to Python: {reasons}")
 
 
 def plot(cells: list[Cell], path: Path) -> None:

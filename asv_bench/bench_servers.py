@@ -36,7 +36,7 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 TOPIC = "bench"
 OLD_BATCH_BYTES = 16_384
-REQUESTS = re.compile(r"(\d+) requests, (\d+) of them on the fast path; by Python: (.*)")
+REQUESTS = re.compile(r"(\d+) requests, (\d+) of them on the fast path; passed to Python: (.*)")
 # A thread that never lets go of the interpreter lock by itself, in the broker's process.
 SPINNING = """
 import sys, threading

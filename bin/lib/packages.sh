@@ -71,7 +71,7 @@ build_wheel() {
     if [ -n "${3:-}" ]; then
         wheel=$(wheel_of "$version" "$python" "$3")
         if [ -n "$wheel" ]; then
-            say "its wheel is there: $wheel"
+            say "reusing the wheel $wheel"
             return
         fi
     fi

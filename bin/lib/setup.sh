@@ -59,7 +59,7 @@ apt_update() {
 
 apt_install() {
     can_install ||
-        die "missing: $*. Install these packages as root (elsewhere than on Debian and Ubuntu: what they hold), then try again."
+        die "missing: $*. Install these packages as root (outside Debian and Ubuntu, their equivalents), then try again."
     apt_update
     quietly "installing $* (apt)" \
         as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"

@@ -15,8 +15,8 @@ def command() -> None:
     """List the cluster's features, and change their levels.
 
     A feature must be supported by every broker before the cluster may use it. The level in force
-    says how much of it the cluster uses; at 0 it is off. A new cluster starts at the highest
-    levels. A cluster made by Kafka keeps its levels.
+    (Kafka's finalized level) selects what the cluster uses; at 0 the feature is off. A new cluster
+    starts at the highest levels. A cluster that Kafka created keeps its levels.
 
     \b
       transaction.version

@@ -63,7 +63,8 @@ def command(
         missing = log_dirs.find_missing(forgotten)
         for one in missing:
             click.echo(
-                f"{one.path} is {one.state.value}. After this its path can be used again.", err=True
+                f"{one.path} is {one.state.value}. Once forgotten, its path can be used again.",
+                err=True,
             )
         absent = [str(one) for one in log_dirs.absent_partitions()]
         if absent:

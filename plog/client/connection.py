@@ -295,10 +295,10 @@ class Connection:
         Raises:
             NetworkException: the broker closed the connection or sent something else.
             RequestTimedOut: no response came in time; the connection is closed.
-            ValueError: no such response is due.
+            ValueError: no request waits for such a response.
         """
         if not self._pending or self._pending[0].response is not response:
-            raise ValueError(f"no {response.__name__} is due from {self.peer}")
+            raise ValueError(f"no request to {self.peer} waits for a {response.__name__}")
         asked, frame, pos = self._answer()
         try:
             answer, _ = codec.decode(response, asked.version, frame, pos)

@@ -99,7 +99,9 @@ def _address(entry: str) -> tuple[str, int]:
     if not (well_formed and host and port.isascii() and port.isdigit()):
         raise InvalidConfig(f"bootstrap server {entry!r} is not host:port (IPv6: [address]:port)")
     if not 0 < int(port) <= HIGHEST_PORT:
-        raise InvalidConfig(f"bootstrap server {entry!r}: no port is {port}")
+        raise InvalidConfig(
+            f"bootstrap server {entry!r}: invalid port {port}: use 1-{HIGHEST_PORT}"
+        )
     return host, int(port)
 
 

@@ -49,8 +49,8 @@ class TrustedTime:
             if self._doubted_since_ms is None:
                 self._doubted_since_ms = monotonic_ms
                 _log.warning(
-                    "the clock was set ahead by %d s: nothing goes for its age by it (records,"
-                    " producers, transactional ids, offsets), unless it is so for another %d s",
+                    "the clock was set ahead by %d s: the expiry of records, producers,"
+                    " transactional ids and offsets ignores the jump unless it lasts %d s",
                     ahead_ms // 1000,
                     DOUBT_MS // 1000,
                 )

@@ -158,14 +158,14 @@ def parse_endpoints(key: str, text: str) -> tuple[Endpoints, list[Fault]]:
             faults.append(Fault(key, f"{entry!r} is not of the form NAME://host:port"))
         elif len(address["port"]) > 5 or int(address["port"]) > 65535:
             port = address["port"]
-            faults.append(Fault(key, f"{entry!r} names port {port}, the last one is 65535"))
+            faults.append(Fault(key, f"{entry!r} has invalid port {port}; the maximum is 65535"))
         else:
             endpoints.append(Endpoint(name, address["host"].strip("[]"), int(address["port"])))
         if not has_name:
             # Nothing at all, as after a last comma, hides no name.
             has_every_name = has_every_name and not entry
         elif name in names:
-            faults.append(Fault(key, f"{name} comes twice"))
+            faults.append(Fault(key, f"{name} appears twice"))
         else:
             names.append(name)
     # In a list that says nothing, no name in particular is missing.

@@ -48,15 +48,15 @@ class AbsentReplicas:
         if is_only and (lost := self._lost.get(slot_key(tp, topic_id))) is not None:
             log_dir, end = lost
             return (
-                f"{log_dir / str(tp)} is gone, and with it what was on disk up to offset {end}: put"
-                " it back and start again, or delete the topic"
+                f"{log_dir / str(tp)} is missing; it held records up to offset {end}. Restore it"
+                " and restart, or delete the topic"
             )
         if self.missing:
             places = ", ".join(
                 f"{path} ({DIRECTORY_ID} {uuid_to_text(one)})" for one, path in self.missing.items()
             )
             return (
-                f"it may be in a log directory that is missing, {places}: is its disk mounted, and"
-                " is it in log.dirs? Start again with it, or delete the topic"
+                f"it may be in a missing log directory: {places}. Mount its disk, check that it is"
+                " in log.dirs and restart, or delete the topic"
             )
         return None

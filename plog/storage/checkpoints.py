@@ -97,7 +97,7 @@ def decode_offsets(text: str, name: str) -> dict[TopicPartition, int]:
     for topic, partition, offset in decode_lines(text, name, 3):
         tp = TopicPartition(topic, integer(partition, name, low=0))
         if tp in offsets:
-            raise CheckpointDamaged(f"{name}: {tp} stands there twice")
+            raise CheckpointDamaged(f"{name}: {tp} is listed twice")
         offsets[tp] = integer(offset, name, low=0)
     return offsets
 

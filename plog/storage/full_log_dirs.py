@@ -75,7 +75,7 @@ class FullLogDirs:
             _log.info("log directory %s has space again, no writes are refused", live.path)
 
     def on_refused_write(self, live: LiveLogDir, error: OSError) -> None:
-        """Say once that the directory takes no writes, and later that it does again."""
+        """Log once that the directory is full, and later that it has space again."""
         with self._lock:
             begins = live.path not in self._full
             self._full[live.path] = live.room
@@ -83,8 +83,8 @@ class FullLogDirs:
             live.refused_writes += 1
         if begins:
             _log.error(
-                "log directory %s is full, writes are refused (log.dir.reserve.bytes is kept"
-                " for what makes room): %s",
+                "log directory %s is full, writes are refused (log.dir.reserve.bytes is"
+                " reserved for retention and deletions): %s",
                 live.path,
                 error,
             )

@@ -50,8 +50,7 @@ def check_entries(fs: Filesystem, directory: Path, numbers: SegmentNumbers) -> S
         ):
             if header.base_offset < expected:
                 raise IndexDistrusted(
-                    f"batch at {position}: base offset {header.base_offset}"
-                    f" where {expected} was due"
+                    f"batch at {position}: base offset {header.base_offset}, expected {expected}"
                 )
             expected = header.next_offset
             if offset_entry is not None and offset_entry[1] == position:
@@ -70,7 +69,7 @@ def check_entries(fs: Filesystem, directory: Path, numbers: SegmentNumbers) -> S
                 latest_epoch = header.partition_leader_epoch
                 epoch_starts.append((latest_epoch, header.base_offset))
     if offset_entry is not None or time_entry is not None:
-        raise IndexDistrusted("an index has entries that no batch fits")
+        raise IndexDistrusted("an index has entries that match no batch")
     if max_timestamp != numbers.max_timestamp:
         raise IndexDistrusted(
             f"the time index goes up to {numbers.max_timestamp}, the batches to {max_timestamp}"

@@ -35,7 +35,7 @@ class LeaderEpochs:
         self.entries = tuple(entries)
         for before, after in zip(self.entries, self.entries[1:], strict=False):
             if after.epoch <= before.epoch or after.start_offset <= before.start_offset:
-                raise ValueError(f"leader epochs do not rise: {before} then {after}")
+                raise ValueError(f"leader epochs out of order: {before}, then {after}")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LeaderEpochs) and self.entries == other.entries

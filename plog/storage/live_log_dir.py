@@ -415,7 +415,7 @@ class LiveLogDir:
         try:
             leaving = self.put_away(directory, tp)  # takes no descriptor, as its removal does
         except OSError as error:
-            _log.error("%s, which was not created, stays for now: %s", directory, error)
+            _log.error("cannot remove %s yet, which a failed creation left: %s", directory, error)
             return None
         self._unmade.discard(directory)
         return leaving

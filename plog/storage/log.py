@@ -242,7 +242,7 @@ class Log:
         settings = self._settings
         if len(records) > settings.segment_bytes:
             raise RecordListTooLarge(
-                f"{self.topic_partition}: a batch of {len(records)} bytes, segments hold"
+                f"{self.topic_partition}: a batch of {len(records)} bytes, segment.bytes is"
                 f" {settings.segment_bytes}"
             )
         appended = self.native.append(records, now_ms)
@@ -290,7 +290,7 @@ class Log:
             self.faults.disk_failed(self.faults.of_errno(error))
         if error or self._closed:
             return KafkaStorageError(f"{self.topic_partition} is offline")
-        return NotLeaderOrFollower(f"{self.topic_partition} is not led here")
+        return NotLeaderOrFollower(f"this broker does not lead {self.topic_partition}")
 
     def read(
         self,

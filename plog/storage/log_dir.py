@@ -69,9 +69,9 @@ class KRaftLogDir(InconsistentLogDirs):
 
     def __init__(self, path: Path | str, sign: str) -> None:
         super().__init__(
-            f"{path}: {sign}: a KRaft broker's directory, whose topics and configs are known to"
-            " KRaft's controllers alone; leave it to Kafka, start plog on an empty directory, and"
-            " copy the topics by a client (MirrorMaker, or kcat)"
+            f"{path}: {sign}: a KRaft broker's directory; only KRaft's controllers know its topics"
+            " and configs. Leave it to Kafka, start plog on an empty directory, and copy the"
+            " topics with a client (MirrorMaker or kcat)"
         )
 
 
@@ -127,8 +127,8 @@ def _decode_directory_id(text: str | None, name: str) -> uuid.UUID | None:
     if found is None or found.int < RESERVED_UUIDS:
         # With another random id the directory would count as a new one.
         raise InconsistentLogDirs(
-            f"{name}: {DIRECTORY_ID}={text} is not the id of a directory: put the right one there"
-            " (`plog log-dirs` shows it), or take the line out to have it given another"
+            f"{name}: {DIRECTORY_ID}={text} is not the id of a directory: restore the right id"
+            " (`plog log-dirs` shows it), or delete the line to get a new one"
         )
     return found
 
@@ -253,7 +253,7 @@ class LogDir:
         try:
             found = self.identity()
         except IdentityDamaged as error:
-            _log.warning("%s is written anew, for broker %d: %s", path, broker_id, error)
+            _log.warning("rewriting %s for broker %d: %s", path, broker_id, error)
             found = None
         if found is not None:
             _check_owner(path, found, broker_id, cluster_id)
@@ -276,7 +276,7 @@ class LogDir:
             if error.errno not in DISK_FULL:
                 raise
             # The broker can use its partitions, and retention can free space.
-            _log.warning("%s has no %s until the next start: %s", self.path, DIRECTORY_ID, error)
+            _log.warning("cannot add %s to %s until the next start: %s", DIRECTORY_ID, path, error)
             return None
         return drawn
 
@@ -435,7 +435,7 @@ def common_identity(log_dirs: Sequence[LogDir], broker_id: int) -> LogDirIdentit
                 raise InconsistentLogDirs(
                     f"{other} and {log_dir.path} are copies of one log directory (both have"
                     f" {DIRECTORY_ID}={uuid_to_text(found.directory_id)} in their"
-                    f" {META_PROPERTIES}): take the older one out of log.dirs"
+                    f" {META_PROPERTIES}): remove the older one from log.dirs"
                 )
         _check_owner(log_dir.path / META_PROPERTIES, found, wanted, cluster_id)
         wanted = found.broker_id if wanted is None else wanted

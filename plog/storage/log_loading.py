@@ -87,9 +87,9 @@ def _no_descriptor(path: Path, error: OSError) -> KafkaStorageError:
 
 def _not_mounted(path: Path, directory_id: uuid.UUID) -> OSError:
     return OSError(
-        f"it is empty, and {DIRECTORY_ID} {uuid_to_text(directory_id)} was there before: is its"
-        " disk mounted? Mount it and start again; if it is gone for good,"
-        f" `plog log-dirs --forget {path}` lets plog begin anew there"
+        f"it is empty, but {DIRECTORY_ID} {uuid_to_text(directory_id)} was there before. Mount its"
+        f" disk and restart; if it is lost, run `plog log-dirs --forget {path} PROPERTIES` with the"
+        " broker's properties file"
     )
 
 
@@ -275,9 +275,9 @@ class LogLoading:
             # The other logs work, and retention can free space.
             live.unrecovered = True
             lacking = (
-                "no file descriptor is left to open it, which is tried again"
+                "no file descriptor is left to open it; retrying"
                 if refusal.errno in NO_DESCRIPTORS
-                else "no space to recover it, which is tried again when there is some"
+                else "no space to recover it; retrying when space is free"
             )
             self._register.quarantine(tp, live.path, f"{lacking}: {refusal}")
             self._register.load_later(live, partition)

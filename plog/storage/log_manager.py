@@ -448,7 +448,7 @@ class LogManager:
         if log is not None:
             if None not in (wanted.topic_id, log.topic_id) and wanted.topic_id != log.topic_id:
                 raise InconsistentTopicId(
-                    f"{tp} is here with topic id {log.topic_id}, not {wanted.topic_id}"
+                    f"{tp} has topic id {log.topic_id} here, not {wanted.topic_id}"
                 )
             return log
         if tp in self._offline:
@@ -541,7 +541,7 @@ class LogManager:
                 offline_dir = self._offline_dirs.pop(tp, None)
                 self._offline.pop(tp, None)
             if log is None and offline_dir is None:
-                raise UnknownTopicOrPartition(f"{tp} is not here")
+                raise UnknownTopicOrPartition(f"this broker has no log of {tp}")
             delay_ms = 0
             if log is not None:
                 log.drop()

@@ -72,12 +72,13 @@ class LogMoves:
             raise LogDirNotFound(f"{log_dir} is not a log directory that works")
         log = self._logs.get(tp)
         if log is None:
-            raise UnknownTopicOrPartition(f"{tp} is not here")
+            raise UnknownTopicOrPartition(f"this broker has no log of {tp}")
         if log.log_dir == log_dir:
             return
         if target.room.left < log.size_bytes:
             raise KafkaStorageError(
-                f"{tp} cannot be moved: {log_dir} has no room for its {log.size_bytes} bytes"
+                f"{tp} cannot be moved: {log_dir} has not enough space for its"
+                f" {log.size_bytes} bytes"
             )
         with self._lock:
             if tp in self._moving:
@@ -99,7 +100,7 @@ class LogMoves:
             copy.begin()
             with self._logs.placement_lock, log.standing_still() as role:
                 if self._logs.get(tp) is not log:
-                    raise KafkaStorageError(f"{tp} went away while it was moved")
+                    raise KafkaStorageError(f"{tp} was deleted during its move")
                 log.finish_replacement()
                 copy.finish()
                 # The old log may still be flushed, and must not look for a directory by then.

@@ -1,8 +1,8 @@
-"""What one log knows of transactions: who may begin one here, how one ends, which were aborted.
+"""The transactions in one log: how they begin and end, and which were aborted.
 
-Owns the tickets by which a transaction begins, the markers, and the order of the steps by which a
-transaction becomes an aborted one: its readers know before they come so far. What a producer may
-send is `producer_state`'s; the bytes are appended by the log, under its lock.
+Owns the tickets of new transactions, the markers, and the order of an abort's steps: it publishes
+an abort before it writes the marker, so no reader can pass the marker without knowing. It does not
+own what a producer may send (`producer_state`), nor the append, which the log does under its lock.
 """
 
 from __future__ import annotations
@@ -108,9 +108,10 @@ class LogTransactions:
 
     def _is_verified(self, header: BatchHeader, verified: Verification | None) -> bool:
         if verified is not None and not self._verifications.has_given(verified):
-            # It has lost nothing by that: if it comes again, this log is asked.
+            # The client retries, and the retry asks this log.
             raise NotLeaderOrFollower(
-                f"producer {header.producer_id}: the log that it asked for leave is gone"
+                f"producer {header.producer_id}: its verification belongs to a log that"
+                " was replaced"
             )
         return self._verifications.is_valid(verified, header)
 
@@ -120,10 +121,10 @@ class LogTransactions:
     def give_leave(
         self, producer_id: int, producer_epoch: int, transactional_id: str, connection: int
     ) -> None:
-        """Let a producer begin a transaction by its next batch, if that comes by a connection.
+        """Let a producer begin a transaction with its next batch, if it arrives on `connection`.
 
-        Whoever gives it answers for the partition being in the transaction, and takes it back once
-        that is no longer sure.
+        The caller guarantees that the partition is in the transaction, and takes the leave back
+        when that is no longer certain.
         """
         self._native.give_leave(producer_id, producer_epoch, transactional_id.encode(), connection)
 

@@ -130,7 +130,7 @@ def load_producers(
         try:
             entries = decode_snapshot(fs.read_bytes(path))
         except CorruptRecord as error:
-            reports.append(f"{path.name} removed, the one before is used: {error}")
+            reports.append(f"{path.name} removed; using the previous snapshot: {error}")
             fs.unlink(path)
             continue
         snapshot_offset = offset

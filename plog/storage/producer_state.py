@@ -135,15 +135,15 @@ def decide(
     """
     who = f"producer {header.producer_id}"
     if header.base_sequence < 0:
-        raise InvalidRecord(f"{who}: a batch without a sequence number")
+        raise InvalidRecord(f"{who}: batch without a sequence number")
     decided = _in_sequence(entry, header, who)
     if _begins_transaction(entry, header):
         if not is_verified:
-            raise InvalidTxnState(f"{who}: a batch of no ongoing transaction")
+            raise InvalidTxnState(f"{who}: batch outside an ongoing transaction")
         if from_zero and header.base_sequence != 0 and not _has_batches(entry, header):
-            # An earlier batch must still come: there is none of this epoch yet.
+            # The epoch has no batch yet, so an earlier batch must still arrive.
             raise OutOfOrderSequenceNumber(
-                f"{who}: a transaction begins at sequence {header.base_sequence}, not 0"
+                f"{who}: first sequence of the transaction is {header.base_sequence}, expected 0"
             )
     return decided
 
@@ -166,7 +166,7 @@ def decide_own(
     who = f"producer {header.producer_id}"
     _check_epoch(entry, header, who)
     if _begins_transaction(entry, header) and not is_verified:
-        raise InvalidTxnState(f"{who}: offsets of no ongoing transaction")
+        raise InvalidTxnState(f"{who}: offsets outside an ongoing transaction")
     if entry is None:
         return _fresh(header.producer_id, header.producer_epoch, batches=())
     if header.producer_epoch > entry.producer_epoch:
@@ -188,12 +188,13 @@ def decide_marker(
     _check_epoch(entry, header, who)
     if marker.has_own_epoch and is_in_transaction(entry, header.producer_epoch):
         raise InvalidProducerEpoch(
-            f"{who}: a marker of epoch {header.producer_epoch}, of which a transaction has begun"
+            f"{who}: marker for epoch {header.producer_epoch}, but a transaction of that epoch is"
+            " open"
         )
     if entry is not None and marker.coordinator_epoch < entry.coordinator_epoch:
         raise TransactionCoordinatorFenced(
-            f"{who}: a marker of coordinator epoch {marker.coordinator_epoch}, one of"
-            f" {entry.coordinator_epoch} has come before"
+            f"{who}: marker of coordinator epoch {marker.coordinator_epoch}, but coordinator epoch"
+            f" {entry.coordinator_epoch} has already written one"
         )
     return complete(entry, header, marker)[0]
 
@@ -223,8 +224,8 @@ def _in_sequence(entry: ProducerEntry | None, header: BatchHeader, who: str) -> 
         expected = next_sequence(entry.batches[-1].last_sequence)
         if header.base_sequence != expected:
             raise OutOfOrderSequenceNumber(
-                f"{who} epoch {entry.producer_epoch}: sequence {header.base_sequence} came,"
-                f" {expected} was due"
+                f"{who} epoch {entry.producer_epoch}: sequence {header.base_sequence},"
+                f" expected {expected}"
             )
     _check_transaction(entry, header, who)
     return entry
@@ -233,7 +234,7 @@ def _in_sequence(entry: ProducerEntry | None, header: BatchHeader, who: str) -> 
 def _check_transaction(entry: ProducerEntry, header: BatchHeader, who: str) -> None:
     if not header.is_transactional and entry.current_txn_first_offset != NO_OFFSET:
         raise InvalidTxnState(
-            f"{who}: a batch outside the transaction open since {entry.current_txn_first_offset}"
+            f"{who}: batch outside the transaction open since {entry.current_txn_first_offset}"
         )
 
 

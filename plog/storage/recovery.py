@@ -47,7 +47,7 @@ from plog.storage.segment_files import (
 )
 from plog.storage.segment_scan import reader_of, walk_headers
 from plog.storage.segment_verdict import Cut, Judged, Known, judge_segments
-from plog.storage.shutdown_record import MISSING, PartitionRecord, mark_of
+from plog.storage.shutdown_record import MISSING, SHUTDOWN_RECORD_FILE, PartitionRecord, mark_of
 from plog.storage.swap_files import finish_swaps
 from plog.storage.transaction_index import (
     FAR_OFFSET,
@@ -185,7 +185,7 @@ class _Recovery:
             with self._fs.opened(path) as fd:
                 fault = write_again(self._fs, fd, start, segment.size_bytes)
             if fault is not None:
-                raise LogDamaged(f"{path} {fault}, though it read well before")
+                raise LogDamaged(f"{path} {fault}; an earlier read succeeded")
 
     def _restart_at(self, offset: int, bases: list[int]) -> SegmentNumbers:
         """Leave one empty segment at the log start offset."""
@@ -350,7 +350,7 @@ class _Recovery:
                 marks = record.segments.get(base)
                 if marks is None or marks.transaction_index != mark:
                     name = file_name(base, TRANSACTION_INDEX)
-                    raise CorruptRecord(f"{name} is not as the clean shutdown left it")
+                    raise CorruptRecord(f"{name} differs from {SHUTDOWN_RECORD_FILE}")
             if not exists:
                 continue
             entries = decode_aborted(data)

@@ -121,7 +121,7 @@ class ReplicaCopy:
         """Reserve space for the next write; the next check of the disk replaces the estimate."""
         if not self._room.take(size):
             raise KafkaStorageError(
-                f"{self._log.topic_partition} cannot be moved: no room is left in"
+                f"{self._log.topic_partition} cannot be moved: not enough space in"
                 f" {self.target.parent} for the rest of its {self._log.size_bytes} bytes"
             )
 

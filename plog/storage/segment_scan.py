@@ -71,9 +71,9 @@ class OffsetOrder:
         """Take the next batch; return what is wrong with its offsets, None when nothing is."""
         base_offset, expected = header.base_offset, self.expected
         if not expected <= base_offset <= header.last_offset <= self.base_offset + _OFFSET_SPAN:
-            return f"base offset {base_offset} where {expected} was due"
+            return f"base offset {base_offset}, expected {expected}"
         if base_offset > expected and base_offset > self.gaps_legal_below:
-            return f"base offset {base_offset} where {expected} was due, in a log without gaps"
+            return f"base offset {base_offset}, expected {expected} in a log without gaps"
         self.expected = header.next_offset
         return None
 

@@ -220,7 +220,7 @@ class _Judge:
                 # A leftover from before a truncation whose removals were not synced.
                 return self._cut_after(before, bases, f"{path.name} begins at offset {base}")
             raise LogDamaged(
-                f"{path} begins at offset {base}, but the segment before ends at"
+                f"{path} begins at offset {base}, but the segment before it ends at"
                 f" {before.next_offset}"
             )
         if base <= self._known.gaps_legal_below:
@@ -232,7 +232,9 @@ class _Judge:
                 f" {base - before.next_offset} offsets are missing"
             )
         return self._cut_after(
-            before, bases, f"{base - before.next_offset} offsets before the next segment"
+            before,
+            bases,
+            f"{base - before.next_offset} offsets are missing before the next segment",
         )
 
     def _cut_after(self, before: SegmentNumbers, bases: Sequence[int], why: str) -> Cut:
@@ -255,8 +257,8 @@ class _Judge:
 
     def _losses(self, lost_bytes: int, files: int, batches: int) -> str:
         return (
-            f"{counted(lost_bytes, 'byte')} in {counted(files, 'file')} go,"
-            f" {counted(batches, 'valid batch', 'valid batches')} among them,"
+            f"dropped {counted(lost_bytes, 'byte')} in {counted(files, 'file')},"
+            f" including {counted(batches, 'valid batch', 'valid batches')},"
             f" all past the known end {self._known.end}"
         )
 
@@ -353,7 +355,7 @@ class _Judge:
             end = self._fs.size_bytes(fd)
             if _is_old_message(self._fs, fd, scan.position, end):
                 raise LogDamaged(
-                    f"{where}: a message format before 0.11, which plog does not serve"
+                    f"{where}: a message format before 0.11, which plog does not support"
                 )
         if not self._known.machine_restarted:
             self._check_torn(scan, later, where)

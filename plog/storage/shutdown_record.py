@@ -144,7 +144,7 @@ class ShutdownRecord:
             return []
         lines = body.split(b"\n")
         if json.loads(lines[0])["marker_ms"] != self._fs.modified_ms(marker):
-            _log.info("%s is ignored: another broker has served the directory since", self._path)
+            _log.info("%s is ignored: another broker has used the directory since", self._path)
             return []
         return lines
 
@@ -233,6 +233,6 @@ def read_kept(fs: Filesystem, path: Path, kept: str | None) -> str | None:
         text = None
     if kept is None or text == kept:
         return text
-    _log.warning("%s is not what the last clean shutdown wrote: it is put back", path)
+    _log.warning("%s differs from the last clean shutdown: restoring it", path)
     fs.replace_text(path, kept)
     return kept

@@ -169,7 +169,7 @@ def test_disk_that_is_not_mounted_is_missed_again_at_the_next_start(
     assert list(place.iterdir()) == []
     lines = [line for line in broker.log.splitlines() if f"log directory {place} is off" in line]
     assert len(lines) == broker.log.count("listening on")
-    assert all("is its disk mounted?" in line for line in lines)
+    assert all("Mount its disk and restart" in line for line in lines)
     assert f"{place} (directory.id " in broker.log
     place.rmdir()
     away.rename(place)

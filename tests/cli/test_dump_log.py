@@ -163,7 +163,7 @@ def test_offsets_that_go_back_are_shown(tmp_path):
     log = tmp_path / LOG
     log.write_bytes(batch_of([b"0"]) + batch_of([b"0"]))
     (damage,) = kinds(log)[DAMAGE]
-    assert "base offset 0 where 1 was due" in damage["why"]
+    assert "base offset 0, expected 1" in damage["why"]
 
 
 def test_index_that_does_not_fit_its_log_is_shown_when_compared(partition):

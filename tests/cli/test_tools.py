@@ -436,7 +436,7 @@ def test_server_says_all_that_is_wrong_with_its_listeners_in_the_order_of_the_fi
         f"plog: {path}:2: `num.partitions`: 0 is below 1",
         f"plog: {path}:3: `listeners`: 'PLAINTEXT://127.0.0.1:x' is not of the form "
         "NAME://host:port",
-        f"plog: {path}:3: `listeners`: PLAINTEXT comes twice",
+        f"plog: {path}:3: `listeners`: PLAINTEXT appears twice",
         f"plog: {path}:3: `listeners`: listener SSL: plog does not support SSL yet; use PLAINTEXT",
         f"plog: {path}:4: `log.retention.ms`: 0 is neither -1 nor at least 1",
         f"plog: {path}:5: `advertised.listeners`: CLIENTS is not one of listeners",

@@ -70,14 +70,14 @@ def test_endpoints_are_read_as_kafka_reads_them(value, endpoints):
         ("PLAINTEXT://a/b:9092", [f"'PLAINTEXT://a/b:9092' {FORM}"]),
         ("A B://a:9092", [f"'A B://a:9092' {FORM}"]),
         ("PLAINTEXT://a:9092,", [f"'' {FORM}"]),
-        ("A://a:65536", ["'A://a:65536' names port 65536, the last one is 65535"]),
-        ("A://a:1,a://b:2", ["A comes twice"]),
+        ("A://a:65536", ["'A://a:65536' has invalid port 65536; the maximum is 65535"]),
+        ("A://a:1,a://b:2", ["A appears twice"]),
         (
             "A://a:x,B://b:70000,A://c:1",
             [
                 f"'A://a:x' {FORM}",
-                "'B://b:70000' names port 70000, the last one is 65535",
-                "A comes twice",
+                "'B://b:70000' has invalid port 70000; the maximum is 65535",
+                "A appears twice",
             ],
         ),
     ],
@@ -89,7 +89,7 @@ def test_every_wrong_endpoint_is_named(value, reasons):
 
 def test_port_of_endless_digits_is_a_wrong_port():
     _, (fault,) = parse_endpoints(LISTENERS, "A://a:" + "9" * 5000)
-    assert fault.reason.endswith("9999, the last one is 65535")
+    assert fault.reason.endswith("9999; the maximum is 65535")
 
 
 def test_protocol_map_is_read():
@@ -207,7 +207,7 @@ def test_listener_that_would_ask_who_clients_are_or_encrypt_is_refused_by_any_na
 SEVERAL = [
     (
         texts("INSIDE://a:1,CLIENTS://a:1,CLIENTS://a:1,CLIENTS://a:1"),
-        [(LISTENERS, "CLIENTS comes twice"), (LISTENERS, "INSIDE and CLIENTS share port 1")],
+        [(LISTENERS, "CLIENTS appears twice"), (LISTENERS, "INSIDE and CLIENTS share port 1")],
     ),
     (
         texts("SSL://a:1,X://a:2", protocols=None),
@@ -225,17 +225,17 @@ SEVERAL = [
     ),
     (
         texts("A://a:1,A://a:2", inter_broker="A"),
-        [(LISTENERS, "A comes twice"), (PROTOCOLS, "A of listeners is not there")],
+        [(LISTENERS, "A appears twice"), (PROTOCOLS, "A of listeners is not there")],
     ),
     (
         texts("PLAINTEXT://a:1,PLAINTEXT://a:2", protocols=None, inter_broker="FOO"),
-        [(LISTENERS, "PLAINTEXT comes twice"), (INTER_BROKER, "FOO is not one of listeners")],
+        [(LISTENERS, "PLAINTEXT appears twice"), (INTER_BROKER, "FOO is not one of listeners")],
     ),
     (
         texts("INSIDE://a:x", "OTHER://0.0.0.0:1,INSIDE://a:70000", "INSIDE:TELNET", "FOO"),
         [
             (LISTENERS, f"'INSIDE://a:x' {FORM}"),
-            (ADVERTISED, "'INSIDE://a:70000' names port 70000, the last one is 65535"),
+            (ADVERTISED, "'INSIDE://a:70000' has invalid port 70000; the maximum is 65535"),
             (ADVERTISED, "OTHER is not one of listeners"),
             (ADVERTISED, f"OTHER {REACHABLE}"),
             (PROTOCOLS, f"'INSIDE:TELNET' {MAP_FORM}"),

@@ -199,7 +199,7 @@ def test_full_directory_gets_no_partition_while_another_is_not(
     made = [manager.create(*one, SETTINGS) for one in ((A1, ID_A), (B0, ID_B))]
     assert {log.log_dir for log in made} == {dirs[1]}
     fill(lead(made[0]), 1)
-    with pytest.raises(KafkaStorageError, match="has no room for its"):
+    with pytest.raises(KafkaStorageError, match="has not enough space for its"):
         LogMoves(manager, disk).move(A1, dirs[0])
     LogMoves(manager, disk).move(A0, dirs[1])
 
@@ -249,7 +249,7 @@ def test_move_that_finds_no_room_on_its_way_is_given_up(
         begin(copy)
 
     monkeypatch.setattr(ReplicaCopy, "begin", begin_late)
-    with pytest.raises(KafkaStorageError, match=f"a-0 .* no room is left in {dirs[0]}"):
+    with pytest.raises(KafkaStorageError, match=f"a-0 .* not enough space in {dirs[0]}"):
         moves.move(A0, dirs[0])
     assert room.left >= 0
     assert sum(copied) <= log.size_bytes - taken

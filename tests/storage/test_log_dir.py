@@ -211,7 +211,7 @@ def test_directory_on_a_full_disk_has_no_id_yet(
     full = LogDir(Full(), log_dir.path)
     full.claim(7, "abc")
     assert full.directory_id is None
-    assert "has no directory.id until the next start" in caplog.text
+    assert "cannot add directory.id to" in caplog.text
     log_dir.claim(7, "abc")
     assert log_dir.directory_id is not None
     log_dir.unlock()
@@ -275,7 +275,7 @@ def test_damaged_identity_is_written_anew_and_reported(
     path.write_text(text)
     assert common_identity([log_dir], -1).broker_id is None
     log_dir.claim(7, "abc")
-    assert "is written anew, for broker 7" in caplog.text
+    assert f"rewriting {path} for broker 7" in caplog.text
     drawn = log_dir.directory_id
     log_dir.claim(7, "abc")
     assert log_dir.directory_id == drawn

@@ -140,9 +140,9 @@ def test_leave_of_the_log_before_is_to_be_asked_for_again(tmp_path: Path) -> Non
     own = before.transactions.verification_for_producer(6, 0)
     before.close()
     log = open_log(tmp_path)
-    with pytest.raises(NotLeaderOrFollower, match="gone"):
+    with pytest.raises(NotLeaderOrFollower, match="a log that was replaced"):
         log.append_as_leader(part(0), now_ms=NOW_MS, verified=ticket)
-    with pytest.raises(NotLeaderOrFollower, match="gone"):
+    with pytest.raises(NotLeaderOrFollower, match="a log that was replaced"):
         log.transactions.append_for_coordinator(
             part(-1, producer_id=6), now_ms=NOW_MS, verified=own
         )

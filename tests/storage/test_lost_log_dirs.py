@@ -55,7 +55,7 @@ def test_directory_that_is_not_mounted_is_offline_and_left_alone(
     manager = start(directories, unmounted={two: AWAY}, missing={AWAY: two})
     assert manager.offline_log_dirs == [two]
     (line,) = [r.getMessage() for r in caplog.records if f"log directory {two} " in r.getMessage()]
-    for said in (uuid_to_text(AWAY), "is its disk mounted?", f"plog log-dirs --forget {two}"):
+    for said in (uuid_to_text(AWAY), "Mount its disk and restart", f"plog log-dirs --forget {two}"):
         assert said in line
     for is_only in (True, False):
         reason = manager.reason_absent(missed, IDS[missed], is_only=is_only)
@@ -80,7 +80,7 @@ def test_directory_that_is_in_no_place_keeps_its_partitions_from_being_made_anew
 
 
 def test_broker_whose_directories_are_all_away_does_not_start(tmp_path: Path) -> None:
-    with pytest.raises(KafkaStorageError, match="is its disk mounted"):
+    with pytest.raises(KafkaStorageError, match="Mount its disk and restart"):
         start([tmp_path / "one"], unmounted={tmp_path / "one": AWAY})
 
 
@@ -92,7 +92,7 @@ def test_partition_that_is_gone_from_its_directory_is_served_when_it_is_back(
     shutil.move(two / str(missed), tmp_path / "away")
     for _ in range(2):
         manager = start(directories)
-        assert "put it back" in manager.reason_absent(missed, IDS[missed], is_only=True)
+        assert "Restore it and restart" in manager.reason_absent(missed, IDS[missed], is_only=True)
         # Where it has other replicas it can be filled from them.
         assert manager.reason_absent(missed, IDS[missed], is_only=False) is None
         manager.shutdown(1)

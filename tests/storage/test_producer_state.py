@@ -156,7 +156,7 @@ def test_decide_lets_a_transaction_begin() -> None:
     known = entry(seen(0, 9))
     begins = header(10, transactional=True)
     assert decide(known, begins, is_verified=True) == known
-    with pytest.raises(InvalidTxnState, match="no ongoing transaction"):
+    with pytest.raises(InvalidTxnState, match="outside an ongoing transaction"):
         decide(known, begins)
     with pytest.raises(InvalidTxnState):
         decide(None, header(0, transactional=True))

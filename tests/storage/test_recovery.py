@@ -344,7 +344,7 @@ def test_deleted_segments_are_not_missed(directory: Path) -> None:
 def test_overlapping_segments_are_damage(directory: Path) -> None:
     first, second, _ = logs_of(directory)
     shutil.copy(second, directory / f"{base_of(second) - 5:020d}.log")
-    with pytest.raises(LogDamaged, match=r"the segment before ends at|where .* was due"):
+    with pytest.raises(LogDamaged, match=r"the segment before it ends at|base offset .*, expected"):
         recovered(directory, Known(clean_shutdown=True))
     assert first.exists()
 
@@ -356,7 +356,7 @@ def test_batch_of_another_place_is_damage(directory: Path) -> None:
     data = last.read_bytes()
     data += first.read_bytes()[: batch_positions(first)[1]]
     last.write_bytes(data)
-    with pytest.raises(LogDamaged, match=r"base offset 0 where 200 was due"):
+    with pytest.raises(LogDamaged, match=r"base offset 0, expected 200"):
         recovered(directory, UNCLEAN)
     assert last.read_bytes() == data
 
@@ -465,7 +465,7 @@ def test_bytes_that_change_before_they_are_written_again_are_damage(directory: P
     changed[100] ^= 1
     fs = WritesKept()
     fs.before_log_write = lambda: second.write_bytes(changed)
-    with pytest.raises(LogDamaged, match=f"{second.name} at byte 0.*read well before"):
+    with pytest.raises(LogDamaged, match=f"{second.name} at byte 0.*an earlier read succeeded"):
         recovered(directory, UNCLEAN, fs)
     assert fs.of(first)
     assert fs.of(second) == []

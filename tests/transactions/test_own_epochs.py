@@ -180,7 +180,7 @@ def test_write_whose_log_is_made_anew_before_its_append_is_told_to_come_again(
     monkeypatch.setattr(produce, "leave_to_write", leave_before_it_is_made_anew)
     told = one.produce(at)
     assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, told
-    assert "asked for leave" in (told.error_message or "")
+    assert "its verification belongs to" in (told.error_message or "")
     assert one.produce(at).error_code == NONE
     one.finish(commit=True)
     assert read(running.wire, at) == [b"v"]
