@@ -197,10 +197,12 @@ class Plog(ProcessServer):
         self._start()
 
     def _counted(self, rss: float) -> Counted:
-        # Who was started more than once says so each time.
+        # A server that was restarted has logged a line at each stop.
         *_, last = [None, *REQUESTS.finditer(self.log.read_text())]
         if last is None:
-            raise load.LoadError(f"the broker says nothing:\n{self.log.read_text()}")
+            raise load.LoadError(
+                f"the broker has not logged its request counts:\n{self.log.read_text()}"
+            )
         reasons = [text.rpartition(" ") for text in last[3].split(", ") if text != "none"]
         return Counted(rss, {reason: int(count) for reason, _, count in reasons})
 

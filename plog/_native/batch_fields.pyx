@@ -42,14 +42,14 @@ cdef int check_batch(const uint8_t* p, const uint8_t* end, BatchFields* out) noe
 cdef str batch_fault(int status, const uint8_t* p, const uint8_t* end, Py_ssize_t pos):
     cdef BatchFields fields
     if end - p < BATCH_HEADER_BYTES:
-        return f"batch at {pos}: {end - p} bytes are there, its header takes {BATCH_HEADER_BYTES}"
+        return f"batch at {pos}: only {end - p} bytes are left, its header takes {BATCH_HEADER_BYTES}"
     load_fields(p, &fields)
     if status == BATCH_BAD_MAGIC:
         return f"batch at {pos}: magic {fields.magic}, must be 2"
     if status == BATCH_BAD_LENGTH:
         return f"batch at {pos}: batch_length {fields.batch_length} is less than its header"
     if status == BATCH_CUT:
-        return f"batch at {pos}: {end - p} bytes are there, it takes {size_of(p)}"
+        return f"batch at {pos}: only {end - p} bytes are left, it takes {size_of(p)}"
     if status == BATCH_BAD_CRC:
         return f"batch at {pos}: CRC is {checksum(p):08x}, its header says {fields.crc:08x}"
     return (

@@ -76,7 +76,7 @@ cdef class ColumnBuilder:
         cdef int64_t one_value_bytes
         unknown = frozenset(columns) - _COLUMNS
         if unknown:
-            raise ValueError(f"there is no column {', '.join(sorted(unknown))}")
+            raise ValueError(f"unknown column {', '.join(sorted(unknown))}")
         self.release()
         self.rows.with_key = "key" in columns
         self.rows.with_value = "value" in columns

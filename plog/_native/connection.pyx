@@ -505,7 +505,7 @@ cdef int send_queued(Connection* c, int64_t most, Scratch* scratch, int64_t* sen
             n = c.transport.send_file(c, piece.fd, piece.position, min(piece.remaining, budget), scratch)
             if n == 0:
                 c.abnormal = True
-                snprintf(c.reason, REASON_BYTES, "a segment file ended %lld bytes before the answer did",
+                snprintf(c.reason, REASON_BYTES, "a segment file is %lld bytes shorter than the response",
                          <long long>piece.remaining)
                 return SENT_FAILED
         if n == -EINTR:

@@ -1,8 +1,8 @@
 """The requests that a reactor answers itself, without Python and without the interpreter lock.
 
-Owns which requests are tried, which other threads work on, and what those that wait
-wait for: acks=all for safety, Fetch for bytes, each for those before it. What a request means is its path's (`produce_path`, `fetch_path`); what the
-fast path does not take goes to Python, counted by reason.
+Decides which requests the reactor answers itself, which it offloads to other threads, and what a parked request
+waits for: acks=all for safety, Fetch for bytes, each request for those before it. `produce_path` and `fetch_path` know
+what a request means. Requests that the fast path does not support go to Python, counted by reason.
 """
 
 from libc.stdint cimport int16_t, int64_t, uint8_t

@@ -7,14 +7,14 @@ def lookup_offset(entries: Buffer, base_offset: int, target: int) -> tuple[int, 
     """(offset, position) of the greatest entry at or below `target`, else (base_offset, 0).
 
     Raises:
-        CorruptRecord: the size of `entries` is no multiple of 8.
+        CorruptRecord: the size of `entries` is not a multiple of 8.
     """
 
 def lookup_time(entries: Buffer, base_offset: int, timestamp: int) -> tuple[int, int]:
     """(timestamp, offset) of the greatest entry at or below `timestamp`, else (-1, base_offset).
 
     Raises:
-        CorruptRecord: the size of `entries` is no multiple of 12.
+        CorruptRecord: the size of `entries` is not a multiple of 12.
         OverflowError: `timestamp` does not fit 64 bits.
     """
 

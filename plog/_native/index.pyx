@@ -80,7 +80,7 @@ cdef int64_t in_range(str name, object number, int64_t least, int64_t most) exce
 
 cdef uint32_t count_entries(str name, Py_ssize_t size, int entry_bytes) except? 0:
     if size % entry_bytes != 0:
-        raise CorruptRecord(f"{name} of {size} bytes is no multiple of {entry_bytes}")
+        raise CorruptRecord(f"{name} of {size} bytes is not a multiple of {entry_bytes}")
     if size // entry_bytes > UINT32_MAX:
         raise CorruptRecord(f"{name} of {size} bytes is larger than any segment's")
     return <uint32_t>(size // entry_bytes)
@@ -90,7 +90,7 @@ def lookup_offset(entries, base_offset, target):
     """(offset, position) of the greatest entry at or below `target`, else (base_offset, 0).
 
     Raises:
-        CorruptRecord: the size of `entries` is no multiple of 8.
+        CorruptRecord: the size of `entries` is not a multiple of 8.
     """
     cdef Py_buffer view
     cdef const uint8_t* found
@@ -112,7 +112,7 @@ def lookup_time(entries, base_offset, timestamp):
     """(timestamp, offset) of the greatest entry at or below `timestamp`, else (-1, base_offset).
 
     Raises:
-        CorruptRecord: the size of `entries` is no multiple of 12.
+        CorruptRecord: the size of `entries` is not a multiple of 12.
         OverflowError: `timestamp` does not fit 64 bits.
     """
     cdef Py_buffer view
@@ -182,7 +182,7 @@ def check_offset_index(entries, base_offset):
     positions. An index still preallocated, with its tail of zeros, fails.
 
     Raises:
-        CorruptRecord: the size is no multiple of 8, or an offset or a position does not rise.
+        CorruptRecord: the size is not a multiple of 8, or an offset or a position does not rise.
     """
     cdef Py_buffer view
     cdef uint32_t count
@@ -211,7 +211,7 @@ def check_time_index(entries, base_offset):
     of zeros, fails.
 
     Raises:
-        CorruptRecord: the size is no multiple of 12, a timestamp does not rise, or an offset falls.
+        CorruptRecord: the size is not a multiple of 12, a timestamp does not rise, or an offset falls.
     """
     cdef Py_buffer view
     cdef uint32_t count

@@ -103,7 +103,7 @@ cdef SegmentList* list_of(object segments) except NULL:
         raise ValueError("a log has at least one segment")
     for segment in segments:
         if segment is None:
-            raise TypeError("None is no Segment")
+            raise TypeError("a segment is None")
         if before is not None and segment.files.base_offset < max(
                 load(&before.files.next_offset), before.files.base_offset + 1):
             raise ValueError(f"segment {segment.files.base_offset} begins below the end of the one "

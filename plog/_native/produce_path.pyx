@@ -51,7 +51,7 @@ cdef enum:
     ERROR_TOO_FEW_IN_SYNC = 20
     ERROR_STORAGE = 56
 
-cdef const char* NOT_LEADER = "the partition is not led here any more"
+cdef const char* NOT_LEADER = "this broker no longer leads the partition"
 cdef const char* OFFLINE = "the partition is offline: its log directory has failed"
 cdef const char* TOO_FEW_IN_SYNC = "the records are committed, but fewer replicas than min.insync.replicas are in sync"
 cdef const char* TIMED_OUT = "the records are not safe on every in-sync replica yet"

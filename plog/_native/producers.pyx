@@ -259,7 +259,7 @@ cdef int read_producer_entry(object entry, Producer* out) except -1:
         raise ValueError(f"producer {entry.producer_id}: {len(batches)} batches, "
                          f"at most {REMEMBERED_BATCHES} are remembered")
     if entry.producer_id < 0:
-        raise ValueError(f"{entry.producer_id} is no producer id")
+        raise ValueError(f"{entry.producer_id} is not a producer id")
     if entry.current_txn_first_offset < NO_TRANSACTION:
         raise ValueError(f"producer {entry.producer_id}: a transaction cannot begin at "
                          f"{entry.current_txn_first_offset}")

@@ -140,7 +140,7 @@ cdef int fill_answer(Command* command, list pieces) except -1:
                 size += views[i].len
             opened = i + 1
         if size > INT32_MAX:
-            raise ValueError(f"an answer of {size} bytes is larger than its length prefix can say")
+            raise ValueError(f"a response of {size} bytes exceeds the largest length prefix")
         for i in range(count):
             piece = pieces[i]
             if isinstance(piece, FileRange):
@@ -295,7 +295,7 @@ cdef class Reactor:
         self._served = served
         self._sessions = sessions
         if (served is None) != (sessions is None):
-            raise ValueError("a fast path needs both, what is served and the fetch sessions")
+            raise ValueError("a fast path needs both `served` and `sessions`")
         if served is not None:
             self.shared.served = &served.table
             self.shared.sessions = &sessions.table
@@ -385,7 +385,7 @@ cdef class Reactor:
 
     cdef Loop* _owner(self, int64_t connection_id) except NULL:
         if connection_id < 0:
-            raise ValueError(f"{connection_id} is no connection id")
+            raise ValueError(f"{connection_id} is not a connection id")
         return &self.shared.loops[connection_id % self.shared.threads]
 
     def add_listener(self, int fd, int listener_id, *, bint may_be_fast=True):

@@ -328,12 +328,12 @@ cdef void close_idle(Loop* loop) noexcept nogil:
         if keeps_its_client_waiting(c):
             touch(loop, c)
         else:
-            # To say nothing breaks no rule; to leave off in the middle of a request does. One that waits for memory
-            # cannot be blamed for standing still.
+            # An idle client is normal; one that stops in the middle of a request is not, unless the request waits for
+            # memory.
             c.abnormal = c.first == NULL and c.end > c.start and c.waiting.next == &c.waiting
             snprintf(c.reason, REASON_BYTES, "idle for longer than %lld ms%s",
                      <long long>(loop.shared.idle_timeout_us // 1000),
-                     <const char*>b" without taking its answer" if c.first != NULL
+                     <const char*>b" without reading its response" if c.first != NULL
                      else <const char*>b" in the middle of a request" if c.abnormal else <const char*>b"")
             if c.gone or not holds_whole_frame(c):
                 finish_close(loop, c, NULL)
@@ -348,8 +348,8 @@ cdef void close_stalled(Loop* loop) noexcept nogil:
     cdef Connection* c = find_stalled(loop, &at)
     while c != NULL:
         c.abnormal = True
-        finish_close(loop, c, b"memory for requests is used up (queued.max.request.bytes), "
-                              b"and this one did not come whole in 10 s")
+        finish_close(loop, c, b"request memory exhausted (queued.max.request.bytes); "
+                              b"request incomplete for 10 s")
         c = find_stalled(loop, &at)
 
 

@@ -62,7 +62,7 @@ cdef dict _FAULTS = {
     ROW_HEADER_NULL: "a header has no key",
     ROW_PARTITION: "its partition is negative",
     ROW_TIMESTAMP: "its timestamp is before 1970",
-    ROW_NONE: "there is no such row",
+    ROW_NONE: "it does not exist",
     ROW_CHANGED: "its headers changed while they were read",
 }
 
@@ -289,10 +289,10 @@ cdef class RowColumns:
         cdef int fault
         cdef dict firsts = dict(array_offsets or {})
         if self.held or self.columns.rows:
-            raise RuntimeError("these rows have their columns")
+            raise RuntimeError("these rows already have columns")
         unknown = (frozenset(columns) | frozenset(firsts)) - frozenset(BUFFERS)
         if unknown:
-            raise ValueError(f"there is no column {', '.join(sorted(unknown))}")
+            raise ValueError(f"unknown column {', '.join(sorted(unknown))}")
         if not 0 <= rows < INT32_MAX:
             raise ValueError(f"{rows} rows")
         if len({name in columns for name in ("headers", "headers.key", "headers.value")}) > 1:
@@ -412,7 +412,7 @@ cdef class RowColumns:
             fault = self.choose(count, sticky, &chosen, &index)
         if fault == ROW_PARTITION:
             drop(&chosen)
-            raise ValueError(f"row {index}: its partition is none of {count}")
+            raise ValueError(f"row {index}: its partition is not one of {count}")
         if fault != ROW_OK:
             drop(&chosen)
             raise row_fault(fault, index)
@@ -500,7 +500,7 @@ def group(partitions, int32_t groups):
     PyObject_GetBuffer(partitions, &view, PyBUF_SIMPLE)
     try:
         if view.len % 4 or view.len // 4 >= INT32_MAX:
-            raise ValueError(f"{view.len} bytes are no column of int32")
+            raise ValueError(f"{view.len} bytes are not a column of int32")
         # Two for each group: where it starts, and where its next row goes.
         starts = <int64_t*>calloc(2 * (<size_t>groups + 1), sizeof(int64_t))
         if starts == NULL or reserve(&order, view.len) < 0:
@@ -508,7 +508,7 @@ def group(partitions, int32_t groups):
         with nogil:
             wrong = sort_rows(<const uint8_t*>view.buf, view.len // 4, groups, starts, &order)
         if wrong >= 0:
-            raise ValueError(f"row {wrong}: its partition is none of {groups}")
+            raise ValueError(f"row {wrong}: its partition is not one of {groups}")
         begun = [starts[i] for i in range(groups + 1)]
         return hand_over(&order), begun
     finally:

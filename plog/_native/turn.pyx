@@ -458,7 +458,7 @@ cdef void serve(Loop* loop, Connection* c) noexcept nogil:
     if settle(c, &loop.scratch, &loop.shared.budget) < 0:
         close_for_memory(loop, c)
     elif c.peer_closed and not c.closing and waits_for_nobody(c):
-        begin_close(loop, c, <const char*>NULL if c.gone else <const char*>b"closed by the peer before its answer")
+        begin_close(loop, c, <const char*>NULL if c.gone else <const char*>b"closed by the peer before its response")
     elif is_holding_much(&loop.scratch) or gather_is_due(&loop.gather):
         write_gathered(loop)
 

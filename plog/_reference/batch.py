@@ -112,7 +112,7 @@ def read_header(data: Buffer, pos: int = 0) -> BatchHeader:
     batch = bytes_from(data, pos)
     if len(batch) < HEADER_BYTES:
         raise CorruptRecord(
-            f"batch at {pos}: {len(batch)} bytes are there, its header takes {HEADER_BYTES}"
+            f"batch at {pos}: only {len(batch)} bytes are left, its header takes {HEADER_BYTES}"
         )
     header = BatchHeader(pos, *HEADER.unpack_from(batch))
     if header.magic != 2:
@@ -162,7 +162,7 @@ def check_bounds_and_crc(data: Buffer, header: BatchHeader) -> None:
     batch = bytes_from(data, header.position)
     if len(batch) < header.size_bytes:
         raise CorruptRecord(
-            f"batch at {header.position}: {len(batch)} bytes are there,"
+            f"batch at {header.position}: only {len(batch)} bytes are left,"
             f" it takes {header.size_bytes}"
         )
     crc = crc32c(batch[AT_ATTRIBUTES : header.size_bytes])
@@ -212,7 +212,7 @@ def _writable_batch(buffer: Buffer, pos: int) -> memoryview:
         raise BufferError("the buffer is read-only")
     if len(batch) < header.size_bytes:
         raise CorruptRecord(
-            f"batch at {pos}: {len(batch)} bytes are there, it takes {header.size_bytes}"
+            f"batch at {pos}: only {len(batch)} bytes are left, it takes {header.size_bytes}"
         )
     return batch[: header.size_bytes]
 

@@ -78,7 +78,7 @@ class ColumnBuilder:
     ) -> None:
         unknown = frozenset(columns) - frozenset(COLUMNS)
         if unknown:
-            raise ValueError(f"there is no column {', '.join(sorted(unknown))}")
+            raise ValueError(f"unknown column {', '.join(sorted(unknown))}")
         self._columns = columns
         self._topic = topic.encode("utf-8")
         self._partition = partition

@@ -23,7 +23,7 @@ _TIME_ENTRY = struct.Struct(">qi")
 def _entries(name: str, layout: struct.Struct, entries: Buffer) -> list[tuple[int, int]]:
     size = memoryview(entries).nbytes
     if size % layout.size != 0:
-        raise CorruptRecord(f"{name} of {size} bytes is no multiple of {layout.size}")
+        raise CorruptRecord(f"{name} of {size} bytes is not a multiple of {layout.size}")
     return [(first, second) for first, second in layout.iter_unpack(entries)]
 
 
@@ -31,7 +31,7 @@ def lookup_offset(entries: Buffer, base_offset: int, target: int) -> tuple[int, 
     """(offset, position) of the greatest entry at or below `target`, else (base_offset, 0).
 
     Raises:
-        CorruptRecord: the size of `entries` is no multiple of 8.
+        CorruptRecord: the size of `entries` is not a multiple of 8.
     """
     known = _entries("offset index", _OFFSET_ENTRY, entries)
     behind = bisect_right(known, target - base_offset, key=lambda entry: entry[0])
@@ -45,7 +45,7 @@ def lookup_time(entries: Buffer, base_offset: int, timestamp: int) -> tuple[int,
     """(timestamp, offset) of the greatest entry at or below `timestamp`, else (-1, base_offset).
 
     Raises:
-        CorruptRecord: the size of `entries` is no multiple of 12.
+        CorruptRecord: the size of `entries` is not a multiple of 12.
         OverflowError: `timestamp` does not fit 64 bits.
     """
     _check_range("timestamp", timestamp, -(2**63), 2**63 - 1)
@@ -83,7 +83,7 @@ def check_offset_index(entries: Buffer, base_offset: int) -> int:
     positions. An index still preallocated, with its tail of zeros, fails.
 
     Raises:
-        CorruptRecord: the size is no multiple of 8, or an offset or a position does not rise.
+        CorruptRecord: the size is not a multiple of 8, or an offset or a position does not rise.
     """
     known = _entries("offset index", _OFFSET_ENTRY, entries)
     last_relative = last_position = -1
@@ -105,7 +105,8 @@ def check_time_index(entries: Buffer, base_offset: int) -> int:
     of zeros, fails.
 
     Raises:
-        CorruptRecord: the size is no multiple of 12, a timestamp does not rise, or an offset falls.
+        CorruptRecord: the size is not a multiple of 12, a timestamp does not rise, or an offset
+            falls.
     """
     known = _entries("time index", _TIME_ENTRY, entries)
     last_timestamp, last_relative = -1, 0

@@ -87,7 +87,7 @@ class RowColumns:
         firsts = dict(array_offsets or {})
         unknown = (frozenset(columns) | frozenset(firsts)) - frozenset(BUFFERS)
         if unknown:
-            raise ValueError(f"there is no column {', '.join(sorted(unknown))}")
+            raise ValueError(f"unknown column {', '.join(sorted(unknown))}")
         if not 0 <= rows < INT32_MAX:
             raise ValueError(f"{rows} rows")
         if len({name in columns for name in ("headers", "headers.key", "headers.value")}) > 1:
@@ -172,7 +172,7 @@ class RowColumns:
                 key = self._cell("key", row)
                 partition = sticky if key is None else (murmur2(key) & 0x7FFFFFFF) % count
             elif partition >= count:
-                raise ValueError(f"row {row}: its partition is none of {count}")
+                raise ValueError(f"row {row}: its partition is not one of {count}")
             chosen.append(partition)
         return struct.pack(f"={len(chosen)}i", *chosen)
 
@@ -194,7 +194,7 @@ class RowColumns:
             for at in range(start, end):
                 row = places[at]
                 if not 0 <= row < len(self):
-                    raise ValueError(f"row {row}: there is no such row")
+                    raise ValueError(f"row {row}: it does not exist")
                 given = self._number("timestamp_ms", row, "q")
                 builder.add(timestamp_ms if given is None else given, *self._record(row))
                 if len(builder) > 1 and builder.uncompressed_bytes > min(
@@ -219,11 +219,11 @@ def group(partitions: Buffer, groups: int) -> tuple[bytes, list[int]]:
         raise ValueError(f"{groups} groups")
     size = memoryview(partitions).nbytes
     if size % 4:
-        raise ValueError(f"{size} bytes are no column of int32")
+        raise ValueError(f"{size} bytes are not a column of int32")
     of = _numbers(partitions)
     for row, partition in enumerate(of):
         if not 0 <= partition < groups:
-            raise ValueError(f"row {row}: its partition is none of {groups}")
+            raise ValueError(f"row {row}: its partition is not one of {groups}")
     order = sorted(range(len(of)), key=of.__getitem__)
     starts = [sum(partition < start for partition in of) for start in range(groups + 1)]
     return struct.pack(f"={len(order)}i", *order), starts

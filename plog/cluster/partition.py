@@ -264,12 +264,12 @@ class Partition:
             if current_leader_epoch < known.leader_epoch:
                 raise FencedLeaderEpoch(
                     f"{self.topic_partition} is at leader epoch {known.leader_epoch},"
-                    f" asked with {current_leader_epoch}"
+                    f" the request has {current_leader_epoch}"
                 )
             if current_leader_epoch > known.leader_epoch:
                 raise UnknownLeaderEpoch(
                     f"{self.topic_partition} is at leader epoch {known.leader_epoch} here,"
-                    f" asked with {current_leader_epoch}"
+                    f" the request has {current_leader_epoch}"
                 )
         if self._offline_reason is not None:
             raise KafkaStorageError(f"{self.topic_partition} is offline: {self._offline_reason}")

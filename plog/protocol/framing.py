@@ -166,7 +166,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
         (length,) = _LENGTH.unpack_from(frame, pos)
         pos += _LENGTH.size
         if length > end - pos:
-            raise InvalidRequest(f"a client id of {length} bytes, of which {end - pos} are there")
+            raise InvalidRequest(f"client id of {length} bytes, but only {end - pos} are left")
         if length >= 0:
             try:
                 client_id = str(frame[pos : pos + length], "utf-8")

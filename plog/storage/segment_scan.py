@@ -181,7 +181,7 @@ def walk_headers(
         if position + header.size_bytes > end:
             raise CorruptRecord(
                 f"batch at {position}: it takes {header.size_bytes} bytes,"
-                f" {end - position} are there"
+                f" only {end - position} are left"
             )
         yield position, header
         position += header.size_bytes

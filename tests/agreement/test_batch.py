@@ -104,7 +104,7 @@ def test_every_prefix_of_a_batch_is_refused_alike(codec):
             {"batch_length": -(2**31)},
             "batch at 0: batch_length -2147483648 is less than its header",
         ),
-        ({"batch_length": 2**31 - 1}, "bytes are there, it takes 2147483659"),
+        ({"batch_length": 2**31 - 1}, "bytes are left, it takes 2147483659"),
         ({"crc": 0}, "says 00000000"),
         ({"base_offset": -1}, "contradict"),
         ({"base_offset": 2**63 - 3}, "contradict"),
@@ -149,7 +149,8 @@ def test_scan_finds_every_batch_and_refuses_a_cut_tail():
     assert agree("scan", b"") == []
     tail = len(b"".join(batches))
     cut = agree("scan", b"".join(batches) + batches[0][:70])
-    assert cut == f"CorruptRecord: batch at {tail}: 70 bytes are there, it takes {len(batches[0])}"
+    size = len(batches[0])
+    assert cut == f"CorruptRecord: batch at {tail}: only 70 bytes are left, it takes {size}"
 
 
 def test_whole_ends_before_the_batch_that_is_cut():

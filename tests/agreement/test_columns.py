@@ -152,7 +152,7 @@ def test_no_column_at_all_counts_rows():
 
 def test_unknown_column_is_refused():
     for engine in ENGINES:
-        with pytest.raises(ValueError, match="there is no column colour"):
+        with pytest.raises(ValueError, match="unknown column colour"):
             engine.ColumnBuilder(frozenset({"colour"}), "t", 0)
 
 

@@ -248,8 +248,8 @@ def test_offsets_that_leave_the_data_are_refused(column, offsets, row):
     [
         (-1, {}, {}, "-1 rows"),
         (2**31 - 1, {}, {}, "2147483647 rows"),
-        (1, {"topic": []}, {}, "there is no column topic"),
-        (1, {}, {"topic": 1}, "there is no column topic"),
+        (1, {"topic": []}, {}, "unknown column topic"),
+        (1, {}, {"topic": 1}, "unknown column topic"),
         (1, {"key": [None, TEN]}, {}, "key: 2 buffers, not 3"),
         (1, {"headers": [None, TEN]}, {}, "headers need their keys and values"),
         (1, {"headers.key": [None, TEN, b""]}, {}, "headers need their keys and values"),
@@ -269,7 +269,7 @@ def test_offsets_that_leave_the_data_are_refused(column, offsets, row):
             2,
             {"partition": [None, b"\0" * 4 + b"\5\0\0\0"]},
             {},
-            "row 1: its partition is none of 5",
+            "row 1: its partition is not one of 5",
         ),
     ],
 )
@@ -299,8 +299,8 @@ def test_null_list_has_no_headers_whatever_its_items():
         ((-1, 1), "places -1 to 1 of 6"),
         ((2, 1), "places 2 to 1 of 6"),
         ((0, 7), "places 0 to 7 of 6"),
-        ((0, 5), "row 6: there is no such row"),
-        ((5, 6), "row -1: there is no such row"),
+        ((0, 5), "row 6: it does not exist"),
+        ((5, 6), "row -1: it does not exist"),
     ],
 )
 def test_order_that_names_no_row_is_refused_and_the_batch_is_as_it_was(
@@ -331,9 +331,9 @@ def test_timestamp_too_far_from_the_first_is_refused(engine, records):
     ("partitions", "groups", "text"),
     [
         (b"", 0, "0 groups"),
-        (b"\0" * 5, 1, "5 bytes are no column of int32"),
-        (struct.pack("=3i", 0, 2, 1), 2, "row 1: its partition is none of 2"),
-        (struct.pack("=3i", 0, 1, -1), 2, "row 2: its partition is none of 2"),
+        (b"\0" * 5, 1, "5 bytes are not a column of int32"),
+        (struct.pack("=3i", 0, 2, 1), 2, "row 1: its partition is not one of 2"),
+        (struct.pack("=3i", 0, 1, -1), 2, "row 2: its partition is not one of 2"),
     ],
 )
 def test_partitions_that_are_none_of_the_groups_are_refused(partitions, groups, text):

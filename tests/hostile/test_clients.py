@@ -198,7 +198,7 @@ def test_half_requests_that_dribble_give_way_while_memory_is_short(
     assert under.bystander.longest_s < 5
     told = under.lines.closings()
     assert count - 2 <= len(told) <= count
-    assert all("memory for requests is used up" in line for line in told), told
+    assert all("request memory exhausted" in line for line in told), told
     assert under.lines.grave() == told
 
 

@@ -671,7 +671,7 @@ def test_answer_after_the_peer_left_is_ignored():
     opened, _ = events_of(reactor, 2)
     client.close()
     (closed,) = events_of(reactor, 1)
-    assert closed.reason == "closed by the peer before its answer"
+    assert closed.reason == "closed by the peer before its response"
     reactor.respond(opened.connection_id, [bytes(100_000)])
     reactor.close(opened.connection_id, "again")
     reactor.stop()
@@ -814,7 +814,7 @@ def test_stalled_request_is_closed_while_memory_is_short(threads, caplog):
         stalled, waiting = stalled_and_waiting(server, LARGE)
         assert waiting.answer() == LARGE[4:]
         assert stalled.is_closed_by_server()
-        server.until(lambda: "did not come whole in 10 s" in caplog.text)
+        server.until(lambda: "request incomplete for 10 s" in caplog.text)
 
 
 def test_request_whose_rest_is_there_unread_is_not_closed_as_stalled(caplog):
@@ -829,7 +829,7 @@ def test_request_whose_rest_is_there_unread_is_not_closed_as_stalled(caplog):
         assert kept_waiting.answer() == whole[4:]
         assert time.monotonic() - began > 5, "it waited for the stalled one"
         assert stalled.is_closed_by_server()
-        server.until(lambda: caplog.text.count("did not come whole in 10 s") == 1)
+        server.until(lambda: caplog.text.count("request incomplete for 10 s") == 1)
 
 
 def test_small_request_is_served_while_half_ones_use_the_memory_up(threads, caplog):

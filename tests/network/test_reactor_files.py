@@ -179,8 +179,8 @@ def test_file_that_ends_early_closes_the_connection(segments, use_sendfile, capl
         client.receive_exactly(4)
         os.truncate(segments.directory.file(0, "log"), 100)
         assert client.is_closed_by_server()
-        server.until(lambda: "before the answer did" in caplog.text)
-    assert "a segment file ended" in caplog.text
+        server.until(lambda: "bytes shorter than the response" in caplog.text)
+    assert "a segment file is " in caplog.text
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.EINVAL])

@@ -66,7 +66,7 @@ def test_header_tags_are_skipped_and_any_negative_length_is_null(rest, client_id
     [
         ("", "a frame of 0 bytes holds no request header"),
         ("0000 0009 00000001", "ends before its client id"),
-        ("0000 0009 00000001 7fff 61", "client id of 32767 bytes, of which 1 are there"),
+        ("0000 0009 00000001 7fff 61", "client id of 32767 bytes, but only 1 are left"),
         ("0000 0009 00000001 0002 c328 00", "not UTF-8"),
         ("0000 0009 00000001 ffff", "tags needs 1 bytes"),
         ("0000 0009 00000001 ffff 01 00 7f 00", "tags needs 127 bytes"),
