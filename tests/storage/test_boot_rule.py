@@ -146,7 +146,7 @@ def test_bad_bytes_with_batches_behind_end_the_log_after_a_restart_of_the_machin
     assert found.log_end_offset == end
     (report,) = [line for line in found.reports if "truncated" in line]
     assert f"truncated to offset {end}" in report
-    assert re.search(r" \d+ valid batch(es)? among them", report)
+    assert re.search(r" including \d+ valid batch(es)?,", report)
     # The log is whole, also to a strict eye, and goes on.
     log = open_log(directory, SETTINGS, known=DIED._replace(durable_end=end))
     assert log.append_as_leader(batch(1), now_ms=NOW_MS).base_offset == end
@@ -181,7 +181,7 @@ def test_report_counts_what_goes(directory: Path) -> None:
         for line in recovered(directory, RESTARTED._replace(durable_end=end)).reports
         if "truncated" in line
     ]
-    assert f"{whole} bytes in 2 files go, {behind + later} valid batches among them" in report
+    assert f"dropped {whole} bytes in 2 files, including {behind + later} valid batches," in report
     assert "after a restart of the machine" in report
 
 
