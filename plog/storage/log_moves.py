@@ -128,6 +128,9 @@ class LogMoves:
             with suppress(KafkaStorageError):
                 log.flush()
             log.drop()
+            # Only now, because a flush of the old log writes to its slot.
+            source.guarded(source.durable_ends.release, slot_key(tp, log.topic_id))
+            source.guarded(source.forget_cleaned, tp)
 
     def _swap(self, log: Log, source: LiveLogDir, copy: ReplicaCopy, target: LiveLogDir) -> Log:
         """Put the copy in the log's place. A crash before the first rename undoes the move;
@@ -149,8 +152,6 @@ class LogMoves:
         except (OSError, LogDamaged) as error:
             self._undo(log, source, leaving, target)
             raise KafkaStorageError(f"{tp} cannot be moved: {error}") from error
-        source.guarded(source.durable_ends.release, slot_key(tp, log.topic_id))
-        source.guarded(source.forget_cleaned, tp)
         self._logs.remove_tree_later(source, leaving, log.settings.file_delete_delay_ms)
         return moved
 

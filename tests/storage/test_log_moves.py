@@ -18,9 +18,9 @@ from plog.errors import (
     UnknownTopicOrPartition,
 )
 from plog.runtime.clock import ManualClock
-from plog.storage.durable_ends import DurableEnds
+from plog.storage.durable_ends import DURABLE_ENDS_FILE, DurableEnds
 from plog.storage.filesystem import Filesystem
-from plog.storage.live_log_dir import LiveLogDir
+from plog.storage.live_log_dir import LiveLogDir, slot_key
 from plog.storage.log import Log
 from plog.storage.log_manager import LogManager
 from plog.storage.log_moves import LogMoves
@@ -33,6 +33,7 @@ from .log_managers import (
     A0,
     B0,
     ID_A,
+    ID_B,
     SETTINGS,
     Start,
     abandon,
@@ -112,6 +113,27 @@ def test_old_log_is_flushed_where_its_directory_has_another_name(
     moves.move(A0, dirs[1])
     assert ends == [0, 10]
     assert manager.live_log_dirs == dirs
+
+
+def test_old_log_does_not_write_to_the_slot_of_a_new_one(start: Start, dirs: list[Path]) -> None:
+    manager, _ = with_one_log(start, 3, Settings())
+    moves = LogMoves(manager, Filesystem())
+
+    def on_moved(tp: TopicPartition, moved: Log) -> None:
+        new = lead(manager.create(B0, ID_B, SETTINGS))
+        assert new.log_dir == dirs[0]
+        fill(new, 2)
+        new.flush()
+
+    moves.on_log_moved(on_moved)
+    moves.move(A0, dirs[1])
+    abandon(manager)
+    ends = [DurableEnds(Filesystem(), path / DURABLE_ENDS_FILE) for path in dirs]
+    for one in ends:
+        one.open()
+        one.close()
+    assert ends[0].ends() == [(slot_key(B0, ID_B), 20)]
+    assert ends[1].ends() == [(slot_key(A0, ID_A), 30)]
 
 
 @pytest.mark.parametrize(("error", "failed"), [(errno.EIO, 1), (errno.EMFILE, 0)])
