@@ -137,15 +137,19 @@ class DurableEnds:
     def release(self, key: SlotKey) -> None:
         """Free the slot of a partition that leaves this directory. Its log must be closed.
 
-        Durable at once: otherwise a partition that returns could have two slots. Raises OSError.
+        Durable at once: otherwise a partition that returns could have two slots.
+
+        Raises:
+            OSError: the slot is still the partition's.
         """
         with self._lock:
-            position = self._positions.pop(key, None)
             self._ends.pop(key, None)
+            position = self._positions.get(key)
             if position is None:
                 return
             self._fs.pwrite(self.fd, _FREE, position)
             self._fs.fdatasync(self.fd)
+            del self._positions[key]
             self._free.append(position)
 
     def sync(self) -> None:

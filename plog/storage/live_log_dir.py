@@ -210,16 +210,28 @@ class LiveLogDir:
         return self.path / leaving_directory_name(tp, FUTURE_DIRECTORY, uuid.uuid4())
 
     def expect(
-        self, tp: TopicPartition, end: int, high_watermark: int, log_start_offset: int | None
+        self,
+        tp: TopicPartition,
+        end: int,
+        high_watermark: int,
+        log_start_offset: int | None,
+        clean_to: int | None,
     ) -> None:
-        """Make durable what the checkpoints should say of a replica about to be adopted."""
+        """Make durable what the checkpoints should say of a replica about to be adopted.
+
+        None: nothing, also where an earlier replica has left an entry. Raises OSError.
+        """
         self.recovery_points.put(tp, end)
         self.high_watermarks.put(tp, high_watermark)
-        if log_start_offset is None:
-            self.log_start_offsets.drop(tp)
-        else:
-            self.log_start_offsets.put(tp, log_start_offset)
-        self._damaged.drop(tp)
+        for checkpoint, offset in (
+            (self.log_start_offsets, log_start_offset),
+            (self.cleaner_offsets, clean_to),
+            (self._damaged, None),
+        ):
+            if offset is None:
+                checkpoint.drop(tp)
+            else:
+                checkpoint.put(tp, offset)
 
     def load(
         self,
@@ -488,11 +500,23 @@ class LiveLogDir:
         else:
             self.fail(error)
 
-    def forget_cleaned(self, tp: TopicPartition) -> None:
-        """Forget how far a partition was compacted: it has left. Raises OSError.
+    def slot_of(self, tp: TopicPartition) -> SlotKey | None:
+        """Return whose slot an offline partition has; None if its topic id cannot be read."""
+        try:
+            return slot_key(tp, self._topic_id(self.path / str(tp), None))
+        except (CheckpointDamaged, OSError):
+            return None
 
-        Another one of its name would be taken for as clean.
+    def forget(self, tp: TopicPartition, slot: SlotKey | None) -> None:
+        """Free the slot of a partition that has left, and forget how far it was compacted.
+
+        Can be called again after an error, as long as the partition is not back. Raises OSError.
+
+        Args:
+            slot: None if the partition's topic id is unknown.
         """
+        if slot is not None:
+            self.durable_ends.release(slot)
         for checkpoint in (self.cleaner_offsets, self.gaps):
             if tp in checkpoint.stored:
                 checkpoint.drop(tp)

@@ -36,6 +36,7 @@ from plog.runtime.clock import Clock
 from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.storage.absent_replicas import AbsentReplicas
+from plog.storage.durable_ends import SlotKey
 from plog.storage.file_errors import is_path_fault_of_partition, is_refusal
 from plog.storage.filesystem import DEV_NULL, Filesystem
 from plog.storage.flush_retries import FlushRetries
@@ -136,7 +137,7 @@ class LogManager:
         self._spare_fd = -1
         # Also of logs that are made while the broker starts, until `broker_started`.
         self._keep_free = LOADING_KEEPS + 2 * settings.num_network_threads
-        self.placement_lock = threading.Lock()
+        self.placement_lock = threading.RLock()
         self.scheduler = Scheduler(clock, "storage tasks")
         self._full = FullLogDirs(settings.log_dir_reserve_bytes)
         self._flush_retries = FlushRetries(self.scheduler, self.commit)
@@ -550,11 +551,9 @@ class LogManager:
             live = self._dirs[offline_dir] if offline_dir is not None else None
             if live is None or live.failure is not None:
                 return
+            slot = live.slot_of(tp) if log is None else slot_key(tp, log.topic_id)
             try:
                 leaving = live.put_away(live.path / str(tp), tp)
-                if log is not None:
-                    live.durable_ends.release(slot_key(tp, log.topic_id))
-                live.forget_cleaned(tp)
             except OSError as error:
                 if is_refusal(error) or is_path_fault_of_partition(error, live.path):
                     # Its files are where they were, and the deletion can be asked for again.
@@ -562,6 +561,7 @@ class LogManager:
                 else:
                     self.fail_log_dir(live.path, error)
                 raise KafkaStorageError(f"{tp}: {error}") from error
+            self.forget_left(live, tp, slot)
         self.remove_tree_later(live, leaving, delay_ms)
         self._lines.info("deleted %s from %s", tp, live.path)
 
@@ -579,6 +579,22 @@ class LogManager:
         old.drop()
         self.quarantine(tp, target.path, f"log directory {target.path} is offline")
         return False
+
+    def forget_left(self, live: LiveLogDir, tp: TopicPartition, slot: SlotKey | None) -> None:
+        """Free what a directory keeps for a partition that has left it, unless it is back.
+
+        Without a descriptor or space this is tried again.
+        """
+        with self.placement_lock:
+            done = self._is_in(live, tp) or live.guarded(live.forget, tp, slot)
+        if not done and live.failure is None:
+            self.scheduler.after(SAY_AGAIN_MS, partial(self.forget_left, live, tp, slot))
+
+    def _is_in(self, live: LiveLogDir, tp: TopicPartition) -> bool:
+        with self._lock:
+            log = self._logs.get(tp)
+            path = self._offline_dirs.get(tp) if log is None else log.log_dir
+        return path == live.path
 
     def remove_tree_later(self, live: LiveLogDir, directory: Path, delay_ms: int) -> None:
         """Remove a directory that is no partition's any more, after a delay.

@@ -129,17 +129,15 @@ class LogMoves:
                 log.flush()
             log.drop()
             # Only now, because a flush of the old log writes to its slot.
-            source.guarded(source.durable_ends.release, slot_key(tp, log.topic_id))
-            source.guarded(source.forget_cleaned, tp)
+            self._logs.forget_left(source, tp, slot_key(tp, log.topic_id))
 
     def _swap(self, log: Log, source: LiveLogDir, copy: ReplicaCopy, target: LiveLogDir) -> Log:
         """Put the copy in the log's place. A crash before the first rename undoes the move;
         one after it leaves a -future directory alone, which the next start adopts."""
         tp = log.topic_partition
         starts = moved_starts([log])
-        target.expect(tp, log.log_end_offset, log.high_watermark, starts.get(tp))
-        if (clean_to := source.cleaner_offsets.stored.get(tp)) is not None:
-            target.cleaner_offsets.put(tp, clean_to)
+        clean_to = source.cleaner_offsets.stored.get(tp)
+        target.expect(tp, log.log_end_offset, log.high_watermark, starts.get(tp), clean_to)
         target.gaps.put(tp, min(log.gaps_legal_below, log.log_end_offset))
         try:
             leaving = source.put_away(log.directory, tp)
@@ -171,7 +169,7 @@ class LogMoves:
             self._logs.on_damage(log, f"a move to {target.path} cannot be undone: {error}")
         target.guarded(target.sync_names)
         source.guarded(source.sync_names)
-        target.guarded(target.forget_cleaned, tp)
+        self._logs.forget_left(target, tp, slot_key(tp, log.topic_id))
 
     def _discard(self, copy: ReplicaCopy, log: Log, target: LiveLogDir) -> None:
         """Remove a copy, unless it may be all there is. What stays is removed by the next start."""

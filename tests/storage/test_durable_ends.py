@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import uuid
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from plog.storage.durable_ends import (
     encode_slot,
 )
 from plog.storage.filesystem import Filesystem
+
+from .failing_files import FailingFilesystem
 
 ONE, TWO, THREE = (SlotKey(uuid.UUID(int=number << 64), number) for number in (1, 2, 3))
 
@@ -75,6 +78,19 @@ def test_released_slot_is_used_again_and_forgotten(tmp_path: Path) -> None:
     assert again.keys() == [TWO]
     assert again.durable_end(ONE) is None
     again.close()
+
+
+def test_slot_whose_release_fails_is_still_its_partitions(tmp_path: Path) -> None:
+    fs = FailingFilesystem(0, errno.ENOSPC)
+    ends = DurableEnds(fs, tmp_path / "e")
+    ends.open()
+    write(ends, ONE, 10)
+    with fs.armed(), pytest.raises(OSError, match="No space"):
+        ends.release(ONE)
+    assert ends.position_for(ONE) == 0
+    ends.release(ONE)
+    assert ends.keys() == []
+    ends.close()
 
 
 @pytest.mark.parametrize("cut", [0, 1, 31, 33, 63])

@@ -24,9 +24,11 @@ from plog.settings.definitions import TopicSettings
 from plog.storage.filesystem import Filesystem
 from plog.storage.full_log_dirs import LOOK_MS
 from plog.storage.late_recovery import MOST_WAIT_MS
+from plog.storage.live_log_dir import slot_key
 from plog.storage.log import Log
 from plog.storage.log_manager import SAY_AGAIN_MS, LogManager
 from plog.storage.log_moves import LogMoves
+from plog.types import TopicPartition
 from tests.agreement.harness import run_seed
 
 from .failing_files import ERRNOS, FailingFilesystem
@@ -100,6 +102,17 @@ class Stage:
         assert log is not None
         return log
 
+    def add_cleaned(self, tp: TopicPartition) -> None:
+        """Create another partition, and compact it."""
+        log = lead(self.manager.create(tp, ID_A, self.settings))
+        for number in range(22):
+            data = build_batch([(NOW_MS, b"%d" % number, b"v" * 100, ())])
+            log.append_as_leader(bytearray(data), now_ms=NOW_MS)
+        log.roll()
+        log.flush()
+        self.manager.cleaner.clean_now()
+        assert tp in self.manager.dirs[log.log_dir].cleaner_offsets.stored
+
     def put(self, count: int) -> None:
         for _ in range(count):
             number = len(self.acknowledged)
@@ -163,6 +176,19 @@ def deletes(stage: Stage) -> None:
         stage.manager.delete(A1)
 
 
+def check_deleted(stage: Stage) -> None:
+    """Check that a deletion that was refused can be asked for again, and leaves nothing."""
+    manager = stage.manager
+    if A1 in manager.offline:
+        manager.delete(A1)
+        stage.settle()
+    assert [found for path in stage.dirs for found in path.glob(f"{A1}*")] == []
+    for live in manager.dirs.values():
+        assert A1 not in {**live.cleaner_offsets.stored, **live.gaps.stored}
+        assert slot_key(A1, ID_A) not in set(live.durable_ends.keys())
+    lead(manager.create(A1, ID_A, stage.settings))
+
+
 def retains(stage: Stage) -> None:
     with suppress(KafkaError):
         stage.log.apply_retention(NOW_MS)
@@ -191,7 +217,7 @@ def prepared(home: Path, fs: Filesystem, step: Callable[[Stage], None]) -> Stage
         stage.log.roll()
         stage.log.flush()
     if step is deletes:
-        lead(stage.manager.create(A1, ID_A, stage.settings))
+        stage.add_cleaned(A1)
     if step is retains:
         stage.put(12)
         stage.log.flush()
@@ -224,6 +250,8 @@ def run(home: Path, step: Callable[[Stage], None], case: Case) -> None:
     if case.error in REFUSALS:
         assert manager.offline_log_dirs == []
         assert {tp for tp in manager.offline if tp != A1} == set()
+        if step is deletes:
+            check_deleted(stage)
     if manager.get(A0) is not None:
         if case.settings_change:
             stage.log.update_settings(LARGER)

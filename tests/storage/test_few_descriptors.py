@@ -28,7 +28,17 @@ from tests.descriptors import few_descriptors
 
 from .failing_files import FailingFilesystem
 from .log_managers import A0, ID_B, abandon, lead
-from .test_failed_steps import COMPACTED, STEPS, Stage, leads, prepared, recovers, stops
+from .test_failed_steps import (
+    COMPACTED,
+    STEPS,
+    Stage,
+    check_deleted,
+    deletes,
+    leads,
+    prepared,
+    recovers,
+    stops,
+)
 
 KERNEL_CALLS = ("open_directory", "pwritev", "pread", "ftruncate")
 """Those of the table that a step makes. A failed sync is final whatever its errno."""
@@ -45,12 +55,14 @@ def test_errors_of_a_want_of_descriptors_are_named_once() -> None:
 # -- every call fails ------------------------------------------------------------------------------
 
 
-def goes_on(stage: Stage, restarts: bool) -> None:
+def goes_on(stage: Stage, restarts: bool, step: Callable[[Stage], None]) -> None:
     """Check that the log takes records when there are descriptors, and serves all of them."""
     stage.settle()
     manager = stage.manager
     assert manager.offline_log_dirs == []
     assert {at: why for at, why in manager.offline.items() if at == A0} == {}
+    if step is deletes:
+        check_deleted(stage)
     if restarts:
         lead(stage.log)
     stage.put(3)
@@ -83,7 +95,7 @@ def try_call(home: Path, step: Callable[[Stage], None], error: int, at: int, las
     with fs.armed():
         step(stage)
     restarts = restarted(stage) or step in (recovers, stops, leads)
-    goes_on(stage, restarts)
+    goes_on(stage, restarts, step)
     return bool(fs.failed)
 
 
@@ -95,7 +107,7 @@ def try_kernel_call(home: Path, step: Callable[[Stage], None], fault: Fault) -> 
     finally:
         faults.inject([])
     restarts = restarted(stage) or step in (recovers, stops, leads)
-    goes_on(stage, restarts)
+    goes_on(stage, restarts, step)
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -223,7 +223,7 @@ def test_a_partition_whose_deletion_was_cut_short_is_not_taken_for_clean_when_ma
     dirty(log)
     manager.cleaner.clean_now()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(LiveLogDir, "forget_cleaned", lambda self, tp: None)
+        patched.setattr(LiveLogDir, "forget", lambda self, tp, slot: None)
         manager.delete(A0)
     manager.shutdown()
     again = start()

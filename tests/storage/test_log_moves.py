@@ -269,6 +269,16 @@ def test_move_is_refused_where_it_makes_no_sense(start: Start, dirs: list[Path])
         moves.move(A0, dirs[1])
 
 
+def test_log_is_not_taken_for_as_clean_as_another_of_its_name_was(
+    start: Start, dirs: list[Path]
+) -> None:
+    manager, _ = with_one_log(start, 20)
+    target = manager.dirs[dirs[1]]
+    target.cleaner_offsets.put(A0, 150)
+    LogMoves(manager, Filesystem()).move(A0, dirs[1])
+    assert A0 not in target.cleaner_offsets.stored
+
+
 @pytest.mark.parametrize("crash", [False, True], ids=["error", "crash"])
 def test_move_stopped_at_any_operation_keeps_the_partition(
     dirs: list[Path], clock: ManualClock, crash: bool
