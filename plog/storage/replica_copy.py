@@ -32,7 +32,8 @@ MOST_ROUNDS = 20
 class ReplicaCopy:
     """A copy of `log` in the new directory `target`, on the disk with the space `room`.
 
-    Both steps raise KafkaStorageError if the disk is full, and OSError.
+    Both steps raise KafkaStorageError if the disk is full or `log` cannot be read (its faults are
+    reported to its owner), and OSError for the files of `target`.
     """
 
     def __init__(self, fs: Filesystem, log: Log, target: Path, room: DiskRoom) -> None:
@@ -65,16 +66,21 @@ class ReplicaCopy:
             offsets, times = self._indexes[base].finish()
             self._take(len(offsets) + len(times))
             store_indexes(self._fs, self.target, base, offsets, times)
-            aborted = path_of(log.directory, base, TRANSACTION_INDEX)
-            if self._fs.exists(aborted):
-                data = self._fs.read_bytes(aborted)
-                self._take(len(data))
-                self._fs.write_bytes(path_of(self.target, base, TRANSACTION_INDEX), data)
+            aborted = self._read_aborted(base)
+            if aborted is not None:
+                self._take(len(aborted))
+                self._fs.write_bytes(path_of(self.target, base, TRANSACTION_INDEX), aborted)
         store_snapshot(self._fs, self.target, log.log_end_offset, log.native.producers())
         self._fs.replace_text(
             self.target / LEADER_EPOCH_FILE, encode_leader_epochs(log.leader_epochs)
         )
         self._fs.sync_directory(self.target)
+
+    def _read_aborted(self, base: int) -> bytes | None:
+        """Return the transaction index of a segment, or None if it has none."""
+        path = path_of(self._log.directory, base, TRANSACTION_INDEX)
+        with self._log.faults.judged():
+            return self._fs.read_bytes(path) if self._fs.exists(path) else None
 
     def _catch_up(self) -> int:
         """Copy the bytes that are not copied yet; return their number."""

@@ -35,6 +35,7 @@ from .test_failed_steps import (
     check_deleted,
     deletes,
     leads,
+    moves,
     prepared,
     recovers,
     stops,
@@ -233,19 +234,29 @@ def test_logs_with_any_number_of_descriptors_serve_what_they_can(
 
 
 def turn_into_directory(path: Path) -> None:
-    path.unlink()
+    path.unlink(missing_ok=True)
     path.mkdir()
 
 
 def turn_into_loop(path: Path) -> None:
-    path.unlink()
+    path.unlink(missing_ok=True)
     path.symlink_to(path.name)
 
 
-@pytest.mark.parametrize("turn", [turn_into_directory, turn_into_loop])
-@pytest.mark.parametrize(
-    "kind", ["log", "index", "timeindex", "snapshot", "leader-epoch-checkpoint"]
+def file_of(directory: Path, kind: str) -> Path:
+    """Return the newest file of a kind in a partition's directory; its name, if there is none."""
+    found = sorted(directory.glob(f"*{kind}"))
+    return found[-1] if found else path_of(directory, 0, kind)
+
+
+TURNS = pytest.mark.parametrize("turn", [turn_into_directory, turn_into_loop])
+KINDS = pytest.mark.parametrize(
+    "kind", [".log", ".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint"]
 )
+
+
+@TURNS
+@KINDS
 def test_file_that_has_become_something_else_takes_its_own_partition_offline(
     tmp_path: Path, turn: Callable[[Path], None], kind: str
 ) -> None:
@@ -254,7 +265,7 @@ def test_file_that_has_become_something_else_takes_its_own_partition_offline(
     lead(stage.manager.create(other, ID_B, COMPACTED))
     directory = stage.log.directory
     stage.manager.shutdown()
-    turn(sorted(directory.glob(f"*{kind}"))[-1])
+    turn(file_of(directory, kind))
     again = stage.start(Filesystem())
     try:
         assert again.offline_log_dirs == []
@@ -262,6 +273,24 @@ def test_file_that_has_become_something_else_takes_its_own_partition_offline(
         assert again.get(other) is not None
     finally:
         abandon(again)
+
+
+@TURNS
+@KINDS
+def test_file_that_has_become_something_else_blames_no_disk_in_a_move(
+    tmp_path: Path, turn: Callable[[Path], None], kind: str
+) -> None:
+    stage = Stage(tmp_path, Filesystem(), COMPACTED)
+    other = TopicPartition("other", 0)
+    lead(stage.manager.create(other, ID_B, COMPACTED))
+    turn(file_of(stage.log.directory, kind))
+    moves(stage)
+    stage.settle()
+    assert stage.manager.offline_log_dirs == []
+    assert list(stage.manager.offline) == ([A0] if kind == ".txnindex" else [])
+    assert stage.manager.get(other) is not None
+    assert list(tmp_path.rglob("*-future")) == []
+    abandon(stage.manager)
 
 
 def test_path_that_is_wrong_while_a_log_is_served_takes_its_own_partition_offline(

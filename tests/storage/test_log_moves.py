@@ -25,6 +25,7 @@ from plog.storage.log import Log
 from plog.storage.log_manager import LogManager
 from plog.storage.log_moves import LogMoves
 from plog.storage.replica_copy import ReplicaCopy
+from plog.storage.segment_files import TRANSACTION_INDEX, path_of
 from plog.types import TopicPartition
 from tests.descriptors import open_at
 from tests.waiting import until
@@ -267,6 +268,26 @@ def test_move_is_refused_where_it_makes_no_sense(start: Start, dirs: list[Path])
     manager.fail_log_dir(dirs[1], OSError(errno.EIO, "gone"))
     with pytest.raises(LogDirNotFound):
         moves.move(A0, dirs[1])
+
+
+def test_file_that_cannot_be_read_takes_its_own_directory_offline(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, log = with_one_log(start, 3)
+    path_of(log.directory, 0, TRANSACTION_INDEX).touch()
+    read_bytes = Filesystem.read_bytes
+
+    def read(fs: Filesystem, path: Path) -> bytes:
+        if path.suffix == TRANSACTION_INDEX:
+            raise OSError(errno.EIO, "cannot be read")  # a read knows no path
+        return read_bytes(fs, path)
+
+    monkeypatch.setattr(Filesystem, "read_bytes", read)
+    with pytest.raises(KafkaStorageError):
+        LogMoves(manager, Filesystem()).move(A0, dirs[1])
+    assert manager.offline_log_dirs == [dirs[0]]
+    with pytest.raises(KafkaStorageError):
+        fill(log, 1, 3)
 
 
 def test_log_is_not_taken_for_as_clean_as_another_of_its_name_was(
