@@ -447,6 +447,7 @@ class Log:
         with self._lock:
             self.transactions.succeed(log.transactions)
             self._take(role)
+            self._segments.keep_epochs()  # recovery drops an epoch that has no record yet
 
     # -- segments ----------------------------------------------------------------------------
 

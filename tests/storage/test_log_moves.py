@@ -270,6 +270,27 @@ def test_move_is_refused_where_it_makes_no_sense(start: Start, dirs: list[Path])
         moves.move(A0, dirs[1])
 
 
+@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
+def test_leader_epoch_without_records_moves_with_its_log(
+    start: Start, dirs: list[Path], crash: bool
+) -> None:
+    manager, log = with_one_log(start, 3)
+    log.become_leader(7, sole_replica=True)
+    LogMoves(manager, Filesystem()).move(A0, dirs[1])
+    moved = manager.get(A0)
+    assert moved is not None
+    fill(moved, 1, 3)
+    moved.flush()
+    manager.checkpoints.store_recovery_points()
+    if crash:
+        abandon(manager)
+    else:
+        manager.shutdown()
+    again = start().get(A0)
+    assert again is not None
+    assert [(epoch, at) for epoch, at in again.leader_epochs.entries] == [(0, 0), (7, 30)]
+
+
 def test_file_that_cannot_be_read_takes_its_own_directory_offline(
     start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
