@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from plog._native.partition_log import APPENDED, Appended
@@ -201,7 +202,8 @@ class Partition:
         """Lead. Appends of older epochs are refused before this returns.
 
         Raises:
-            KafkaStorageError: the epoch cannot be written down; the role is unchanged.
+            KafkaStorageError: the epoch cannot be written down, or another log has replaced this
+                one; the role is unchanged.
         """
         with self._lock:
             in_sync = self._in_sync(leadership)
@@ -212,7 +214,11 @@ class Partition:
         self._on_change(self.topic_partition)
 
     def make_follower(self, leadership: Leadership, log: Log) -> None:
-        """Follow, or wait for a leader: refuse appends by clients."""
+        """Follow, or wait for a leader: refuse appends by clients.
+
+        Raises:
+            KafkaStorageError: another log has replaced this one; the role is unchanged.
+        """
         with self._lock:
             self._withdraw()
             log.become_follower(leadership.leader_epoch)
@@ -243,7 +249,8 @@ class Partition:
             self._withdraw()
             log, self._log = self._log, None
             if log is not None and self._offline_reason is None:
-                log.become_follower(self._leadership.leader_epoch)
+                with suppress(KafkaStorageError):  # it has moved, and refuses appends already
+                    log.become_follower(self._leadership.leader_epoch)
             self._leadership = self._leadership._replace(leader=NO_LEADER)
         self._on_change(self.topic_partition)
         return log

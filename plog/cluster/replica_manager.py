@@ -316,10 +316,7 @@ class ReplicaManager:
             )
             if at in self._recovered:
                 hosted.update_settings(settings)  # they may have changed while it was
-            if state.leader == self._broker_id:
-                partition.make_leader(leadership, hosted)
-            else:
-                partition.make_follower(leadership, hosted)
+            self._give_role(partition, leadership, hosted)
         except KafkaStorageError as failure:
             self._recovered.discard(at)
             partition.go_offline(reason or str(failure), leadership)
@@ -334,6 +331,18 @@ class ReplicaManager:
         self._recovered.discard(at)
         self._register(partition)
         return partition
+
+    def _give_role(self, partition: Partition, leadership: Leadership, log: Log) -> None:
+        """Lead or follow; with the log that replaces `log`, if this one moves meanwhile."""
+        leads = leadership.leader == self._broker_id
+        give = partition.make_leader if leads else partition.make_follower
+        try:
+            give(leadership, log)
+        except KafkaStorageError:
+            moved = self._logs.get(partition.topic_partition)
+            if moved is None or moved is log:
+                raise
+            give(leadership, moved)
 
     def _register(self, partition: Partition) -> None:
         at = partition.topic_partition

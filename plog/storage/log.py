@@ -394,8 +394,13 @@ class Log:
             raise KafkaStorageError(f"{self.topic_partition} has moved from {self.log_dir}")
 
     def become_follower(self, leader_epoch: int) -> None:
-        """Stop accepting appends from clients."""
+        """Stop accepting appends from clients.
+
+        Raises:
+            KafkaStorageError: the partition has moved.
+        """
         with self._lock:
+            self._require_place()
             self._take(Role(leader_epoch, leads=False))
 
     def set_in_sync(self, *, sole_replica: bool, enough_in_sync: bool) -> None:

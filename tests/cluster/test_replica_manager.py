@@ -37,6 +37,7 @@ from plog.protocol.messages.replication import (
     UpdateMetadataTopicState,
 )
 from plog.settings.definitions import BrokerSettings, TopicSettings
+from plog.storage.log_manager import LogManager
 from plog.types import TopicPartition
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -138,10 +139,10 @@ class Fetchers:
 
 
 class Broker:
-    def __init__(self) -> None:
+    def __init__(self, logs: LogManager | None = None) -> None:
         self.fence = ControlFence()
         self.fence.broker_epoch = 50
-        self.logs = FakeLogs()
+        self.logs = logs or FakeLogs()
         self.metadata = MetadataCache(self.fence)
         self.fetchers = Fetchers()
         self.changed: list[TopicPartition] = []
