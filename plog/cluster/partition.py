@@ -181,10 +181,13 @@ class Partition:
         with self._lock:
             self._settings = settings
             if (log := self.hosted_log) is not None:
-                log.update_settings(settings)
-                if self.is_leader:
-                    log.set_in_sync(**self._in_sync(self._leadership)._asdict())
+                self._apply_settings(log)
             self._publish()
+
+    def _apply_settings(self, log: Log) -> None:
+        log.update_settings(self._settings)
+        if self.is_leader:
+            log.set_in_sync(**self._in_sync(self._leadership)._asdict())
 
     def _publish(self) -> None:
         """Under the lock, after a change of what may be served without asking here."""
@@ -240,6 +243,7 @@ class Partition:
         with self._lock:
             if self._log is not None:
                 self._log = log
+                self._apply_settings(log)  # the old log may have got them as it was replaced
                 self._publish()
         self._on_change(self.topic_partition)
 

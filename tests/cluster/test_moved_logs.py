@@ -98,6 +98,16 @@ def append(log: Log) -> int:
     return log.append_as_leader(batch(1), now_ms=NOW_MS).leader_epoch
 
 
+def test_settings_that_change_reach_the_moved_log(broker: MovingBroker, target: Path) -> None:
+    changed = TopicSettings(BrokerSettings(), {"retention.ms": "12345", "min.insync.replicas": "2"})
+    broker.move_while(
+        lambda: broker.replicas.update_topic_settings("a", changed), "update_settings", target
+    )
+    assert broker.log.settings.retention_ms == 12345
+    append(broker.log)
+    assert broker.log.high_watermark == 0  # one replica is in sync, and two are needed
+
+
 def test_new_leader_epoch_reaches_the_moved_log(broker: MovingBroker, target: Path) -> None:
     codes: list[int] = []
     broker.move_while(lambda: codes.append(broker.lead(epoch=3)), "become_leader", target)
