@@ -279,9 +279,13 @@ class LiveLogDir:
             tp, topic_id, found.directory, known, settings, owner,
             high_watermark=self.high_watermarks.stored.get(tp, 0), keep_free=keep_free,
         )  # fmt: skip
+        try:
+            if tp in self._damaged.stored:
+                self._damaged.drop(tp)
+        except OSError:
+            log.drop()
+            raise
         self._shutdown_record.forget(tp)
-        if tp in self._damaged.stored:
-            self._damaged.drop(tp)
         return log
 
     def _topic_id(self, directory: Path, record: PartitionRecord | None) -> uuid.UUID | None:

@@ -167,6 +167,11 @@ def recovers(stage: Stage) -> None:
         stage.start()
 
 
+def recovers_damaged(stage: Stage) -> None:
+    with suppress(KafkaError):
+        stage.start()
+
+
 def stops(stage: Stage) -> None:
     stage.manager.shutdown()
 
@@ -214,7 +219,20 @@ def leads(stage: Stage) -> None:
     stage.manager.checkpoints.store_recovery_points()  # before that the epoch is on disk
 
 
-STEPS = [rolls, compacts, moves, recovers, stops, creates, deletes, retains, checkpoints, leads]
+STEPS = [
+    rolls,
+    compacts,
+    moves,
+    recovers,
+    recovers_damaged,
+    stops,
+    creates,
+    deletes,
+    retains,
+    checkpoints,
+    leads,
+]
+RESTARTS = (recovers, recovers_damaged, stops)
 
 
 def prepared(home: Path, fs: Filesystem, step: Callable[[Stage], None]) -> Stage:
@@ -226,6 +244,11 @@ def prepared(home: Path, fs: Filesystem, step: Callable[[Stage], None]) -> Stage
         stage.log.become_leader(7, sole_replica=True)  # an epoch that has no record yet
     if step is deletes:
         stage.add_cleaned(A1)
+    if step is recovers_damaged:
+        stage.log.flush()
+        stage.manager.on_damage(stage.log, "a test says so")
+        stage.settle()
+        stage.manager.shutdown()
     if step is retains:
         stage.put(12)
         stage.log.flush()
@@ -248,7 +271,7 @@ def run(home: Path, step: Callable[[Stage], None], case: Case) -> None:
     with fs.armed():
         step(stage)
     manager = stage.manager
-    restarts = step in (recovers, stops) or not manager.logs()
+    restarts = step in RESTARTS or not manager.logs()
     if not manager._dirs or not manager.logs():  # the start or the stop was cut short
         with suppress(KafkaError):
             manager.shutdown()

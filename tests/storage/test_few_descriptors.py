@@ -19,17 +19,22 @@ from plog._native import faults
 from plog._native.faults import Fault
 from plog._native.files import NO_DESCRIPTORS
 from plog.errors import KafkaError, KafkaStorageError
+from plog.storage.checkpoints import OffsetCheckpoint
 from plog.storage.file_errors import REFUSALS
 from plog.storage.filesystem import Filesystem
+from plog.storage.live_log_dir import DAMAGED_PARTITIONS_FILE
+from plog.storage.log import Log
+from plog.storage.segment import SEGMENT_DESCRIPTORS
 from plog.storage.segment_files import OFFSET_INDEX, path_of
 from plog.types import TopicPartition
 from tests.agreement.harness import run_seed
-from tests.descriptors import few_descriptors
+from tests.descriptors import few_descriptors, open_at
 
 from .failing_files import FailingFilesystem
 from .log_managers import A0, ID_B, abandon, lead
 from .test_failed_steps import (
     COMPACTED,
+    RESTARTS,
     STEPS,
     Stage,
     check_deleted,
@@ -37,8 +42,7 @@ from .test_failed_steps import (
     leads,
     moves,
     prepared,
-    recovers,
-    stops,
+    recovers_damaged,
 )
 
 KERNEL_CALLS = ("open_directory", "pwritev", "pread", "ftruncate")
@@ -56,6 +60,12 @@ def test_errors_of_a_want_of_descriptors_are_named_once() -> None:
 # -- every call fails ------------------------------------------------------------------------------
 
 
+def check_files(log: Log) -> None:
+    """Check that a log's files are open once: that no failed try to open it has left any."""
+    files = SEGMENT_DESCRIPTORS * len(log.native.segments)
+    assert len(open_at(log.directory)) == files
+
+
 def goes_on(stage: Stage, restarts: bool, step: Callable[[Stage], None]) -> None:
     """Check that the log takes records when there are descriptors, and serves all of them."""
     stage.settle()
@@ -64,6 +74,8 @@ def goes_on(stage: Stage, restarts: bool, step: Callable[[Stage], None]) -> None
     assert {at: why for at, why in manager.offline.items() if at == A0} == {}
     if step is deletes:
         check_deleted(stage)
+    if step is recovers_damaged:
+        check_files(stage.log)
     if restarts:
         lead(stage.log)
     stage.put(3)
@@ -95,7 +107,7 @@ def try_call(home: Path, step: Callable[[Stage], None], error: int, at: int, las
     stage = prepared(home, fs, step)
     with fs.armed():
         step(stage)
-    restarts = restarted(stage) or step in (recovers, stops, leads)
+    restarts = restarted(stage) or step in (*RESTARTS, leads)
     goes_on(stage, restarts, step)
     return bool(fs.failed)
 
@@ -107,7 +119,7 @@ def try_kernel_call(home: Path, step: Callable[[Stage], None], fault: Fault) -> 
         step(stage)
     finally:
         faults.inject([])
-    restarts = restarted(stage) or step in (recovers, stops, leads)
+    restarts = restarted(stage) or step in (*RESTARTS, leads)
     goes_on(stage, restarts, step)
 
 
@@ -152,6 +164,28 @@ def test_want_of_a_descriptor_at_any_call_is_no_failed_disk(
             line = f"{call} {error} after {after}, {times}: {type(fault).__name__}: {fault}"
             failed.append(line[:400])
     assert failed == [], f"{len(failed)} of {len(python) + len(kernel)}"
+
+
+def test_log_whose_damage_cannot_be_forgotten_yet_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = prepared(tmp_path, Filesystem(), recovers_damaged)
+    drop = OffsetCheckpoint.drop
+
+    def fail(checkpoint: OffsetCheckpoint, tp: TopicPartition) -> None:
+        if checkpoint.path.name == DAMAGED_PARTITIONS_FILE:
+            raise OSError(errno.EMFILE, "Too many open files", str(checkpoint.path))
+        drop(checkpoint, tp)
+
+    directory = next(path for path in tmp_path.glob("*/a-0"))
+    with monkeypatch.context() as patched:
+        patched.setattr(OffsetCheckpoint, "drop", fail)
+        stage.start()
+        assert list(stage.manager.offline) == [A0]
+        assert open_at(directory) == []
+    stage.settle()
+    check_files(stage.log)
+    abandon(stage.manager)
 
 
 # -- so many, and no more --------------------------------------------------------------------------
