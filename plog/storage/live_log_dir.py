@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from copy import copy
 from pathlib import Path
 from typing import NamedTuple
@@ -197,13 +196,13 @@ class LiveLogDir:
         self.sync_names()
         return FoundPartition(directory, future.topic_partition)
 
-    def withdraw(self, tp: TopicPartition) -> None:
-        """Rename a replica that was adopted in vain, if it was, for the next start to remove.
+    def withdraw(self, future: FoundPartition) -> None:
+        """Undo `adopt`, if it got as far as the rename. The caller syncs the names.
 
-        The caller syncs the names. Raises OSError.
+        Raises OSError.
         """
-        with suppress(FileNotFoundError):
-            self._rename_away(self.path / str(tp), tp)
+        if not self._fs.is_directory(future.directory):
+            self._fs.rename(self.path / str(future.topic_partition), future.directory)
 
     def future_directory(self, tp: TopicPartition) -> Path:
         """Return a new name for a replica that is being moved here."""

@@ -597,17 +597,21 @@ class LogManager:
         return path == live.path
 
     def remove_tree_later(self, live: LiveLogDir, directory: Path, delay_ms: int) -> None:
-        """Remove a directory that is no partition's any more, after a delay.
+        """Remove a directory that is no partition's any more, after a delay, as `do_later`."""
+        self.do_later(live, partial(live.remove_tree, directory), delay_ms)
 
-        What cannot be removed now (the broker's log says why) is tried again.
+    def do_later(self, live: LiveLogDir, task: Callable[[], object], delay_ms: int) -> None:
+        """Run a task on a directory's files on the scheduler's thread, after a delay.
+
+        What cannot be done now (the broker's log says why) is tried again.
         """
 
-        def remove() -> None:
-            done = live.guarded(live.remove_tree, directory)
+        def run() -> None:
+            done = live.guarded(task)
             if not done and live.failure is None:  # no descriptor was left, or no space
-                self.remove_tree_later(live, directory, SAY_AGAIN_MS)
+                self.do_later(live, task, SAY_AGAIN_MS)
 
-        self.scheduler.after(delay_ms, remove)
+        self.scheduler.after(delay_ms, run)
 
     # -- LogOwner ----------------------------------------------------------------------------
 

@@ -148,34 +148,39 @@ class LogMoves:
             found = target.adopt(FoundPartition(copy.target, tp))
             moved = target.load(found, log.settings, self._logs, clean_shutdown=False)
         except (OSError, LogDamaged) as error:
-            self._undo(log, source, leaving, target)
+            self._undo(log, leaving, copy, target)
             raise KafkaStorageError(f"{tp} cannot be moved: {error}") from error
         self._logs.remove_tree_later(source, leaving, log.settings.file_delete_delay_ms)
         return moved
 
-    def _undo(self, log: Log, source: LiveLogDir, leaving: Path, target: LiveLogDir) -> None:
-        """Give the log its directory's name back. The next start must not find the copy instead.
+    def _undo(self, log: Log, leaving: Path, copy: ReplicaCopy, target: LiveLogDir) -> None:
+        """Give the copy its own name back, and the log's directory its name.
 
-        First come two renames, which take neither space nor a descriptor.
+        Renames take neither space nor a descriptor. A crash between them leaves the copy alone, as
+        one before. `_discard` comes next.
         """
         tp = log.topic_partition
         try:
             try:
-                target.withdraw(tp)
+                target.withdraw(FoundPartition(copy.target, tp))
             finally:
                 self._fs.rename(leaving, log.directory)
         except OSError as error:
             # The next start would remove later records, or refuse to choose.
             self._logs.on_damage(log, f"a move to {target.path} cannot be undone: {error}")
         target.guarded(target.sync_names)
-        source.guarded(source.sync_names)
-        self._logs.forget_left(target, tp, slot_key(tp, log.topic_id))
 
     def _discard(self, copy: ReplicaCopy, log: Log, target: LiveLogDir) -> None:
-        """Remove a copy, unless it may be all there is. What stays is removed by the next start."""
+        """Remove a copy, unless it may be all that a crash leaves: the next start knows."""
+        tp = log.topic_partition
+        source = self._logs.dirs[log.log_dir]
 
-        def remove() -> None:
-            if self._fs.exists(log.directory) and self._fs.exists(copy.target):
-                self._fs.remove_tree(copy.target)
+        def put_away() -> None:
+            leaving = target.put_away(copy.target, tp)
+            self._logs.remove_tree_later(target, leaving, 0)
+            self._logs.forget_left(target, tp, slot_key(tp, log.topic_id))
 
-        target.guarded(remove)
+        if not self._fs.is_directory(copy.target) or not self._fs.is_directory(log.directory):
+            return
+        if source.guarded(source.sync_names):  # the log may have just got its name back
+            self._logs.do_later(target, put_away, 0)

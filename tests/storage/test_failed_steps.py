@@ -128,6 +128,11 @@ class Stage:
             self.manager.late_recovery.look()
             self.manager.late_recovery.wait()
 
+    def check_one_directory(self) -> None:
+        """Check that neither a copy nor an original is left of a move."""
+        (found,) = (found for path in self.dirs for found in path.glob(f"{A0}*"))
+        assert found == self.log.directory
+
     def served(self) -> list[int]:
         """Return the keys of all records, after a check of their leader epochs."""
         data = read_all(self.log)
@@ -283,6 +288,7 @@ def run(home: Path, step: Callable[[Stage], None], case: Case) -> None:
         assert {tp for tp in manager.offline if tp != A1} == set()
         if step is deletes:
             check_deleted(stage)
+        stage.check_one_directory()
     if manager.get(A0) is not None:
         if case.settings_change:
             stage.log.update_settings(LARGER)

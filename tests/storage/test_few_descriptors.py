@@ -72,6 +72,7 @@ def goes_on(stage: Stage, restarts: bool, step: Callable[[Stage], None]) -> None
     manager = stage.manager
     assert manager.offline_log_dirs == []
     assert {at: why for at, why in manager.offline.items() if at == A0} == {}
+    stage.check_one_directory()
     if step is deletes:
         check_deleted(stage)
     if step is recovers_damaged:

@@ -253,6 +253,7 @@ def test_move_that_finds_no_room_on_its_way_is_given_up(
         moves.move(A0, dirs[0])
     assert room.left >= 0
     assert sum(copied) <= log.size_bytes - taken
+    manager.scheduler.run_due()
     assert not list(dirs[0].glob("a-0*-future"))
     assert manager.get(A0) is log
     fill(log, 1, 20)

@@ -22,7 +22,7 @@ from plog.storage.durable_ends import DURABLE_ENDS_FILE, DurableEnds
 from plog.storage.filesystem import Filesystem
 from plog.storage.live_log_dir import LiveLogDir, slot_key
 from plog.storage.log import Log
-from plog.storage.log_manager import LogManager
+from plog.storage.log_manager import SAY_AGAIN_MS, LogManager
 from plog.storage.log_moves import LogMoves
 from plog.storage.replica_copy import ReplicaCopy
 from plog.storage.segment_files import TRANSACTION_INDEX, path_of
@@ -147,7 +147,9 @@ def test_move_that_cannot_sync_the_names_it_leaves_is_refused(
     with pytest.raises(KafkaStorageError):
         moves.move(A0, dirs[1])
     assert manager.offline_log_dirs == dirs[:failed]
-    assert not list(dirs[1].glob("a-0*"))
+    manager.scheduler.run_due()
+    # The copy stays until the next start if the disk of the log has failed: it may be needed.
+    assert len(list(dirs[1].glob("a-0*"))) == failed
     if not failed:
         fill(log, 1, 1)
         assert log.flush() == 20
@@ -366,6 +368,64 @@ def test_move_stopped_at_any_operation_keeps_the_partition(
     else:
         pytest.fail("a move takes more operations than this test tries")
     assert fail_at > 20
+
+
+class FailingRenames(Filesystem):
+    """Fails to undo a move, or ends the process, where the log is to get its name back."""
+
+    error: BaseException | None = None
+
+    def rename(self, source: Path, target: Path) -> None:
+        if self.error is not None and source.name.endswith("-delete"):
+            raise self.error
+        super().rename(source, target)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "gone"), Crash()], ids=["error", "crash"])
+def test_move_that_is_half_undone_keeps_the_partition(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    fs = FailingRenames()
+    manager = start(fs=fs)
+    log = lead(manager.create(A0, ID_A, SETTINGS))
+    fill(log, 20)
+    data = read_all(log)
+
+    def load(*_: object, **__: object) -> Log:
+        fs.error = error
+        raise OSError(errno.EIO, "gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LiveLogDir, "load", load)
+        with pytest.raises((KafkaStorageError, Crash)):
+            LogMoves(manager, fs).move(A0, dirs[1])
+    abandon(manager)
+    again = start()
+    again.scheduler.run_due()
+    found = again.get(A0)
+    assert found is not None
+    assert read_all(found) == data
+
+
+def test_copy_that_cannot_be_loaded_is_removed(
+    start: Start, dirs: list[Path], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, log = with_one_log(start, 3)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LiveLogDir, "load", fail)
+        patched.setattr(Filesystem, "remove_tree", fail)
+        with pytest.raises(KafkaStorageError):
+            LogMoves(manager, Filesystem()).move(A0, dirs[1])
+        manager.scheduler.run_due()
+    clock.advance(SAY_AGAIN_MS)
+    manager.scheduler.run_due()
+    assert not list(dirs[1].glob("a-0*"))
+    assert A0 not in manager.dirs[dirs[1]].gaps.stored
+    fill(log, 1, 3)
 
 
 def test_copy_keeps_no_segment_open_that_is_deleted_meanwhile(
