@@ -200,7 +200,7 @@ class LogSegments:
         segments = self._native.segments
         gone, kept = segments[:count], segments[count:]
         # First raise the start offset, then unlist the segments, then rename their files.
-        self.start_at(max(self._native.log_start_offset, kept[0].base_offset))
+        self.start_at(kept[0].base_offset)
         self._native.replace_segments(kept)
         self._unsynced = [segment for segment in self._unsynced if segment in kept]
         if self.aborted:
@@ -209,10 +209,13 @@ class LogSegments:
         self._files.drop_snapshots(before=kept[0].base_offset)
 
     def start_at(self, offset: int) -> None:
-        """Raise the log start offset; it never decreases."""
-        if offset > self._native.log_start_offset:
-            self._native.set_log_start_offset(offset)
-            self.set_epochs(self.epochs.truncate_from_start(offset))
+        """Raise the log start offset; it never decreases.
+
+        The epochs on disk follow, again if that has failed before.
+        """
+        offset = max(offset, self._native.log_start_offset)
+        self._native.set_log_start_offset(offset)
+        self.set_epochs(self.epochs.truncate_from_start(offset))
 
     def _put_away(self, segments: Iterable[Segment]) -> None:
         self._remove_later(self._files.put_away(segments))

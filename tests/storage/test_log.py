@@ -21,12 +21,18 @@ from plog.errors import (
     OutOfOrderSequenceNumber,
     RecordListTooLarge,
 )
-from plog.storage.leader_epochs import EpochStart, LeaderEpochs
+from plog.storage.leader_epochs import (
+    LEADER_EPOCH_FILE,
+    EpochStart,
+    LeaderEpochs,
+    decode_leader_epochs,
+)
 from plog.storage.log import Log
 from plog.storage.segment_verdict import Known
 from tests.descriptors import open_at
 from tests.waiting import until
 
+from .failing_files import FailingFilesystem
 from .storage_logs import (
     NEVER,
     NOW_MS,
@@ -354,6 +360,28 @@ def test_timestamp_search_starts_at_the_log_start(directory: Path) -> None:
     log.delete_records_before(30)
     assert log.offset_for_timestamp(0) is None
     assert log.max_timestamp_offset() is None
+
+
+@pytest.mark.parametrize("by", ["DeleteRecords", "retention"])
+def test_leader_epochs_that_could_not_be_moved_to_the_log_start_are_moved_by_the_retry(
+    directory: Path, by: str
+) -> None:
+    fs = FailingFilesystem(0, errno.EMFILE)
+    log = open_log(directory, Settings(**SMALL, retention_bytes=4000), fs=fs)
+    fill(log, 30)
+    log.flush()
+
+    def moves_start() -> None:
+        if by == "DeleteRecords":
+            log.delete_records_before(150)
+        log.apply_retention(NOW_MS)
+
+    with fs.armed(), pytest.raises(KafkaStorageError):
+        moves_start()
+    moves_start()
+    assert log.native.segments[0].base_offset > 0
+    text = (directory / LEADER_EPOCH_FILE).read_text()
+    assert decode_leader_epochs(text, "").entries == (EpochStart(0, log.log_start_offset),)
 
 
 def test_max_timestamp_below_the_log_start_is_not_told(directory: Path) -> None:
