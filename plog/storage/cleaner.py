@@ -89,7 +89,7 @@ class Cleaner:
         latest = OffsetMap(self._key_memory_bytes, self._load_factor)
         segments = log.native.segments[:-1]
         # Before creating a .cleaned file: next to one, a start would undo the other replacement.
-        log.finish_replacement()
+        log.finish_changes()
         with log.faults.judged():
             self._discard_leftovers(log.directory)
             done.end = self._read_keys(log, segments, dirty, latest, throttle)

@@ -456,6 +456,11 @@ class Log:
 
     # -- segments ----------------------------------------------------------------------------
 
+    def finish_changes(self) -> None:
+        """Complete on disk what the last change of the segments needs. Raises KafkaStorageError."""
+        with self._lock, self.faults.judged():
+            self._segments.finish_changes()
+
     def roll(self) -> None:
         """Start a new segment at the log end; keep an active one that is empty.
 
@@ -490,6 +495,7 @@ class Log:
         with self._lock:
             if self._closed or self._retired:
                 return []
+            self.finish_changes()
             settings = self._settings
             segments = self.native.segments
             with self.faults.judged():
@@ -613,11 +619,6 @@ class Log:
                 self._owner.allow_gaps(self, end)
                 self._allow_gaps(max(self.gaps_legal_below, end))
                 return self._segments.replace(old, numbers, aborted, self._settings)
-
-    def finish_replacement(self) -> None:
-        """Finish renames that compaction could not complete. Raises KafkaStorageError."""
-        with self._lock, self.faults.judged():
-            self._segments.finish_replacement()
 
     # -- truncation (followers) --------------------------------------------------------------
 

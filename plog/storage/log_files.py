@@ -60,10 +60,10 @@ class LogFiles:
         """Remove the files of a segment that is not used."""
         discard_segment(self._fs, self.directory, base_offset)
 
-    def put_away(self, segments: Iterable[Segment], *, again: bool = False) -> list[Path]:
+    def put_away(self, segments: Iterable[Segment]) -> list[Path]:
         """Rename segments' files to `.deleted`, in the order given; return the new names.
 
-        `again`: some may be away already.
+        After a failure, call it again: it accepts files that are renamed already.
         """
         renamed = []
         for segment in segments:
@@ -74,11 +74,10 @@ class LogFiles:
                 try:
                     self._fs.rename(path, target)
                 except FileNotFoundError:
-                    if again and self._fs.exists(target):
-                        renamed.append(target)
-                    elif kind == LOG and not again:
-                        raise
-                    continue
+                    if not self._fs.exists(target):
+                        if kind == LOG:
+                            raise
+                        continue
                 renamed.append(target)
         return renamed
 

@@ -101,7 +101,7 @@ class LogMoves:
             with self._logs.placement_lock, log.standing_still() as role:
                 if self._logs.get(tp) is not log:
                     raise KafkaStorageError(f"{tp} was deleted during its move")
-                log.finish_replacement()
+                log.finish_changes()
                 copy.finish()
                 # The old log may still be flushed, and must not look for a directory by then.
                 log.sync_names()

@@ -61,9 +61,10 @@ class LogSegments:
         native.set_aborted(aborted.published())
         self._unsynced = list(unsynced)
         self._unsynced_aborted: set[int] = set()  # base offsets
-        self._unfinished: tuple[int, list[Segment]] | None = None
-        """Base offset of a replacement, and the segments that it replaced, while renames of their
-        files are pending."""
+        self._leaving: list[Segment] = []
+        """Segments that are not listed any more, while renames of their files are pending."""
+        self._swapped: int | None = None
+        """Base offset of a replacement, while it has `.swap` files."""
         self._remove_later = remove_later
         self._lower_recovery_point = lower_recovery_point
 
@@ -140,10 +141,26 @@ class LogSegments:
                 self._unsynced_aborted.add(base)
                 raise
 
+    # -- unfinished changes ------------------------------------------------------------------
+
+    def finish_changes(self) -> None:
+        """Complete on disk what the last change of the segments needs, again after a failure.
+
+        Every change begins with this, because it relies on file names: an old segment that is left
+        on disk while its neighbours go would make a gap.
+        """
+        if self._leaving:
+            self._remove_later(self._files.put_away(self._leaving))
+            self._leaving = []
+        if self._swapped is not None:
+            self._files.finish_swap(self._swapped)
+            self._swapped = None
+
     # -- roll --------------------------------------------------------------------------------
 
     def roll(self, settings: TopicSettings) -> Rolled | None:
         """Start a new segment at the log end; return None and keep an empty active one."""
+        self.finish_changes()
         native = self._native
         while True:
             segments = native.segments
@@ -196,16 +213,17 @@ class LogSegments:
         """Remove the oldest `count` segments, at most all but one."""
         if not count:
             return
-        self.finish_replacement()
+        self.finish_changes()
         segments = self._native.segments
         gone, kept = segments[:count], segments[count:]
         # First raise the start offset, then unlist the segments, then rename their files.
         self.start_at(kept[0].base_offset)
         self._native.replace_segments(kept)
+        self._leaving = list(gone)
         self._unsynced = [segment for segment in self._unsynced if segment in kept]
         if self.aborted:
             self._set_aborted(self.aborted.from_offset(kept[0].base_offset))
-        self._put_away(gone)
+        self.finish_changes()
         self._files.drop_snapshots(before=kept[0].base_offset)
 
     def start_at(self, offset: int) -> None:
@@ -216,9 +234,6 @@ class LogSegments:
         offset = max(offset, self._native.log_start_offset)
         self._native.set_log_start_offset(offset)
         self.set_epochs(self.epochs.truncate_from_start(offset))
-
-    def _put_away(self, segments: Iterable[Segment]) -> None:
-        self._remove_later(self._files.put_away(segments))
 
     # -- compaction --------------------------------------------------------------------------
 
@@ -256,34 +271,18 @@ class LogSegments:
         Returns False if the segments have changed meanwhile. After a crash the next start finds
         either the old segments or the new one (`swap_files`).
         """
-        self.finish_replacement()
+        self.finish_changes()
         place = self._place_of(old)
         if place is None:
             return False
         fresh = self._files.take_up_cleaned(numbers, settings)
         segments = self._native.segments
         self._native.replace_segments([*segments[: place.start], fresh, *segments[place.stop :]])
+        self._leaving, self._swapped = list(old), numbers.base_offset
         self._set_aborted(self.aborted.compacted(old[0].base_offset, old[-1].next_offset, aborted))
         self._unsynced = [segment for segment in self._unsynced if segment not in old]
-        self._unfinished = numbers.base_offset, list(old)
-        self._put_away(old)
-        self._unfinished = numbers.base_offset, []
-        self.finish_replacement()
+        self.finish_changes()
         return True
-
-    def finish_replacement(self) -> None:
-        """Complete the renames of a replacement that failed in part.
-
-        Needed before another operation relies on file names; a start completes them as well.
-        """
-        if self._unfinished is None:
-            return
-        base_offset, old = self._unfinished
-        if old:
-            self._remove_later(self._files.put_away(old, again=True))
-            self._unfinished = base_offset, []
-        self._files.finish_swap(base_offset)
-        self._unfinished = None
 
     # -- truncation --------------------------------------------------------------------------
 
@@ -296,13 +295,14 @@ class LogSegments:
             # A crash here leaves two empty segments, the later of which recovery drops.
             self._publish_truncated([self._files.create_segment(offset, settings)], offset)
             self.set_epochs(LeaderEpochs())  # first, because they imply the start of the log
-            self._put_away([emptied])
+            self._leaving = [emptied]
+            self.finish_changes()
         native.set_log_start_offset(offset)
         self.set_epochs(LeaderEpochs())
 
     def truncate(self, offset: int, settings: TopicSettings) -> None:
         """Remove every batch that ends past `offset`; `offset` is not below the first segment."""
-        self.finish_replacement()
+        self.finish_changes()
         segments = self._native.segments
         kept = [s for s in segments if s.base_offset < offset] or segments[:1]
         gone = segments[len(kept) :]
@@ -311,7 +311,8 @@ class LogSegments:
         # leaves a log that ends earlier, but without a gap.
         self._lower_recovery_point(numbers.next_offset)
         self._publish_truncated([*kept[:-1], shorter], numbers.next_offset)
-        self._put_away(reversed(gone))
+        self._leaving = gone[::-1]
+        self.finish_changes()
         self._files.cut(numbers)
 
     def _publish_truncated(self, segments: Sequence[Segment], log_end_offset: int) -> None:
@@ -344,6 +345,7 @@ class LogSegments:
         for segment in ends:
             segment.seal()
         native.flush()
+        self.finish_changes()
         self.sync_epochs(native.log_end_offset)
         self._sync_aborted()
         for segment in ends:
@@ -352,5 +354,7 @@ class LogSegments:
 
     def close(self) -> None:
         """Release all segments; each closes its files with the last range that pins it."""
-        self._unsynced.clear()  # so that a log in a reference cycle does not keep them open
+        # So that a log in a reference cycle does not keep them open.
+        self._unsynced.clear()
+        self._leaving.clear()
         self._native.close()

@@ -1,8 +1,9 @@
 """Every step of a roll, a compaction, a move, a recovery and others fails at each operation.
 
-Then records are appended, the broker stops cleanly and starts again on a disk that works: nothing
-that a failed step has left is taken for damage, and every acknowledged record is served, under its
-leader epoch. A want of descriptors and a full disk take nothing offline, not even until then.
+Then records are appended, the step is done again, the broker stops cleanly and starts on a disk
+that works: nothing that a failed step has left is taken for damage, and every acknowledged record
+is served, under its leader epoch. A want of descriptors and a full disk take nothing offline, not
+even until then.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Case(NamedTuple):
     fail_at: int
     lasting: bool
     settings_change: bool
+    repeated: bool
 
 
 class Stage:
@@ -238,6 +240,16 @@ STEPS = [
     leads,
 ]
 RESTARTS = (recovers, recovers_damaged, stops)
+REPEATED = [rolls, compacts, moves, retains, checkpoints, leads]
+"""The steps that a running broker does again after a failure."""
+
+
+def repeats(stage: Stage, step: Callable[[Stage], None]) -> None:
+    """Append some segments, and do a failed step again; on a disk that works."""
+    if step in REPEATED:
+        stage.put(12)
+        stage.log.flush()
+        step(stage)
 
 
 def prepared(home: Path, fs: Filesystem, step: Callable[[Stage], None]) -> Stage:
@@ -297,6 +309,8 @@ def run(home: Path, step: Callable[[Stage], None], case: Case) -> None:
         if case.error in REFUSALS:
             stage.put(2)
             stage.log.flush()
+            if case.repeated:
+                repeats(stage, step)
         else:
             with suppress(KafkaError):
                 stage.put(2)
@@ -312,11 +326,12 @@ def run(home: Path, step: Callable[[Stage], None], case: Case) -> None:
 
 def all_cases(home: Path, step: Callable[[Stage], None]) -> list[Case]:
     return [
-        Case(error, fail_at, lasting, settings_change)
+        Case(error, fail_at, lasting, settings_change, repeated)
         for error in ERRNOS
         for fail_at in range(operations(home / f"count-{error}", step, error))
         for lasting in (False, True)
         for settings_change in (False, True)
+        for repeated in (False, True)[: 1 + (step in REPEATED and error in REFUSALS)]
     ]
 
 

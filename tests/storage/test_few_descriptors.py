@@ -43,6 +43,7 @@ from .test_failed_steps import (
     moves,
     prepared,
     recovers_damaged,
+    repeats,
 )
 
 KERNEL_CALLS = ("open_directory", "pwritev", "pread", "ftruncate")
@@ -81,6 +82,7 @@ def goes_on(stage: Stage, restarts: bool, step: Callable[[Stage], None]) -> None
         lead(stage.log)
     stage.put(3)
     stage.log.flush()
+    repeats(stage, step)
     manager.shutdown()
     again = stage.start(Filesystem())
     try:
