@@ -375,11 +375,14 @@ class Log:
             enough_in_sync: the in-sync replicas are at least min.insync.replicas.
 
         Raises:
-            KafkaStorageError: the first epoch cannot be written, or the partition has moved.
+            KafkaStorageError: the first epoch cannot be written, a truncation cannot be completed,
+                or the partition has moved.
         """
         role = Role(leader_epoch, True, True, sole_replica, enough_in_sync)
         with self._lock:
             self._require_place()
+            with self.faults.judged():
+                self._segments.finish_truncation()
             if not self._segments.epochs.entries and not self.native.log_end_offset:
                 with self.faults.judged():
                     self._segments.write_first_epoch(leader_epoch)
@@ -629,6 +632,7 @@ class Log:
         for logs without client appends. Raises KafkaStorageError.
         """
         with self._lock:
+            self.finish_changes()
             if offset >= self.native.log_end_offset:
                 return False
             if offset < self.native.segments[0].base_offset:

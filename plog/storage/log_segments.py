@@ -65,6 +65,8 @@ class LogSegments:
         """Segments that are not listed any more, while renames of their files are pending."""
         self._swapped: int | None = None
         """Base offset of a replacement, while it has `.swap` files."""
+        self._truncated: SegmentNumbers | None = None
+        """The last segment after a truncation, while the files have more than the log."""
         self._remove_later = remove_later
         self._lower_recovery_point = lower_recovery_point
 
@@ -149,12 +151,24 @@ class LogSegments:
         Every change begins with this, because it relies on file names: an old segment that is left
         on disk while its neighbours go would make a gap.
         """
+        truncated = self._truncated
+        if truncated is not None:
+            self.set_epochs(self._epochs)  # first, because they imply the start of the log
         if self._leaving:
             self._remove_later(self._files.put_away(self._leaving))
             self._leaving = []
         if self._swapped is not None:
             self._files.finish_swap(self._swapped)
             self._swapped = None
+        if truncated is not None:
+            self._files.cut(truncated)
+            self._files.drop_snapshots(after=truncated.next_offset)
+            self._truncated = None
+
+    def finish_truncation(self) -> None:
+        """Complete a truncation before the next append: the file to append to may not be cut."""
+        if self._truncated is not None:
+            self.finish_changes()
 
     # -- roll --------------------------------------------------------------------------------
 
@@ -293,12 +307,16 @@ class LogSegments:
         (emptied,) = native.segments
         if emptied.base_offset != offset:
             # A crash here leaves two empty segments, the later of which recovery drops.
-            self._publish_truncated([self._files.create_segment(offset, settings)], offset)
-            self.set_epochs(LeaderEpochs())  # first, because they imply the start of the log
-            self._leaving = [emptied]
-            self.finish_changes()
+            fresh = self._files.create_segment(offset, settings)
+            try:
+                self._publish_truncated([fresh], SegmentNumbers.empty(offset), [emptied])
+            except BaseException:
+                self._files.discard_segment(offset)
+                raise
         native.set_log_start_offset(offset)
-        self.set_epochs(LeaderEpochs())
+        self._epochs, self._unsynced_epochs_from = LeaderEpochs(), 0
+        self.finish_changes()
+        self.set_epochs(self._epochs)
 
     def truncate(self, offset: int, settings: TopicSettings) -> None:
         """Remove every batch that ends past `offset`; `offset` is not below the first segment."""
@@ -310,18 +328,24 @@ class LogSegments:
         # Lower the known end first, then remove names and bytes from the end backwards: a crash
         # leaves a log that ends earlier, but without a gap.
         self._lower_recovery_point(numbers.next_offset)
-        self._publish_truncated([*kept[:-1], shorter], numbers.next_offset)
-        self._leaving = gone[::-1]
+        self._publish_truncated([*kept[:-1], shorter], numbers, gone[::-1])
         self.finish_changes()
-        self._files.cut(numbers)
 
-    def _publish_truncated(self, segments: Sequence[Segment], log_end_offset: int) -> None:
+    def _publish_truncated(
+        self, segments: Sequence[Segment], last: SegmentNumbers, gone: Sequence[Segment]
+    ) -> None:
+        """Make the log end with its segment `last`; `finish_changes` does the rest on disk.
+
+        If it raises, nothing has changed.
+        """
+        end = last.next_offset
+        producers = self._files.load_producers(segments, log_end_offset=end)
+        self._native.truncate(segments, end, producers)
+        self._truncated, self._leaving = last, list(gone)
         self._unsynced = [segment for segment in self._unsynced if segment in segments]
-        producers = self._files.load_producers(segments, log_end_offset=log_end_offset)
-        self._native.truncate(segments, log_end_offset, producers)
-        self._set_aborted(self.aborted.below(log_end_offset))
-        self.set_epochs(self.epochs.truncate_from_end(log_end_offset))
-        self._files.drop_snapshots(after=log_end_offset)
+        self._epochs = self.epochs.truncate_from_end(end)
+        self._unsynced_epochs_from = 0
+        self._set_aborted(self.aborted.below(end))
 
     # -- durability --------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ LARGER = Settings(
     min_cleanable_dirty_ratio=0,
     file_delete_delay_ms=1000,
 )
+UNBOUNDED = Settings(segment_bytes=1000, index_interval_bytes=100, file_delete_delay_ms=1000)
 BOUNDED = Settings(
     retention_bytes=2000, segment_bytes=1000, index_interval_bytes=100, file_delete_delay_ms=1000
 )
@@ -121,6 +122,11 @@ class Stage:
             data = build_batch([(NOW_MS, b"%d" % number, b"v" * 100, ())])
             self.log.append_as_leader(bytearray(data), now_ms=NOW_MS)
             self.acknowledged.append(number)
+
+    def count_records(self) -> None:
+        """Expect the records that the log has, after a truncation."""
+        if self.manager.get(A0) is not None:
+            self.acknowledged = list(range(self.log.log_end_offset))
 
     def settle(self) -> None:
         """Let everything be done that is due by itself."""
@@ -226,6 +232,22 @@ def leads(stage: Stage) -> None:
     stage.manager.checkpoints.store_recovery_points()  # before that the epoch is on disk
 
 
+def truncates(stage: Stage) -> None:
+    follow(stage, lambda log: log.truncate_to(12))
+
+
+def begins_elsewhere(stage: Stage) -> None:
+    follow(stage, lambda log: log.restart_at(100))
+
+
+def follow(stage: Stage, change: Callable[[Log], object]) -> None:
+    log = stage.log
+    log.become_follower(log.leader_epochs.latest + 1)
+    with suppress(KafkaError):
+        change(log)
+    stage.count_records()
+
+
 STEPS = [
     rolls,
     compacts,
@@ -238,9 +260,13 @@ STEPS = [
     retains,
     checkpoints,
     leads,
+    truncates,
+    begins_elsewhere,
 ]
 RESTARTS = (recovers, recovers_damaged, stops)
-REPEATED = [rolls, compacts, moves, retains, checkpoints, leads]
+TRUNCATE = [truncates, begins_elsewhere]
+CHANGE_ROLE = [leads, *TRUNCATE]
+REPEATED = [rolls, compacts, moves, retains, checkpoints, *CHANGE_ROLE]
 """The steps that a running broker does again after a failure."""
 
 
@@ -253,7 +279,8 @@ def repeats(stage: Stage, step: Callable[[Stage], None]) -> None:
 
 
 def prepared(home: Path, fs: Filesystem, step: Callable[[Stage], None]) -> Stage:
-    stage = Stage(home, fs, BOUNDED if step is retains else COMPACTED)
+    settings = UNBOUNDED if step in TRUNCATE else BOUNDED if step is retains else COMPACTED
+    stage = Stage(home, fs, settings)
     if step is compacts:
         stage.log.roll()
         stage.log.flush()
@@ -294,6 +321,8 @@ def run(home: Path, step: Callable[[Stage], None], case: Case) -> None:
             manager.shutdown()
         abandon(manager)
         manager = stage.start()
+        if step in TRUNCATE:
+            stage.count_records()
     stage.settle()
     if case.error in REFUSALS:
         assert manager.offline_log_dirs == []
@@ -304,7 +333,7 @@ def run(home: Path, step: Callable[[Stage], None], case: Case) -> None:
     if manager.get(A0) is not None:
         if case.settings_change:
             stage.log.update_settings(LARGER)
-        if restarts or step is leads:  # else it is the leader that it was
+        if restarts or step in CHANGE_ROLE:  # else it is the leader that it was
             lead(stage.log)
         if case.error in REFUSALS:
             stage.put(2)
@@ -319,6 +348,8 @@ def run(home: Path, step: Callable[[Stage], None], case: Case) -> None:
     try:
         assert dict(again.offline) == {}
         log_start_offset = stage.log.log_start_offset
+        if step in TRUNCATE and case.error not in REFUSALS:
+            stage.count_records()  # a failed disk may have kept some that were to go
         assert stage.served() == [one for one in stage.acknowledged if one >= log_start_offset]
     finally:
         abandon(again)

@@ -33,13 +33,13 @@ from tests.descriptors import few_descriptors, open_at
 from .failing_files import FailingFilesystem
 from .log_managers import A0, ID_B, abandon, lead
 from .test_failed_steps import (
+    CHANGE_ROLE,
     COMPACTED,
     RESTARTS,
     STEPS,
     Stage,
     check_deleted,
     deletes,
-    leads,
     moves,
     prepared,
     recovers_damaged,
@@ -110,7 +110,7 @@ def try_call(home: Path, step: Callable[[Stage], None], error: int, at: int, las
     stage = prepared(home, fs, step)
     with fs.armed():
         step(stage)
-    restarts = restarted(stage) or step in (*RESTARTS, leads)
+    restarts = restarted(stage) or step in (*RESTARTS, *CHANGE_ROLE)
     goes_on(stage, restarts, step)
     return bool(fs.failed)
 
@@ -122,7 +122,7 @@ def try_kernel_call(home: Path, step: Callable[[Stage], None], fault: Fault) -> 
         step(stage)
     finally:
         faults.inject([])
-    restarts = restarted(stage) or step in (*RESTARTS, leads)
+    restarts = restarted(stage) or step in (*RESTARTS, *CHANGE_ROLE)
     goes_on(stage, restarts, step)
 
 
