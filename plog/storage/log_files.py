@@ -38,7 +38,7 @@ from plog.storage.segment_files import (
     path_of,
 )
 from plog.storage.segment_scan import walk_headers
-from plog.storage.transaction_index import AbortedTransaction, decode_aborted, encode_aborted
+from plog.storage.transaction_index import AbortedTransaction, encode_aborted
 
 
 class LogFiles:
@@ -130,12 +130,7 @@ class LogFiles:
         )
 
     def cut(self, numbers: SegmentNumbers) -> None:
-        """Cut the log file of a shortened segment, and its transaction index."""
-        index = self._transaction_index(numbers.base_offset)
-        if self._fs.exists(index):
-            aborted = decode_aborted(self._fs.read_bytes(index))
-            kept = [entry for entry in aborted if entry.last_offset < numbers.next_offset]
-            self._fs.replace_bytes(index, encode_aborted(kept))
+        """Cut the log file of a shortened segment."""
         with self._fs.opened(path_of(self.directory, numbers.base_offset, LOG)) as fd:
             self._fs.ftruncate(fd, numbers.size_bytes)
 
@@ -145,6 +140,15 @@ class LogFiles:
         """Add an aborted transaction to the index of the segment that holds its marker."""
         with self._fs.opened(self._transaction_index(base_offset), create=True) as fd:
             self._fs.pwrite(fd, encode_aborted([entry]), self._fs.size_bytes(fd))
+
+    def store_aborted(self, base_offset: int, entries: Sequence[AbortedTransaction]) -> None:
+        """Replace a segment's index of aborted transactions durably; remove it if it is empty."""
+        path = self._transaction_index(base_offset)
+        if entries:
+            self._fs.replace_bytes(path, encode_aborted(entries))
+        else:
+            self._fs.unlink(path, missing_ok=True)
+            self._fs.sync_directory(self.directory)
 
     def sync_aborted(self, base_offset: int) -> None:
         """Make a segment's index of aborted transactions durable; one that is gone is fine."""

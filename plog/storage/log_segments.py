@@ -61,6 +61,8 @@ class LogSegments:
         native.set_aborted(aborted.published())
         self._unsynced = list(unsynced)
         self._unsynced_aborted: set[int] = set()  # base offsets
+        self._wrong_aborted: set[int] = set()
+        """Base offsets of the segments whose transaction index has to be rewritten."""
         self._leaving: list[Segment] = []
         """Segments that are not listed any more, while renames of their files are pending."""
         self._swapped: int | None = None
@@ -132,7 +134,11 @@ class LogSegments:
         self.aborted.add(entry)
         base = max(s.base_offset for s in native.segments if s.base_offset <= marker_offset)
         self._unsynced_aborted.add(base)
-        self._files.append_aborted(base, entry)
+        try:
+            self._files.append_aborted(base, entry)
+        except BaseException:
+            self._wrong_aborted.add(base)  # the marker is written, so no retry comes here
+            raise
 
     def _sync_aborted(self) -> None:
         while self._unsynced_aborted:
@@ -143,13 +149,22 @@ class LogSegments:
                 self._unsynced_aborted.add(base)
                 raise
 
+    def _correct_aborted(self) -> None:
+        """Write the transaction indexes that differ from `aborted`."""
+        for segment in self._native.segments:
+            base = segment.base_offset
+            if base in self._wrong_aborted:
+                self._files.store_aborted(base, self.aborted.between(base, segment.next_offset))
+        self._wrong_aborted.clear()
+
     # -- unfinished changes ------------------------------------------------------------------
 
     def finish_changes(self) -> None:
         """Complete on disk what the last change of the segments needs, again after a failure.
 
         Every change begins with this, because it relies on file names: an old segment that is left
-        on disk while its neighbours go would make a gap.
+        on disk while its neighbours go would make a gap. A recovery point needs it as well, because
+        recovery does not read the batches below.
         """
         truncated = self._truncated
         if truncated is not None:
@@ -162,8 +177,10 @@ class LogSegments:
             self._swapped = None
         if truncated is not None:
             self._files.cut(truncated)
+            self._wrong_aborted.add(truncated.base_offset)
             self._files.drop_snapshots(after=truncated.next_offset)
             self._truncated = None
+        self._correct_aborted()
 
     def finish_truncation(self) -> None:
         """Complete a truncation before the next append: the file to append to may not be cut."""
@@ -355,6 +372,7 @@ class LogSegments:
         Also sync the leader epochs and the aborted transactions, because recovery after a crash
         does not read the batches below.
         """
+        self.finish_changes()
         self.sync_epochs(durable_end)
         self._sync_aborted()
         while self._unsynced and self._unsynced[0].next_offset <= durable_end:

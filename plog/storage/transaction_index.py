@@ -127,6 +127,18 @@ class AbortedTransactions:
         entries = map(self._entry, range(len(self._encoded) // ENTRY_BYTES))
         return AbortedTransactions(entry for entry in entries if entry.last_offset < end_offset)
 
+    def between(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Return those whose marker lies in [`start_offset`, `end_offset`)."""
+        return list(map(self._entry, self._numbers(start_offset, end_offset)))
+
+    def _numbers(self, start_offset: int, end_offset: int) -> range:
+        count = len(self._encoded) // ENTRY_BYTES
+        first, end = (
+            bisect_left(range(count), at, key=lambda number: self._entry(number).last_offset)
+            for at in (start_offset, end_offset)
+        )
+        return range(first, end)
+
     def compacted(
         self, start_offset: int, end_offset: int, kept: Iterable[AbortedTransaction]
     ) -> AbortedTransactions:
@@ -135,14 +147,10 @@ class AbortedTransactions:
         Whose marker may go must not be known any more: what its producer committed later would be
         taken for aborted.
         """
-        count = len(self._encoded) // ENTRY_BYTES
-        first, end = (
-            bisect_left(range(count), at, key=lambda number: self._entry(number).last_offset)
-            for at in (start_offset, end_offset)
-        )
+        replaced = self._numbers(start_offset, end_offset)
         found = AbortedTransactions(kept)
-        found._encoded[:0] = self._encoded[: first * ENTRY_BYTES]
-        found._encoded += self._encoded[end * ENTRY_BYTES :]
+        found._encoded[:0] = self._encoded[: replaced.start * ENTRY_BYTES]
+        found._encoded += self._encoded[replaced.stop * ENTRY_BYTES :]
         return found
 
     def from_offset(self, start_offset: int) -> AbortedTransactions:

@@ -29,12 +29,14 @@ from plog.storage.live_log_dir import slot_key
 from plog.storage.log import Log
 from plog.storage.log_manager import SAY_AGAIN_MS, LogManager
 from plog.storage.log_moves import LogMoves
+from plog.storage.producer_state import Marker
+from plog.storage.transaction_index import AbortedTransaction
 from plog.types import TopicPartition
 from tests.agreement.harness import run_seed
 
 from .failing_files import ERRNOS, FailingFilesystem
 from .log_managers import A0, A1, ID_A, abandon, lead
-from .storage_logs import NOW_MS, Settings, broker_settings, read_all
+from .storage_logs import NOW_MS, Settings, append_verified, batch, broker_settings, read_all
 
 REFUSALS = {errno.EMFILE, errno.ENFILE, errno.ENOSPC}
 LONG = [pytest.mark.long, pytest.mark.timeout(3000)]
@@ -55,6 +57,8 @@ LARGER = Settings(
     min_cleanable_dirty_ratio=0,
     file_delete_delay_ms=1000,
 )
+PRODUCERS = (50, 51)
+ABORT = Marker(abort=True, coordinator_epoch=1)
 UNBOUNDED = Settings(segment_bytes=1000, index_interval_bytes=100, file_delete_delay_ms=1000)
 BOUNDED = Settings(
     retention_bytes=2000, segment_bytes=1000, index_interval_bytes=100, file_delete_delay_ms=1000
@@ -128,6 +132,9 @@ class Stage:
         if self.manager.get(A0) is not None:
             self.acknowledged = list(range(self.log.log_end_offset))
 
+    def aborted(self) -> list[AbortedTransaction]:
+        return self.log.transactions.aborted_between(0, self.log.log_end_offset)
+
     def settle(self) -> None:
         """Let everything be done that is due by itself."""
         for wait_ms in (LOOK_MS, SAY_AGAIN_MS, MOST_WAIT_MS):
@@ -152,7 +159,7 @@ class Stage:
         return [
             int(record.key or b"")
             for header in headers
-            if header.records_count
+            if header.records_count and not header.is_transactional
             for record in walk(data[header.position : header.position + header.size_bytes])
         ]
 
@@ -237,6 +244,11 @@ def truncates(stage: Stage) -> None:
 
 
 def begins_elsewhere(stage: Stage) -> None:
+    """Remove all records. Not tried on a failed disk.
+
+    A flush can make the new start durable while the old segment, empty by then, is still there.
+    Recovery after a crash at that moment takes the gap for damage.
+    """
     follow(stage, lambda log: log.restart_at(100))
 
 
@@ -246,6 +258,13 @@ def follow(stage: Stage, change: Callable[[Log], object]) -> None:
     with suppress(KafkaError):
         change(log)
     stage.count_records()
+
+
+def aborts(stage: Stage) -> None:
+    log = stage.log
+    for producer in PRODUCERS:
+        with suppress(KafkaError):
+            log.transactions.append_marker(producer, 0, ABORT, now_ms=NOW_MS)
 
 
 STEPS = [
@@ -262,11 +281,12 @@ STEPS = [
     leads,
     truncates,
     begins_elsewhere,
+    aborts,
 ]
 RESTARTS = (recovers, recovers_damaged, stops)
 TRUNCATE = [truncates, begins_elsewhere]
 CHANGE_ROLE = [leads, *TRUNCATE]
-REPEATED = [rolls, compacts, moves, retains, checkpoints, *CHANGE_ROLE]
+REPEATED = [rolls, compacts, moves, retains, checkpoints, aborts, *CHANGE_ROLE]
 """The steps that a running broker does again after a failure."""
 
 
@@ -279,8 +299,12 @@ def repeats(stage: Stage, step: Callable[[Stage], None]) -> None:
 
 
 def prepared(home: Path, fs: Filesystem, step: Callable[[Stage], None]) -> Stage:
-    settings = UNBOUNDED if step in TRUNCATE else BOUNDED if step is retains else COMPACTED
-    stage = Stage(home, fs, settings)
+    settings = {retains: BOUNDED, aborts: UNBOUNDED, **dict.fromkeys(TRUNCATE, UNBOUNDED)}
+    stage = Stage(home, fs, settings.get(step, COMPACTED))
+    if step is aborts:
+        for producer in PRODUCERS:
+            data = batch(producer_id=producer, epoch=0, sequence=0, transactional=True)
+            append_verified(stage.log, data)
     if step is compacts:
         stage.log.roll()
         stage.log.flush()
@@ -343,6 +367,7 @@ def run(home: Path, step: Callable[[Stage], None], case: Case) -> None:
         else:
             with suppress(KafkaError):
                 stage.put(2)
+    aborted = stage.aborted() if case.error in REFUSALS else None
     manager.shutdown()
     again = stage.start(Filesystem())
     try:
@@ -350,6 +375,9 @@ def run(home: Path, step: Callable[[Stage], None], case: Case) -> None:
         log_start_offset = stage.log.log_start_offset
         if step in TRUNCATE and case.error not in REFUSALS:
             stage.count_records()  # a failed disk may have kept some that were to go
+        if aborted is not None:
+            assert stage.aborted() == aborted
+            assert len(aborted) == len(PRODUCERS) or step is not aborts or not case.repeated
         assert stage.served() == [one for one in stage.acknowledged if one >= log_start_offset]
     finally:
         abandon(again)
@@ -359,6 +387,7 @@ def all_cases(home: Path, step: Callable[[Stage], None]) -> list[Case]:
     return [
         Case(error, fail_at, lasting, settings_change, repeated)
         for error in ERRNOS
+        if error in REFUSALS or step is not begins_elsewhere
         for fail_at in range(operations(home / f"count-{error}", step, error))
         for lasting in (False, True)
         for settings_change in (False, True)
@@ -372,7 +401,9 @@ def test_nothing_that_a_failed_step_leaves_is_taken_for_damage(
     tmp_path: Path, step: Callable[[Stage], None], form: str
 ) -> None:
     cases = all_cases(tmp_path, step)
-    assert {case.error for case in cases} >= {errno.EIO, errno.ENOMEM}
+    assert {case.error for case in cases} >= (
+        REFUSALS if step is begins_elsewhere else {errno.EIO, errno.ENOMEM}
+    )
     if form == "few":
         cases = random.Random(run_seed()).sample(cases, min(CI_CASES, len(cases)))
     faults: list[str] = []
@@ -382,3 +413,26 @@ def test_nothing_that_a_failed_step_leaves_is_taken_for_damage(
         except Exception as error:  # noqa: BLE001 - all that fail are listed together
             faults.append(f"{case}: {type(error).__name__}: {str(error)[:300]}")
     assert faults == [], f"{len(faults)} of {len(cases)} cases"
+
+
+@pytest.mark.parametrize("error", sorted(REFUSALS))
+def test_recovery_point_does_not_pass_an_aborted_transaction_that_is_not_on_disk(
+    tmp_path: Path, error: int
+) -> None:
+    count = operations(tmp_path / "count", aborts, error)
+    assert count > 0
+    for fail_at in range(count):
+        fs = FailingFilesystem(fail_at, error)
+        stage = prepared(tmp_path / str(fail_at), fs, aborts)
+        with fs.armed():
+            aborts(stage)
+        aborts(stage)
+        stage.put(12)
+        stage.log.flush()
+        stage.manager.checkpoints.store_recovery_points()
+        aborted = stage.aborted()
+        abandon(stage.manager)
+        again = stage.start(Filesystem())
+        assert [one.producer_id for one in stage.aborted()] == [*PRODUCERS]
+        assert stage.aborted() == aborted
+        abandon(again)

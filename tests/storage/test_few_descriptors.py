@@ -83,10 +83,12 @@ def goes_on(stage: Stage, restarts: bool, step: Callable[[Stage], None]) -> None
     stage.put(3)
     stage.log.flush()
     repeats(stage, step)
+    aborted = stage.aborted()
     manager.shutdown()
     again = stage.start(Filesystem())
     try:
         assert dict(again.offline) == {}
+        assert stage.aborted() == aborted
         start = stage.log.log_start_offset
         assert stage.served() == [one for one in stage.acknowledged if one >= start]
     finally:
