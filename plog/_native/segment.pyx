@@ -17,7 +17,9 @@ from plog._native.files cimport calls, read_fully
 from plog._native.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from plog._native.locks cimport add, load, pthread_mutex_destroy, pthread_mutex_init
 from plog._native.segment_append cimport segment_seal
-from plog._native.segment_walk cimport segment_lookup_offset, segment_lookup_time, segment_offset_past
+from plog._native.segment_walk cimport (
+    WALK_CORRUPT, WALK_FOUND, WALK_PAST_END, BatchPlace, Window, segment_lookup_offset, segment_lookup_time,
+    segment_offset_past)
 from plog._native.wire cimport be64
 
 cdef extern from "<sys/mman.h>" nogil:
@@ -201,15 +203,24 @@ cdef class Segment:
         return load(&self.files.first_append_ms)
 
     def lookup_offset(self, int64_t target):
-        """Return (offset, position) of the greatest index entry at or below `target`.
+        """Return (last offset, position) of the batch that the greatest index entry at or below `target` leads to.
 
-        (base_offset, 0) when there is none. Raises OSError when the index cannot be mapped.
+        An entry that does not bound its batch is not used. (base_offset, 0) when there is no other. Raises OSError
+        when the index cannot be mapped or the log file cannot be read.
         """
-        cdef int64_t offset, position
-        cdef int failed = segment_lookup_offset(self.files, target, &offset, &position)
-        if failed:
-            raise os_error(failed)
-        return offset, position
+        cdef Window window
+        cdef BatchPlace place
+        cdef int status
+        window.position = window.filled = 0
+        window.never_waits = False
+        with nogil:
+            status = segment_lookup_offset(
+                self.files, target, load(&self.files.size_bytes), NULL, &window, &place)
+        if status == WALK_FOUND and place.position > 0:
+            return place.last_offset, place.position
+        if status != WALK_FOUND and status != WALK_PAST_END and status != WALK_CORRUPT:
+            raise os_error(status)
+        return self.files.base_offset, 0
 
     def lookup_time(self, int64_t timestamp):
         """Return (timestamp, offset) of the greatest time index entry at or below `timestamp`.

@@ -26,9 +26,12 @@ ctypedef struct Window:
     int64_t filled
     uint8_t data[WINDOW_BYTES]
 
-# (offset, position) of the greatest index entry at or below `target`, else (base_offset, 0). 0 or -errno.
+# The batch of the greatest index entry at or below `target`, among the first `end` bytes of the file. An entry that
+# leads elsewhere than to a batch that it bounds is not used. Without an entry that leads past `known`, a batch below
+# `target`, that one; NULL stands for the segment's first batch. A status as below.
 cdef int segment_lookup_offset(
-    SegmentFiles* segment, int64_t target, int64_t* offset, int64_t* position) noexcept nogil
+    SegmentFiles* segment, int64_t target, int64_t end, const BatchPlace* known, Window* window,
+    BatchPlace* place) noexcept nogil
 # (timestamp, offset) of the greatest entry at or below `timestamp`, else (-1, base_offset). 0 or -errno.
 cdef int segment_lookup_time(
     SegmentFiles* segment, int64_t timestamp, int64_t* found, int64_t* offset) noexcept nogil

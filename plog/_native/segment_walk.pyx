@@ -62,30 +62,6 @@ cdef int64_t copy_greatest(
     return number
 
 
-cdef int segment_lookup_offset(
-        SegmentFiles* segment, int64_t target, int64_t* offset, int64_t* position) noexcept nogil:
-    cdef int64_t relative = target - segment.base_offset
-    cdef const uint8_t* entries = NULL
-    cdef uint8_t[OFFSET_ENTRY_BYTES] entry
-    cdef int64_t number = -1
-    cdef int64_t written
-    cdef int failed
-    pthread_mutex_lock(&segment.tail_lock)
-    written = segment.offsets_written
-    if segment.tail != NULL:
-        number = copy_greatest(
-            segment.tail.offsets, segment.tail.offset_count, OFFSET_ENTRY_BYTES, search_offset, relative, entry)
-    pthread_mutex_unlock(&segment.tail_lock)
-    if number < 0 and written > 0 and relative >= 0:
-        failed = mapped(&segment.offset_map, segment.offset_index_fd, segment.offset_map_bytes, &entries)
-        if failed:
-            return failed
-        number = copy_greatest(entries, written, OFFSET_ENTRY_BYTES, search_offset, relative, entry)
-    offset[0] = segment.base_offset + (0 if number < 0 else <int32_t>be32(entry))
-    position[0] = 0 if number < 0 else <int32_t>be32(entry + 4)
-    return 0
-
-
 cdef int segment_offset_past(SegmentFiles* segment, int64_t position, int64_t* offset) noexcept nogil:
     cdef Window window
     cdef BatchPlace place
@@ -93,7 +69,7 @@ cdef int segment_offset_past(SegmentFiles* segment, int64_t position, int64_t* o
     cdef uint8_t[OFFSET_ENTRY_BYTES] entry
     cdef bint is_found = False
     cdef int64_t written, number
-    cdef int failed
+    cdef int failed, status
     pthread_mutex_lock(&segment.tail_lock)
     written = segment.offsets_written
     if segment.tail != NULL:
@@ -112,9 +88,8 @@ cdef int segment_offset_past(SegmentFiles* segment, int64_t position, int64_t* o
             window.position = window.filled = 0
             window.never_waits = True
             # An entry that is wrong, or cannot be checked at once, is not used: the segment's end is right, too.
-            is_found = entry_batch(
-                segment, segment.base_offset + <int32_t>be32(entry), <int32_t>be32(entry + 4),
-                load(&segment.size_bytes), &window, &place) == WALK_FOUND
+            is_found = (fits(segment, entry, 0, load(&segment.size_bytes), &window, &place, &status)
+                        and status == WALK_FOUND)
     offset[0] = segment.base_offset + <int32_t>be32(entry) if is_found else load(&segment.next_offset)
     return 0
 
@@ -215,14 +190,54 @@ cdef int next_batch(
     return status
 
 
-cdef int entry_batch(
-        SegmentFiles* segment, int64_t offset, int64_t position, int64_t end, Window* window,
+cdef bint fits(
+        SegmentFiles* segment, const uint8_t* entry, int64_t least, int64_t end, Window* window,
+        BatchPlace* place, int* status) noexcept nogil:
+    """Return whether an entry leads past `least` to a batch that it bounds; *status is that of reading it."""
+    cdef int64_t position = <int32_t>be32(entry + 4)
+    status[0] = WALK_CORRUPT
+    if least < position < end:  # the first batch has no entry
+        status[0] = batch_at(segment, position, end, window, place)
+        if status[0] == WALK_FOUND and place.last_offset > segment.base_offset + <int32_t>be32(entry):
+            status[0] = WALK_CORRUPT
+    return status[0] != WALK_CORRUPT
+
+
+cdef int segment_lookup_offset(
+        SegmentFiles* segment, int64_t target, int64_t end, const BatchPlace* known, Window* window,
         BatchPlace* place) noexcept nogil:
-    """Read the batch that an index entry points at; an entry of a later batch is wrong."""
-    cdef int status = batch_at(segment, position, end, window, place)
-    if status == WALK_FOUND and position > 0 and place.base_offset > offset:
-        return WALK_CORRUPT
-    return status
+    cdef int64_t relative = target - segment.base_offset
+    cdef const uint8_t* entries = NULL
+    cdef uint8_t[OFFSET_ENTRY_BYTES] entry
+    cdef int64_t number = -1
+    cdef int64_t least = 0 if known == NULL else known.position
+    cdef int64_t written
+    cdef int status
+    pthread_mutex_lock(&segment.tail_lock)
+    written = segment.offsets_written
+    if segment.tail != NULL:
+        number = copy_greatest(
+            segment.tail.offsets, segment.tail.offset_count, OFFSET_ENTRY_BYTES, search_offset, relative, entry)
+    pthread_mutex_unlock(&segment.tail_lock)
+    if number >= 0 and fits(segment, entry, least, end, window, place, &status):
+        return status
+    if written > 0 and relative >= 0:
+        status = mapped(&segment.offset_map, segment.offset_index_fd, segment.offset_map_bytes, &entries)
+        if status:
+            return status
+        number = search_offset(entries, <uint32_t>written, relative)
+        while number >= 0:
+            memcpy(entry, entries + number * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
+            if <int32_t>be32(entry) <= relative:
+                if fits(segment, entry, least, end, window, place, &status):
+                    return status
+                if known != NULL and 0 < <int32_t>be32(entry + 4) <= least:
+                    break
+            number -= 1  # the entry is wrong: its file is damaged
+    if known != NULL:
+        place[0] = known[0]
+        return WALK_FOUND
+    return batch_at(segment, 0, end, window, place)
 
 
 cdef int segment_check_order(
@@ -266,17 +281,12 @@ cdef int segment_check_order(
     return WALK_FOUND
 
 
-cdef int segment_find(
+cdef int walk_to(
         SegmentFiles* segment, int64_t target, int64_t end, int64_t gaps_legal_below, Window* window,
         BatchPlace* place) noexcept nogil:
-    cdef int64_t offset, position, expected
-    cdef int status = segment_lookup_offset(segment, target, &offset, &position)
-    if status:
-        return status
-    place.position = position
-    if position < 0 or position > end:
-        return WALK_CORRUPT
-    status = entry_batch(segment, offset, position, end, window, place)
+    """Step from `place` to the batch that holds `target`, or comes first behind it."""
+    cdef int64_t expected
+    cdef int status = WALK_FOUND
     while status == WALK_FOUND and place.last_offset < target:
         expected = place.last_offset + 1
         status = next_batch(segment, end, window, place)
@@ -289,29 +299,47 @@ cdef int segment_find(
     return status
 
 
-cdef int segment_find_upper(
-        SegmentFiles* segment, const BatchPlace* first, int64_t upper_offset, int64_t end,
-        int64_t enough, Window* window, int64_t* found, int64_t* next_offset) noexcept nogil:
-    cdef int64_t offset, position
-    cdef BatchPlace place = first[0]
-    # The batch of an entry at or below upper_offset - 1 lies wholly below upper_offset.
-    cdef int status = segment_lookup_offset(segment, upper_offset - 1, &offset, &position)
+cdef int segment_find(
+        SegmentFiles* segment, int64_t target, int64_t end, int64_t gaps_legal_below, Window* window,
+        BatchPlace* place) noexcept nogil:
+    cdef int status = segment_lookup_offset(segment, target, end, NULL, window, place)
+    cdef bint is_indexed = place.position > 0
+    if status == WALK_FOUND:
+        status = walk_to(segment, target, end, gaps_legal_below, window, place)
+    if status == WALK_CORRUPT and is_indexed:  # the entry may have been wrong
+        status = batch_at(segment, 0, end, window, place)
+        if status == WALK_FOUND:
+            status = walk_to(segment, target, end, gaps_legal_below, window, place)
+    return status
+
+
+cdef int walk_to_upper(
+        SegmentFiles* segment, int64_t upper_offset, int64_t end, int64_t enough, Window* window,
+        BatchPlace* place, int64_t* found, int64_t* next_offset) noexcept nogil:
+    """`segment_find_upper` from `place` on."""
+    cdef int status = WALK_FOUND
     next_offset[0] = -1
-    if status:
-        return status
-    if position > first.position:
-        found[0] = position
-        if position > end:
-            return WALK_CORRUPT
-        status = entry_batch(segment, offset, position, end, window, &place)
-        if status == WALK_FOUND and position > enough:
-            return WALK_FOUND
     while status == WALK_FOUND and place.base_offset < upper_offset:
         if place.position + place.size > enough:
             found[0] = place.position + place.size
             return WALK_FOUND
-        status = next_batch(segment, end, window, &place)
+        status = next_batch(segment, end, window, place)
     found[0] = place.position
     if status == WALK_FOUND:
         next_offset[0] = place.base_offset
     return WALK_FOUND if status == WALK_PAST_END else status
+
+
+cdef int segment_find_upper(
+        SegmentFiles* segment, const BatchPlace* first, int64_t upper_offset, int64_t end,
+        int64_t enough, Window* window, int64_t* found, int64_t* next_offset) noexcept nogil:
+    cdef BatchPlace place
+    # The batch of an entry at or below upper_offset - 1 lies wholly below upper_offset.
+    cdef int status = segment_lookup_offset(segment, upper_offset - 1, end, first, window, &place)
+    cdef bint is_indexed = place.position > first.position
+    if status == WALK_FOUND:
+        status = walk_to_upper(segment, upper_offset, end, enough, window, &place, found, next_offset)
+    if status == WALK_CORRUPT and is_indexed:  # the entry may have been wrong
+        place = first[0]
+        status = walk_to_upper(segment, upper_offset, end, enough, window, &place, found, next_offset)
+    return status

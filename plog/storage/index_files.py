@@ -1,4 +1,4 @@
-"""A segment's `.index` and `.timeindex`: whether they can be trusted, and how they are built anew.
+"""A segment's `.index` and `.timeindex`: whether they can be trusted, and how they are rebuilt.
 
 Owns the cadence of entries (Kafka's: one when more than index.interval.bytes have
 come since the last, before the current append counts) and the checks on open.
@@ -9,16 +9,23 @@ Kafka that crashed, and is rebuilt.
 
 from __future__ import annotations
 
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable
 from pathlib import Path
 
-from plog._native import index
+from plog._native import batch, index
 from plog._native.batch import BatchHeader
 from plog._native.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from plog.errors import CorruptRecord
 from plog.storage.filesystem import Filesystem
 from plog.storage.segment_files import OFFSET_INDEX, TIME_INDEX, path_of
+from plog.storage.segment_scan import ReadAt
 from plog.storage.shutdown_record import MARKED_BYTES, FileMark, SegmentMarks, mark_of_end
 from plog.types import NO_TIMESTAMP
+
+_ENTRY = struct.Struct(">ii")  # relative offset, position
+_FAR_OFFSET = (1 << 63) - 1
 
 
 class IndexBuilder:
@@ -116,6 +123,55 @@ def check_indexes(
     if times and not log_bytes:
         raise CorruptRecord("time index of an empty segment has entries")
     return offset_bytes // OFFSET_ENTRY_BYTES, time_bytes // TIME_ENTRY_BYTES
+
+
+def position_at(read: ReadAt, offsets: bytes, base_offset: int, offset: int) -> int:
+    """Return the position of a batch at or before the one that holds `offset`, by an offset index.
+
+    An entry that does not fit the batch that it leads to is not used. Raises OSError.
+    """
+    count = bisect_right(
+        range(len(offsets) // OFFSET_ENTRY_BYTES),
+        offset - base_offset,
+        key=lambda number: _entry(offsets, number)[0],
+    )
+    return _last_that_fits(
+        read, base_offset, (_entry(offsets, number) for number in reversed(range(count))), offset
+    )
+
+
+def position_below(read: ReadAt, offsets: bytes, base_offset: int, position: int) -> int:
+    """Return the last position of a batch at or below `position` that an offset index has.
+
+    An entry that does not fit the batch that it leads to is not used. Raises OSError.
+    """
+    count = bisect_right(
+        range(len(offsets) // OFFSET_ENTRY_BYTES),
+        position,
+        key=lambda number: _entry(offsets, number)[1],
+    )
+    entries = (_entry(offsets, number) for number in reversed(range(count)))
+    return _last_that_fits(
+        read, base_offset, (entry for entry in entries if entry[1] <= position), _FAR_OFFSET
+    )
+
+
+def _entry(offsets: bytes, number: int) -> tuple[int, int]:
+    """Return an entry's relative offset and position."""
+    return _ENTRY.unpack_from(offsets, number * OFFSET_ENTRY_BYTES)
+
+
+def _last_that_fits(
+    read: ReadAt, base_offset: int, entries: Iterable[tuple[int, int]], offset: int
+) -> int:
+    for relative, position in entries:
+        try:
+            header = batch.read_header(read(position, batch.HEADER_BYTES) if position > 0 else b"")
+        except CorruptRecord:
+            continue
+        if header.last_offset <= base_offset + relative and header.base_offset <= offset:
+            return position
+    return 0
 
 
 def _entries(fs: Filesystem, fd: int, size: int, entry_bytes: int, thorough: bool) -> bytes:

@@ -7,16 +7,16 @@ snapshot does not keep. Never changes the log; removes snapshots that are damage
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from plog._native import index, records
+from plog._native import records
 from plog._native.batch import BatchHeader
 from plog._native.partition_log import ProducerEntry
 from plog.errors import CorruptRecord
 from plog.storage.filesystem import Filesystem
+from plog.storage.index_files import position_at, position_below
 from plog.storage.producer_snapshot import decode_snapshot, encode_snapshot
 from plog.storage.producer_state import Marker, ProducerReplay, WindowRefill
 from plog.storage.segment import SegmentNumbers
@@ -183,18 +183,9 @@ def _position_at(fs: Filesystem, directory: Path, segment: SegmentNumbers, offse
     """Return a batch's position at or before the batch that holds `offset`."""
     if offset <= segment.base_offset:
         return 0
-    entries = fs.read_bytes(path_of(directory, segment.base_offset, OFFSET_INDEX))
-    indexed, position = index.lookup_offset(entries, segment.base_offset, offset)
-    if not position:
-        return 0
+    offsets = fs.read_bytes(path_of(directory, segment.base_offset, OFFSET_INDEX))
     with fs.opened(path_of(directory, segment.base_offset, LOG)) as fd:
-        _, header = next(walk_headers(reader_of(fs, fd), position, segment.size_bytes))
-    if header.base_offset > indexed:
-        raise CorruptRecord(
-            f"the offset index of segment {segment.base_offset} has {indexed} for byte {position},"
-            f" the batch there begins at {header.base_offset}"
-        )
-    return position
+        return position_at(reader_of(fs, fd), offsets, segment.base_offset, offset)
 
 
 def _refilled(
@@ -213,13 +204,15 @@ def _refilled(
         with fs.opened(path_of(directory, segment.base_offset, LOG)) as fd:
             end = segment.size_bytes
             if segment.next_offset > snapshot_offset:
-                end = index.lookup_offset(offsets, segment.base_offset, snapshot_offset)[1]
+                end = position_at(reader_of(fs, fd), offsets, segment.base_offset, snapshot_offset)
                 for position, header in walk_headers(reader_of(fs, fd), end, segment.size_bytes):
                     if header.base_offset >= snapshot_offset:
                         break
                     end = position + header.size_bytes
             while end > 0 and bytes_left > 0 and batches_left > 0 and refill.wanting:
-                start = _step_back(offsets, end)
+                start = position_below(
+                    reader_of(fs, fd), offsets, segment.base_offset, end - REFILL_STEP_BYTES
+                )
                 walked = list(
                     walk_headers(reader_of(fs, fd), start, end, chunk_bytes=REPLAY_CHUNK_BYTES)
                 )
@@ -229,18 +222,3 @@ def _refilled(
                 batches_left -= len(walked)
                 end = start
     return list(refill.entries.values())
-
-
-def _step_back(offsets: bytes, end: int) -> int:
-    """Return the last indexed position at least REFILL_STEP_BYTES before `end`; 0 if none."""
-    following = bisect_right(
-        range(len(offsets) // index.OFFSET_ENTRY_BYTES),
-        end - REFILL_STEP_BYTES,
-        key=lambda number: _position(offsets, number),
-    )
-    return _position(offsets, following - 1) if following else 0
-
-
-def _position(offsets: bytes, number: int) -> int:
-    at = number * index.OFFSET_ENTRY_BYTES
-    return int.from_bytes(offsets[at + 4 : at + 8], "big")

@@ -112,14 +112,9 @@ def _headers_from(segment: Segment, offset: int) -> Iterator[tuple[int, BatchHea
 
     Raises CorruptRecord: an offset is not in order.
     """
-    entry_offset, start = segment.lookup_offset(offset)
+    _, start = segment.lookup_offset(offset)
     expected: int | None = None
     for position, header in walk_headers(segment.read, start, segment.size_bytes):
-        if expected is None and start and header.base_offset > entry_offset:
-            raise CorruptRecord(
-                f"segment {segment.base_offset}: the offset index has {entry_offset} for byte"
-                f" {start}, the batch there begins at {header.base_offset}"
-            )
         if header.base_offset < (expected or 0) or header.last_offset >= segment.next_offset:
             raise CorruptRecord(
                 f"segment {segment.base_offset}: the batch at {position} has offsets"

@@ -21,12 +21,13 @@ from plog._native.batch import read_header
 from plog._native.partition_log import APPENDED, DUPLICATE
 from plog.errors import InconsistentLogDirs, KafkaError, KafkaStorageError
 from plog.runtime.clock import ManualClock
+from plog.storage.index_files import position_at, position_below
 from plog.storage.log import Log
 from plog.storage.log_dir import META_PROPERTIES
 from plog.storage.log_manager import LogManager
 from plog.storage.producer_state import Marker
 from plog.storage.segment_files import LOG
-from plog.storage.shutdown_record import SHUTDOWN_RECORD_FILE
+from plog.storage.shutdown_record import MARKED_BYTES, SHUTDOWN_RECORD_FILE
 from tests.agreement.harness import run_seed
 
 from .log_managers import A0, ID_A, abandon
@@ -51,10 +52,10 @@ class Case(NamedTuple):
     with_record: bool
 
 
-def start(path: Path) -> LogManager:
+def start(path: Path, settings: Settings = SETTINGS) -> LogManager:
     manager = LogManager(
         broker_settings([path]),
-        lambda topic: SETTINGS,
+        lambda topic: settings,
         cluster_id="cluster",
         clock=ManualClock(NOW_MS),
     )
@@ -296,6 +297,113 @@ def sweep_base_offsets(undamaged: Path, scratch: Path, count: int) -> Counter[st
     return seen
 
 
+LARGE = Settings(
+    segment_bytes=60 << 20, index_interval_bytes=60, message_timestamp_before_max_ms=1 << 62
+)
+LARGE_BATCHES = 16_000
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a log directory after a clean stop, whose shutdown record has no mark of most of the
+    entries of its indexes. Batch n holds the offsets 2n and 2n + 1, and begins 2n ms
+    after NOW_MS.
+    """
+    path = tmp_path_factory.mktemp("large") / "logs"
+    manager = start(path, LARGE)
+    log = manager.create(A0, ID_A, LARGE)
+    log.become_leader(0, sole_replica=True)
+    for n in range(LARGE_BATCHES):
+        log.append_as_leader(batch(2, timestamp=NOW_MS + 2 * n), now_ms=NOW_MS)
+    log.flush()
+    manager.shutdown()
+    (index,) = path.glob("a-0/*.index")
+    assert index.stat().st_size > 2 * MARKED_BYTES
+    return path
+
+
+def damage_unmarked(file: Path, kind: str, rng: random.Random) -> tuple[str, int]:
+    """Damage an index before its mark; return what was done, and to which batch's entry."""
+    entry_bytes = 8 if file.suffix == ".index" else 12
+    data = bytearray(file.read_bytes())
+    entries = (len(data) - MARKED_BYTES) // entry_bytes
+    entry = rng.randrange(entries)
+    at = entry * entry_bytes
+    match kind:
+        case "flipped":
+            byte, bit = rng.randrange(entry_bytes), rng.randrange(8)
+            data[at + byte] ^= 1 << bit
+            what = f"entry {entry}, byte {byte}, bit {bit}"
+        case "zeros":
+            size = min(4096, entries * entry_bytes - at)
+            data[at : at + size] = bytes(size)
+            what = f"{size} zeros at entry {entry}"
+        case _:
+            data[at : at + entry_bytes] = rng.randbytes(entry_bytes)
+            what = f"entry {entry} of random bytes"
+    file.write_bytes(data)
+    return f"{file.name}: {what}", entry + 1
+
+
+def sweep_large(large: Path, scratch: Path, count: int) -> int:
+    """Damage the unmarked part of an index; all lookups near the entry and elsewhere are right."""
+    rng = random.Random(run_seed())
+    for number in range(count):
+        path = _copy(large, scratch / "damaged")
+        suffix = ("index", "index", "timeindex")[number % 3]
+        (file,) = path.glob(f"a-0/*.{suffix}")
+        kind = ("flipped", "flipped", "zeros", "random")[number % 4]
+        what, near = damage_unmarked(file, kind, rng)
+        manager = start(path, LARGE)
+        try:
+            (log,) = manager.logs()
+            log.become_leader(1, sole_replica=True)
+            batches = {*range(0, LARGE_BATCHES, 997), *range(max(near - 4, 0), near + 600, 3)}
+            for n in sorted(batches):
+                _check_lookups(log, n, what)
+            assert dict(manager.offline) == {}, what
+        finally:
+            abandon(manager)
+            for log in manager.logs():
+                log.drop()
+    return count
+
+
+def _check_lookups(log: Log, n: int, what: str) -> None:
+    for offset in (2 * n, 2 * n + 1):
+        found = log.read(offset, 1, log.log_end_offset, True)
+        assert found is not None, what
+        header = read_header(found.read())
+        assert (header.base_offset, header.last_offset) == (2 * n, 2 * n + 1), what
+    upper = min(2 * n + 8, log.log_end_offset)
+    found = log.read(2 * n, 1 << 20, upper, True)
+    assert found is not None, what
+    assert _end_of(found.read()) == upper, what
+    by_time = log.offset_for_timestamp(NOW_MS + 2 * n)
+    assert by_time is not None, what
+    assert by_time.offset == 2 * n, what
+
+
+@pytest.mark.parametrize("target", range(0, 40, 3))
+def test_no_lookup_at_a_start_believes_an_index_entry(undamaged: Path, target: int) -> None:
+    log = next(file for file in sorted(undamaged.glob("a-0/*.log")) if file.stat().st_size > 2000)
+    base, data = int(log.stem), log.read_bytes()
+    offsets = log.with_suffix(".index").read_bytes()
+    starts = {at: read_header(data, at) for at in _positions(data)}
+
+    def read(position: int, size: int) -> bytes:
+        return data[position : position + size]
+
+    for bit in range(len(offsets) * 8):
+        damaged = bytearray(offsets)
+        damaged[bit // 8] ^= 1 << bit % 8
+        found = position_at(read, bytes(damaged), base, base + target)
+        assert found == 0 or starts[found].base_offset <= base + target
+        below = position_below(read, bytes(damaged), base, target * 60)
+        assert below in starts
+        assert below <= target * 60
+
+
 def _positions(data: bytes) -> Iterator[int]:
     at = 0
     while at < len(data):
@@ -312,6 +420,10 @@ def test_damaged_derived_files_are_not_believed(undamaged: Path, tmp_path: Path)
     assert sweep(undamaged, tmp_path, 500)["right"] > 450
 
 
+def test_damaged_entries_without_a_mark_are_not_believed(large: Path, tmp_path: Path) -> None:
+    assert sweep_large(large, tmp_path, 24) == 24
+
+
 def test_flipped_base_offsets_are_not_served(undamaged: Path, tmp_path: Path) -> None:
     assert sweep_base_offsets(undamaged, tmp_path, 100)["refused"] > 50
 
@@ -326,3 +438,9 @@ def test_every_flipped_base_offset(undamaged: Path, tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 def test_many_damaged_derived_files(undamaged: Path, tmp_path: Path) -> None:
     assert sweep(undamaged, tmp_path, 10_000)["right"] > 9_000
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_many_damaged_entries_without_a_mark(large: Path, tmp_path: Path) -> None:
+    assert sweep_large(large, tmp_path, 2_000) == 2_000
