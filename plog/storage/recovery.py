@@ -100,6 +100,8 @@ class _Recovery:
 
     def run(self) -> RecoveredLog:
         self._reports += finish_swaps(self._fs, self._directory)
+        if self._reports:  # the record speaks of the segments before
+            self._known = self._known._replace(record=None)
         bases = self._base_offsets()
         judged = judge_segments(
             self._fs, self._directory, bases, self._known, index_interval_bytes=self._interval

@@ -182,11 +182,16 @@ def measure_segment(
 
     Raises:
         IndexDistrusted: an index is missing, fails its checks, or does not fit the log file.
-        CorruptRecord: the end of the log file is not a batch's end, or the last batch is bad.
+        CorruptRecord: the end of the log file is not a batch's end, the last batch is bad, or the
+            log file is not as long as `marks` say.
         OSError: a file cannot be read.
     """
     with fs.opened(path_of(directory, base_offset, LOG)) as log_fd:
         size_bytes = fs.size_bytes(log_fd)
+        if marks is not None and size_bytes != marks.log_bytes:
+            raise CorruptRecord(
+                f"it has {size_bytes} bytes; at the clean shutdown it had {marks.log_bytes}"
+            )
         ends = _index_ends(fs, directory, base_offset, size_bytes, thorough=thorough, marks=marks)
         if not size_bytes:
             return SegmentNumbers.empty(base_offset)
@@ -225,10 +230,6 @@ def measure_segment(
         reader = BatchReader(reader_of(fs, log_fd), last_position, size_bytes)
         if next(iter(reader), None) is None:
             raise CorruptRecord(f"batch at {last_position}: {reader.fault}")
-        if marks is not None and size_bytes != marks.log_bytes:
-            raise CorruptRecord(
-                f"it has {size_bytes} bytes; at the clean shutdown it had {marks.log_bytes}"
-            )
         return SegmentNumbers(
             base_offset=base_offset,
             size_bytes=size_bytes,

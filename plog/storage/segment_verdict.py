@@ -150,6 +150,7 @@ class _Judge:
         self._unused: list[int] = []
 
     def run(self, bases: Sequence[int]) -> Judged:
+        self._check_none_is_missing(bases)
         segments, cut = self._check_segments(bases)
         self._epochs_text = read_kept(
             self._fs,
@@ -172,6 +173,14 @@ class _Judge:
 
     def _path(self, base_offset: int) -> Path:
         return path_of(self._directory, base_offset, LOG)
+
+    def _check_none_is_missing(self, bases: Sequence[int]) -> None:
+        record = self._known.record
+        lost = set() if record is None else record.segments.keys() - set(bases)
+        if lost:
+            raise LogDamaged(
+                f"{self._path(min(lost))} is missing; it was there at the clean shutdown"
+            )
 
     def _check_segments(self, bases: Sequence[int]) -> tuple[list[SegmentNumbers], Cut | None]:
         segments: list[SegmentNumbers] = []

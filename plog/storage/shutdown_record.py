@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 SHUTDOWN_RECORD_FILE = "clean-shutdown-record"
 MARKED_BYTES = 2400 * 24
-"""How much of an index's end its mark covers, in whole entries. Lookups check the entries before."""
+"""How much of an index's end its mark covers, in whole entries. Lookups check the others."""
 
 _DIRECTORY_FILES = (
     RECOVERY_POINT_FILE,

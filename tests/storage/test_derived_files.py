@@ -404,6 +404,47 @@ def test_no_lookup_at_a_start_believes_an_index_entry(undamaged: Path, target: i
         assert below <= target * 60
 
 
+COMPACTED = Settings(cleanup_policy="compact", segment_bytes=1000, index_interval_bytes=250)
+
+
+@pytest.fixture(scope="module")
+def compacted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a log directory after a clean stop, of a log in which gaps are legal."""
+    path = tmp_path_factory.mktemp("compacted") / "logs"
+    manager = start(path, COMPACTED)
+    log = manager.create(A0, ID_A, COMPACTED)
+    log.become_leader(0, sole_replica=True)
+    for _ in range(40):
+        log.append_as_leader(batch(2), now_ms=NOW_MS)
+    log.flush()
+    manager.shutdown()
+    return path
+
+
+def test_shorter_log_files_are_noticed_where_gaps_are_legal(
+    compacted: Path, tmp_path: Path
+) -> None:
+    logs = sorted(compacted.glob("a-0/*.log"))
+    assert len(logs) > 3
+    cuts = [(log.relative_to(compacted), at) for log in logs for at in (-1, *_ends(log))]
+    assert len(cuts) >= 40
+    for name, at in cuts:
+        path = _copy(compacted, tmp_path / "damaged")
+        if at < 0:
+            (path / name).unlink()
+        else:
+            os.truncate(path / name, at)
+        manager = start(path, COMPACTED)
+        assert [*manager.offline] == [A0], f"{name}, {at}"
+        assert "at the clean shutdown" in manager.offline[A0]
+        abandon(manager)
+
+
+def _ends(log: Path) -> list[int]:
+    """Return the batch boundaries of a file, without its end."""
+    return list(_positions(log.read_bytes()))
+
+
 def _positions(data: bytes) -> Iterator[int]:
     at = 0
     while at < len(data):
