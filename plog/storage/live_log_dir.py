@@ -110,6 +110,7 @@ class LiveLogDir:
         self.cleaner_offsets = OffsetCheckpoint(fs, path / CLEANER_OFFSET_FILE)
         self.gaps = OffsetCheckpoint(fs, path / OFFSET_GAPS_FILE)
         self._damaged = OffsetCheckpoint(fs, path / DAMAGED_PARTITIONS_FILE)
+        self._damage_due: set[TopicPartition] = set()  # not in that file yet
         self._unmade: set[Path] = set()  # directories of partitions whose creation failed
         self._shutdown_record = ShutdownRecord(fs, path)
         self.group_commit = GroupCommit(f"commit {path}")
@@ -225,12 +226,12 @@ class LiveLogDir:
         for checkpoint, offset in (
             (self.log_start_offsets, log_start_offset),
             (self.cleaner_offsets, clean_to),
-            (self._damaged, None),
         ):
             if offset is None:
                 checkpoint.drop(tp)
             else:
                 checkpoint.put(tp, offset)
+        self._forget_damage(tp)
 
     def load(
         self,
@@ -261,12 +262,13 @@ class LiveLogDir:
         key = slot_key(tp, topic_id)
         if clean_shutdown is None:
             clean_shutdown = self.clean_shutdown
-        clean_shutdown = clean_shutdown and tp not in self._damaged.stored
+        is_damaged = self._was_offline(tp)
+        clean_shutdown = clean_shutdown and not is_damaged
         known = Known(
             clean_shutdown=clean_shutdown,
-            read_whole=tp in self._damaged.stored,
+            read_whole=is_damaged,
             # What went offline for damage is not explained by a restart that came later.
-            machine_restarted=self.machine_restarted and tp not in self._damaged.stored,
+            machine_restarted=self.machine_restarted and not is_damaged,
             starts_with_its_epochs=self.was_served,
             recovery_point=self.recovery_points.stored.get(tp, 0),
             durable_end=self.durable_ends.durable_end(key) or 0,
@@ -279,13 +281,21 @@ class LiveLogDir:
             high_watermark=self.high_watermarks.stored.get(tp, 0), keep_free=keep_free,
         )  # fmt: skip
         try:
-            if tp in self._damaged.stored:
-                self._damaged.drop(tp)
+            self._forget_damage(tp)
         except OSError:
             log.drop()
             raise
         self._shutdown_record.forget(tp)
         return log
+
+    def _was_offline(self, tp: TopicPartition) -> bool:
+        """Tell whether a partition was offline for damage when the broker stopped."""
+        if tp in self._damaged.stored:
+            return True
+        if self.clean_shutdown and self._shutdown_record.lacks(tp):
+            _log.warning("%s was not closed by the clean shutdown of %s: reading it", tp, self.path)
+            return True
+        return False
 
     def _topic_id(self, directory: Path, record: PartitionRecord | None) -> uuid.UUID | None:
         path = directory / PARTITION_METADATA_FILE
@@ -397,10 +407,10 @@ class LiveLogDir:
             self.high_watermarks,
             self.cleaner_offsets,
             self.gaps,
-            self._damaged,
         ):
             if tp in checkpoint.stored:
                 checkpoint.drop(tp)
+        self._forget_damage(tp)
         directory = self.path / str(tp)
         if directory in self._unmade:
             self._fs.remove_tree(directory)
@@ -481,9 +491,22 @@ class LiveLogDir:
     def remember_damage(self, tp: TopicPartition) -> None:
         """Make the next start read a damaged partition whole, whatever else it is told.
 
-        Otherwise a clean shutdown of the others would let its bytes pass unread. Raises OSError.
+        Otherwise a clean shutdown of the others would let its bytes pass unread. Raises OSError;
+        `store_damage` tries again.
         """
-        self._damaged.put(tp, 0)
+        self._damage_due.add(tp)
+        self.store_damage()
+
+    def store_damage(self) -> None:
+        """Write down the damaged partitions that are not written down yet. Raises OSError."""
+        for tp in list(self._damage_due):
+            self._damaged.put(tp, 0)
+            self._damage_due.discard(tp)
+
+    def _forget_damage(self, tp: TopicPartition) -> None:
+        self._damage_due.discard(tp)
+        if tp in self._damaged.stored:
+            self._damaged.drop(tp)
 
     # -- the disk fails ----------------------------------------------------------------------
 
@@ -561,7 +584,8 @@ class LiveLogDir:
             return False
 
     def mark_clean_shutdown(self, broker_epoch: int, logs: Iterable[Log]) -> None:
-        """Say that these logs, all that are here, were flushed and closed. Raises OSError."""
+        """Say that these logs, all that are online, were flushed and closed. Raises OSError."""
+        self.store_damage()
         self.log_dir.mark_clean_shutdown(broker_epoch)
         closed = [(log.topic_partition, log.directory) for log in logs]
         self._shutdown_record.store(self.log_dir.clean_shutdown_file, closed)

@@ -47,8 +47,9 @@ class LogCheckpoints:
         every(settings.replica_high_watermark_checkpoint_interval_ms, self.store_high_watermarks)
 
     def store_recovery_points(self) -> None:
-        """Write the recovery points."""
+        """Write the recovery points, and the damage that could not be written down before."""
         for live in self._live():
+            live.guarded(live.store_damage)
             live.guarded(self._store_recovery_points, live)
 
     def _store_recovery_points(self, live: LiveLogDir) -> None:

@@ -17,8 +17,8 @@ the batches.
     topic-0 {"texts": {name: text}, "segments": [
       [base offset, .log bytes, then size and CRC-32C of .index, .timeindex, .txnindex]]}
 
-A missing file has size -1. The CRC of an index covers its last MARKED_BYTES. The line of a
-partition is not parsed before the partition is loaded.
+A partition that was offline has no line. A missing file has size -1. The CRC of an index covers its
+last MARKED_BYTES. The line of a partition is not parsed before the partition is loaded.
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ class ShutdownRecord:
         self._directory = directory
         self._path = directory / SHUTDOWN_RECORD_FILE
         self._partitions: dict[str, bytes] = {}  # JSON
+        self._closed: frozenset[str] | None = None  # all its partitions; None: there is no record
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -129,6 +130,7 @@ class ShutdownRecord:
             for line in lines[1:]:
                 name, _, content = line.partition(b" ")
                 self._partitions[name.decode()] = content
+            self._closed = frozenset(self._partitions)
         self._fs.unlink(self._path)
 
     def _lines(self, data: bytes, marker: Path) -> list[bytes]:
@@ -163,6 +165,10 @@ class ShutdownRecord:
                 for row in found["segments"]
             },
         )
+
+    def lacks(self, tp: TopicPartition) -> bool:
+        """Tell whether there was a record without a partition, which was offline then."""
+        return self._closed is not None and str(tp) not in self._closed
 
     def forget(self, tp: TopicPartition) -> None:
         """Forget a partition: its log is open, and its files change."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from plog.storage.checkpoints import LOG_START_OFFSET_FILE
 from plog.storage.filesystem import Filesystem
+from plog.storage.live_log_dir import DAMAGED_PARTITIONS_FILE
 from plog.storage.log_dir import CLEAN_SHUTDOWN_FILE
 from plog.storage.shutdown_record import SHUTDOWN_RECORD_FILE, ShutdownRecord
 
@@ -60,6 +62,52 @@ def test_record_without_its_marker_is_void(start: Start, stopped: Path) -> None:
     assert log is not None
     assert log.log_start_offset == 7
     assert not (stopped / SHUTDOWN_RECORD_FILE).exists()
+
+
+class NoNotes(Filesystem):
+    """Has no descriptor to write `damaged-partitions`, so many times."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def open_file(self, path: Path, **options: bool) -> int:
+        if path.name == f"{DAMAGED_PARTITIONS_FILE}.tmp" and self.times:
+            self.times -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return super().open_file(path, **options)
+
+
+@pytest.mark.parametrize("refused", [0, 1, 2], ids="{} notes refused".format)
+@pytest.mark.parametrize("loss", ["nothing", "deleted", "emptied", "flipped"])
+def test_damage_is_found_again_after_a_clean_stop(
+    start: Start, dirs: list[Path], refused: int, loss: str
+) -> None:
+    """Whether the note of the damage was refused, or is lost, or both."""
+    manager, log = with_one_log(start, 10, fs=NoNotes(refused), log_dirs=[dirs[0]])
+    log.flush()
+    file = min(log.directory.glob("*.log"))
+    data = bytearray(file.read_bytes())
+    data[70] ^= 1
+    file.write_bytes(data)
+    manager.on_damage(log, "found by the scrub")
+    manager.scheduler.run_due()
+    if refused == 1:
+        manager.checkpoints.store_recovery_points()
+    noted = dirs[0] / DAMAGED_PARTITIONS_FILE
+    assert noted.exists() == (refused < 2)
+    manager.shutdown()
+    assert (dirs[0] / CLEAN_SHUTDOWN_FILE).exists() == (refused < 2)
+    if noted.exists():
+        match loss:
+            case "deleted":
+                noted.unlink()
+            case "emptied":
+                os.truncate(noted, 0)
+            case "flipped":
+                noted.write_bytes(noted.read_bytes().replace(b"a 0", b"b 0"))
+    again = start([dirs[0]])
+    assert again.get(A0) is None
+    assert "CRC" in again.offline[A0]
 
 
 def test_kill_during_the_write_leaves_no_record_or_a_whole_one(stopped: Path) -> None:
