@@ -4,7 +4,7 @@ Owns the durable end, the order of syncs behind it and its slot in the log direc
 `durable-ends`, which proves it to a restart. Never decides when to flush or where to cut.
 """
 
-from libc.errno cimport EINTR, EIO, ESHUTDOWN
+from libc.errno cimport EINTR, EIO, ENOMEM, ESHUTDOWN
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 from posix.unistd cimport close
@@ -39,13 +39,18 @@ cdef int write_slot(Partition* partition, int64_t durable_end) noexcept nogil:
     return write_all(partition.slot_fd, slot, SLOT_BYTES, partition.slot_position)
 
 
+cdef inline bint lacks_resource(int error) noexcept nogil:
+    """Whether an operation, but no sync, can be tried again: `file_errors.NO_RESOURCES`."""
+    return lacks_descriptor(error) or error == ENOMEM
+
+
 cdef int sync_failed(Partition* partition, int failed) noexcept nogil:
     """A failed sync is final: the kernel may have dropped the dirty pages, so that a second try would lie.
 
-    That is so whatever the error. A file system in user space may answer with EMFILE of its own, which must not be
-    taken for a want of descriptors, after which the flush is tried again.
+    That is so whatever the error. EMFILE of a file system in user space, or ENOMEM of the writing of a page, must not
+    be taken for a want of descriptors or memory, after which the flush is tried again.
     """
-    cdef int error = EIO if lacks_descriptor(-failed) else -failed
+    cdef int error = EIO if lacks_resource(-failed) else -failed
     partition_go_offline(partition, error)
     return -error
 
@@ -62,7 +67,7 @@ cdef int sync_names(Partition* partition, const SegmentList* segments) noexcept 
     while fd == -EINTR:
         fd = calls().open_directory(partition.directory)
     if fd < 0:
-        if not lacks_descriptor(-fd):  # without a descriptor nothing has failed yet: the next flush tries again
+        if not lacks_resource(-fd):  # without a descriptor nothing has failed yet: the next flush tries again
             partition_go_offline(partition, -fd)
         return fd
     failed = calls().fsync(fd)

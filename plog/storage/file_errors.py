@@ -16,7 +16,12 @@ from plog.storage.segment_files import parse_directory_name
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The disk has no room. It works, and takes writes again when there is some."""
-REFUSALS = DISK_FULL | NO_DESCRIPTORS
+NO_RESOURCES = NO_DESCRIPTORS | {errno.ENOMEM}
+"""The process or the host lacks a descriptor or memory. ENOMEM also means too many mapped files.
+
+Of a sync that fails none of this is known: `Filesystem` and the kernels report EIO then.
+"""
+REFUSALS = DISK_FULL | NO_RESOURCES
 """The operation can be done later. Nothing is wrong with the disk or with its files."""
 PATH_FAULTS = frozenset(
     {
@@ -35,7 +40,7 @@ PATH_FAULTS = frozenset(
 
 
 def is_refusal(error: OSError) -> bool:
-    """Tell whether the operation can be done later: the disk is full, or no descriptor is left."""
+    """Tell whether the operation can be done later: for want of space, descriptors or memory."""
     return error.errno in REFUSALS
 
 

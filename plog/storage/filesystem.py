@@ -3,13 +3,15 @@
 Owns no state and no policy: every method is one operation, or a fixed sequence of steps
 (`replace_text`). Reads, writes and syncs use the kernels' table of file calls, so that injected
 faults and the durability journal see them. Operations on names (open, rename, unlink, ...) belong
-to this class, so that a test can fail or crash at the Nth of them. Never interprets errors.
+to this class, so that a test can fail or crash at the Nth of them. Never interprets errors, except
+that a failed sync never looks like an operation that can be tried again.
 
 Everything raises OSError.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from plog._native import files
+from plog.storage.file_errors import NO_RESOURCES
 from plog.types import Buffer
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -38,6 +41,17 @@ ENDLESS = Space(1 << 62, 1 << 62)
 """The space of a file system that does not report it (ramfs, some network ones)."""
 
 
+@contextmanager
+def _final() -> Iterator[None]:
+    """Raise EIO for a failed sync that seems to lack a descriptor or memory: pages may be lost."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_RESOURCES:
+            raise OSError(errno.EIO, f"sync: {error.strerror}") from error
+        raise
+
+
 class Filesystem:
     """The operating system's files."""
 
@@ -52,12 +66,14 @@ class Filesystem:
         return files.pread(fd, size, offset)
 
     def fdatasync(self, fd: int) -> None:
-        """Make the file's bytes and size durable."""
-        files.fdatasync(fd)
+        """Make the file's bytes and size durable. A failure is final, whatever its errno."""
+        with _final():
+            files.fdatasync(fd)
 
     def fsync(self, fd: int) -> None:
-        """Make the file or directory durable, metadata included."""
-        files.fsync(fd)
+        """Make the file or directory durable, metadata included. A failure is final."""
+        with _final():
+            files.fsync(fd)
 
     def ftruncate(self, fd: int, size: int) -> None:
         """Cut or extend the file to `size` bytes."""

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from plog._native import batch
-from plog._native.files import NO_DESCRIPTORS
 from plog._native.partition_log import (
     APPENDED,
     DUPLICATE,
@@ -47,6 +46,7 @@ from plog.errors import (
 from plog.settings.definitions import TopicSettings
 from plog.storage import retention, timestamp_search
 from plog.storage.compaction import DirtyRange, dirty_range
+from plog.storage.file_errors import NO_RESOURCES
 from plog.storage.filesystem import Filesystem
 from plog.storage.leader_epochs import LeaderEpochs
 from plog.storage.log_faults import LogFaults
@@ -668,7 +668,7 @@ class Log:
 
     def flush_failed(self, error: int) -> None:
         """Handle a failed flush of the data path, with its errno."""
-        if error in NO_DESCRIPTORS:
+        if error in NO_RESOURCES:
             self._owner.commit(self, report_nothing)  # which retries until there is a descriptor
         else:
             self.faults.disk_failed(self.faults.of_errno(error))

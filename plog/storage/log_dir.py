@@ -17,9 +17,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from plog._native.files import NO_DESCRIPTORS
 from plog.errors import InconsistentLogDirs, KafkaStorageError
-from plog.storage.file_errors import DISK_FULL
+from plog.storage.file_errors import DISK_FULL, NO_RESOURCES
 from plog.storage.filesystem import Filesystem
 from plog.types import (
     CLUSTER_METADATA,
@@ -386,7 +385,7 @@ def lock_log_dirs(
 
     Raises:
         InconsistentLogDirs: a directory appears twice, or is in use by another process.
-        KafkaStorageError: no directory can be used, or no file descriptor is left.
+        KafkaStorageError: no directory can be used, or no file descriptor or memory is left.
     """
     locked = list(already)
     faults: list[str] = []
@@ -397,7 +396,7 @@ def lock_log_dirs(
             try:
                 log_dir.open()
             except OSError as error:
-                if error.errno in NO_DESCRIPTORS:
+                if error.errno in NO_RESOURCES:
                     raise KafkaStorageError(f"{path} cannot be opened: {error}") from error
                 faults.append(f"{path}: {error.strerror or error}")
             else:

@@ -1,9 +1,9 @@
 """What an error of a log's files means: for the caller, for the partition, for the disk.
 
 Owns which method of the owner is called, and the error that is raised instead. A full disk and a
-want of descriptors refuse the operation. Damaged bytes, and a path that is not the file that it
-should be, take the partition offline. Any other error means that the disk has failed, and takes
-its log directory offline. Never takes anything offline itself: the owner does. What an errno
+want of descriptors or memory refuse the operation. Damaged bytes, and a path that is not the file
+that it should be, take the partition offline. Any other error means that the disk has failed, and
+takes its log directory offline. Never takes anything offline itself: the owner does. What an errno
 means is `file_errors`'.
 
 Takes no lock: the data path and callbacks may hold any lock when they come here.
@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from plog._native.files import NO_DESCRIPTORS
 from plog.errors import CorruptRecord, KafkaStorageError
 from plog.storage.file_errors import (
     DISK_FULL,
+    NO_RESOURCES,
     PATH_FAULTS,
     is_path_fault_of_partition,
 )
@@ -51,9 +51,9 @@ class LogFaults:
         """Tell the owner that the disk has failed, or that the partition's path is wrong.
 
         Once the log is offline for another reason, or has moved, its errors say nothing about the
-        disk. A want of descriptors never does.
+        disk. A want of descriptors or memory never does.
         """
-        if self._silent or error.errno in NO_DESCRIPTORS:
+        if self._silent or error.errno in NO_RESOURCES:
             return
         if self._is_path_fault(error):
             self._owner.on_damage(self._log, f"{self._log.directory}: {error}")
@@ -69,7 +69,7 @@ class LogFaults:
         """Tell the owner what kind of error it is; return what to raise."""
         if error.errno in DISK_FULL:
             self._owner.on_disk_full(self._log, error)
-        elif error.errno in NO_DESCRIPTORS:
+        elif error.errno in NO_RESOURCES:
             self._owner.on_no_descriptor(self._log)
         else:
             self.disk_failed(error)

@@ -15,10 +15,9 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from plog._native.files import NO_DESCRIPTORS
 from plog.errors import InconsistentLogDirs, KafkaStorageError, LogDamaged
 from plog.settings.definitions import TopicSettings
-from plog.storage.file_errors import is_path_fault_of_partition, is_refusal
+from plog.storage.file_errors import NO_RESOURCES, is_path_fault_of_partition, is_refusal
 from plog.storage.live_log_dir import FoundPartition, LiveLogDir
 from plog.storage.log import Log
 from plog.storage.log_dir import DIRECTORY_ID
@@ -61,7 +60,7 @@ def open_log_dirs(
 
     Raises:
         InconsistentLogDirs: a directory is in use, or belongs to another broker.
-        KafkaStorageError: no file descriptor is left to open one.
+        KafkaStorageError: no file descriptor or memory is left to open one.
     """
     try:
         for live in dirs.values():
@@ -70,7 +69,7 @@ def open_log_dirs(
                     raise _not_mounted(live.path, unmounted[live.path])
                 live.open(broker_id, cluster_id)
             except OSError as error:
-                if error.errno in NO_DESCRIPTORS:
+                if error.errno in NO_RESOURCES:
                     raise _no_descriptor(live.path, error) from error
                 live.note_failure(error)
                 _log.error("log directory %s is offline: %s", live.path, error)
@@ -136,7 +135,8 @@ class LogLoading:
 
         Raises:
             KafkaStorageError: a partition cannot be loaded for a reason other than its files, a
-                directory cannot be listed without a descriptor, or `abandon` was called.
+                directory cannot be listed for want of a descriptor or memory, or `abandon` was
+                called.
         """
         self._load_in_threads(self._find(dirs, is_one_missing))
         if self._abandoned:
@@ -150,7 +150,7 @@ class LogLoading:
             try:
                 partitions, leaving = live.find_partitions()
             except OSError as error:
-                if error.errno in NO_DESCRIPTORS:
+                if error.errno in NO_RESOURCES:
                     raise _no_descriptor(live.path, error) from error
                 live.fail(error)
                 continue
@@ -210,7 +210,7 @@ class LogLoading:
                         adopted.append((live, found))
                         present.add(future.topic_partition)
             except OSError as error:
-                if error.errno in NO_DESCRIPTORS:
+                if error.errno in NO_RESOURCES:
                     raise _no_descriptor(live.path, error) from error
                 live.fail(error)
         return adopted
@@ -275,8 +275,8 @@ class LogLoading:
             # The other logs work, and retention can free space.
             live.unrecovered = True
             lacking = (
-                "no file descriptor is left to open it; retrying"
-                if refusal.errno in NO_DESCRIPTORS
+                "no memory or no file descriptor is left to open it; retrying"
+                if refusal.errno in NO_RESOURCES
                 else "no space to recover it; retrying when space is free"
             )
             self._register.quarantine(tp, live.path, f"{lacking}: {refusal}")

@@ -24,7 +24,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from plog._native.files import NO_DESCRIPTORS
 from plog.errors import (
     InconsistentTopicId,
     KafkaError,
@@ -37,7 +36,7 @@ from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.storage.absent_replicas import AbsentReplicas
 from plog.storage.durable_ends import SlotKey
-from plog.storage.file_errors import is_path_fault_of_partition, is_refusal
+from plog.storage.file_errors import NO_RESOURCES, is_path_fault_of_partition, is_refusal
 from plog.storage.filesystem import DEV_NULL, Filesystem
 from plog.storage.flush_retries import FlushRetries
 from plog.storage.full_log_dirs import LOOK_MS, FullLogDirs, share_rooms
@@ -623,7 +622,7 @@ class LogManager:
         self._dirs[log.log_dir].group_commit.commit(log, partial(self._on_flushed, log, done))
 
     def _on_flushed(self, log: Log, done: Done, error: OSError | None) -> None:
-        if error is not None and error.errno in NO_DESCRIPTORS:
+        if error is not None and error.errno in NO_RESOURCES:
             self._flush_retries.add(log, done, error)
         else:
             done(error)
@@ -671,8 +670,8 @@ class LogManager:
                 self._said_no_descriptor_ms = now_ms
         if is_due:
             _log.error(
-                "%s: no file descriptor is left; operations that need one are refused (here and"
-                " elsewhere)",
+                "%s: no memory or no file descriptor is left; operations that need one are refused"
+                " (here and elsewhere)",
                 of,
             )
 
@@ -703,9 +702,9 @@ class LogManager:
     def fail_log_dir(self, path: Path, error: OSError) -> None:
         """Take a log directory offline, and its partitions with it. Safe from any thread.
 
-        A want of descriptors never does: the caller can try again.
+        A want of descriptors or memory never does: the caller can try again.
         """
-        if error.errno in NO_DESCRIPTORS:
+        if error.errno in NO_RESOURCES:
             self._say_no_descriptor(f"log directory {path}")
             return
         live = self._dirs[path]

@@ -28,7 +28,8 @@ class FailingFilesystem(Filesystem):
     """Fails at an operation, once or (`lasting`) from then on, while it is `armed`.
 
     Of a full disk only what may take space is counted, of a want of descriptors only what takes
-    one, unless `everything` is; a sync then never is, as its failure is final whatever the errno.
+    one, unless `everything` is. For these and for ENOMEM a sync is never counted: its failure is
+    final whatever the errno.
     """
 
     def __init__(
@@ -41,9 +42,10 @@ class FailingFilesystem(Filesystem):
         self._lasting = lasting
         self._armed = False
         self._counted = OPERATIONS
-        if error in (errno.EMFILE, errno.ENFILE):
+        if error in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
             # A rename that has worked can be undone, so that none fails for ever.
             never = SYNCS | ({"rename"} if lasting else set())
+            everything = everything or error == errno.ENOMEM
             self._counted = OPERATIONS - never if everything else TAKE_A_DESCRIPTOR
         elif error == errno.ENOSPC:
             self._counted = TAKE_SPACE

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import random
+import resource
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ from plog._native.faults import Fault
 from plog._native.files import NO_DESCRIPTORS
 from plog.errors import KafkaError, KafkaStorageError
 from plog.storage.checkpoints import OffsetCheckpoint
-from plog.storage.file_errors import REFUSALS
+from plog.storage.file_errors import NO_RESOURCES, REFUSALS
 from plog.storage.filesystem import Filesystem
 from plog.storage.live_log_dir import DAMAGED_PARTITIONS_FILE
 from plog.storage.log import Log
@@ -44,6 +45,7 @@ from .test_failed_steps import (
     prepared,
     recovers_damaged,
     repeats,
+    rolls,
 )
 
 KERNEL_CALLS = ("open_directory", "pwritev", "pread", "ftruncate")
@@ -55,7 +57,7 @@ CI_LIMITS = 12
 
 def test_errors_of_a_want_of_descriptors_are_named_once() -> None:
     assert {errno.EMFILE, errno.ENFILE} == NO_DESCRIPTORS
-    assert NO_DESCRIPTORS < REFUSALS
+    assert NO_DESCRIPTORS < NO_RESOURCES < REFUSALS
 
 
 # -- every call fails ------------------------------------------------------------------------------
@@ -140,14 +142,14 @@ def test_want_of_a_descriptor_at_any_call_is_no_failed_disk(
     abandon(stage.manager)
     python = [
         (error, at, lasting)
-        for error in sorted(NO_DESCRIPTORS)
+        for error in sorted(NO_RESOURCES)
         for at in range(fs.count)
         for lasting in (False, True)
     ]
     kernel = [
         (call, error, after, times)
         for call in KERNEL_CALLS
-        for error in sorted(NO_DESCRIPTORS)
+        for error in sorted(NO_RESOURCES)
         for after in range(40)
         for times in (1, -1)
     ]
@@ -191,6 +193,38 @@ def test_log_whose_damage_cannot_be_forgotten_yet_leaves_no_file_open(
     stage.settle()
     check_files(stage.log)
     abandon(stage.manager)
+
+
+def test_too_many_mapped_files_are_no_failed_disk(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, Filesystem(), COMPACTED)
+    stage.log.flush()
+    stage.manager.shutdown()
+    stage.start()
+    lead(stage.log)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 20), before[1]))
+    try:
+        with pytest.raises(KafkaStorageError, match="Cannot allocate memory"):
+            stage.log.read(stage.log.log_end_offset - 1, 100, stage.log.log_end_offset, True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    goes_on(stage, restarts=False, step=rolls)
+
+
+@pytest.mark.parametrize("error", sorted(NO_RESOURCES))
+@pytest.mark.parametrize("call", ["fsync", "fdatasync"])
+def test_no_failed_sync_is_tried_again(tmp_path: Path, call: str, error: int) -> None:
+    file = tmp_path / "file"
+    fs = Filesystem()
+    with fs.opened(file, create=True) as fd:
+        faults.inject([Fault(call, errno=error, path_prefix=str(tmp_path))])
+        try:
+            with pytest.raises(OSError, match="sync") as caught:
+                getattr(fs, call)(fd)
+        finally:
+            faults.inject([])
+    assert caught.value.errno == errno.EIO
 
 
 # -- so many, and no more --------------------------------------------------------------------------

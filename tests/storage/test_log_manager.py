@@ -588,7 +588,7 @@ def test_partition_that_no_descriptor_was_left_to_make_is_made_later(
         clock.advance(SAY_AGAIN_MS)
     lines = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
     assert len(lines) == 2
-    assert all("a-0: no file descriptor is left" in line for line in lines)
+    assert all("a-0: no memory or no file descriptor is left" in line for line in lines)
 
 
 def test_partition_that_is_deleted_without_a_descriptor_is_removed_later(
