@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import select
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +51,28 @@ def _final() -> Iterator[None]:
         if error.errno in NO_RESOURCES:
             raise OSError(errno.EIO, f"sync: {error.strerror}") from error
         raise
+
+
+def _are_closed(numbers: range) -> bool:
+    """Return whether none of these descriptors is open."""
+    poll = select.poll()
+    for number in numbers:
+        poll.register(number, 0)
+    events = poll.poll(0)
+    return all(event == select.POLLNVAL for _, event in events) and len(events) == len(numbers)
+
+
+def _can_take(fd: int, count: int) -> bool:
+    taken: list[int] = []
+    try:
+        while len(taken) < count:
+            taken.append(os.dup(fd))
+    except OSError as error:
+        if error.errno not in files.NO_DESCRIPTORS:
+            raise
+    for each in taken:
+        os.close(each)
+    return len(taken) == count
 
 
 class Filesystem:
@@ -164,12 +187,16 @@ class Filesystem:
     # -- descriptors -------------------------------------------------------------------------
 
     def leaves_free(self, fd: int, count: int) -> bool:
-        """Return whether at least `count` descriptors are left besides a new one.
+        """Return whether at least `count` descriptors are left besides `fd`, a new one.
 
-        The kernel assigns the lowest free number.
+        May take them for a moment to find out. Raises OSError.
         """
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return limit == resource.RLIM_INFINITY or fd < limit - count
+        if limit == resource.RLIM_INFINITY:
+            return True
+        if fd >= limit - count:  # the kernel assigns the lowest free number
+            return False
+        return _are_closed(range(limit - count, limit)) or _can_take(fd, count)
 
     def has_descriptors(self, count: int) -> bool:
         """Return whether `count` more files could be opened; opens one to find out."""

@@ -100,8 +100,8 @@ def open_segment(
         for kind in (LOG, OFFSET_INDEX, TIME_INDEX):
             path = path_of(directory, numbers.base_offset, kind, suffix)
             fds.append(fs.open_file(path, create=create))
-            if not fs.leaves_free(fds[-1], keep_free):
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        if not fs.leaves_free(fds[-1], keep_free):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
     except OSError:
         for fd in fds:
             fs.close(fd)

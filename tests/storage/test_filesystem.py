@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from plog.storage.filesystem import ENDLESS, Filesystem
-from tests.descriptors import open_at
+from tests.descriptors import few_descriptors, open_at
 
 from .storage_logs import Crash, FaultyFilesystem
 
@@ -94,3 +95,25 @@ def test_file_system_that_tells_of_no_space_has_no_end(
     nothing = os.statvfs_result([4096, 4096, 0, 0, 0, 0, 0, 0, 0, 255])
     monkeypatch.setattr(os, "statvfs", lambda path: nothing)
     assert Filesystem().space(tmp_path) == ENDLESS
+
+
+@pytest.mark.parametrize("free", range(7))
+@pytest.mark.parametrize("where", ["low", "high", "spread"])
+def test_free_descriptors_are_counted_wherever_they_are(
+    fs: Filesystem, free: int, where: str
+) -> None:
+    with few_descriptors(20):
+        taken = []
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        step = {"low": 1, "high": -1, "spread": 3}[where]
+        for fd in taken[::step][:free]:
+            os.close(fd)
+            taken.remove(fd)
+        try:
+            found = [fs.has_descriptors(count) for count in range(1, 9)]
+        finally:
+            for fd in taken:
+                os.close(fd)
+    assert found == [count <= free for count in range(1, 9)]
