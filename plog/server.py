@@ -135,7 +135,7 @@ async def _tell_progress(broker: Broker, manager: ServiceManager) -> None:
             told["EXTEND_TIMEOUT_USEC"] = START_TIMEOUT_S * 1_000_000
         manager.tell(**told)
         if second and second % TELL_START_S == 0:
-            log.info("loading logs: %d of %d", loaded, found)
+            log.info("loading logs: %d of %d, %.1f GB read", loaded, found, _bytes_read() / 1e9)
         await asyncio.sleep(1)
 
 

@@ -168,6 +168,22 @@ class LiveLogDir:
         ]
         return partitions, leaving
 
+    def bytes_to_check(self, partitions: Iterable[FoundPartition]) -> int:
+        """Return the bytes of log files whose indexes no shutdown record vouches for.
+
+        0 unless the last stop was clean. Raises OSError.
+        """
+        if not self.clean_shutdown or self._shutdown_record.was_found:
+            return 0
+        size_bytes = 0
+        for found in partitions:
+            for name in self._fs.list_directory(found.directory):
+                parsed = parse_file_name(name)
+                if parsed is not None and parsed.kind == LOG:
+                    with self._fs.opened(found.directory / name) as fd:
+                        size_bytes += self._fs.size_bytes(fd)
+        return size_bytes
+
     def is_unused(self, found: FoundPartition) -> bool:
         """Tell whether a partition has never held a record. Raises OSError."""
         for name in self._fs.list_directory(found.directory):

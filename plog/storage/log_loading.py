@@ -23,7 +23,8 @@ from plog.storage.log import Log
 from plog.storage.log_dir import DIRECTORY_ID
 from plog.storage.log_owner import LogOwner
 from plog.storage.segment import KEPT_DESCRIPTORS
-from plog.types import TopicPartition, uuid_to_text
+from plog.storage.shutdown_record import SHUTDOWN_RECORD_FILE
+from plog.types import TopicPartition, counted, uuid_to_text
 
 _log = logging.getLogger(__name__)
 
@@ -155,6 +156,7 @@ class LogLoading:
                 live.fail(error)
                 continue
             found += [(live, partition) for partition in partitions]
+            _announce_check(live, partitions)
             for directory in leaving:
                 self._register.remove_tree_later(live, directory, 0)
         found += self._finish_moves(
@@ -309,6 +311,22 @@ class LogLoading:
     def _on_damage(self, live: LiveLogDir, tp: TopicPartition, reason: str) -> None:
         self._register.quarantine(tp, live.path, reason)
         live.guarded(live.remember_damage, tp)
+
+
+def _announce_check(live: LiveLogDir, partitions: Collection[FoundPartition]) -> None:
+    """Log that a start reads much more than others: the first one of a release with records."""
+    try:
+        size_bytes = live.bytes_to_check(partitions)
+    except OSError:
+        return  # the load of the partition reports it
+    if size_bytes:
+        _log.info(
+            "log directory %s has no %s: checking the indexes of %s against %.1f GB of batches",
+            live.path,
+            SHUTDOWN_RECORD_FILE,
+            counted(len(partitions), "partition"),
+            size_bytes / 1e9,
+        )
 
 
 def _working(dirs: Collection[LiveLogDir]) -> list[LiveLogDir]:

@@ -166,6 +166,11 @@ class ShutdownRecord:
             },
         )
 
+    @property
+    def was_found(self) -> bool:
+        """Whether the clean shutdown left a valid record."""
+        return self._closed is not None
+
     def lacks(self, tp: TopicPartition) -> bool:
         """Tell whether there was a record without a partition, which was offline then."""
         return self._closed is not None and str(tp) not in self._closed

@@ -54,6 +54,19 @@ def test_record_of_another_shutdown_is_void(start: Start, stopped: Path) -> None
     assert log.log_start_offset == 7
 
 
+@pytest.mark.parametrize("has_record", [True, False])
+def test_start_without_a_record_says_how_much_it_reads(
+    start: Start, stopped: Path, has_record: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    if not has_record:
+        (stopped / SHUTDOWN_RECORD_FILE).unlink()
+    with caplog.at_level("INFO"):
+        assert start([stopped]).get(A0) is not None
+    announced = [line for line in caplog.messages if "GB of batches" in line]
+    due = f"log directory {stopped} has no {SHUTDOWN_RECORD_FILE}: checking the indexes of 1 part"
+    assert [line[: len(due)] for line in announced] == ([] if has_record else [due])
+
+
 def test_record_without_its_marker_is_void(start: Start, stopped: Path) -> None:
     """A start has removed the marker and was killed."""
     (stopped / CLEAN_SHUTDOWN_FILE).unlink()
