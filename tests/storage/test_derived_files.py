@@ -323,7 +323,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def damage_unmarked(file: Path, kind: str, rng: random.Random) -> tuple[str, int]:
-    """Damage an index before its mark; return what was done, and to which batch's entry."""
+    """Damage an index before its mark; return a description, and the entry's batch."""
     entry_bytes = 8 if file.suffix == ".index" else 12
     data = bytearray(file.read_bytes())
     entries = (len(data) - MARKED_BYTES) // entry_bytes
