@@ -100,6 +100,18 @@ def test_readme_is_read_in_minutes() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").split()) in README_WORDS
 
 
+def test_readme_counts_the_comparisons_with_kafka_as_the_page_does() -> None:
+    rows = re.findall(
+        r"^\| responses \| beside a live Kafka.*\| (\d+) \| passed \|",
+        (ROOT / "docs" / "COMPATIBILITY.md").read_text("utf-8"),
+        re.MULTILINE,
+    )
+    (said,) = re.findall(
+        r"([\d,]+) tests compare responses", (ROOT / "README.md").read_text("utf-8")
+    )
+    assert said == f"{sum(map(int, rows)):,}"
+
+
 @pytest.mark.parametrize("name", SHORT_LINES)
 def test_lines_fit_except_in_tables(name: str) -> None:
     lines = (ROOT / name).read_text("utf-8").splitlines()
