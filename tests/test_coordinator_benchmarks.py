@@ -108,7 +108,22 @@ FIGURES = {
 }
 
 
-@pytest.mark.parametrize("name", [row.name for row in ROWS])
+LIKE_OTHERS = {
+    "costs/plog/disk": "costs/plog/page-cache",
+    "costs/java/page-cache": "costs/java/disk",
+    "copying/many-writes": "copying/small",
+    "copying/aborts": "copying/small",
+}
+"""Rows that run with `--long` only: each differs from the row beside it in parameters alone."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(row.name, marks=[pytest.mark.long] if row.name in LIKE_OTHERS else [])
+        for row in ROWS
+    ],
+)
 def test_row_is_measured_in_its_short_form(name: str, tmp_path: Path) -> None:
     (row,) = (one for one in ROWS if one.name == name)
     if is_java(name):
