@@ -243,13 +243,20 @@ def id_of(connection: Speaker, topic: str) -> uuid.UUID:
 
 
 def exchange(port: int, frame: bytes, timeout_s: float = WAIT_MS / 1000) -> bytes | None:
-    """Send a frame's content on a connection of its own; return the answer's, None if closed."""
+    """Send a frame's content on a connection of its own; return the answer's, None if closed.
+
+    The broker has closed the connection too when this returns, and holds none of its memory.
+    """
     with socket.create_connection(("127.0.0.1", port), timeout_s) as sock:
         sock.sendall(struct.pack(">i", len(frame)) + frame)
         head = _read(sock, 4)
         if head is None:
             return None
-        return _read(sock, struct.unpack(">i", head)[0])
+        answer = _read(sock, struct.unpack(">i", head)[0])
+        if answer is not None:
+            sock.shutdown(socket.SHUT_WR)
+            assert sock.recv(1) == b"", "the broker sent more than one answer"
+        return answer
 
 
 def _read(sock: socket.socket, size: int) -> bytes | None:
