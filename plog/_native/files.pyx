@@ -6,7 +6,7 @@ a failure means.
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.errno cimport EAGAIN, EINTR, EIO, EMFILE, ENFILE, EOPNOTSUPP, errno
+from libc.errno cimport EAGAIN, EINTR, EIO, EMFILE, ENFILE, ENOMEM, EOPNOTSUPP, errno
 from libc.stdint cimport int64_t, uint8_t
 from posix.types cimport off_t
 
@@ -16,6 +16,7 @@ from plog._native.locks cimport load_pointer, store_pointer
 
 NO_DESCRIPTORS = frozenset({EMFILE, ENFILE})
 """The errors of `lacks_descriptor`, for Python."""
+NO_RESOURCES = NO_DESCRIPTORS | {ENOMEM}
 
 cdef extern from "<sys/uio.h>" nogil:
     ssize_t c_pwritev "pwritev"(int fd, const iovec* pieces, int count, off_t offset)

@@ -40,7 +40,7 @@ cdef int write_slot(Partition* partition, int64_t durable_end) noexcept nogil:
 
 
 cdef inline bint lacks_resource(int error) noexcept nogil:
-    """Whether an operation, but no sync, can be tried again: `file_errors.NO_RESOURCES`."""
+    """Whether an operation, but no sync, can be tried again: `files.NO_RESOURCES`."""
     return lacks_descriptor(error) or error == ENOMEM
 
 

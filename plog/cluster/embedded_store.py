@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from plog._native.files import NO_DESCRIPTORS
+from plog._native.files import NO_RESOURCES
 from plog.cluster.node_tree import NodeTree
 from plog.cluster.store import (
     DeleteOp,
@@ -108,7 +108,7 @@ class EmbeddedStore(Store):
                 except CopyInUse as error:
                     raise InconsistentLogDirs(str(error)) from error
                 except OSError as error:
-                    if error.errno in NO_DESCRIPTORS:
+                    if error.errno in NO_RESOURCES:
                         raise
                     log.error("coordination store in %s cannot be opened: %s", directory, error)
                     self._report(directory, error)
@@ -131,7 +131,7 @@ class EmbeddedStore(Store):
                 aside = set_aside(directory, self._clock.now_ms())
                 self._copies.append(StoreCopy(directory))
             except OSError as failure:
-                if failure.errno in NO_DESCRIPTORS:
+                if failure.errno in NO_RESOURCES:
                     raise
                 log.error("cannot replace the damaged coordination store: %s", failure)
                 self._report(directory, failure)

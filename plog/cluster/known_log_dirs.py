@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from plog._native.files import NO_DESCRIPTORS
+from plog._native.files import NO_RESOURCES
 from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.store import CreateOp, DeleteOp, Op, SetOp, Store, join
 from plog.cluster.store_copy import FILE_NAME
@@ -119,7 +119,7 @@ class FoundLogDirs(NamedTuple):
             try:
                 told[log_dir.path] = log_dir.told_id()
             except OSError as error:
-                if error.errno in NO_DESCRIPTORS:
+                if error.errno in NO_RESOURCES:
                     raise  # it can be read, and is not to be taken for one that cannot
         return told
 
@@ -241,7 +241,7 @@ def absent_partitions(store: Store, broker_id: int, found: FoundLogDirs) -> set[
         try:
             parsed = map(parse_directory_name, os.listdir(log_dir.path))
         except OSError as error:
-            if error.errno in NO_DESCRIPTORS:
+            if error.errno in NO_RESOURCES:
                 raise
             continue  # it will be offline
         here.update(

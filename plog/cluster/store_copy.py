@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from plog._native.files import NO_DESCRIPTORS
+from plog._native.files import NO_RESOURCES
 from plog.cluster.node_tree import Node
 from plog.cluster.space_reserve import SpaceReserve
 from plog.cluster.store import StoreError
@@ -238,11 +238,11 @@ def is_full(error: sqlite3.Error) -> bool:
 
 def is_refusal(error: sqlite3.Error, directory: Path) -> bool:
     """Tell whether a write, which has changed nothing, may succeed later."""
-    return is_full(error) or lack_of_descriptor(error, directory) is not None
+    return is_full(error) or lack_of_resource(error, directory) is not None
 
 
-def lack_of_descriptor(error: sqlite3.Error, directory: Path) -> OSError | None:
-    """Return the error that explains a file that SQLite could not open, if no descriptor is left.
+def lack_of_resource(error: sqlite3.Error, directory: Path) -> OSError | None:
+    """Return why SQLite could not open a file, if it lacks a descriptor or memory.
 
     SQLite does not say, so that another is asked for.
     """
@@ -251,7 +251,7 @@ def lack_of_descriptor(error: sqlite3.Error, directory: Path) -> OSError | None:
     try:
         os.close(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
     except OSError as found:
-        if found.errno in NO_DESCRIPTORS:
+        if found.errno in NO_RESOURCES:
             return found
     return None
 
@@ -289,7 +289,7 @@ def _translated(path: Path) -> Iterator[None]:
         primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise CopyInUse(f"{path} is in use by another process") from error
-        if (lacking := lack_of_descriptor(error, path.parent)) is not None:
+        if (lacking := lack_of_resource(error, path.parent)) is not None:
             raise lacking from error
         if primary in _DISK:
             raise OSError(f"{path}: {error}") from error

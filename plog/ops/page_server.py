@@ -19,7 +19,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from urllib.parse import parse_qs, urlsplit
 
-from plog._native.files import NO_DESCRIPTORS
+from plog._native.files import NO_RESOURCES
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ STOP_S = 2.0
 HEAD_BYTES = 8192
 REST_S = 0.1
 """Pause of accepting when no descriptors are left and no connection can be closed."""
-SHORT_OF = NO_DESCRIPTORS | {errno.ENOBUFS, errno.ENOMEM}
+SHORT_OF = NO_RESOURCES | {errno.ENOBUFS}
 NOT_HTTP = "not an HTTP request\n"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

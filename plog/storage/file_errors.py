@@ -11,16 +11,11 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from plog._native.files import NO_DESCRIPTORS
+from plog._native.files import NO_RESOURCES
 from plog.storage.segment_files import parse_directory_name
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The disk has no room. It works, and takes writes again when there is some."""
-NO_RESOURCES = NO_DESCRIPTORS | {errno.ENOMEM}
-"""The process or the host lacks a descriptor or memory. ENOMEM also means too many mapped files.
-
-Of a sync that fails none of this is known: `Filesystem` and the kernels report EIO then.
-"""
 REFUSALS = DISK_FULL | NO_RESOURCES
 """The operation can be done later. Nothing is wrong with the disk or with its files."""
 PATH_FAULTS = frozenset(

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from plog._native import files
-from plog.storage.file_errors import NO_RESOURCES
 from plog.types import Buffer
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -48,7 +47,7 @@ def _final() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in NO_RESOURCES:
+        if error.errno in files.NO_RESOURCES:
             raise OSError(errno.EIO, f"sync: {error.strerror}") from error
         raise
 

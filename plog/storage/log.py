@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from plog._native import batch
+from plog._native.files import NO_RESOURCES
 from plog._native.partition_log import (
     APPENDED,
     DUPLICATE,
@@ -46,7 +47,6 @@ from plog.errors import (
 from plog.settings.definitions import TopicSettings
 from plog.storage import retention, timestamp_search
 from plog.storage.compaction import DirtyRange, dirty_range
-from plog.storage.file_errors import NO_RESOURCES
 from plog.storage.filesystem import Filesystem
 from plog.storage.leader_epochs import LeaderEpochs
 from plog.storage.log_faults import LogFaults

@@ -17,8 +17,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from plog._native.files import NO_RESOURCES
 from plog.errors import InconsistentLogDirs, KafkaStorageError
-from plog.storage.file_errors import DISK_FULL, NO_RESOURCES
+from plog.storage.file_errors import DISK_FULL
 from plog.storage.filesystem import Filesystem
 from plog.types import (
     CLUSTER_METADATA,

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from plog._native.files import NO_RESOURCES
 from plog.errors import CorruptRecord, KafkaStorageError
 from plog.storage.file_errors import (
     DISK_FULL,
-    NO_RESOURCES,
     PATH_FAULTS,
     is_path_fault_of_partition,
 )

@@ -15,9 +15,10 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from plog._native.files import NO_RESOURCES
 from plog.errors import InconsistentLogDirs, KafkaStorageError, LogDamaged
 from plog.settings.definitions import TopicSettings
-from plog.storage.file_errors import NO_RESOURCES, is_path_fault_of_partition, is_refusal
+from plog.storage.file_errors import is_path_fault_of_partition, is_refusal
 from plog.storage.live_log_dir import FoundPartition, LiveLogDir
 from plog.storage.log import Log
 from plog.storage.log_dir import DIRECTORY_ID

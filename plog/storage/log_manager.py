@@ -24,6 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from plog._native.files import NO_RESOURCES
 from plog.errors import (
     InconsistentTopicId,
     KafkaError,
@@ -36,7 +37,7 @@ from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.storage.absent_replicas import AbsentReplicas
 from plog.storage.durable_ends import SlotKey
-from plog.storage.file_errors import NO_RESOURCES, is_path_fault_of_partition, is_refusal
+from plog.storage.file_errors import is_path_fault_of_partition, is_refusal
 from plog.storage.filesystem import DEV_NULL, Filesystem
 from plog.storage.flush_retries import FlushRetries
 from plog.storage.full_log_dirs import LOOK_MS, FullLogDirs, share_rooms

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
 from pathlib import Path
 
 import pytest
 
+from plog._native.files import NO_RESOURCES
 from plog.cluster import store_copy
 from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.store import CreateOp, SetOp, WriteRefused
@@ -54,6 +56,27 @@ def test_opening_without_descriptors_is_refused_and_drops_no_copy(dirs: list[Pat
     store.close()
 
 
+@pytest.mark.parametrize("number", sorted(NO_RESOURCES))
+def test_copy_that_cannot_be_opened_for_now_is_not_dropped(
+    dirs: list[Path], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    store = store_of(dirs)
+    store.multi([CreateOp("/a", b"1")])
+    store.close()
+
+    def lacks(directory: Path) -> None:
+        if directory == dirs[1]:
+            raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_copy, "sync_directory", lacks)
+        with pytest.raises(OSError, match=os.strerror(number)):
+            store_of(dirs)
+    store = store_of(dirs)
+    assert store.directories == dirs
+    store.close()
+
+
 def test_writes_need_no_descriptor(dirs: list[Path]) -> None:
     store = store_of(dirs)
     with few_descriptors(0):
@@ -66,7 +89,7 @@ def test_writes_need_no_descriptor(dirs: list[Path]) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+@pytest.mark.parametrize("number", sorted(NO_RESOURCES))
 def test_write_that_no_descriptor_is_left_for_is_refused(
     dirs: list[Path], monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -79,7 +102,7 @@ def test_write_that_no_descriptor_is_left_for_is_refused(
         raise error
 
     def lacks(*_: object) -> None:
-        raise OSError(number, "Too many open files")
+        raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
         patch.setattr(StoreCopy, "apply", cannot_open)

@@ -18,10 +18,10 @@ import pytest
 
 from plog._native import faults
 from plog._native.faults import Fault
-from plog._native.files import NO_DESCRIPTORS
+from plog._native.files import NO_DESCRIPTORS, NO_RESOURCES
 from plog.errors import KafkaError, KafkaStorageError
 from plog.storage.checkpoints import OffsetCheckpoint
-from plog.storage.file_errors import NO_RESOURCES, REFUSALS
+from plog.storage.file_errors import REFUSALS
 from plog.storage.filesystem import Filesystem
 from plog.storage.live_log_dir import DAMAGED_PARTITIONS_FILE
 from plog.storage.log import Log
